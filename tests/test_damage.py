@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numerals
 import pytest
-import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -110,15 +109,6 @@ def test_damaged_outputs_are_written_again(recipe, finished, run, damage):
     assert (run / "outputs.txt").read_bytes() == (finished / "outputs.txt").read_bytes()
 
 
-def test_a_model_that_is_gone_is_told(recipe, finished, run):
-    shutil.rmtree(run / "model")
-    with pytest.raises(FolderError, match=r"model cannot be read \(it is missing\): delete result"):
-        train(recipe, run)
-    (run / "result.json").unlink()
-    train(recipe, run)
-    assert_same(run, finished)
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_damaged_model_is_named_and_written_anew(recipe, finished, run, name, damage):
@@ -179,29 +169,6 @@ def test_a_damaged_try_is_trained_again(recipe, tmp_path, damage):
     assert "mae try 1: " in said.getvalue() and "try is trained again" in said.getvalue()
     again = train_try(recipe, "mae", folder, task, Console(quiet=True))
     assert again.validation_loss == before.validation_loss
-
-
-def test_a_run_without_sums_is_read_as_before(recipe, run, finished):
-    for sums in list(run.rglob(SUMS)):
-        sums.unlink()
-    assert open_run(run)[0] == recipe
-    assert train(recipe, run)[1] == ""
-    assert_same(run, finished)
-
-
-def test_with_other_threads_a_stopped_run_ends_the_same(recipe, finished, run):
-    for name in ("result.json", "outcome.json"):
-        (run / name).unlink()
-    for name in ("model", "checkpoint-6"):
-        shutil.rmtree(run / name)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads + 1)
-        _, said = train(recipe, run)
-    finally:
-        torch.set_num_threads(threads)
-    assert said == f"mae: goes on with {threads} CPU thread, as it was trained before"
-    assert_same(run, finished)  # also in the numbers of threads that are kept
 
 
 def test_of_a_full_disk_folder_and_mend_are_told_and_nothing_is_lost(

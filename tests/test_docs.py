@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import headwise
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import TASKS
-from headwise.recipes.keys import keys_page, known_json, shared_sections, task_sections
+from headwise.recipes.keys import keys_page, shared_sections, task_sections
 
 ROOT = Path(__file__).parent.parent
 # Those with examples in Python.
@@ -30,13 +29,6 @@ LINKING = ("docs/examples.md", "docs/several-gpus.md", "docs/tutorial.md")
 def test_the_page_of_keys_has_a_section_for_every_task() -> None:
     headings = re.findall(r"^## (.+)$", keys_page(), flags=re.MULTILINE)
     assert headings == ["All tasks", *TASKS]
-
-
-def test_the_names_that_commands_check_first_are_those_of_the_classes() -> None:
-    """Keys, systems, options, ablations and sites, as the classes have them."""
-    file = Path(headwise.__file__).parent / "recipes" / "known.json"
-    known = known_json()
-    assert file.read_text(encoding="utf-8") == known, f"headwise keys --json > {file}"
 
 
 @pytest.mark.parametrize("task", TASKS)

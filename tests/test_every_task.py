@@ -1,6 +1,5 @@
 """Every task with every system: it trains, stops, goes on, is kept, opened and evaluated."""
 
-import io
 import math
 
 import pytest
@@ -21,8 +20,6 @@ from headwise.runs.outcomes import OUTCOME, evaluate, read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run
 from headwise.tasks.significance import LEAST_ITEMS
-from headwise.tasks.task import Task
-from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import Interrupted
 from headwise.training.trainer import Trainer
 
@@ -102,33 +99,6 @@ def test_a_run_is_trained_scored_and_kept(runs, files, task, system):
     assert found.samples == outcome.samples
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_workers_prepare_the_same_batches_in_every_epoch(files, task, tmp_path):
-    recipe = files[task].system("standard")
-    found = []
-    for workers in (0, 2):
-        given = prepare_task(recipe, tmp_path / str(workers), QUIET)
-        sampler = TokenBudgetSampler(given.train.lengths, recipe.training.batch_tokens, seed=1)
-        loader = BatchLoader(given.train, sampler, given.collate, workers)
-        made = []
-        for epoch in (0, 1):
-            loader.set_epoch(epoch)
-            made += [tensor for batch in loader for _, tensor in sorted(batch.items())]
-        found.append(made)
-    assert len(found[0]) == len(found[1]) > 0
-    assert all(map(torch.equal, *found))
-
-
-def test_what_makes_a_comparison_unfair_is_said_and_reported(files, tmp_path, monkeypatch):
-    notes = classmethod(lambda cls, recipes: {"warning": f"unfair {[*recipes]}"})
-    monkeypatch.setattr(Task, "compare_notes", notes)
-    file = io.StringIO()
-    console = Console(file=file, width=200)
-    found = compare_systems(files["images"], ["standard"], [1], tmp_path / "c", "", console)
-    assert "warning: unfair ['standard']" in file.getvalue()
-    assert "unfair [&#39;standard&#39;]" in render_report(found)
-
-
 LEARNED = {"positions": "learned", "ffn_activation": "gelu"}
 
 
@@ -147,13 +117,6 @@ def test_learned_positions_are_enough_or_missed_before_training(files, task, tmp
     with pytest.raises(ValueError, match=f"model.max_positions is {needed - 1}, expected at least"):
         train(with_positions(recipe, needed - 1), tmp_path / "short")
     assert not list((tmp_path / "short").glob("checkpoint-*"))
-
-
-def test_as_many_positions_as_a_language_model_needs_are_there_by_default(files, tmp_path):
-    for task in ("language-modelling", "masked-language-modelling", "images"):
-        recipe = with_positions(files[task].system("standard"), None)
-        given = prepare_task(recipe, tmp_path / task, QUIET)
-        given.check_positions(given.model_config(recipe.model))
 
 
 # What is remembered of a task is not of the system, nor the other way round.

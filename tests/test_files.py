@@ -35,17 +35,6 @@ def test_after_an_error_everything_is_as_before(tmp_path, error):
     assert (tmp_path / "model" / "weights").read_text() == "old"
 
 
-def test_what_a_killed_writer_left_is_not_mixed_in(tmp_path):
-    left = tmp_path / ".partial-model"
-    left.mkdir()
-    (left / "half").touch()
-    with written_whole(tmp_path / "model") as partial:
-        assert not partial.exists()
-        partial.mkdir()
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert not list((tmp_path / "model").iterdir())
-
-
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     for name in ("file", "folder"):
         (tmp_path / name).symlink_to(tmp_path / f"other {name}")

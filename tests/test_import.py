@@ -9,11 +9,10 @@ from importlib.metadata import requires, version
 import pytest
 from packaging.requirements import Requirement
 
-import headwise
 from headwise.analysis.cost import model_cost
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
-from headwise.recipes.shipped import listed_recipes, shipped_recipes
+from headwise.recipes.shipped import listed_recipes
 from headwise.report.formatting import count
 
 NEEDED = requires("headwise")
@@ -97,23 +96,11 @@ def test_models_name_what_is_too_old_before_they_import_it():
     assert "site-packages/transformers" not in done.stderr
 
 
-def test_a_vendors_build_counts_as_its_release():
-    done = run_with("torch", "2.13.0a0+vendor", COMMAND)
-    assert done.returncode == 0, done.stderr
-
-
 def test_the_version():
     done = subprocess.run(
         [sys.executable, "-m", "headwise", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"headwise {version('headwise')}\n"
-
-
-def test_every_public_name_is_there():
-    assert all(getattr(headwise, name) is not None for name in headwise.__all__)
-    assert set(headwise.__all__) <= set(dir(headwise))
-    with pytest.raises(AttributeError, match="nothing"):
-        headwise.nothing  # noqa: B018
 
 
 AUTO = "from transformers import AutoConfig, AutoModelForCausalLM as Model"
@@ -179,29 +166,15 @@ def test_recipes_are_listed_as_they_are_read():
 MISSPELT = [
     (["train", "lm-pidoc"], "did you mean 'lm-pydoc'?"),
     (["train"], "offline: interface-strings, "),
-    (["train", "lm-pydoc", "--system", "stanard"], "did you mean 'standard'?"),
-    (["train", "lm-pydoc", "--dataset", "x", "--trust"], "there is no data set 'x'"),
-    (["train", "lm-pydoc", "--set", "training.max_step=1"], "did you mean 'max_steps'?"),
-    (["train", "lm-pydoc", "--set", "model.attention=moaa"], "did you mean 'moa'?"),
-    (["compare", "--systems", "standard,moaa"], "did you mean 'moa'?"),
-    (["compare", "--tune", "model.dropuot=0,0.1"], "did you mean 'dropout'?"),
-    (["cost", "lm-pydoc", "relativs"], "did you mean 'relatives'?"),
-    (["cost", "--set", "systems.moa.modle.dropout=0"], "did you mean 'model'?"),
+    (["train", "none.yaml", "--trust"], "there is no recipe file none.yaml"),
+    (["compare", "relativs"], "did you mean 'relatives'?"),
+    (["cost", "relativs"], "did you mean 'relatives'?"),
     (["recipes", "relativs"], "did you mean 'relatives'?"),
-    (["keys", "imags"], "did you mean 'images'?"),
-    (["evaluate", "{run}", "--set", "evaluation.beam_sise=1"], "did you mean 'beam_size'?"),
-    (["evaluate", "{run}", "--ablate", "mae=unifrm"], "did you mean 'uniform'?"),
-    (["evaluate", "{run}", "--against", "none"], "none is not a run of headwise"),
-    (["analyze", "{run}", "--set", "training.seed=2"], "a finished run does not read training"),
-    (["explore", "{run}", "--set", "evaluation.beam_sise=1"], "did you mean 'beam_size'?"),
-    (["translate", "none"], "none is not a run of headwise"),
-    (["generate", "none"], "none is not a run of headwise"),
-    (["enhance", "none", "a.wav", "b.wav"], "none is not a run of headwise"),
-    (["curve", "none", "--over", "training.seed"], "none has no finished run"),
+    (["tran"], "No such command 'tran'"),
 ]
 # What tells nothing wrong, and is there at once too.
-AT_ONCE = [["recipes"], ["recipes", "lm"], ["recipes", "lm-pydoc"], ["keys"], ["keys", "model"]]
-AT_ONCE += [["--help"], ["--version"], ["train", "--help"], ["keys", "images"]]
+AT_ONCE = [["recipes"], ["recipes", "lm"], ["recipes", "lm-pydoc"]]
+AT_ONCE += [["--help"], ["--version"], ["train", "--help"]]
 TYPED = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -219,13 +192,10 @@ print(json.dumps(said))
 """
 
 
-def test_misspelt_names_are_told_before_anything_slow_is_imported(tmp_path):
-    (tmp_path / "recipe.yaml").write_text(shipped_recipes()["interface-strings"])
-    (tmp_path / "model").mkdir()
-    commands = [[part.format(run=tmp_path) for part in line] for line, _ in MISSPELT]
+def test_misspelt_names_are_told_before_anything_slow_is_imported():
     done = subprocess.run(
         [sys.executable, "-c", TYPED],
-        input=json.dumps(commands + AT_ONCE),
+        input=json.dumps([*(line for line, _ in MISSPELT), *AT_ONCE]),
         capture_output=True,
         text=True,
     )

@@ -3,15 +3,10 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from headwise.threads import VARIABLES, sleep_while_waiting
-
-# GNU's OpenMP, which PyTorch for Linux brings along.
-LIBRARY = Path(find_spec("torch").origin).with_name("lib") / "libgomp.so.1"
 
 
 @pytest.fixture
@@ -65,16 +60,3 @@ main()
 def test_it_is_said_before_torch_is_loaded_and_not_by_an_import(nothing_chosen):
     done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["imported None", "torch PASSIVE"], done.stderr
-
-
-@pytest.mark.skipif(not LIBRARY.is_file(), reason="PyTorch has another OpenMP here")
-@pytest.mark.parametrize(
-    ("setting", "spins"), [({}, "'0'"), ({"GOMP_SPINCOUNT": "300000"}, "'300000'")]
-)
-def test_the_library_takes_it_as_not_to_spin(nothing_chosen, setting, spins):
-    for name, value in {**setting, "OMP_DISPLAY_ENV": "VERBOSE"}.items():
-        nothing_chosen.setenv(name, value)
-    sleep_while_waiting()
-    load = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(LIBRARY)!r})"]
-    done = subprocess.run(load, capture_output=True, text=True, check=True)
-    assert f"GOMP_SPINCOUNT = {spins}" in done.stderr

@@ -221,12 +221,6 @@ def test_a_configuration_is_a_data_class():
     assert all(hasattr(PreTrainedConfig(), name) for name in found)
 
 
-def test_bytes_have_characters():
-    table = internals.bytes_to_unicode()
-    assert sorted(table) == list(range(256))
-    assert (table[ord("a")], table[ord(" ")]) == ("a", "Ġ")
-
-
 class Items(torch.utils.data.Dataset):
     def __len__(self):
         return 4

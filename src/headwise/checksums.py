@@ -13,12 +13,7 @@ SUMS = "SHA256SUMS"
 
 
 def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Writes the SHA-256 of files into `SHA256SUMS` of their folder.
-
-    Args:
-        folder: the folder of the files.
-        names: the names of the files; by default all files that are in the folder itself.
-    """
+    """Writes the SHA-256 of files into `SHA256SUMS` of their folder."""
     if names is None:
         names = [path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS]
     _write(folder, {name: sha256_of(folder / name) for name in names})
@@ -39,21 +34,8 @@ def is_changed(path: Path) -> bool:
 def find_damage(folder: Path, needed: Iterable[str] = ()) -> str:
     """Compares the files of a folder with their SHA-256.
 
-    Args:
-        folder: the folder of the files. A folder without sums passes.
-        needed: names of files that must be there and must have a sum.
-
     Returns:
         What is wrong, such as `"optimizer.pt is not as it was written"`; empty if nothing is.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as name:
-    ...     _ = (Path(name) / "weights").write_bytes(bytes(8))
-    ...     write_sums(Path(name))
-    ...     before = find_damage(Path(name))
-    ...     _ = (Path(name) / "weights").write_bytes(bytes(7) + b"1")
-    ...     before, find_damage(Path(name))
-    ('', 'weights is not as it was written')
     """
     if not (folder / SUMS).exists():
         return ""

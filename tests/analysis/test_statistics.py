@@ -14,7 +14,6 @@ from headwise.analysis.statistics.estimates import (
     Spread,
     corrected,
     holm,
-    judged,
     mean_difference,
     mean_estimate,
     total,
@@ -187,13 +186,6 @@ def test_a_score_of_which_a_run_has_no_items_is_judged_by_the_seeds():
     assert difference(one, found) is None
 
 
-def test_resamples_without_a_score_have_no_interval():
-    system = of_items(np.random.default_rng(6).normal(size=(3, 20)))
-    system.resamples[1, 7] = math.nan
-    assert estimate(system).value == system.scores.mean() and estimate(system).low is None
-    assert difference(system, system) is None
-
-
 def test_two_scores_without_any_variance():
     ours, theirs = of_scores([5.0, 5.0]), of_scores([4.0, 4.0])
     assert difference(ours, theirs) is None  # nothing says how much would be chance
@@ -258,12 +250,6 @@ def test_differences_that_there_are_not_do_not_count_in_the_correction():
     assert found["a"].p_value == 0.02  # the uncorrected one stays
 
 
-def test_what_is_significant():
-    assert made(1.0, p=0.0499).significant and not made(1.0, p=SIGNIFICANT).significant
-    assert made(1.0, p=0.001, source="seeds").significant
-    assert not made(1.0, p=0.001, source="items").significant
-
-
 # --- power ------------------------------------------------------------------------------------
 
 
@@ -276,17 +262,6 @@ def test_the_detectable_difference_is_found_with_the_power_that_is_said(comparis
     t = (generator.normal(size=40_000) + true) / spread
     critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, found.freedom)
     assert np.mean(t > critical) == pytest.approx(POWER, abs=0.008)
-
-
-@pytest.mark.parametrize("freedom", [1.0, 2.5, 40.0, math.inf])
-@pytest.mark.parametrize("comparisons", [1, 60])
-def test_there_is_a_detectable_difference_for_any_freedom(freedom, comparisons):
-    doubt = 0.0 if freedom == math.inf else 4.0 / freedom
-    found = judged(1.0, Spread(2.0, doubt), "seeds", comparisons)
-    assert found.freedom == pytest.approx(freedom)
-    critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, freedom)
-    true = found.detectable / math.sqrt(2.0)
-    assert scipy.stats.nct.sf(critical, freedom, true) == pytest.approx(POWER, abs=1e-6)
 
 
 def test_a_variance_that_lost_a_part_keeps_a_degree_of_freedom():
@@ -319,20 +294,6 @@ def test_the_variance_of_a_mean_over_data_sets_is_the_sum_over_the_square_of_the
     assert (mean.value, mean.seeds, mean.source) == (pytest.approx(1.0), 2, "seeds and items")
     estimates[1] = Estimate(value=2.0, source="seeds", seeds=1)
     assert mean_estimate(estimates).low is None and mean_estimate(estimates).value == mean.value
-
-
-@pytest.mark.parametrize(
-    ("sources", "expected"),
-    [
-        (("seeds", "seeds"), "seeds"),
-        (("seeds", "seeds and items"), "seeds and items"),
-        (("seeds and items", "items"), "items"),
-    ],
-)
-def test_a_mean_holds_the_chance_that_all_data_sets_hold(sources, expected):
-    found = mean_difference([made(1.0, p=1e-6, source=source) for source in sources])
-    assert found.source == expected
-    assert (found.detectable is None) == (expected == "items")
 
 
 # --- simulation -------------------------------------------------------------------------------

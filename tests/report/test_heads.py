@@ -6,7 +6,6 @@ import pytest
 from pages import Page, diverge
 from synthetic import ALL, comparison, of_task
 
-from headwise.analysis.results import Course
 from headwise.report.comparison import render_report
 from headwise.report.svg import value_scale
 
@@ -107,9 +106,3 @@ def test_sites_of_a_single_stack() -> None:
     assert "Self-attention: share of each expert" in page.texts["figcaption"]
     assert page.texts["h4"] == ["Self-attention"]
     assert not any(word in "".join(page.texts["body"]) for word in ("Decoder", "Encoder"))
-
-
-@pytest.mark.parametrize("rows", [[[1.0]], [[1.0], [0.5, 0.5]]])
-def test_a_course_has_a_row_for_each_step(rows: list[list[float]]) -> None:
-    with pytest.raises(ValueError, match="expected a row of equal length for each step"):
-        Course(site="encoder_self", layer=0, system="weighted", steps=[1, 2], values={"κ": rows})

@@ -66,18 +66,6 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def count_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
-    """Returns the multiply-accumulates of one forward pass over one input, attention included.
-
-    It uses the formulas of the model and its systems. If one of them has no formula, it measures
-    the forward pass.
-    """
-    try:
-        return sum(forward_macs(model, lengths))
-    except NotImplementedError:
-        return measure_macs(model, lengths)
-
-
 def parameters_by_part(model: nn.Module) -> Parameters:
     """Counts the parameters of each part of a model, which it tells by their names."""
     systems = {
@@ -112,10 +100,6 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
 
     Only products of matrices count, not element-wise operations (softmax, norms, activations,
     biases, the iterations of routing).
-
-    Args:
-        model: a headwise model, or only its stacks of layers.
-        lengths: the length of the input in each stack.
 
     Raises:
         NotImplementedError: a system, or a part of the model outside its layers, has no formula.

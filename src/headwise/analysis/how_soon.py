@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.analysis.statistics.estimates import Difference
@@ -44,10 +44,6 @@ Curve = dict[int, float]  # step to value
 
 def curve(history: History, key: str) -> Curve:
     """Returns the finite values under a key by step.
-
-    Args:
-        history: of a run.
-        key: such as loss, eval_loss, or what a task measures.
 
     >>> curve([{"step": 50.0, "loss": 3.0}, {"step": 50.0, "eval_loss": 2.5}], "eval_loss")
     {50: 2.5}
@@ -77,7 +73,7 @@ class OverSeeds(BaseModel):
     model_config = RECORD
 
     value: float
-    low: float | None = Field(None, description="None with a single run of either system.")
+    low: float | None = None  # None with a single run of either system
     high: float | None = None
 
 
@@ -86,36 +82,22 @@ class HowSoon(BaseModel):
 
     model_config = RECORD
 
-    pairs: int = Field(
-        default=0,
-        description="Number of pairs of a run of the system and one of the baseline; 0 for the "
-        "baseline itself.",
-    )
-    reached: int = Field(
-        default=0, description="In how many pairs the system reaches the baseline's loss."
-    )
-    steps: OverSeeds | None = Field(
-        default=None,
-        description="Steps to reach the baseline's lowest validation loss over the baseline's own. "
-        "If not all pairs reach it, the median over the pairs, without an interval; None if the "
-        "median pair does not.",
-    )
-    time: OverSeeds | None = Field(
-        default=None, description="The same in time: `steps` times the time of a step."
-    )
-    waited: float | None = Field(
-        default=None,
-        description="The least share of the baseline's steps after which a run that never reached "
-        "it ended; None if all did.",
-    )
-    equal_training_loss: OverSeeds | None = Field(
-        default=None,
-        description="Mean difference of the validation loss to the baseline's at equal training "
-        "loss; None if no training loss is common to all pairs.",
-    )
-    decoding: DecodingSpeed | None = Field(
-        default=None, description="None of tasks that generate nothing."
-    )
+    # Number of pairs of a run of the system and one of the baseline; 0 for the baseline
+    # itself.
+    pairs: int = 0
+    reached: int = 0  # in how many pairs the system reaches the baseline's loss
+    # Steps to reach the baseline's lowest validation loss over the baseline's own. If not all
+    # pairs reach it, the median over the pairs, without an interval; None if the median pair
+    # does not.
+    steps: OverSeeds | None = None
+    time: OverSeeds | None = None  # the same in time: `steps` times the time of a step
+    # The least share of the baseline's steps after which a run that never reached it ended;
+    # None if all did.
+    waited: float | None = None
+    # Mean difference of the validation loss to the baseline's at equal training loss; None if
+    # no training loss is common to all pairs.
+    equal_training_loss: OverSeeds | None = None
+    decoding: DecodingSpeed | None = None  # None of tasks that generate nothing
 
 
 class Target(NamedTuple):
@@ -137,13 +119,6 @@ def how_soon(
         runs, baseline: the histories of their runs, also of those that diverged.
         step_time: the time of a step over the baseline's.
         decoding: how fast the system decodes.
-
-    >>> standard = [{"step": 100, "eval_loss": 5.0}, {"step": 200, "eval_loss": 3.0}]
-    >>> sooner = [{"step": 100, "eval_loss": 4.0}, {"step": 200, "eval_loss": 2.0}]
-    >>> time = OverRounds(value=1.2, low=1.1, high=1.3, rounds=7)
-    >>> found = how_soon([sooner], [standard], time)
-    >>> round(found.steps.value, 3), round(found.time.value, 3)
-    (0.75, 0.9)
     """
     targets = [(own, found) for own in baseline if (found := target(own)) and not _diverged(own)]
     if not targets or not runs:
@@ -187,9 +162,6 @@ def step_of(history: History, loss: float) -> float | None:
 
     The loss before the first validation is not known: a run that is there by then has the step of
     this validation.
-
-    >>> step_of([{"step": 10, "eval_loss": 4.0}, {"step": 20, "eval_loss": 2.0}], loss=2.5)
-    17.5
     """
     before: tuple[int, float] | None = None
     for step, found in validations(history):
@@ -226,9 +198,6 @@ def by_training_loss(history: History) -> np.ndarray:
 def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> float | None:
     """Returns how much higher the validation loss of a run is at equal training loss, on average.
 
-    Args:
-        run, baseline: as `by_training_loss` returns them.
-
     Returns:
         The mean over the training losses that both have; None if there are none.
 
@@ -250,14 +219,7 @@ def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> 
 
 
 def over_pairs(figures: np.ndarray) -> OverSeeds:
-    """Returns the mean of figures of pairs with its interval.
-
-    Args:
-        figures: a row for each run of the system, a column for each of the baseline.
-
-    >>> over_pairs(np.array([[1.0, 2.0], [2.0, 3.0]])).value
-    2.0
-    """
+    """Returns the mean of figures of pairs with its interval."""
     found = difference_over_pairs(figures)
     if found is None:
         return OverSeeds(value=float(figures.mean()))
@@ -265,11 +227,7 @@ def over_pairs(figures: np.ndarray) -> OverSeeds:
 
 
 def difference_over_pairs(figures: np.ndarray) -> Difference | None:
-    """Returns the mean of figures of pairs with Welch's test; None with a single run of either.
-
-    Args:
-        figures: as in `over_pairs`; each is 0 for two runs that do not differ.
-    """
+    """Returns the mean of figures of pairs with Welch's test; None with a single run of either."""
     mean = float(figures.mean())
     rows, columns = figures.mean(1), mean - figures.mean(0)
     return difference(Resampled(rows, None, 0), Resampled(columns, None, 0))
@@ -279,9 +237,6 @@ def log_shares(runs: Sequence[History], baseline: Sequence[History]) -> tuple[np
     """Returns the logarithm of each pair's share of the baseline's steps, and how many are known.
 
     A run that does not reach the baseline's loss has the share of its last step, a lower bound.
-
-    Args:
-        runs, baseline: as in `how_soon`, at least one baseline that has not diverged.
     """
     targets = [found for own in baseline if (found := target(own)) and not _diverged(own)]
     reached = [[step_of(run, goal.loss) is not None for goal in targets] for run in runs]
@@ -343,11 +298,7 @@ def _changed(mean: OverSeeds, change: Callable[[float], float]) -> OverSeeds:
 def losses_at_equal_training_loss(
     runs: Sequence[History], baseline: Sequence[History]
 ) -> np.ndarray | None:
-    """Returns how much higher the validation loss of each pair's first run is; None if unknown.
-
-    Args:
-        runs, baseline: as in `how_soon`, without those that diverged.
-    """
+    """Returns how much higher the validation loss of each pair's first run is; None if unknown."""
     ours, theirs = ([by_training_loss(run) for run in of] for of in (runs, baseline))
     found = [[difference_at_equal_training_loss(own, other) for other in theirs] for own in ours]
     if not found or any(each is None for row in found for each in row):

@@ -9,8 +9,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field, model_validator
-from typing_extensions import Self
+from pydantic import BaseModel, Field
 
 from headwise.analysis.decisions.snapshots import AttentionRecord, DecisionCourse
 from headwise.analysis.how_soon import HowSoon
@@ -27,24 +26,13 @@ class Course(BaseModel):
 
     model_config = RECORD
 
-    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
-    layer: int = Field(description="The layer, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
-    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
-    steps: list[int] = Field(description="The steps after which it was recorded, ascending.")
-    values: dict[str, list[list[float]]] = Field(
-        description="Name of a recorded quantity to a row of numbers for each of these steps."
-    )
-
-    @model_validator(mode="after")
-    def _one_row_per_step(self) -> Self:
-        for name, rows in self.values.items():
-            if len(rows) != len(self.steps) or len({len(row) for row in rows}) > 1:
-                raise ValueError(
-                    f"{name} has {len(rows)} rows for {len(self.steps)} steps, expected a row of "
-                    f"equal length for each step"
-                )
-        return self
+    site: str  # the site: encoder_self, decoder_self or decoder_cross
+    layer: int  # the layer, counted from 0
+    system: str  # the system's name in plans, a key of `RunResult.words`
+    whole_layer: bool = False  # whether the system takes the place of a layer
+    steps: list[int]  # the steps after which it was recorded, ascending
+    # Name of a recorded quantity to a row of numbers for each of these steps.
+    values: dict[str, list[list[float]]]
 
 
 class EarlyStop(BaseModel):
@@ -55,10 +43,8 @@ class EarlyStop(BaseModel):
 
     model_config = RECORD
 
-    planned_steps: int = Field(description="The number of steps that the run could have had.")
-    best_step: int | None = Field(
-        description="The step of its lowest validation loss; None if no loss was finite."
-    )
+    planned_steps: int  # the number of steps that the run could have had
+    best_step: int | None  # the step of its lowest validation loss; None if no loss was finite
 
 
 class RunResult(BaseModel):
@@ -69,59 +55,33 @@ class RunResult(BaseModel):
     system: str
     seed: int
     parameters: int
-    trained_parameters: int | None = Field(
-        default=None,
-        description="How many of the parameters learned, see `training.train`; None stands for all "
-        "of them.",
-    )
-    macs: int = Field(description="Multiply-accumulates of one forward pass, see macs_lengths.")
-    macs_lengths: dict[str, int] = Field(
-        description="Number of positions in that pass, by `encoder` and `decoder`; a model with "
-        "one of them has only its own."
-    )
+    # How many of the parameters learned, see `training.train`; None stands for all of them.
+    trained_parameters: int | None = None
+    macs: int  # multiply-accumulates of one forward pass, see macs_lengths
+    # Number of positions in that pass, by `encoder` and `decoder`; a model with one of them
+    # has only its own.
+    macs_lengths: dict[str, int]
     steps: int
-    early_stop: EarlyStop | None = Field(
-        default=None,
-        description="Set if `training.patience` ended the run, or a validation loss that is no "
-        "number; `steps` says after which step.",
-    )
-    seconds: float = Field(
-        description="Wall-clock time of training in seconds, without interruptions."
-    )
-    threads: list[int] = Field(
-        default=[],
-        description="Numbers of CPU threads that it was trained with, which change the rounding: "
-        "several if it was resumed with another number; empty if they were not recorded.",
-    )
-    validation_loss: float = Field(
-        description="Validation loss of the final model, in the task's unit."
-    )
-    history: list[dict[str, float]] = Field(
-        description="Records with step and loss (training), or step, eval_loss and the figures "
-        "that the task measures, each under its name (validation)."
-    )
-    scores: list[Score] = Field(
-        min_length=1, description="The scores. Systems are ranked by the first."
-    )
-    tests: dict[str, list[Score]] = Field(
-        default={}, description="The scores on further test sets by the name of the set."
-    )
-    attention: list[AttentionRecord] = Field(
-        description="What the heads of each system did; empty for standard attention."
-    )
-    courses: list[Course] = Field(
-        default=[],
-        description="What rules of training recorded; empty if they record nothing.",
-    )
-    snapshots: list[DecisionCourse] = Field(
-        default=[],
-        description="How the decisions of each system moved over the training; empty for standard "
-        "attention, and if no snapshots were taken.",
-    )
-    words: dict[str, Words] = Field(
-        default={},
-        description="Name of a system in plans to the words for its decisions.",
-    )
+    # Set if `training.patience` ended the run, or a validation loss that is no number; `steps`
+    # says after which step.
+    early_stop: EarlyStop | None = None
+    seconds: float  # wall-clock time of training in seconds, without interruptions
+    # Numbers of CPU threads that it was trained with, which change the rounding: several if it
+    # was resumed with another number; empty if they were not recorded.
+    threads: list[int] = []
+    validation_loss: float  # validation loss of the final model, in the task's unit
+    # Records with step and loss (training), or step, eval_loss and the figures that the task
+    # measures, each under its name (validation).
+    history: list[dict[str, float]]
+    scores: list[Score] = Field(min_length=1)  # the scores. Systems are ranked by the first.
+    tests: dict[str, list[Score]] = {}  # the scores on further test sets by the name of the set
+    # What the heads of each system did; empty for standard attention.
+    attention: list[AttentionRecord]
+    courses: list[Course] = []  # what rules of training recorded; empty if they record nothing
+    # How the decisions of each system moved over the training; empty for standard attention,
+    # and if no snapshots were taken.
+    snapshots: list[DecisionCourse] = []
+    words: dict[str, Words] = {}  # name of a system in plans to the words for its decisions
 
 
 class FurtherTest(BaseModel):
@@ -129,13 +89,11 @@ class FurtherTest(BaseModel):
 
     model_config = RECORD
 
-    estimates: dict[str, Estimate] = Field(
-        description="Name of a score to its mean over the seeds that did not diverge."
-    )
-    difference: Difference | None = Field(
-        description="The difference of the first score to the baseline's, corrected over all "
-        "systems and further test sets; None as for the test part."
-    )
+    # Name of a score to its mean over the seeds that did not diverge.
+    estimates: dict[str, Estimate]
+    # The difference of the first score to the baseline's, corrected over all systems and
+    # further test sets; None as for the test part.
+    difference: Difference | None
 
 
 class TryResult(BaseModel):
@@ -143,15 +101,12 @@ class TryResult(BaseModel):
 
     model_config = RECORD
 
-    validation_loss: float = Field(
-        description="Validation loss of the final model, in the task's unit; not finite if the "
-        "training diverged."
-    )
+    # Validation loss of the final model, in the task's unit; not finite if the training
+    # diverged.
+    validation_loss: float
     steps: int
-    seconds: float = Field(
-        description="Wall-clock time of training in seconds, without interruptions."
-    )
-    history: list[dict[str, float]] = Field(description="As in `RunResult`.")
+    seconds: float  # wall-clock time of training in seconds, without interruptions
+    history: list[dict[str, float]]  # as in `RunResult`
 
 
 class Try(BaseModel):
@@ -159,11 +114,10 @@ class Try(BaseModel):
 
     model_config = RECORD
 
-    values: dict[str, Any] = Field(
-        description="Path of a tuned key of the recipe to its value, without settings of systems "
-        "that the model does not have."
-    )
-    validation_loss: float = Field(description="As in `TryResult`.")
+    # Path of a tuned key of the recipe to its value, without settings of systems that the
+    # model does not have.
+    values: dict[str, Any]
+    validation_loss: float  # as in `TryResult`
     steps: int
     seconds: float
 
@@ -178,15 +132,11 @@ class Tries(BaseModel):
 
     model_config = RECORD
 
-    seed: int = Field(description="The seed of every try; no run of the comparison has it.")
+    seed: int  # the seed of every try; no run of the comparison has it
     tries: list[Try] = Field(min_length=1)
-    chosen: int = Field(description="Index of the try whose values the runs have.")
-    equal_within: float = Field(
-        0.0, description="Losses no further than this above the lowest count as equal to it."
-    )
-    notes: list[str] = Field(
-        default=[], description="Sentences, such as that the best value is the largest tried."
-    )
+    chosen: int  # index of the try whose values the runs have
+    equal_within: float = 0.0  # losses no further than this above the lowest count as equal to it
+    notes: list[str] = []  # sentences, such as that the best value is the largest tried
 
     @property
     def lowest(self) -> int:
@@ -201,37 +151,22 @@ class SystemSummary(BaseModel):
     model_config = RECORD
 
     name: str
-    description: str = Field(description="A line from the recipe. It may be empty.")
-    matched: str = Field(
-        default="",
-        description="What `--match parameters` chose, in words; empty if it was not given.",
-    )
-    tuning: Tries | None = Field(
-        None,
-        description="What `--tune` tried and chose; None if it was not given, or has nothing to "
-        "choose for this system.",
-    )
+    description: str  # A line from the recipe. It may be empty.
+    matched: str = ""  # what `--match parameters` chose, in words; empty if it was not given
+    # What `--tune` tried and chose; None if it was not given, or has nothing to choose for
+    # this system.
+    tuning: Tries | None = None
     runs: list[RunResult] = Field(min_length=1)
-    relative_step_time: OverRounds | None = Field(
-        description="Time of a forward and backward pass divided by the baseline's, measured in "
-        "turns."
-    )
-    how_soon: HowSoon | None = Field(
-        default=None,
-        description="How soon it learns what the baseline does, and how fast it decodes.",
-    )
-    estimates: dict[str, Estimate] = Field(
-        default={},
-        description="Name of a score to its mean over the seeds that did not diverge.",
-    )
-    difference: Difference | None = Field(
-        default=None,
-        description="The difference of the first score to the baseline's; None for the baseline "
-        "itself, and if there is nothing to compare.",
-    )
-    tests: dict[str, FurtherTest] = Field(
-        default={}, description="Name of a further test set to what the system gave on it."
-    )
+    # Time of a forward and backward pass divided by the baseline's, measured in turns.
+    relative_step_time: OverRounds | None
+    # How soon it learns what the baseline does, and how fast it decodes.
+    how_soon: HowSoon | None = None
+    # Name of a score to its mean over the seeds that did not diverge.
+    estimates: dict[str, Estimate] = {}
+    # The difference of the first score to the baseline's; None for the baseline itself, and if
+    # there is nothing to compare.
+    difference: Difference | None = None
+    tests: dict[str, FurtherTest] = {}  # name of a further test set to what the system gave on it
 
 
 class ComparedSample(BaseModel):
@@ -239,10 +174,8 @@ class ComparedSample(BaseModel):
 
     model_config = RECORD
 
-    given: dict[str, str] = Field(
-        description="Label to text: first what a system sees, then what is expected."
-    )
-    made: dict[str, str] = Field(description="System to the text that it made.")
+    given: dict[str, str]  # label to text: first what a system sees, then what is expected
+    made: dict[str, str]  # system to the text that it made
 
 
 class ComparedPicture(BaseModel):
@@ -251,12 +184,8 @@ class ComparedPicture(BaseModel):
     model_config = RECORD
 
     title: str
-    captions: dict[str, str] = Field(
-        default={}, description="System to caption. Systems may be missing."
-    )
-    pngs: dict[str, str] = Field(
-        description="System to PNG file in base64. Systems may be missing."
-    )
+    captions: dict[str, str] = {}  # system to caption. Systems may be missing.
+    pngs: dict[str, str]  # system to PNG file in base64. Systems may be missing.
 
 
 class Comparison(BaseModel):
@@ -265,29 +194,24 @@ class Comparison(BaseModel):
     model_config = RECORD
 
     title: str
-    task: str = Field(description="The name of the task, such as translation.")
-    loss_name: str = Field(description="The unit of the losses, such as nats per token.")
-    loss_has_perplexity: bool = Field(
-        True, description="Whether the exponential of the loss is a perplexity of tokens."
-    )
-    item_name: str = Field(description="What the bootstrap draws, such as sentences.")
-    centre: Centre = Field(
-        "mean",
-        description="How papers on this task average over seeds. Where it is the median, the table "
-        "has it too; means are what is ranked and tested.",
-    )
-    baseline: str = Field(description="The system that the others are compared with.")
+    task: str  # the name of the task, such as translation
+    loss_name: str  # the unit of the losses, such as nats per token
+    # Whether the exponential of the loss is a perplexity of tokens.
+    loss_has_perplexity: bool = True
+    item_name: str  # what the bootstrap draws, such as sentences
+    # How papers on this task average over seeds. Where it is the median, the table has it too;
+    # means are what is ranked and tested.
+    centre: Centre = "mean"
+    baseline: str  # the system that the others are compared with
     systems: list[SystemSummary] = Field(min_length=1)
-    missing: list[str] = Field(
-        default=[], description="The runs that are not finished, as progress bars call them."
-    )
+    missing: list[str] = []  # the runs that are not finished, as progress bars call them
     samples: list[ComparedSample] = []
     pictures: list[ComparedPicture] = []
-    facts: dict[str, str] = Field(default={}, description="Facts about the data: label to value.")
-    recipe: str = Field(description="The resolved recipe, as YAML.")
-    command: str = Field(description="The command that reproduces the comparison.")
+    facts: dict[str, str] = {}  # facts about the data: label to value
+    recipe: str  # the resolved recipe, as YAML
+    command: str  # the command that reproduces the comparison
     versions: dict[str, str]
-    machine: str = Field(description="The class of machine, such as CPU, 2 cores.")
+    machine: str  # the class of machine, such as CPU, 2 cores
 
 
 class Benchmark(BaseModel):
@@ -296,12 +220,9 @@ class Benchmark(BaseModel):
     model_config = RECORD
 
     title: str
-    comparisons: dict[str, Comparison] = Field(
-        min_length=1, description="Name of a data set to the comparison on it."
-    )
-    missing: list[str] = Field(
-        default=[], description="The runs on all data sets that are not finished."
-    )
+    # Name of a data set to the comparison on it.
+    comparisons: dict[str, Comparison] = Field(min_length=1)
+    missing: list[str] = []  # the runs on all data sets that are not finished
 
 
 def diverged(run: RunResult) -> bool:
@@ -340,11 +261,7 @@ def incomplete(results: Comparison | Benchmark) -> str:
 
 
 def compare_samples(samples: Mapping[str, Sequence[Sample]]) -> list[ComparedSample]:
-    """The systems' samples of the same items side by side, first those that differ.
-
-    Args:
-        samples: system to its samples; samples with equal `given` are of the same item.
-    """
+    """The systems' samples of the same items side by side, first those that differ."""
     found: dict[tuple[tuple[str, str], ...], ComparedSample] = {}
     for system, of_system in samples.items():
         for sample in of_system:
@@ -355,12 +272,7 @@ def compare_samples(samples: Mapping[str, Sequence[Sample]]) -> list[ComparedSam
 
 
 def compare_pictures(pictures: Mapping[str, Sequence[Picture]]) -> list[ComparedPicture]:
-    """The systems' pictures of the same title side by side.
-
-    Args:
-        pictures: system to its pictures; of those with one title, the first is put beside others'
-            first, the second beside their second.
-    """
+    """The systems' pictures of the same title side by side."""
     found: dict[tuple[str, int], ComparedPicture] = {}
     for system, of_system in pictures.items():
         titles: Counter[str] = Counter()

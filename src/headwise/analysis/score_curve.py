@@ -1,12 +1,12 @@
 """Scores of runs against a number in their recipes: how much data, how wide a model, ..."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from headwise.analysis.how_soon import target
 from headwise.analysis.results import RunResult, diverged
 from headwise.messages import one_of
 
@@ -14,42 +14,25 @@ VALIDATION_LOSS = "validation loss"
 
 
 class CurvePoint(NamedTuple):
-    """The runs of one system with one value of the key, over their seeds.
-
-    Attributes:
-        system: name of the system.
-        value: value of the key.
-        score: mean score.
-        low, high: ends of the 95% interval of the mean over seeds (Student's t); None with one.
-        seeds: number of runs; those that diverged are left out.
-        trained: number of parameters that learned.
-        best_step: mean number of steps to the lowest validation loss.
-    """
+    """The runs of one system with one value of the key, over their seeds."""
 
     system: str
-    value: float
-    score: float
-    low: float | None
+    value: float  # of the key
+    score: float  # the mean
+    low: float | None  # end of the 95% interval of the mean (Student's t); None with one seed
     high: float | None
-    seeds: int
-    trained: int
-    best_step: float
+    seeds: int  # number of runs; those that diverged are left out
+    trained: int  # number of parameters that learned
+    best_step: float  # mean number of steps to the lowest validation loss
 
 
 class ScoreCurve(NamedTuple):
-    """The score of each system against the values of a key.
-
-    Attributes:
-        key: the key of the recipes.
-        score: name of the score.
-        digits: digits after the point that are worth showing.
-        points: in the order of the systems, and of the values of each.
-    """
+    """The score of each system against the values of a key."""
 
     key: str
-    score: str
-    digits: int
-    points: list[CurvePoint]
+    score: str  # its name
+    digits: int  # digits after the point that are worth showing
+    points: list[CurvePoint]  # in the order of the systems, and of the values of each
 
     @property
     def systems(self) -> list[str]:
@@ -65,11 +48,6 @@ def score_curve(
     key: str, runs: Sequence[tuple[float, RunResult]], score: str | None = None
 ) -> ScoreCurve:
     """Returns the curve of runs.
-
-    Args:
-        key: the key of their recipes.
-        runs: the value of the key and the result of each run.
-        score: name of a score, or `validation loss`; by default the first score of the first run.
 
     Raises:
         ValueError: a run has no such score, or none is sound; or runs of one system with one value
@@ -107,6 +85,7 @@ def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> C
         room = float(stats.t.ppf(0.975, len(scores) - 1)) * error
         low, high = mean - room, mean + room
     trained = runs[0].trained_parameters
+    bests = [target(run.history) for run in runs]
     return CurvePoint(
         system,
         value,
@@ -115,7 +94,7 @@ def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> C
         high,
         len(runs),
         runs[0].parameters if trained is None else trained,
-        float(np.mean([_best_step(run) for run in runs])),
+        float(np.mean([best.step if best else 0 for best in bests])),
     )
 
 
@@ -126,13 +105,3 @@ def _score(run: RunResult, name: str) -> float:
     if name not in values:
         raise ValueError(f"--score is {name!r}, {one_of(name, [*values, VALIDATION_LOSS])}")
     return values[name]
-
-
-def _best_step(run: RunResult) -> int:
-    """The step of the lowest validation loss."""
-    losses = {
-        int(record["step"]): record["eval_loss"]
-        for record in run.history
-        if math.isfinite(record.get("eval_loss", math.nan))
-    }
-    return min(losses, key=losses.__getitem__, default=0)

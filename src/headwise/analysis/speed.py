@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import Self
@@ -30,13 +30,12 @@ class OverRounds(BaseModel):
 
     model_config = RECORD
 
-    value: float = Field(description="The median over rounds.")
-    low: float = Field(
-        description="Lower end of the interval of the median; with fewer than six rounds, which "
-        "have none, the lowest figure."
-    )
-    high: float = Field(description="Upper end, or the highest figure.")
-    rounds: int = Field(description="Number of rounds.")
+    value: float  # the median over rounds
+    # Lower end of the interval of the median; with fewer than six rounds, which have none, the
+    # lowest figure.
+    low: float
+    high: float  # upper end, or the highest figure
+    rounds: int  # number of rounds
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> Self:
@@ -56,17 +55,11 @@ class OverRounds(BaseModel):
 
 
 class Rounds(NamedTuple):
-    """How often a measurement is repeated.
+    """How often a measurement is repeated."""
 
-    Attributes:
-        least: so often in any case; one round more goes first and is not counted.
-        most: so often at most.
-        seconds: between the two, no further round begins after this time.
-    """
-
-    least: int
+    least: int  # so often in any case; one round more goes first and is not counted
     most: int
-    seconds: float = 0.0
+    seconds: float = 0.0  # between the two, no further round begins after this time
 
 
 class DecodingSpeed(BaseModel):
@@ -75,9 +68,7 @@ class DecodingSpeed(BaseModel):
     model_config = RECORD
 
     tokens_per_second: OverRounds
-    relative_time: OverRounds = Field(
-        description="Time for a token divided by the baseline's, within each round."
-    )
+    relative_time: OverRounds  # time for a token divided by the baseline's, within each round
 
 
 def relative_step_times(
@@ -91,12 +82,6 @@ def relative_step_times(
     Where a system's rule of training takes further passes, their share is part of the time.
     Parameters do not change, but running statistics do. As in training, the smallest numbers are
     taken as zero.
-
-    Args:
-        models: name to model; the first is the baseline.
-        settings: name of a model to the settings of its systems' rules of training.
-        batches: keyword arguments of forward, with labels.
-        rounds: how often it is measured.
     """
     rules = {name: TrainingRules(model, settings[name]) for name, model in models.items()}
 
@@ -112,13 +97,7 @@ def decoding_speeds(
     decode: Callable[[PreTrainedModel], int],
     rounds: Rounds,
 ) -> dict[str, DecodingSpeed]:
-    """How many tokens each model generates in a second, and its time per token over the first's.
-
-    Args:
-        models: name to model; the first is the baseline.
-        decode: lets a model generate from the same inputs and returns the number of tokens.
-        rounds: how often it is measured.
-    """
+    """How many tokens each model generates in a second, and its time per token over the first's."""
 
     def measure(name: str) -> float:
         model = models[name].eval()

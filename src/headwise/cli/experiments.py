@@ -1,6 +1,7 @@
 """The commands of experiments: compare systems, train one, evaluate a finished run."""
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,6 @@ from headwise.cli.parameters import (
     RecipeName,
     RunFolder,
     Trust,
-    check_runs,
     parse_names,
     parse_seeds,
 )
@@ -30,6 +30,13 @@ from headwise.cli.printing import (
 if TYPE_CHECKING:
     from headwise.analysis.statistics.estimates import Difference
     from headwise.tasks.outcome import Score
+
+
+class Match(str, Enum):
+    """What all systems are given alike, see `headwise.runs.matching`."""
+
+    parameters = "parameters"
+    parameters_and_heads = "parameters-and-heads"
 
 
 def compare(
@@ -60,9 +67,8 @@ def compare(
         ),
     ] = 1,
     match: Annotated[
-        str | None,
+        Match | None,
         typer.Option(
-            metavar="parameters|parameters-and-heads",
             help="Give every system as many parameters as the first has: by changing its width, "
             "or its width and the number of its heads.",
         ),
@@ -102,19 +108,15 @@ def compare(
     The report is written whenever a run has ended. A run that fails leaves the others alone.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.recipes.file import read_document
+        from headwise.recipes import RecipeError, load_recipe
 
         asked = parse_names("--systems", systems)
         asked_data = parse_names("--datasets", datasets)
-        of_tries = [f"{key}=null" for key in map(_tuned_key, tune or []) if key]
-        read_document(recipe, [*(changes or []), *of_tries], asked, asked_data)
-        if match not in (None, "parameters", "parameters-and-heads"):
-            raise ValueError(f"--match is {match!r}, expected parameters or parameters-and-heads")
         given_seeds = parse_seeds(seeds) if seeds else None
+        file = load_recipe(recipe, changes or [])
 
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.files import write_text
-        from headwise.recipes import RecipeError, load_recipe
         from headwise.report.comparison import write_report
         from headwise.report.table import results_table
         from headwise.runs.comparing import compare_systems, run_to_look_into
@@ -125,7 +127,6 @@ def compare(
         from headwise.training.interrupted import Interrupted
 
         silence()
-        file = load_recipe(recipe, changes or [])
         names = asked or file.system_names
         if not names:
             raise RecipeError(
@@ -152,7 +153,7 @@ def compare(
                     command_line(),
                     console,
                     datasets=asked_data or file.dataset_names,
-                    match=match,
+                    match=None if match is None else match.value,
                     grid=grid,
                     jobs=jobs,
                     write=write,
@@ -198,15 +199,13 @@ def train(
     The exit status is 1 if the training has diverged: its validation loss is no number.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.recipes.file import read_document
+        from headwise.recipes import load_recipe
 
         if recipe is None:
             raise ValueError(_without_recipe())
-        asked, asked_data = ([name] if name else [] for name in (system, dataset))
-        read_document(recipe, changes or [], asked, asked_data)
+        chosen = load_recipe(recipe, changes or []).system(system, dataset)
 
         from headwise.analysis.results import diverged
-        from headwise.recipes import load_recipe
         from headwise.runs.folder import is_main_process
         from headwise.runs.locking import locked
         from headwise.runs.one_run import train_system
@@ -214,8 +213,6 @@ def train(
         from headwise.training.diverging import REMEDIES
 
         silence()
-        file = load_recipe(recipe, changes or [])
-        chosen = file.system(system, dataset)
         name = system or "model"
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
         folder = output or Path("runs") / "-".join(parts)
@@ -244,15 +241,6 @@ def _without_recipe() -> str:
         f"  offline: {offline}\n  the papers': headwise recipes --papers\n"
         f"headwise recipes says what they are"
     )
-
-
-def _tuned_key(option: str) -> str:
-    """The key of an option --tune; empty if the option is not of the form that is expected."""
-    from headwise.recipes.file import split_path
-
-    key, equals, _ = option.partition("=")
-    path = split_path(key)
-    return key if equals and len(path) > 1 and all(path) else ""
 
 
 def evaluate(
@@ -285,19 +273,15 @@ def evaluate(
     with clear_errors():
         from functools import partial
 
-        from headwise.recipes.names import check_ablations
-
-        check_runs([run], changes)
-        check_runs([against] if against else [], [])
-        pairs = (text.partition(",")[0].partition("=") for text in ablate or [])
-        check_ablations({name.strip(): asked.strip() for name, equals, asked in pairs if equals})
-
         from headwise.models.ablation import parse_ablations
         from headwise.runs.evaluating import compare_runs, evaluate_run
+        from headwise.runs.folder import check_run
 
         silence()
         if data is not None and part != "test":
             raise ValueError(f"--data is {data!r} and --part is {part!r}, expected one of them")
+        if against is not None:
+            check_run(against)
         console = Console()
         evaluated = partial(
             evaluate_run,

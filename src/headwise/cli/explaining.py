@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Part, Trust, check_runs
+from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Part, Trust
 from headwise.cli.printing import clear_errors, command_line, print_path, silence
 
 
@@ -44,11 +44,6 @@ def curve(
     steps to the best validation loss. Seeds give the intervals.
     """
     with clear_errors():
-        from headwise.runs.folder import check_holds_runs
-
-        for folder in runs:
-            check_holds_runs(folder)
-
         from headwise.analysis.score_curve import score_curve
         from headwise.files import write_text
         from headwise.report.score_curve import curve_headers, curve_rows, render_curve
@@ -117,8 +112,6 @@ def analyse(
     A stopped analysis continues where it was stopped.
     """
     with clear_errors("The same command goes on from here."):
-        check_runs([*runs, *([against] if against else [])], changes)
-
         from headwise.report.analysing import Request, analyse_runs
         from headwise.report.analysis_page.page import PAGE
 
@@ -186,16 +179,13 @@ def explore(
         import webbrowser
 
         from headwise.files import check_can_be_written
-
-        runs, last = split_arguments(arguments)
-        check_runs(runs, changes, keys=("evaluation",))
-
         from headwise.report.explorer.inputs import Source
         from headwise.report.explorer.page import write_page
         from headwise.report.explorer.recording import Explorer
         from headwise.report.explorer.server import ExplorerServer
 
         silence()
+        runs, last = split_arguments(arguments)
         if serve and output is not None:
             raise ValueError("--serve writes no file; leave out --serve or --output")
         check_one_input({"TEXT": last, "--text": text, "--input": source, "--item": item})

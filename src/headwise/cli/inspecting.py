@@ -95,24 +95,21 @@ def keys(
         bool,
         typer.Option("--markdown", help="Print the keys of all tasks as one page: docs/keys.md."),
     ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", hidden=True, help="Print src/headwise/recipes/known.json."),
-    ] = False,
 ) -> None:
     """List the keys that a recipe may have, with their defaults."""
     with clear_errors():
         from headwise.recipes.catalogue import TASKS
-        from headwise.recipes.names import listed_sections, sections_with
+        from headwise.recipes.keys import keys_page, sections_with, shared_sections, task_sections
 
-        if markdown or as_json:
-            from headwise.recipes.keys import keys_page, known_json
-
-            typer.echo(known_json() if as_json else keys_page(), nl=False)
+        if markdown:
+            typer.echo(keys_page(), nl=False)
             return
         console = printing_console()
-        whole = task is None or task in TASKS
-        for section in listed_sections(task) if whole else sections_with(task or ""):
+        if task is None:
+            sections = shared_sections()
+        else:
+            sections = task_sections(task) if task in TASKS else sections_with(task)
+        for section in sections:
             # A key that is wider than its column goes on in the next line: no letter is left out.
             key_column = Column("key", overflow="fold")
             table = Table(key_column, "default", "meaning", box=None, pad_edge=False)
@@ -151,13 +148,12 @@ def cost(
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with clear_errors():
-        from headwise.recipes.file import read_document
+        from headwise.recipes import load_recipe
 
         asked = parse_names("--systems", systems)
-        for recipe in recipes or ([] if papers else ["interface-strings"]):
-            read_document(recipe, changes or [], asked)
+        names_of_recipes = recipes or ([] if papers else ["interface-strings"])
+        files = [load_recipe(recipe, changes or []) for recipe in names_of_recipes]
 
-        from headwise.recipes import load_recipe
         from headwise.recipes.catalogue import task_class
         from headwise.report.cost import cost_table
 
@@ -170,8 +166,7 @@ def cost(
             for table in papers_tables(figures):
                 console.print(table)
             console.print(papers_summary(figures), highlight=False)
-        for recipe in recipes or ([] if papers else ["interface-strings"]):
-            file = load_recipe(recipe, changes or [])
+        for file in files:
             file.check_comparable()
             names = asked or file.system_names
             task = task_class(file.recipe.task)
@@ -180,4 +175,4 @@ def cost(
             configs = configs or {"model": task.nominal_config(file.recipe)}
             counted = parse_lengths(lengths, task.cost_lengths(file.recipe))
             source = "" if lengths else task.macs_lengths_from
-            console.print(cost_table(Path(recipe).stem, configs, counted, source))
+            console.print(cost_table(Path(file.name).stem, configs, counted, source))

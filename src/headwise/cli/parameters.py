@@ -1,7 +1,7 @@
 """Parameters that several commands share, and the parsing of lists separated by commas."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,18 +58,11 @@ ChangesOfRun = Annotated[
 ]
 ChangesOfUse = Annotated[
     list[str] | None,
-    _changes("a key of `evaluation`, the only ones that are read: evaluation.beam_size=1"),
-]
-ChangesOfGeneration = Annotated[
-    list[str] | None,
     _changes(
-        "a key of `evaluation`, the only ones that are read: "
-        "evaluation.generation.temperature=0.7 for texts, evaluation.temperature=0.7 for images"
+        "a key of `evaluation`, the only ones that are read: evaluation.beam_size=1 for "
+        "translation, evaluation.generation.temperature=0.7 for texts, evaluation.temperature=0.7 "
+        "for images, evaluation.context=0.25 for speech"
     ),
-]
-ChangesOfEnhancement = Annotated[
-    list[str] | None,
-    _changes("a key of `evaluation`, the only ones that are read: evaluation.context=0.25"),
 ]
 Trust = Annotated[
     bool,
@@ -90,16 +83,6 @@ Part = Annotated[
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a finished run, which contains model/.")
 ]
-
-
-def check_runs(
-    runs: Sequence[Path], changes: Sequence[str] | None, keys: Sequence[str] | None = None
-) -> None:
-    """Tells folders that hold no run and keys that there are not, before PyTorch is imported."""
-    from headwise.runs.folder import check_run
-
-    for run in runs:
-        check_run(run, changes or [], keys)
 
 
 def parse_names(option: str, text: str | None) -> list[str]:

@@ -10,8 +10,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from headwise.messages import with_words_cut
-
 _WIDE = 1000  # columns
 
 
@@ -22,11 +20,8 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
 
     try:
         yield
-    except Interrupted as stop:
-        Console(stderr=True).print(f"{stop}. {when_stopped}", highlight=False)
-        raise typer.Exit(130) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped. {when_stopped}", highlight=False)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        Console(stderr=True).print(f"{str(stop) or 'stopped'}. {when_stopped}", highlight=False)
         raise typer.Exit(130) from None
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
@@ -50,9 +45,8 @@ def _said_by(error: ValueError | OSError) -> str:
 
 def print_error(text: str) -> None:
     """Prints an error to standard error."""
-    said = f"error: {with_words_cut(text)}"
     Console(stderr=True).print(
-        said, style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
+        f"error: {text}", style="red", highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 
 

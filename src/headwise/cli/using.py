@@ -9,12 +9,9 @@ import typer
 from rich.console import Console
 
 from headwise.cli.parameters import (
-    ChangesOfEnhancement,
-    ChangesOfGeneration,
     ChangesOfUse,
     RunFolder,
     Trust,
-    check_runs,
 )
 from headwise.cli.printing import clear_errors, silence
 
@@ -37,8 +34,6 @@ def translate(
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with clear_errors():
-        check_runs([run], changes, keys=("evaluation",))
-
         from headwise.runs.outcomes import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
@@ -74,13 +69,11 @@ def generate(
         Path | None,
         typer.Option(help="PNG file to write, for image models.", show_default="RUN.png"),
     ] = None,
-    changes: ChangesOfGeneration = None,
+    changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
     """Continue a text or draw images with a finished run."""
     with clear_errors():
-        check_runs([run], changes, keys=("evaluation",))
-
         from headwise.recipes.catalogue import task_class
         from headwise.runs.outcomes import as_evaluated
         from headwise.runs.reading import open_run
@@ -99,13 +92,11 @@ def enhance(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="Sound file to write, as long as IN.")
     ],
-    changes: ChangesOfEnhancement = None,
+    changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
     """Remove the noise from a recording of speech of any length with a finished run."""
     with clear_errors():
-        check_runs([run], changes, keys=("evaluation",))
-
         from rich.progress import Progress
 
         from headwise.runs.outcomes import as_evaluated

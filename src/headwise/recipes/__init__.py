@@ -2,10 +2,8 @@
 
 - `settings`: the keys that the recipes of all tasks have; each task adds its own keys.
 - `catalogue`: the tasks by name.
-- `systems`: settings of the rules of training of systems.
 - `pretrained`: what a recipe takes over from the run that its model starts from.
-- `file`: reads a recipe file and applies `--set` and the changes of a system.
-- `differences`: tells how two recipes differ.
+- `file`: reads a recipe file, applies `--set` and the changes of a system, and compares two.
 - `shipped`: the recipe files that come with headwise.
 - `schema`: walks over the classes of settings, for the two files below.
 - `errors`: explains what is wrong with a recipe.

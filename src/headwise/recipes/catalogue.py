@@ -24,24 +24,13 @@ TASKS = {
 }
 
 
-def check_task(name: Any) -> None:
-    """Raises `ValueError` if no task has a name.
-
-    >>> check_task("translation")
-    """
-    if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(f"there is no task {shown(name)}, {one_of(name, TASKS)}")
-
-
 def task_class(name: Any) -> "type[Task]":
     """Returns the class of a task by its name in recipes.
 
     Raises:
         ValueError: no task has this name, or the task needs a package that is not installed.
-
-    >>> task_class("translation").__name__
-    'Translation'
     """
-    check_task(name)
+    if not isinstance(name, str) or name not in TASKS:
+        raise ValueError(f"there is no task {shown(name)}, {one_of(name, TASKS)}")
     module, _, kind = TASKS[name].partition(":")
     return getattr(importlib.import_module(module), kind)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.messages import did_you_mean, one_of, shown, with_words_cut
+from headwise.messages import did_you_mean, one_of, shown
+from headwise.recipes.schema import Node, locate
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -18,48 +19,18 @@ _NAME_PATTERN = "string_pattern_mismatch"  # no value has a pattern but the name
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names the key and how to mend it.
-
-    A path or a name in it is cut if it is so long that nobody reads it.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(with_words_cut(message))
+    """A recipe that cannot be used; the message names the key and how to mend it."""
 
 
 def unknown(what: str, name: str, known: Sequence[str], where: str = "") -> str:
-    """Returns the message for a name that does not exist, with those that do.
-
-    Args:
-        what: what the name would be of.
-        name: the unknown name.
-        known: the names that there are.
-        where: in what they are.
-
-    >>> print(unknown("system", "standart", ["standard", "wide"]))
-    there is no system 'standart'; did you mean 'standard'?
-      known: standard, wide
-    """
+    """Returns the message for a name that does not exist, with those that do."""
     place = f" in {where}" if where else ""
     return f"there is no {what} {shown(name)}{place}{did_you_mean(name, known)}\n{_known(known)}"
 
 
-def unknown_key(where: str, siblings: Sequence[str]) -> str:
-    """Returns the message for a key that does not exist, with those that may stand in its place.
-
-    >>> print(unknown_key("model.embed_dims", ["embed_dim", "layers"]))
-    there is no key 'model.embed_dims'; did you mean 'embed_dim'?
-      known: embed_dim, layers
-    """
+def _unknown_key(where: str, siblings: Sequence[str]) -> str:
     hint = did_you_mean(where.rpartition(".")[2], siblings)
     return f"there is no key {shown(where)}{hint}\n{_known(siblings)}"
-
-
-def wrong_kind(where: str, given: Any, known: Sequence[str]) -> str:
-    """Returns the message for settings that do not say, or say wrongly, of which kind they are."""
-    if given is None:
-        return f"{where} is missing, expected one of {', '.join(known)}"
-    return f"{where} is {shown(given)}, {one_of(given, known)}"
 
 
 def explain(recipe: "type[Recipe]", error: "ValidationError") -> str:
@@ -68,16 +39,14 @@ def explain(recipe: "type[Recipe]", error: "ValidationError") -> str:
 
 
 def _explain(recipe: "type[Recipe]", problem: Any) -> str:
-    from headwise.recipes.schema import locate
-
-    keys, siblings, annotation = locate(recipe, problem["loc"])
+    keys, siblings, node = locate(recipe, problem["loc"])
     where, kind, message = ".".join(keys), problem["type"], problem["msg"]
     if kind == "extra_forbidden":
-        return unknown_key(where, siblings)
+        return _unknown_key(where, siblings)
     if kind == "missing":
         return f"{where} is missing"
     if kind.startswith("union_tag"):
-        return _wrong_kind(where, problem["input"], annotation)
+        return _wrong_kind(where, problem["input"], node)
     if kind == "value_error":  # one of our own, which names the key already
         message = message.removeprefix("Value error, ")
         return f"{where}: {message}" if where else message
@@ -102,13 +71,14 @@ def _explain(recipe: "type[Recipe]", problem: Any) -> str:
     return f"{value}: {message[0].lower()}{message[1:]}"
 
 
-def _wrong_kind(where: str, value: Any, annotation: Any) -> str:
-    from headwise.recipes.schema import kinds, tag
-
-    tags = [found for kind in kinds(annotation) if (found := tag(kind)) is not None]
+def _wrong_kind(where: str, value: Any, node: Node) -> str:
+    """The message for settings that do not say, or say wrongly, of which kind they are."""
+    tags = [found for kind in node.kinds() if (found := kind.tag()) is not None]
     field, known = tags[0].field, [each.value for each in tags]
     given = value.get(field) if isinstance(value, dict) else None
-    return wrong_kind(f"{where}.{field}", given, known)
+    if given is None:
+        return f"{where}.{field} is missing, expected one of {', '.join(known)}"
+    return f"{where}.{field} is {shown(given)}, {one_of(given, known)}"
 
 
 def _known(names: Sequence[str]) -> str:

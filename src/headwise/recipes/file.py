@@ -13,23 +13,22 @@ systems to compare: each is a set of changes to the rest of the recipe.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from headwise.files import is_file
 from headwise.messages import cut, shown
-from headwise.plain_yaml import DEEPEST, read_yaml
+from headwise.plain_yaml import read_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
-from headwise.recipes.names import check_names
 from headwise.recipes.shipped import shipped_recipes
 
-# What checks values stands on PyTorch; it is imported where it is needed, after names are checked.
+# What checks values stands on PyTorch, which takes seconds: the name of a recipe is checked first.
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from headwise.recipes.settings import Recipe
 
 Change = tuple[tuple[str, ...], Any]  # a path of keys, and the new value at this path
@@ -60,15 +59,8 @@ class RecipeFile:
     """
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
-        from headwise.recipes.systems import with_rule_names
-
         self.name = name
-        try:
-            raw = with_rule_names(raw)
-            changes = [(with_rule_name(keys), value) for keys, value in changes]
-            self._raw = with_rule_names(_assign(raw, changes))
-        except RecipeError as error:
-            raise RecipeError(f"recipe {name}:\n  {error}") from error
+        self._raw = _assign(raw, changes)
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
@@ -78,12 +70,12 @@ class RecipeFile:
         )
         where = f"{name}, data set {first}" if first else name
         self.recipe = _validate(where, {**self._raw, **self._data_of(first)})
-        self._chosen = {
-            (system, dataset): self._checked(system, dataset)
-            for system in [None, *self.recipe.systems]
-            for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]
-        }
-        self._changed: dict[tuple[str | None, str | None, str], Recipe] = {}
+        self._made: dict[tuple[str | None, str | None, str], Recipe] = {}
+        for system in [None, *self.recipe.systems]:
+            for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]:
+                # A run to start from fits its own system alone.
+                with suppress(*([] if self.recipe.model.pretrained is None else [RecipeError])):
+                    self.system(system, dataset)
 
     def check_comparable(self) -> None:
         """Raises `RecipeError` if a `--set` gives all systems the same attention."""
@@ -114,11 +106,6 @@ class RecipeFile:
     ) -> "Recipe":
         """Returns the recipe of one system on one data set, without the lists of both.
 
-        Args:
-            name: name of the system; None for the recipe without the changes of a system.
-            dataset: name of the data set; None for the recipe's `data`.
-            changes: further changes, which take precedence over all others.
-
         Raises:
             RecipeError: the recipe has no such system or data set, or no data of its own; or there
                 is no key that `changes` name, or its value is wrong.
@@ -132,22 +119,13 @@ class RecipeFile:
                 f"{where} has no data of its own, expected the name of one of its data sets: "
                 f"{', '.join(self.dataset_names)}"
             )
-        if changes:
-            key = (name, dataset, repr(list(changes)))
-            if key not in self._changed:  # to check a recipe takes a while
-                self._changed[key] = self._with_changes_of(name, dataset, changes)
-            return self._changed[key]
-        chosen = self._chosen[name, dataset]
-        if isinstance(chosen, RecipeError):
-            raise chosen
-        return chosen
+        key = (name, dataset, repr(list(changes)))
+        if key not in self._made:  # to check a recipe takes a while
+            self._made[key] = self._with_changes_of(name, dataset, changes)
+        return self._made[key]
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether a system sets a key, or a part of its value, or what the key is a part of.
-
-        Args:
-            keys: the path of the key.
-            system: name of the system; None asks for `--set` in the place of a system.
 
         Raises:
             RecipeError: the recipe has no such system.
@@ -179,20 +157,9 @@ class RecipeFile:
         other = _KIND in changes and changes[_KIND] != before.get(_KIND, changes[_KIND])
         return {"data": _merge({} if other else before, changes)}
 
-    def _checked(self, system: str | None, dataset: str | None) -> "Recipe | RecipeError":
-        """A system's recipe, or what is wrong: a run to start from fits its own system alone."""
-        try:
-            return self._with_changes_of(system, dataset)
-        except RecipeError as error:
-            if self.recipe.model.pretrained is None:
-                raise
-            return error
-
     def _with_changes_of(
         self, system: str | None, dataset: str | None, further: Sequence[Change] = ()
     ) -> "Recipe":
-        from headwise.recipes.systems import with_rule_names
-
         lists = ("systems", "datasets", "seeds")
         base = {key: value for key, value in self._raw.items() if key not in lists}
         chosen = self._raw["systems"][system] or {} if system else {}
@@ -207,19 +174,12 @@ class RecipeFile:
         ]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""
-        name = self.name + where
-        try:
-            changed = with_rule_names(_assign(base, [*changes, *further]))
-            changed = _with_system(changed, system)
-        except RecipeError as error:
-            raise RecipeError(f"recipe {name}:\n  {error}") from error
-        return _validate(name, changed)
+        changed = _with_system(_assign(base, [*changes, *further]), system)
+        return _validate(self.name + where, changed)
 
 
 def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
-
-    Names are checked first, before anything is imported that takes seconds.
 
     Args:
         name: `interface-strings`, or `my/recipe.yaml`.
@@ -232,34 +192,14 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     >>> recipe.training.max_steps
     100
     """
-    return RecipeFile(name, *read_document(name, changes))
-
-
-def read_document(
-    name: str,
-    changes: Sequence[str] = (),
-    systems: Sequence[str] = (),
-    datasets: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Change]]:
-    """Reads a recipe and checks its names, but not its values.
-
-    Args:
-        name, changes: as in `load_recipe`.
-        systems: names of systems that the recipe must have.
-        datasets: names of data sets that it must have.
-
-    Returns:
-        The YAML document, and the changes as paths and values.
-    """
-    raw = _read(name)
+    raw = read_document(name)
     parsed = [_parse_change(change) for change in changes]
     parsed.sort(key=lambda change: change[0][-1] != _KIND)  # the kind first
-    check_names(name, _assign(raw, parsed), systems, datasets)
-    return raw, parsed
+    return RecipeFile(name, raw, parsed)
 
 
-def _read(name: str) -> dict[str, Any]:
-    """The YAML document of a recipe."""
+def read_document(name: str) -> dict[str, Any]:
+    """Reads the YAML document of a recipe, which is not checked yet."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not is_file(path):
@@ -293,9 +233,33 @@ def _read(name: str) -> dict[str, Any]:
     return raw
 
 
-def to_yaml(recipe: "BaseModel") -> str:
+def to_yaml(recipe: BaseModel) -> str:
     """Returns a recipe as YAML, with all its values, the defaults included."""
     return _dump(recipe.model_dump(mode="json", by_alias=True))
+
+
+def differences(old: str, new: str) -> list[str]:
+    """Returns a line for each value that differs between two recipes in YAML.
+
+    >>> differences("training: {seed: 1, max_steps: 5}", "training: {seed: 2, max_steps: 5}")
+    ['training.seed: 1 before, 2 now']
+    """
+    before, now = flatten(read_yaml(old)), flatten(read_yaml(new))
+    return [
+        f"{key}: {before.get(key, 'not set')} before, {now.get(key, 'not set')} now"
+        for key in [*before, *(key for key in now if key not in before)]
+        if before.get(key, "not set") != now.get(key, "not set")
+    ]
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the values of a recipe by their keys with dots."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= flatten(inner, f"{prefix}.{key}" if prefix else str(key))
+    return flat
 
 
 def _dump(values: Mapping[str, Any]) -> str:
@@ -344,11 +308,6 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
     """A copy of `raw` with the value at each path replaced."""
     changed = dict(raw)
     for keys, value in changes:
-        if len(keys) > DEEPEST:
-            raise RecipeError(
-                f"--set names {cut('.'.join(keys))}, {len(keys):,} keys in each other, expected at "
-                f"most {DEEPEST}; `headwise keys` lists the keys"
-            )
         key, *rest = keys
         inner = changed.get(key)
         if not rest:
@@ -399,35 +358,17 @@ def _parse_change(change: str) -> Change:
         raise RecipeError(f"--set is {shown(change)}: {error}") from error
 
 
-def with_rule_name(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns a path of keys in which the settings of a rule of training have the rule's name.
-
-    >>> with_rule_name(("training", "max_steps"))
-    ('training', 'max_steps')
-    """
-    before = 3 if keys[0] == "systems" else 1  # systems.NAME.training.RULE, training.RULE
-    if len(keys) <= before or keys[before - 1] != "training":
-        return keys
-    from headwise.recipes.systems import rule_key
-
-    where = ".".join(keys[:before])
-    return (*keys[:before], rule_key(keys[before], where), *keys[before + 1 :])
-
-
-def _recipe_class(raw: Mapping[str, Any]) -> "type[Recipe]":
-    from headwise.recipes.systems import with_rules
-
-    return with_rules(task_class(raw.get("task", "translation")).recipe_class, raw)
-
-
 def _validate(name: str, raw: Mapping[str, Any]) -> "Recipe":
-    from pydantic import ValidationError
+    from headwise.recipes.settings import with_rules
 
     try:
-        kind = _recipe_class(raw)
+        kind = task_class(raw.get("task", "translation")).recipe_class
     except ValueError as error:
         raise RecipeError(f"recipe {name}:\n  task: {error}") from error
     try:
+        kind = with_rules(kind, raw)
         return kind.model_validate(raw)
     except ValidationError as error:
         raise RecipeError(f"recipe {name}:\n{explain(kind, error)}") from error
+    except RecipeError as error:
+        raise RecipeError(f"recipe {name}:\n  {error}") from error

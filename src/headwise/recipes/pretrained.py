@@ -41,10 +41,6 @@ def any_run(pattern: Path) -> Path:
 def pretrained_config(run: Path, expected: type[TransformerConfig]) -> TransformerConfig | None:
     """Returns the configuration of the model of a run; None if there is no model.
 
-    Args:
-        run: folder of a run or of its model.
-        expected: the class that it must have.
-
     Raises:
         ValueError: the model is of another kind.
     """
@@ -67,11 +63,6 @@ def with_sizes(
 ) -> dict[str, Any]:
     """Settings of a model with those of the run that it starts from.
 
-    Args:
-        given: settings as a recipe has them, with `pretrained`.
-        keys: the settings that weights depend on.
-        expected: the class of the run's configuration.
-
     Raises:
         ValueError: a setting that is given contradicts the run; the message names the key.
     """
@@ -93,10 +84,6 @@ def with_sizes(
 
 def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """A recipe with the encoding of the run that its model starts from.
-
-    Args:
-        given: a recipe, with `model.pretrained`.
-        keys: the parts of a recipe that say how data are encoded, such as `tokenizer`.
 
     Raises:
         ValueError: a key of these parts contradicts the run, or the run's recipe is damaged.

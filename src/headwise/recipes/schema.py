@@ -1,20 +1,13 @@
-"""Walks over the classes of settings: which keys there are, and where they stand in a recipe.
+"""Which keys a recipe may have: a walk over the JSON schema that pydantic makes of its settings.
 
-Both the list of all keys and the errors of a recipe are made with it. A key's value may be
-
-- a plain value, such as a number or a list of names;
-- settings, which have keys of their own;
-- one of several kinds of settings, which a field with a single value tells apart, such as
-  `corpus: files`;
-- a mapping from names to any of these.
+The list of all keys and the errors of a recipe are made with it.
 """
 
-from collections.abc import Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 # How pydantic's location of an error ends if the error is in the name of a key.
 _NAME_OF_KEY = "[key]"
@@ -30,55 +23,76 @@ class Tag(NamedTuple):
         return f"{self.field}: {self.value}"
 
 
-def tag(settings: type[BaseModel]) -> Tag | None:
-    """Returns the first field that has a single possible value, or None if there is none."""
-    for name, field in settings.model_fields.items():
-        values = get_args(field.annotation)
-        if get_origin(field.annotation) is Literal and len(values) == 1:
-            return Tag(name, values[0])
-    return None
+class Node(NamedTuple):
+    """What may stand at one place of a recipe."""
 
+    schema: Mapping[str, Any]  # of the value
+    definitions: Mapping[str, Any]  # what it names by `$ref`
 
-def kinds(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the classes of settings that a value may have; none for a plain value or a mapping.
+    @property
+    def name(self) -> str:
+        """The name of the class of settings."""
+        return str(self.schema["title"])
 
-    >>> from headwise.recipes.settings import Recipe, SystemSettings
-    >>> [kind.__name__ for kind in kinds(SystemSettings | None)]
-    ['SystemSettings']
-    >>> kinds(Recipe.model_fields["systems"].annotation)
-    []
-    """
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) is dict:
-        return []
-    return [kind for part in get_args(annotation) for kind in kinds(part)]
+    def members(self) -> list["Node"]:
+        """Returns the kinds of values that there may be, besides null."""
+        if "$ref" in self.schema:
+            name = self.schema["$ref"].rpartition("/")[2]
+            return self._at(self.definitions[name]).members()
+        parts = self.schema.get("anyOf") or self.schema.get("oneOf")
+        if parts:
+            return [member for part in parts for member in self._at(part).members()]
+        return [] if self.schema.get("type") == "null" else [self]
 
+    def kinds(self) -> list["Node"]:
+        """Returns the settings that there may be; none for a plain value or a mapping."""
+        return [member for member in self.members() if "properties" in member.schema]
 
-def named_value(annotation: Any) -> Any | None:
-    """Returns the annotation of the values of a mapping; None if the value is no mapping.
-
-    >>> named_value(dict[str, int])
-    <class 'int'>
-    """
-    if get_origin(annotation) is not dict:
+    def tag(self) -> Tag | None:
+        """Returns the first key of settings that has a single possible value."""
+        for name, field in self.schema["properties"].items():
+            if "const" in field:
+                return Tag(name, field["const"])
         return None
-    value = get_args(annotation)[1]
-    return get_args(value)[0] if get_origin(value) is Annotated else value
+
+    def keys(self) -> dict[str, "Node"]:
+        """Returns what may stand under each key of settings."""
+        return {name: self._at(field) for name, field in self.schema["properties"].items()}
+
+    def named_value(self) -> "Node | None":
+        """Returns what may stand under the names of a mapping; None if it is no mapping."""
+        for member in self.members():
+            of_any = member.schema.get("additionalProperties")
+            values = [*member.schema.get("patternProperties", {}).values(), of_any]
+            if "properties" not in member.schema and isinstance(values[0], Mapping):
+                return self._at(values[0])
+        return None
+
+    def behind(self, key: str) -> "Node":
+        """Returns what may stand behind a key or number; anything if it is unknown."""
+        for kind in self.kinds():
+            if key in kind.schema["properties"]:
+                return kind.keys()[key]
+        items = [each.schema["items"] for each in self.members() if "items" in each.schema]
+        return self.named_value() or self._at(items[0] if items else {})
+
+    def _at(self, schema: Mapping[str, Any]) -> "Node":
+        return Node(schema, self.definitions)
+
+
+@cache
+def node_of(settings: type[BaseModel]) -> Node:
+    """Returns what may stand where a class of settings is expected."""
+    schema = settings.model_json_schema()
+    return Node(schema, schema.get("$defs", {}))
 
 
 class Location(NamedTuple):
-    """A place in a recipe.
+    """A place in a recipe."""
 
-    Attributes:
-        keys: the keys on the way to it.
-        siblings: the keys that may stand beside the last of them, sorted.
-        annotation: what the value there may be.
-    """
-
-    keys: list[str]
-    siblings: list[str]
-    annotation: Any
+    keys: list[str]  # on the way to it
+    siblings: list[str]  # the keys that may stand beside the last of them, sorted
+    node: Node  # what may stand there
 
 
 def locate(settings: type[BaseModel], location: Sequence[int | str]) -> Location:
@@ -95,47 +109,16 @@ def locate(settings: type[BaseModel], location: Sequence[int | str]) -> Location
     """
     keys: list[str] = []
     siblings: list[str] = []
-    annotation: Any = settings
+    node = node_of(settings)
     for step in location:
         if step == _NAME_OF_KEY:
             continue
-        if _is_union(annotation):
-            annotation = _member(annotation, step)
+        members = node.members()
+        if len(members) > 1:  # the step names one of them
+            chosen = [kind for kind in node.kinds() if (tag := kind.tag()) and tag.value == step]
+            node = chosen[0] if chosen else Node({}, node.definitions)
             continue
         keys.append(str(step))
-        siblings = sorted({key for kind in kinds(annotation) for key in _fields(kind)})
-        annotation = _behind(annotation, str(step))
-    return Location(keys, siblings, annotation)
-
-
-def _fields(settings: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Returns the fields of a class of settings, by the keys that they have in a recipe."""
-    return {field.alias or name: field for name, field in settings.model_fields.items()}
-
-
-def _is_union(annotation: Any) -> bool:
-    """Whether it is a union of several types besides None, for which pydantic takes no step."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return False
-    return sum(member is not NoneType for member in get_args(annotation)) > 1
-
-
-def _member(annotation: Any, step: int | str) -> Any:
-    """The settings that a step names by their tag; any value if it names a plain type."""
-    for kind in kinds(annotation):
-        found = tag(kind)
-        if found is not None and found.value == step:
-            return kind
-    return Any
-
-
-def _behind(annotation: Any, key: str) -> Any:
-    """What may stand behind a key; any value if the key is unknown."""
-    for kind in kinds(annotation):
-        if key in (fields := _fields(kind)):
-            return fields[key].annotation
-    if (values := named_value(annotation)) is not None:
-        return values
-    if get_origin(annotation) is list:
-        return get_args(annotation)[0]
-    return Any
+        siblings = sorted({key for kind in node.kinds() for key in kind.schema["properties"]})
+        node = node.behind(str(step))
+    return Location(keys, siblings, node)

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
 
 from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
+from headwise.models.plan import rule_name, rules_by_name, system_class
 from headwise.ops.activations import Activation
+from headwise.recipes.errors import RecipeError
 from headwise.recipes.pretrained import SEED, with_encoding, with_sizes
 from headwise.settings import LARGEST_SEED, Settings
-from headwise.training.settings import TrainingSettings
+from headwise.training.settings import TrainingSettings, settings_with_rules
 
 # A name becomes a part of a folder's name, and the command line separates names by commas.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
@@ -212,3 +214,43 @@ class Recipe(Settings):
                 f"count as several; name it once"
             )
         return seeds
+
+
+def with_rules(kind: type[Recipe], raw: Mapping[str, Any]) -> type[Recipe]:
+    """The class of a recipe that also knows the rules of training of a user's own systems in it.
+
+    Args:
+        kind: the class of a task's recipes.
+        raw: the YAML document. Whatever its `training` has under a name `module:Class` is taken for
+            the settings of that system's rule.
+
+    Raises:
+        RecipeError: the system cannot be loaded or has no rule with settings, or its rule has
+            another name, that of the class which declares it.
+    """
+    training = raw.get("training")
+    foreign = {}
+    for name in training if isinstance(training, Mapping) else ():
+        if not isinstance(name, str) or ":" not in name:
+            continue
+        try:
+            system = system_class(name)
+        except ValueError as error:
+            raise RecipeError(f"training.{name}: {error}") from error
+        if system.rule is None or not system.rule.settings_class.model_fields:
+            raise RecipeError(
+                f"training.{name}: the system has no rule of training with settings; leave the key "
+                f"out"
+            )
+        if rule_name(system) != name:
+            raise RecipeError(
+                f"training.{name}: the settings of its rule are named {rule_name(system)}; give "
+                f"them under that name"
+            )
+        foreign[name] = system.rule
+    if not foreign:
+        return kind
+    settings = settings_with_rules({**rules_by_name(), **foreign})
+    field = Field(description=Recipe.model_fields["training"].description)
+    fields: dict[str, Any] = {"training": (settings, field)}
+    return create_model(kind.__name__, __base__=kind, **fields)

@@ -11,17 +11,11 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Offline(NamedTuple):
-    """What is known of a recipe whose data are there once headwise is installed.
+    """What is known of a recipe whose data are there once headwise is installed."""
 
-    Attributes:
-        size: number of parameters of its first system; `headwise cost` counts it.
-        data: what a run is trained on.
-        minutes: that `headwise compare` takes with all systems on two cores, if it was measured.
-    """
-
-    size: str
-    data: str
-    minutes: str = ""
+    size: str  # number of parameters of its first system; `headwise cost` counts it
+    data: str  # what a run is trained on
+    minutes: str = ""  # that `headwise compare` takes on two cores, if it was measured
 
 
 def offline_recipes() -> dict[str, Offline]:
@@ -36,23 +30,14 @@ def offline_recipes() -> dict[str, Offline]:
 
 
 class Listed(NamedTuple):
-    """What a list of recipes says of one of them.
-
-    Attributes:
-        name: of the recipe.
-        task: its task.
-        description: a line.
-        budget: how long each run is.
-        systems: how many there are.
-        offline: what is known of it if its data are there; None if they are not.
-    """
+    """What a list of recipes says of one of them."""
 
     name: str
     task: str
     description: str
-    budget: str
-    systems: int
-    offline: Offline | None
+    budget: str  # how long each run is
+    systems: int  # how many there are
+    offline: Offline | None  # what is known of it if its data are there
 
 
 def shipped_recipes() -> dict[str, str]:

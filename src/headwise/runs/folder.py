@@ -1,12 +1,12 @@
-"""What a folder holds is told before PyTorch is imported: files of a run, names in its recipe."""
+"""What a folder holds, which is told before PyTorch is imported."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.checksums import SUMS, is_changed
+from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import read_document
-from headwise.recipes.names import keys_of_finished_runs
 
 RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
 MODEL = "model"
@@ -33,9 +33,9 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] | N
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
     check_holds(folder, "a run of headwise", RECIPE)
     check_stamp(folder / RECIPE)
-    raw, _ = read_document(str(folder / RECIPE), changes)
-    known = keys_of_finished_runs(raw) if keys is None else keys
+    raw = read_document(str(folder / RECIPE))
     for change in changes:
+        known = keys or task_class(raw.get("task", "translation")).evaluation_keys
         path = change.partition("=")[0].strip()
         if path.partition(".")[0] not in known:
             raise ValueError(

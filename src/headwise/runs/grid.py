@@ -17,7 +17,7 @@ from headwise.models.sites import attention_sites
 from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeError, RecipeFile, to_yaml
 from headwise.recipes.catalogue import task_class
-from headwise.recipes.file import Change, split_path, with_rule_name
+from headwise.recipes.file import Change, split_path
 from headwise.recipes.settings import Recipe
 from headwise.training.settings import TrainingSettings
 
@@ -129,7 +129,7 @@ def _parse(option: str) -> tuple[KeyPath, list[Any]]:
             f"--tune is {option!r}, expected at least two values, separated by commas; "
             f"--set {dotted(path)}={text or 'VALUE'} gives every system a single one"
         )
-    return with_rule_name(path), values
+    return path, values
 
 
 def check_grid(

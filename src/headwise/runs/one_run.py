@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from headwise.analysis.cost import count_macs, count_parameters
+from headwise.analysis.cost import count_parameters, model_cost
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.snapshots import (
     DecisionCourse,
@@ -75,7 +75,7 @@ def _train_and_evaluate(
         seed=recipe.training.seed,
         parameters=count_parameters(model),
         trained_parameters=None if recipe.training.train == "all" else run.trained_parameters,
-        macs=count_macs(model, task.cost_lengths(recipe)),
+        macs=model_cost(model.config, task.cost_lengths(recipe)).macs,
         macs_lengths=task.cost_lengths(recipe),
         steps=run.steps,
         early_stop=EarlyStop(planned_steps=run.planned_steps, best_step=run.best_step)

@@ -17,8 +17,7 @@ from headwise.models.trust import NotTrustedError
 from headwise.plain_yaml import read_yaml
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
-from headwise.recipes.differences import flatten
-from headwise.recipes.file import split_path
+from headwise.recipes.file import flatten, split_path
 from headwise.recipes.settings import Recipe
 from headwise.runs.folder import (
     MODEL,

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headwise.recipes.schema import kinds, named_value, tag
+from headwise.recipes.schema import Node, node_of
 from headwise.settings import Settings
 from headwise.tasks.sources import CorpusError
 
@@ -72,8 +72,8 @@ def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> An
     """
     if not isinstance(given, Mapping) or not isinstance(given.get("tests"), Mapping):
         return given
-    of_tests = named_value(settings.model_fields["tests"].annotation)
-    by_corpus = {found.value: kind for kind in kinds(of_tests) if (found := tag(kind)) is not None}
+    of_tests = node_of(settings).behind("tests").behind("any name").kinds()
+    by_corpus = {found.value: kind for kind in of_tests if (found := kind.tag()) is not None}
     data = {"corpus": settings.model_fields["corpus"].default, **given}
     tests = {name: _completed(test, data, by_corpus, key) for name, test in data["tests"].items()}
     for name in tests:
@@ -86,7 +86,7 @@ def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> An
 
 
 def _completed(
-    test: Any, data: Mapping[str, Any], by_corpus: Mapping[str, type[BaseModel]], key: str | None
+    test: Any, data: Mapping[str, Any], by_corpus: Mapping[str, Node], key: str | None
 ) -> Any:
     own = data["corpus"]
     if isinstance(test, (str, Path, list)):
@@ -99,7 +99,7 @@ def _completed(
         corpus = "hub"
     completed = {"corpus": corpus, **test}
     if completed["corpus"] == own:
-        own_keys = set(by_corpus[own].model_fields) & set(data)
+        own_keys = set(by_corpus[own].keys()) & set(data)
         if "name" in test:
             own_keys -= {"config", "revision"}  # those of another dataset
         completed = {**{field: data[field] for field in own_keys}, **completed}

@@ -13,14 +13,12 @@ from torch import nn
 import headwise as hw
 from headwise.analysis.ablations.ablating import analyse_ablations, weights_digest
 from headwise.analysis.ablations.declared import declared_ablations
-from headwise.analysis.ablations.quality import MEAN_LOSS, Quality, group_losses
-from headwise.analysis.ablations.results import AblationAnalysis, Measured, changes
+from headwise.analysis.ablations.quality import Quality
+from headwise.analysis.ablations.results import AblationAnalysis
 from headwise.analysis.statistics.estimates import holm
-from headwise.analysis.statistics.seeds_and_items import Resampled, change
 from headwise.models.sites import attention_sites
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
-from headwise.tasks.significance import resampled_scores, score_of
 from headwise.training.validation import validation_loss
 
 DIM, HEADS, ITEMS = 16, 4, 60
@@ -89,35 +87,6 @@ def test_a_head_on_which_everything_depends():
     assert {other.score.cost for other in others} == {0.0} and len(others) == 7
 
 
-def test_where_lower_is_better_a_rise_is_the_cost():
-    model = model_of()
-    near = nearness(model)
-    quality = Quality.of_numbers(lambda: -near(), name="error", higher_is_better=False)
-    found = analyse_ablations(model, quality)
-    assert all(result.score.cost == result.score.difference > 0 for result in found.results)
-
-
-def test_all_but_one_removed():
-    model = model_of()
-    let_heads_count(model["layer0"], 0.0, 1.0, 0.0, 0.0)
-    found = analyse_ablations(model, Quality.of_numbers(nearness(model)), level="all")
-    alone = {result.number: result.score.cost for result in found.results if result.alone}
-    assert alone[1] == 0.0 and len({alone[0], alone[2], alone[3]}) == 1 and alone[0] > 0
-
-
-def test_uniform_gates_cost_nothing_where_gates_are_uniform():
-    model = model_of(hw.MixtureOfAttentiveExperts)
-    with torch.no_grad():
-        for parameter in (model["layer0"].gate.output.weight, model["layer0"].gate.output.bias):
-            parameter.zero_()
-    found = analyse_ablations(model, Quality.of_numbers(nearness(model)), level="model")
-    costs = {result.ablation: result.score.cost for result in found.results}
-    assert costs.pop("uniform") == pytest.approx(0.0, abs=1e-20)
-    assert set(costs) == {"random", "random-expert", "top-expert", "without-top-expert"}
-    assert min(costs.values()) > 1e-6
-    assert all(r.where is None and r.unit is None and r.meaning for r in found.results)
-
-
 # Statistics
 
 
@@ -137,26 +106,6 @@ def test_p_values_are_corrected_over_the_table_by_holm():
     assert all(s.low < s.difference < s.high and s.detectable > 0 for s in scores)
     # Twelve comparisons without a true difference.
     assert not any(s.significant for s in scores)
-
-
-def test_the_test_keeps_its_level():
-    """Where an ablation changes nothing, one p in twenty is below 0.05."""
-    mean = Quality.of_numbers(lambda: [1.0]).statistic("quality")
-    generator = np.random.default_rng(0)
-    measured = []
-    for _ in range(400):
-        rows = [np.stack([generator.normal(size=40), np.ones(40)], 1) for _ in range(2)]
-        one, other = (
-            Resampled(np.array([score_of(r, mean)]), resampled_scores([r], mean), 40) for r in rows
-        )
-        value, spread = change(one, other)
-        measured.append(
-            Measured(value=0.0, difference=value, variance=spread.variance, doubt=spread.doubt)
-        )
-    p_values = np.array([c.p_value for c in changes(measured, higher_is_better=True)])
-    assert 0.03 < (p_values < 0.05).mean() < 0.08
-    covered = [c.low < 0 < c.high for c in changes(measured, higher_is_better=True)]
-    assert 0.92 < np.mean(covered) < 0.97
 
 
 def test_few_items_and_numbers_that_are_none_have_no_test():
@@ -289,20 +238,6 @@ def test_what_a_system_refuses_is_left_out():
     assert analyse_ablations(nn.Linear(2, 2), Quality.of_numbers(lambda: [1.0])) is None
 
 
-class Halved(hw.MultiHeadAttention):
-    """A system of a user's own, with an option that no range and no default is known of."""
-
-    ablations = {  # noqa: RUF012
-        "scaled": lambda layer, *, factor: factor,
-        **hw.MultiHeadAttention.ablations,
-    }
-
-
-def test_options_that_nobody_knows_values_of_are_left_out():
-    found = declared_ablations(nn.ModuleList([Halved(DIM, HEADS)]), "all")
-    assert {ablation.name for ablation in found} == {"without-head", "only-head"}
-
-
 @pytest.mark.parametrize("plan", tiny.PLANS)
 def test_every_declared_ablation_runs_and_is_undone(plan):
     model = tiny.model(tiny.PLANS[plan])
@@ -354,17 +289,3 @@ def test_the_scores_of_a_task(tmp_path, name, plan):
     assert found.loss == pytest.approx(validation_loss(model, batches), rel=1e-4)
     assert found.results and all(result.loss is not None for result in found.results)
     assert any(result.loss.difference for result in found.results)
-
-
-def test_losses_are_of_groups_of_sequences(tmp_path):
-    recipe = load_recipe(str(tiny_tasks.write_recipe("translation", tmp_path))).system("standard")
-    task = task_class("translation").prepare(recipe)
-    torch.manual_seed(0)
-    model = task.build_model(recipe.model).eval()
-    rows = group_losses(model, task.train, task.collate)
-    assert rows.shape[0] >= 50 and rows[:, 1].sum() > 0
-    alone = group_losses(model, task.validation, task.collate)
-    size = max(1, len(task.validation) // 50)
-    assert len(alone) == -(-len(task.validation) // size)
-    batches = [task.collate([task.train[i]]) for i in range(len(task.train))]
-    assert score_of(rows, MEAN_LOSS) == pytest.approx(validation_loss(model, batches), rel=1e-5)

@@ -21,27 +21,6 @@ def found(*batches: list[Observed]) -> EntropyRecord:
     return record
 
 
-def test_uniform_weights_have_the_entropy_of_their_number() -> None:
-    record = found(batch({place(): Routing(torch.full((3, 5, 8), 0.125))}))
-    (module,) = record.modules
-    assert (module.units, module.decides, module.spread.rows) == (8, "position", 15)
-    assert module.spread.mean.value == pytest.approx(math.log(8)) == module.spread.uniform
-    assert module.spread.mean.low == pytest.approx(math.log(8))
-    assert module.spread.percentiles == pytest.approx(dict.fromkeys((10, 50, 90), math.log(8)))
-    assert module.spread.deviation == pytest.approx(0, abs=1e-5)
-    assert [group.spread.mean.value for group in record.layers + record.models] == [
-        pytest.approx(math.log(8))
-    ] * 2
-
-
-def test_certain_weights_have_none() -> None:
-    (module,) = found(
-        batch({place(): Routing(torch.eye(4)[torch.tensor([[0, 1], [2, 2]])])})
-    ).modules
-    assert module.spread.mean.value == module.spread.deviation == 0
-    assert module.spread.percentiles == {10: 0, 50: 0, 90: 0}
-
-
 def test_chosen_units_alone_count_as_uniform() -> None:
     weights = torch.tensor([[[0.5, 0.5, 0, 0], [0, 0.5, 0, 0.5]]])
     routing = Routing(weights, indices=torch.tensor([[[0, 1], [3, 1]]]))
@@ -92,22 +71,6 @@ def test_random_weights_against_plain_loops() -> None:
     assert [at.most + 1 for at in module.by_frequency] == [
         2 * at.fewest for at in module.by_frequency
     ]
-
-
-def test_frequent_tokens_are_certain_and_rare_ones_are_not() -> None:
-    """Token 0 occurs six times, 1 and 2 once each."""
-    tokens = torch.tensor([[0, 0, 1, 0], [0, 2, 0, 0]])
-    weights = torch.where(
-        tokens.unsqueeze(-1) == 0, torch.tensor([1.0, 0.0]), torch.full((2,), 0.5)
-    )
-    (module,) = found(batch({place(): Routing(weights)}, standing(tokens))).modules
-    rare, frequent = module.by_frequency
-    assert (rare.fewest, rare.most, rare.tokens, rare.rows) == (1, 1, 2, 2)
-    assert (frequent.fewest, frequent.most, frequent.tokens, frequent.rows) == (4, 7, 1, 6)
-    assert (rare.mean, frequent.mean) == (pytest.approx(math.log(2)), 0)
-    assert [at.mean.value for at in module.by_position] == pytest.approx(
-        [0, math.log(2) / 2, math.log(2) / 2, 0]
-    )
 
 
 @pytest.mark.parametrize("shape", [(4, 6, 3), (4, 3), (3,)])
@@ -217,12 +180,6 @@ def test_a_system_that_is_called_twice_decides_twice() -> None:
     assert module.spread.mean.error == pytest.approx(0, abs=1e-8)
 
 
-def test_nothing_is_decided() -> None:
-    entropy = Entropy()
-    entropy.add([])
-    assert entropy.result() is None
-
-
 @pytest.mark.parametrize("weight", [math.nan, -1.0])
 def test_weights_of_a_run_that_diverged_or_of_no_distribution(weight: float) -> None:
     record = found(batch({place(): Routing(torch.tensor([2.0, weight]).expand(2, 3, 2))}))
@@ -245,15 +202,3 @@ def test_percentiles_are_those_of_the_numbers_but_for_the_width_of_a_bin() -> No
     assert halves.percentiles == pytest.approx(filled(values).percentiles)
     assert halves.count == 5001
     assert halves.deviation == pytest.approx(values.std())
-
-
-def test_percentiles_of_equal_numbers_are_exact() -> None:
-    values = np.array([0.0] * 6 + [math.log(2)] * 4)
-    assert filled(values).percentiles == {10: 0.0, 50: 0.0, 90: pytest.approx(math.log(2))}
-    assert filled(np.full(7, math.log(3))).deviation == pytest.approx(0, abs=1e-7)
-
-
-def test_numbers_that_are_none_stay_so() -> None:
-    found = filled(np.array([0.3, math.nan]))
-    assert all(math.isnan(value) for value in found.percentiles.values())
-    assert math.isnan(found.deviation)

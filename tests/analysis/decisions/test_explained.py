@@ -5,8 +5,7 @@ import pytest
 import torch
 from decided import Places, of_two, standing
 
-from headwise.analysis.decisions.explained import Explained, ExplainedShare
-from headwise.tasks.image.metrics import specialisation
+from headwise.analysis.decisions.explained import Explained
 
 
 def draws(*shape, seed=0):
@@ -79,14 +78,6 @@ def test_it_is_what_a_plain_loop_finds():
     assert found.share == pytest.approx((between - (c - 1) * within) / total, rel=1e-6)
 
 
-def test_with_the_sides_of_an_image_it_is_the_measure_of_the_image_task():
-    weights = of_two(draws(5, 24))
-    weights[:, 12:] = of_two(0.2 + 0.1 * draws(5, 12, seed=3))
-    side = torch.tensor([0] * 12 + [1] * 12).expand(5, 24)
-    found = explained(weights, standing(torch.zeros(5, 24).long(), {"side": side}))["side"]
-    assert found.between == pytest.approx(specialisation(weights), abs=1e-6)
-
-
 def test_two_halves_of_a_batch_are_the_whole():
     weights = torch.softmax(draws(6, 8, 3), -1)
     tokens, sentences = classes_of(9, 6, 8), classes_of(2, 6)
@@ -151,19 +142,3 @@ def test_nothing_explains_what_does_not_vary():
     assert explained(torch.tensor([0.25, 0.75]), standing(tokens)) == {}  # decided once and for all
     found = explained(torch.full((4, 5, 3), 1 / 3), standing(tokens))
     assert [(each.between, each.share) for each in found.values()] == [(None, None)] * 2
-
-
-def test_a_label_of_as_many_classes_as_rows_is_told_apart():
-    found = explained(of_two(draws(1, 6)), standing(torch.arange(6).unsqueeze(0)))["token"]
-    assert found.between == pytest.approx(1) and found.share is None
-
-
-def test_a_record_comes_back_from_json():
-    (record, *_) = explained(of_two(draws(2, 6)), standing(classes_of(2, 2, 6))).values()
-    assert ExplainedShare.model_validate_json(record.model_dump_json()) == record
-
-
-def test_a_run_that_has_diverged_explains_nothing():
-    weights = torch.full((2, 6, 2), torch.nan)
-    found = explained(weights, standing(classes_of(2, 2, 6)))
-    assert {(each.between, each.share) for each in found.values()} == {(None, None)}

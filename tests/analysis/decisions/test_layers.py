@@ -5,7 +5,7 @@ import pytest
 import torch
 from decided import Places, of_two, standing
 
-from headwise.analysis.decisions.layers import Layers, StackLikeness
+from headwise.analysis.decisions.layers import Layers
 
 
 def draws(*shape, seed=0):
@@ -161,29 +161,3 @@ def test_one_layer_has_nothing_to_be_compared_with():
     counted.add(Places("encoder_self", 1).observed([weights(2, 4, 3)]))
     counted.add(Places("encoder_self", 2).observed([torch.tensor([0.3, 0.7])] * 2))
     assert counted.result() == []
-
-
-def test_layers_of_two_stacks_are_not_compared():
-    counted = Layers()
-    both = [
-        each
-        for site in ("encoder_self", "decoder_self")
-        for each in Places(site, 2).observed([weights(2, 9, 3, seed=seed) for seed in range(2)])
-    ]
-    counted.add(both)
-    assert [(found.stack, len(found.places)) for found in counted.result()] == [
-        ("encoder", 2),
-        ("decoder", 2),
-    ]
-
-
-def test_a_record_comes_back_from_json():
-    found = compared([weights(2, 9, 3), torch.full((2, 9, 3), 1 / 3)])
-    assert StackLikeness.model_validate_json(found.model_dump_json()) == found
-
-
-def test_a_layer_that_has_diverged_is_like_nothing_and_the_others_stay():
-    good = [weights(4, 30, 3, seed=seed) for seed in range(2)]
-    found = compared([*good, torch.full((4, 30, 3), torch.nan)])
-    assert [row[:2] for row in found.likeness[:2]] == compared(good).likeness
-    assert found.likeness[2] == [None] * 3

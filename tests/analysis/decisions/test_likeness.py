@@ -5,7 +5,7 @@ import math
 import pytest
 import tiny
 import torch
-from tiny import MOA, PLANS, padded, tokens
+from tiny import PLANS, padded, tokens
 
 import headwise as hw
 from headwise.analysis.decisions.likeness import HeadMoments, Likeness, ModelLikeness
@@ -84,46 +84,6 @@ def test_a_head_that_says_the_same_turned_around_is_alike():
     assert made.mean_outputs == pytest.approx(1.0)
 
 
-def test_what_heads_say_is_apart_from_where_they_look():
-    """Two heads that look alike at inputs of which each reads a part of its own."""
-    module = attention(2)
-    copy_head(module, to=1, of=0, names=("q_proj", "k_proj"))
-    with torch.no_grad():
-        module.v_proj.weight.zero_()
-        module.v_proj.weight[:WIDTH, :WIDTH] = torch.eye(WIDTH)
-        module.v_proj.weight[WIDTH:, WIDTH : 2 * WIDTH] = torch.eye(WIDTH)
-    made = only(likeness_of(module, torch.randn(200, 5, DIM).double()))
-    assert made.mean_attention == pytest.approx(1.0)
-    assert abs(made.mean_outputs) < 0.05
-
-
-class Pointing(hw.MultiHeadAttention):
-    """Each head attends to one key alone, its own."""
-
-    def attend(self, q, k, v, mask, is_causal):
-        return self.attention_weights(q, k, mask) @ v
-
-    def attention_weights(self, q, k, mask):
-        keys = torch.eye(k.size(2))[: q.size(1), None]  # (heads, 1, keys)
-        return keys.expand(q.size(0), -1, q.size(2), -1)
-
-
-def test_heads_that_look_at_different_keys_share_nothing():
-    made = only(likeness_of(Pointing(DIM, 3).eval(), torch.randn(2, 4, DIM)))
-    assert made.attention == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    assert made.mean_attention == 0.0
-
-
-def test_heads_that_look_everywhere_alike_share_all():
-    module = attention()
-    with torch.no_grad():
-        module.q_proj.weight.zero_()
-        module.q_proj.bias.zero_()
-    made = only(likeness_of(module, torch.randn(2, 4, DIM).double()))
-    assert made.mean_attention == pytest.approx(1.0)
-    assert made.most_alike_attention is not None
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_counts_nowhere(causal):
     """Against plain loops over what `forward` returns; one sequence alone says the same."""
@@ -185,16 +145,6 @@ def test_chosen_heads_are_compared_at_all_positions(causal):
     assert made.attention == [pytest.approx(row) for row in expected.attention]
 
 
-def test_two_experts_with_the_same_queries_are_one():
-    sparse, _ = chosen_and_dense()
-    with torch.no_grad():
-        sparse.expert_query[3] = sparse.expert_query[1]
-        sparse.router.weight[3] = sparse.router.weight[1] - 100  # never chosen together
-    made = only(likeness_of(sparse, torch.randn(4, 6, DIM).double()))
-    assert made.most_alike_outputs == made.most_alike_attention == (1, 3)
-    assert made.outputs[1][3] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_system_has_it(plan):
     made = tiny.model(PLANS[plan])
@@ -226,43 +176,11 @@ def test_a_head_that_is_off_is_like_no_other():
     made = only(likeness_of(module, torch.randn(2, 8, DIM).double()))
     assert made.outputs[0] == [None, None, None] and made.outputs[1][0] is None
     assert made.mean_outputs == pytest.approx(made.outputs[1][2])
-    assert made.most_alike_outputs == (1, 2)
 
 
 def test_one_head_alone_has_no_likeness():
     assert likeness_of(attention(1), torch.randn(2, 8, DIM).double()) is None
     assert Likeness(attention()).result() is None
-
-
-def test_a_system_that_does_not_tell_of_all_heads_is_left_out():
-    class Reticent(hw.MixtureOfAttentionHeads):
-        queries_of_every_head = hw.systems.Attention.queries_of_every_head
-
-    pair = torch.nn.Sequential(Reticent(DIM, 4, 2, WIDTH), torch.nn.Identity())
-    with Likeness(pair) as likeness:
-        pair[0](torch.randn(1, 3, DIM))
-    assert likeness.result() is None
-
-
-def test_nothing_of_a_pass_is_kept():
-    """No graph, no batch: the state after many batches is as large as after one."""
-
-    def state(likeness):
-        tensors = []
-        for counter in likeness.counters.values():
-            tensors += [*counter.moments.sums.values(), counter.moments.shift, counter.overlap]
-        assert not any(tensor.requires_grad for tensor in tensors)
-        return sum(tensor.numel() for tensor in tensors)
-
-    made = tiny.model({"encoder_self": MOA}).train()
-    inputs = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
-    with Likeness(made) as likeness:
-        for _ in range(2):
-            made(**inputs)
-        before = state(likeness)
-        for _ in range(18):
-            made(**inputs)
-    assert state(likeness) == before
 
 
 def test_padding_that_attentions_are_not_told_can_be_said():
@@ -275,10 +193,6 @@ def test_padding_that_attentions_are_not_told_can_be_said():
         told.padding = {"": padding[:, :2]}  # of other positions, so that it says nothing here
         module(x, memory)
     assert only(told.result()).positions == 8 + 10
-
-
-def test_a_model_without_heads_has_no_likeness():
-    assert likeness_of(torch.nn.Linear(DIM, 2), torch.randn(2, DIM)) is None
 
 
 DOUBLE = torch.float64
@@ -320,37 +234,6 @@ def test_it_is_the_definition(positions):
                 assert math.isnan(made[i, j])
 
 
-def test_many_batches_are_as_one():
-    heads = torch.randn(4, 60, 5, dtype=DOUBLE) * 3 + 100
-    heads[1] += heads[0]
-    together = cka(*heads)
-    for batches in (2, 7, 60):
-        torch.testing.assert_close(cka(*heads, batches=batches), together, rtol=1e-9, atol=1e-9)
-
-
-def test_float32_outputs_far_from_zero_lose_nothing():
-    heads = torch.randn(3, 500, 8, dtype=DOUBLE) + 50
-    heads[1] += heads[0] - 50
-    torch.testing.assert_close(
-        cka(*heads, dtype=torch.float32, batches=5), cka(*heads), rtol=1e-4, atol=1e-5
-    )
-
-
-def test_copies_rotations_shifts_and_scales_are_alike():
-    x = torch.randn(40, 6, dtype=DOUBLE)
-    rotation, _ = torch.linalg.qr(torch.randn(6, 6, dtype=DOUBLE))
-    made = cka(x, x.clone(), x @ rotation, 5 * x - 3)
-    torch.testing.assert_close(made, torch.ones(4, 4, dtype=DOUBLE))
-
-
-def test_another_map_of_the_same_is_less_alike():
-    """CKA weighs directions by their variance: half of it shared gives a half."""
-    shared, first, second = torch.randn(3, 4000, 1, dtype=DOUBLE)
-    # Kernels of two equally strong directions each, one of them shared: 1 / √(2 · 2).
-    made = cka(torch.cat([shared, first], 1), torch.cat([shared, second], 1))
-    assert float(made[0, 1]) == pytest.approx(0.5, abs=0.05)
-
-
 def test_independent_heads_are_at_zero_whatever_their_width():
     """The plain estimate would be near 1 with 20 positions of 64 dimensions."""
     draws = torch.stack([cka(torch.randn(20, 64), torch.randn(20, 64))[0, 1] for _ in range(300)])
@@ -371,15 +254,3 @@ def test_too_few_positions_say_nothing():
     empty = HeadMoments()
     empty.add(torch.randn(0, 2, 4))
     assert empty.cka().shape == (0, 0)
-
-
-def test_memory_does_not_grow():
-    def numbers(moments):
-        return sum(sum_.numel() for sum_ in moments.sums.values()) + moments.shift.numel()
-
-    moments = HeadMoments()
-    moments.add(torch.randn(10, 3, 4))
-    before = numbers(moments)
-    for _ in range(20):
-        moments.add(torch.randn(10, 3, 4))
-    assert numbers(moments) == before and moments.count == 210

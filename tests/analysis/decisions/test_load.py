@@ -32,22 +32,6 @@ def test_a_balanced_load_is_even_by_every_measure() -> None:
     assert record.balance == pytest.approx(1)
 
 
-def test_equal_weights_lead_together() -> None:
-    record = found(batch({place(): Routing(torch.full((2, 3, 5), 0.2))}))
-    assert record.leads.shares == pytest.approx([0.2] * 5)
-    assert record.balance == pytest.approx(1)
-
-
-def test_all_work_on_one_unit() -> None:
-    weights = torch.tensor([0.0, 1.0, 0.0]).expand(2, 4, 3)
-    record = found(batch({place(): Routing(weights)}))
-    assert record.leads.shares == [0, 1, 0]
-    assert (record.leads.unused, record.leads.largest) == (2, 3)
-    assert (record.leads.entropy, record.leads.effective) == (0, 1)
-    assert record.leads.variation == pytest.approx(math.sqrt(2))
-    assert record.balance == pytest.approx(3)
-
-
 def test_a_unit_that_nobody_uses() -> None:
     """Unit 2 has weight everywhere and never leads; unit 3 has none."""
     weights = torch.tensor([[[0.6, 0.1, 0.3, 0.0], [0.2, 0.5, 0.3, 0.0]]])
@@ -138,28 +122,10 @@ def test_a_decision_for_everything_has_no_chance() -> None:
     assert (record.rows, record.share.errors, record.share.variation_by_chance) == (2, None, None)
 
 
-def test_a_decision_of_a_sequence_is_one_row() -> None:
-    weights = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
-    record = found(batch({place(): Routing(weights)}))
-    assert (record.rows, record.leads.shares) == (3, pytest.approx([1 / 3, 2 / 3]))
-
-
-def test_a_single_unit_is_even() -> None:
-    record = found(batch({place(): Routing(torch.ones(2, 3, 1))}))
-    assert (record.share.entropy, record.share.effective, record.balance) == (1, 1, 1)
-
-
 def test_weights_of_a_run_that_diverged() -> None:
     record = found(batch({place(): Routing(torch.full((2, 3, 2), math.nan))}))
     assert math.isnan(record.balance) and math.isnan(record.weight.entropy)
     assert LoadRecord.model_validate_json(record.model_dump_json()).rows == 6
-
-
-def test_negative_weights_have_no_entropy() -> None:
-    weights = torch.tensor([1.2, -0.2]).expand(2, 3, 2)
-    record = found(batch({place(Weighing): Routing(weights)}))
-    assert record.share.shares == pytest.approx([1.2, -0.2])
-    assert math.isnan(record.share.entropy) and math.isnan(record.share.effective)
 
 
 def test_nothing_is_decided() -> None:

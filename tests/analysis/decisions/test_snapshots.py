@@ -16,8 +16,7 @@ from headwise.analysis.decisions.snapshots import (
     few,
     record_attention,
 )
-from headwise.heads.system import AttentionOutput, Routing, System
-from headwise.heads.words import Words
+from headwise.heads.system import System
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.decisions import record as record_decisions
@@ -109,19 +108,6 @@ def test_a_snapshot_of_all_sequences_is_what_is_recorded_of_them(system):
         assert figures["entropy"] == pytest.approx(record.entropy, abs=1e-5)
         assert figures["shares"] == pytest.approx(record.load, abs=1e-5)
         assert math.log(figures["candidates"]) == pytest.approx(record.uniform)
-
-
-def test_two_batches_are_one_snapshot():
-    network = toy.model(toy.PLANS["moa"]).eval()
-    for parameter in network.parameters():  # routers start at zero, where nothing is explained
-        torch.nn.init.normal_(parameter, std=0.5)
-    whole, halves = (Snapshots(task(), budget)(network) for budget in (1000, 60))
-    assert whole.keys() == halves.keys()
-    for path, figures in whole.items():
-        found = halves[path]
-        assert found.pop("explained") == pytest.approx(figures.pop("explained"), abs=2e-5)
-        for name, expected in figures.items():
-            assert found[name] == pytest.approx(expected, abs=2e-5)
 
 
 def test_standard_attention_decides_nothing():
@@ -241,81 +227,6 @@ def test_choices_of_tokens_without_padding(site):
     assert record.uniform == pytest.approx(math.log(2))
 
 
-def test_equal_gates_share_the_load():
-    (record,) = record_attention(model(PLANS["uniform"]), BATCHES)
-    assert record.load == pytest.approx([0.25] * 4)
-    assert record.entropy == pytest.approx(math.log(4))
-
-
-def test_a_given_decision_is_counted_as_it_is():
-    network = model({"encoder_self": "mae"})
-    given = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.9, 0.1]])
-    decide(network, Routing(given))
-    (record,) = record_attention(network, [BATCHES[0]])
-    second = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
-    assert record.entropy == pytest.approx((math.log(2) + second) / 2)
-    assert record.load == pytest.approx([0.25, 0.25, 0.5, 0.0])
-
-
-class Competing(System):
-    """A whole layer whose mechanisms compete, as far as recording is concerned."""
-
-    replaces = "layer"
-    words = Words(measure="lead")
-
-    @classmethod
-    def from_plan(cls, place, **options):
-        return cls()
-
-    def reset_parameters(self):
-        """It has none."""
-
-    def forward(self, x, memory=None, **masks):
-        padding = masks.get("query_padding_mask")
-        padding = masks.get("key_padding_mask") if padding is None else padding
-        return AttentionOutput(x, None, Routing(x[..., :3].softmax(-1), padding=padding))
-
-
-@pytest.mark.parametrize("site", ["encoder_self", "decoder_self"])
-def test_competition_for_positions_without_padding(site):
-    whole = {"system": f"{__name__}:Competing", "layers": [0]}
-    network = model({"encoder_self": whole, "decoder_self": whole})
-    record = by_site(record_attention(network, BATCHES))[site]
-    competition = decisions(network, site)[0].tolist()
-    assert len(competition) == 14
-    winners = [row.index(max(row)) for row in competition]
-    assert (record.system, record.experts) == (f"{__name__}:Competing", 3)
-    assert record.load == pytest.approx([winners.count(e) / 14 for e in range(3)])
-    assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
-    assert record.uniform == pytest.approx(math.log(3))
-    ordered = sorted(entropy([row]) for row in competition)
-    assert record.entropy_percentiles == pytest.approx(
-        {10: ordered[1], 50: ordered[6], 90: ordered[12]}, rel=1e-5
-    )
-
-
-@pytest.mark.parametrize("site", ["encoder_self", "decoder_self", "decoder_cross"])
-def test_agreement_on_tokens_without_padding(site):
-    network = model({site: AGREEMENT})
-    (record,) = record_attention(network, BATCHES)
-    shares = decisions(network, site)[0].tolist()
-    assert (record.system, record.experts, len(shares)) == ("agreement", 4, 14)
-    assert record.load == pytest.approx([sum(row[h] for row in shares) / 14 for h in range(4)])
-    assert record.entropy == pytest.approx(entropy(shares), rel=1e-5)
-
-
-@pytest.mark.parametrize("site", ["encoder_self", "decoder_self"])
-def test_mechanisms_of_whole_layers_without_padding(site):
-    network = model({site: {"system": "tim", "num_mechanisms": 2, "layers": [0]}})
-    (record,) = record_attention(network, BATCHES)
-    competition = decisions(network, site)[0].tolist()
-    winners = [row.index(max(row)) for row in competition]
-    assert (record.system, record.experts, len(winners)) == ("tim", 2, 14)
-    assert record.whole_layer
-    assert record.load == pytest.approx([winners.count(m) / 14 for m in range(2)])
-    assert record.entropy == pytest.approx(entropy(competition), rel=1e-5)
-
-
 def _tokens(sequences):
     joined = batch(*sequences)
     return {"input_ids": joined["input_ids"], "attention_mask": joined["attention_mask"]}
@@ -394,41 +305,6 @@ def test_models_of_other_tasks_with_and_without_padding(kind, system):
     assert together.entropy_percentiles == pytest.approx(alone.entropy_percentiles, rel=1e-4)
 
 
-def decide(network, *routings, measure="lead"):
-    """Let the first attention decide this, batch by batch, whatever it would have decided."""
-    following = iter(routings)
-    module = attention_sites(network)[0].module
-    module.words = Words(measure=measure)
-
-    def replace(_, __, out):
-        return out._replace(routing=next(following)._replace(padding=out.routing.padding))
-
-    module.register_forward_hook(replace)
-
-
-def test_agreement_is_the_mean_share_of_heads():
-    network = model({"encoder_self": "mae"})
-    first = torch.tensor([[[0.7, 0.2, 0.1]] * 5, [[0.1, 0.1, 0.8]] * 2 + [[0.0, 0.0, 0.0]] * 3])
-    second = torch.tensor([[[0.5, 0.5, 0.0]] * 4, [[1.0, 0.0, 0.0]] * 3 + [[0.0, 9.0, 0.0]]])
-    decide(network, Routing(first), Routing(second), measure="weight")
-    (record,) = record_attention(network, BATCHES)
-    rows = [[0.7, 0.2, 0.1]] * 5 + [[0.1, 0.1, 0.8]] * 2 + [[0.5, 0.5, 0]] * 4 + [[1, 0, 0]] * 3
-    assert record.load == pytest.approx([sum(row[h] for row in rows) / 14 for h in range(3)])
-    assert record.entropy == pytest.approx(entropy(rows))
-    assert record.uniform == pytest.approx(math.log(3))
-
-
-def test_branches_weigh_alike_in_every_batch():
-    network = model({"encoder_self": "mae"})
-    alpha = torch.tensor([0.25, 0.6, 0.15, 0.0])
-    decide(network, *[Routing(alpha)] * 2, measure="weight")
-    (record,) = record_attention(network, BATCHES)
-    assert record.experts == 4
-    assert record.load == pytest.approx(alpha.tolist())
-    assert record.entropy == pytest.approx(entropy([alpha.tolist()]))
-    assert record.uniform == pytest.approx(math.log(4))
-
-
 def test_weights_that_sum_to_less_than_1_are_scaled():
     """Those of MoA without normalisation: how a token weighs what it has chosen."""
     moa = {**MOA, "normalize_weights": False}
@@ -458,24 +334,12 @@ def test_standard_attention_decides_nothing_of_recording():
     assert [record.site for record in records] == ["decoder_self"]
 
 
-def test_without_batches_there_is_no_record():
-    assert record_attention(model("mae"), []) == []
-
-
 def test_the_model_is_left_as_it_was():
     network = model("mae").train()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     record_attention(network, BATCHES)
     after = network.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    # A system has one hook of its own, which notes its loss.
-    assert all(len(m._forward_hooks) == isinstance(m, System) for m in network.modules())
-
-
-def test_hooks_are_removed_after_an_error():
-    network = model("mae")
-    with pytest.raises(ValueError, match="token 99"):
-        record_attention(network, [batch([5, 99, 2])])  # no such token
     # A system has one hook of its own, which notes its loss.
     assert all(len(m._forward_hooks) == isinstance(m, System) for m in network.modules())
 

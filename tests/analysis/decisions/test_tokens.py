@@ -70,21 +70,6 @@ def test_a_token_seen_once_never_leads() -> None:
     assert record.units[0].share == pytest.approx(21 / 120)  # with the rare one
 
 
-def test_uniform_weights_tell_no_tokens_apart() -> None:
-    tokens = torch.arange(60).view(2, 30) % 3
-    (record,) = found(batch({place(): Routing(torch.full((2, 30, 4), 0.25))}, positions(tokens)))
-    for unit in record.units:
-        assert unit.standing_out == 0
-        assert [leader.pmi for leader in unit.leading] == pytest.approx([0] * 3)
-        assert all(leader.low < 0 < leader.high for leader in unit.leading)
-
-
-def test_a_unit_that_nobody_uses_has_no_tokens() -> None:
-    tokens = torch.arange(40).view(2, 20) % 2
-    (record,) = found(batch({place(): to_unit(tokens, 3)}, positions(tokens)))
-    assert record.units[2].model_dump() == {"share": 0, "standing_out": 0, "leading": []}
-
-
 @pytest.mark.parametrize("halves", [False, True])
 def test_random_choices_against_plain_loops(halves: bool) -> None:
     weights, padding = random_weights(8, 30, 6), random_padding(8, 30)
@@ -150,11 +135,6 @@ def test_a_sequence_decides_for_each_of_its_tokens_but_only_once() -> None:
     assert the.pmi == pytest.approx(math.log(60 / 180 / 0.5))
 
 
-def test_a_decision_for_everything_tells_no_tokens_apart() -> None:
-    routing = Routing(torch.tensor([0.6, 0.4]))
-    assert found(batch({place(): routing}, positions(torch.zeros(1, 9, dtype=torch.int64)))) == []
-
-
 def test_labels_of_positions_and_of_sequences() -> None:
     """Side a goes to unit 0. The language is b throughout, or not known."""
     side = torch.tensor([[0, 0, 1, 1, -1]]).expand(8, 5)
@@ -189,17 +169,3 @@ def test_padding_counts_nowhere() -> None:
         {where: Routing(weights.masked_fill(padding[..., None], 0.5))}, positions(others), padding
     )
     assert found(one) == found(other)
-
-
-def test_nothing_is_said_of_the_positions() -> None:
-    routing = Routing(random_weights(3, 4, 2))
-    assert found([]) == found(batch({place(): routing})) == []
-    frames = Positions(shape=(3, 4), word="frame")
-    assert found(batch({place(): routing}, frames)) == []
-    unknown = Positions(shape=(3, 4), classes={"half": torch.full((3, 4), -1)})
-    assert found(batch({place(): routing}, unknown)) == []
-
-
-def test_weights_of_a_run_that_diverged_go_nowhere() -> None:
-    routing = Routing(torch.full((2, 8, 2), math.nan))
-    assert found(batch({place(): routing}, positions(torch.zeros(2, 8, dtype=torch.int64)))) == []

@@ -14,6 +14,7 @@ from headwise.analysis.ablations.results import (
 )
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
+from headwise.analysis.statistics.estimates import Spread
 from headwise.report.analysis_page.ablations import (
     ablation_finding,
     ablation_section,
@@ -28,7 +29,7 @@ SITES = ("encoder_self", "decoder_cross")
 
 def measured(difference, items=200):
     return Measured(
-        value=20 + difference, difference=difference, variance=0.04, doubt=1e-5, items=items
+        value=20 + difference, difference=difference, spread=Spread(0.04, 1e-5), items=items
     )
 
 

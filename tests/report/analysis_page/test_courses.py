@@ -72,11 +72,6 @@ def test_what_a_run_has_kept():
     assert courses_of(weighted).recorded == weighted.courses
 
 
-def test_a_value_for_each_step():
-    with pytest.raises(ValueError, match=r"encoder_self\.0 has 2 values for 3 steps"):
-        course(explained={"position": [0.5, 0.5]})
-
-
 def test_a_run_without_anything_has_no_section():
     run = analysed("a", [], system="moa")
     assert run.courses is None

@@ -34,7 +34,7 @@ from headwise.training.progress import RunBars
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
 
-_FORMAT = 1  # of the files of finished ablations
+_FORMAT = 2  # of the files of finished ablations
 
 
 def analyse_ablations(
@@ -48,17 +48,9 @@ def analyse_ablations(
 ) -> AblationAnalysis | None:
     """Evaluates a model without and with each ablation that its systems declare.
 
-    Args:
-        model: a headwise model, or any module that holds systems; it is evaluated in evaluation
-            mode, and left as it was.
-        quality: how it is measured.
-        level: which ablations; see `declared_ablations`.
-        draws: how many random draws there are of ablations that draw (the paper of the first such
-            ablation averages five).
-        folder: where finished ablations are kept, so that an interrupted analysis goes on where
-            it was; None to keep nothing. What is kept of another model, part or evaluation is not
-            used.
-        progress: called before each ablation, and at the end.
+    The model is evaluated in evaluation mode, and left as it was. In `folder`, if there is one,
+    finished ablations are kept, so that an interrupted analysis goes on where it was. What is kept
+    of another model, part or evaluation is not used.
 
     Returns:
         The ablations, the costliest first, with tests that are corrected over all of them; None if
@@ -80,12 +72,7 @@ def analyse_ablations(
 
 
 def bar_of(bars: RunBars, label: str) -> Progress:
-    """Returns a progress that a bar shows, with the ablation that is being made.
-
-    Args:
-        bars: the bars in which it stands.
-        label: what is ablated.
-    """
+    """Returns a progress that a bar shows, with the ablation that is being made."""
     bar = bars.begin(label, None)
 
     def progress(done: int, total: int, coming: str) -> None:
@@ -219,8 +206,7 @@ def _measured(changed: Resampled, unchanged: Resampled) -> Measured:
     return Measured(
         value=float(changed.scores.mean()) if changed.seeds else math.nan,
         difference=difference,
-        variance=None if spread is None else spread.variance,
-        doubt=0.0 if spread is None else spread.doubt,
+        spread=spread,
         items=changed.items,
     )
 
@@ -279,15 +265,7 @@ def _by_cost(result: AblationResult) -> tuple[float, float]:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Returns a hash of all parameters and buffers of a model.
-
-    >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    >>> weights_digest(one) == weights_digest(other)
-    False
-    >>> _ = other.load_state_dict(one.state_dict())
-    >>> weights_digest(one) == weights_digest(other)
-    True
-    """
+    """Returns a hash of all parameters and buffers of a model."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())

@@ -22,22 +22,15 @@ _REMOVES, _ISOLATES = "without-", "only-"
 
 @dataclass(frozen=True)
 class Ablation:
-    """An ablation of all systems of a kind in a model, or of a single one.
+    """An ablation of all systems of a kind in a model, or of a single one."""
 
-    Attributes:
-        name: as the system declares it.
-        options: with their values; an option of random draws is not among them.
-        places: the systems that are changed.
-        unit: the option that numbers the unit that is removed or left alone in force; None if the
-            ablation changes all units.
-        draws: how many random draws its result is the mean of; 0 if it draws nothing.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    places: tuple[AttentionSite, ...]
+    name: str  # as the system declares it
+    options: Mapping[str, Any]  # with their values; an option of random draws is not among them
+    places: tuple[AttentionSite, ...]  # the systems that are changed
+    # The option that numbers the unit that is removed or left alone in force; None if the
+    # ablation changes all units.
     unit: str | None = None
-    draws: int = 0
+    draws: int = 0  # how many random draws its result is the mean of; 0 if it draws nothing
 
     @property
     def system(self) -> str:
@@ -56,12 +49,7 @@ class Ablation:
 
     @contextmanager
     def in_force(self, model: nn.Module, draw: int = 0) -> Iterator[None]:
-        """While this context is open, the systems compute otherwise in evaluation.
-
-        Args:
-            model: the model whose ablation it is.
-            draw: number of the random draw, from 0.
-        """
+        """While this context is open, the systems compute otherwise in evaluation."""
         options = {**self.options, _SEED: draw} if self.draws else self.options
         with ExitStack() as stack:
             for place in self.places:
@@ -83,11 +71,6 @@ def declared_ablations(model: nn.Module, level: Level = "units", draws: int = 5)
 
     Raises:
         ValueError: there is no such level.
-
-    >>> import headwise as hw
-    >>> layer = nn.ModuleDict({"first": hw.MultiHeadAttention(8, 2)})
-    >>> [str(ablation) for ablation in declared_ablations(layer)]
-    ['standard=without-head, head=0 at first', 'standard=without-head, head=1 at first']
     """
     if level not in _LEVELS:
         raise ValueError(f"level is {level!r}, expected one of {', '.join(_LEVELS)}")

@@ -37,12 +37,6 @@ def group_losses(
     groups. The labels are given to the model (teacher forcing), without label smoothing and
     auxiliary losses. `MEAN_LOSS` makes the mean over all labels of it.
 
-    Args:
-        model: the model in evaluation mode.
-        items: the encoded items of one part.
-        collate: joins items into a batch, see `Task.collate`.
-        precision: an autocast context for the forward pass.
-
     Returns:
         An array of shape `(groups, 2)`. The groups are the same for all models.
     """
@@ -62,38 +56,26 @@ def group_losses(
 
 @dataclass(frozen=True)
 class Quality:
-    """How the quality of a model is measured under each ablation.
+    """How the quality of a model is measured under each ablation."""
 
-    Attributes:
-        evaluate: evaluates the model as it is when called; scores with a row for each item.
-        statistic: returns what computes a score from its rows, from the score's name.
-        losses: the total loss and the number of labels of groups of sequences, see `group_losses`;
-            None to leave the loss out.
-        loss_name: the unit of the loss.
-        item_name: what the items of the scores are.
-        determined_by: all that the quality depends on besides model and ablation: a hash of the
-            items, the settings of the evaluation.
-    """
-
+    # Evaluates the model as it is when called; scores with a row for each item.
     evaluate: Callable[[], Outcome]
+    # Returns what computes a score from its rows, from the score's name.
     statistic: Callable[[str], Statistic]
+    # The total loss and the number of labels of groups of sequences, see `group_losses`; None
+    # to leave the loss out.
     losses: Callable[[], Rows] | None = None
-    loss_name: str = "nats per token"
-    item_name: str = "items"
+    loss_name: str = "nats per token"  # the unit of the loss
+    item_name: str = "items"  # what the items of the scores are
+    # All that the quality depends on besides model and ablation: a hash of the items, the
+    # settings of the evaluation.
     determined_by: Mapping[str, Any] | None = None
 
     @classmethod
     def of_task(
         cls, model: HeadwiseModel, task: Task, part: str, settings: EvaluationSettings
     ) -> "Quality":
-        """The quality of a recipe's model: the scores of its task, and the loss.
-
-        Args:
-            model: the model that will be ablated.
-            task: the data.
-            part: name of the part to evaluate.
-            settings: of the evaluation; each ablation is evaluated by the same search.
-        """
+        """The quality of a recipe's model: the scores of its task, and the loss."""
         items = task.part(part)
         return cls(
             evaluate=lambda: task.evaluate(model, items, settings, lambda count: None),
@@ -116,14 +98,7 @@ class Quality:
         higher_is_better: bool = True,
         determined_by: Mapping[str, Any] | None = None,
     ) -> "Quality":
-        """Quality as a mean of numbers, for a model that is none of a recipe's.
-
-        Args:
-            measure: returns a number for each item, in an order that stays the same.
-            name: the score's name.
-            higher_is_better: whether larger numbers are better.
-            determined_by: as the attribute.
-        """
+        """Quality as the mean of what `measure` returns: a number an item, in the same order."""
         mean = of_totals(lambda totals: totals[0] / totals[1])
 
         def evaluate() -> Outcome:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import Self
@@ -30,19 +30,15 @@ class EntropySpread(BaseModel):
 
     model_config = RECORD
 
-    mean: Estimate = Field(
-        description="Mean over rows; of several modules, the mean of their means. Its interval is "
-        "over sequences, whose rows are not independent; none if a decision holds for everything."
-    )
-    uniform: float = Field(
-        description="The entropy if all units, or all chosen ones, had equal weights; of several "
-        "modules, the mean."
-    )
-    deviation: float = Field(description="Standard deviation over the rows (of all modules).")
-    percentiles: dict[int, float] = Field(
-        description="Percent to nats, over the rows (of all modules)."
-    )
-    rows: int = Field(description="Number of rows (of all modules).")
+    # Mean over rows; of several modules, the mean of their means. Its interval is over
+    # sequences, whose rows are not independent; none if a decision holds for everything.
+    mean: Estimate
+    # The entropy if all units, or all chosen ones, had equal weights; of several modules, the
+    # mean.
+    uniform: float
+    deviation: float  # standard deviation over the rows (of all modules)
+    percentiles: dict[int, float]  # percent to nats, over the rows (of all modules)
+    rows: int  # number of rows (of all modules)
 
 
 class AtPositions(BaseModel):
@@ -50,10 +46,10 @@ class AtPositions(BaseModel):
 
     model_config = RECORD
 
-    first: int = Field(description="The first of these positions, counted from 0.")
-    last: int = Field(description="The last of these positions.")
-    mean: Estimate = Field(description="Mean entropy of the rows, as in `EntropySpread`.")
-    rows: int = Field(description="Number of rows.")
+    first: int  # the first of these positions, counted from 0
+    last: int  # the last of these positions
+    mean: Estimate  # mean entropy of the rows, as in `EntropySpread`
+    rows: int  # number of rows
 
 
 class AtFrequencies(BaseModel):
@@ -61,14 +57,13 @@ class AtFrequencies(BaseModel):
 
     model_config = RECORD
 
-    fewest: int = Field(description="The tokens occur at least so often.")
-    most: int = Field(description="They occur at most so often.")
-    tokens: int = Field(description="How many different tokens these are.")
-    mean: float = Field(
-        description="Mean entropy of the rows. It has no interval: which tokens are of a class is "
-        "known at the end alone."
-    )
-    rows: int = Field(description="Number of rows.")
+    fewest: int  # the tokens occur at least so often
+    most: int  # they occur at most so often
+    tokens: int  # how many different tokens these are
+    # Mean entropy of the rows. It has no interval: which tokens are of a class is known at the
+    # end alone.
+    mean: float
+    rows: int  # number of rows
 
 
 class ModuleEntropy(BaseModel):
@@ -77,23 +72,18 @@ class ModuleEntropy(BaseModel):
     model_config = RECORD
 
     where: Where
-    units: int = Field(description="Number of units.")
-    decides: Literal["position", "sequence", "everything"] = Field(
-        description="What a decision, a row, holds for: a position, a sequence, or everything."
-    )
+    units: int  # number of units
+    # What a decision, a row, holds for: a position, a sequence, or everything.
+    decides: Literal["position", "sequence", "everything"]
     spread: EntropySpread
-    heard: float | None = Field(
-        None,
-        description="How many units a part of the output listens to, 1 / Σ share², the mean over "
-        "parts and rows; None for systems whose output has no such parts.",
-    )
-    by_position: list[AtPositions] = Field(
-        description="By position in the sequence; empty if positions are not decided separately."
-    )
-    by_frequency: list[AtFrequencies] = Field(
-        description="By frequency of the token, in octaves; empty if positions are not decided "
-        "separately, or no tokens stand at them."
-    )
+    # How many units a part of the output listens to, 1 / Σ share², the mean over parts and
+    # rows; None for systems whose output has no such parts.
+    heard: float | None = None
+    # By position in the sequence; empty if positions are not decided separately.
+    by_position: list[AtPositions]
+    # By frequency of the token, in octaves; empty if positions are not decided separately, or
+    # no tokens stand at them.
+    by_frequency: list[AtFrequencies]
 
 
 class GroupEntropy(BaseModel):
@@ -101,9 +91,9 @@ class GroupEntropy(BaseModel):
 
     model_config = RECORD
 
-    system: str = Field(description="The system's name in plans.")
-    stack: str = Field(description="encoder or decoder; empty for all of the model.")
-    layer: int | None = Field(description="The layer, counted from 0; None for all of the model.")
+    system: str  # the system's name in plans
+    stack: str  # encoder or decoder; empty for all of the model
+    layer: int | None  # the layer, counted from 0; None for all of the model
     spread: EntropySpread
 
 
@@ -114,11 +104,9 @@ class EntropyRecord(BaseModel):
 
     modules: list[ModuleEntropy]
     layers: list[GroupEntropy]
-    models: list[GroupEntropy] = Field(description="Over the model, for each kind of system.")
-    resolution: float = Field(
-        description="Percentiles come from counts in bins of this width, in nats, and may be wrong "
-        "by as much."
-    )
+    models: list[GroupEntropy]  # over the model, for each kind of system
+    # Percentiles come from counts in bins of this width, in nats, and may be wrong by as much.
+    resolution: float
 
 
 class Entropy:

@@ -38,7 +38,7 @@ What is a row depends on who decides and on the label:
 from collections.abc import Iterator
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -56,21 +56,18 @@ class ExplainedShare(BaseModel):
     model_config = RECORD
 
     where: Where
-    label: str = Field(
-        description="The label: position (in classes that double: 0, 1, 2 to 3, 4 to 7, ...), what "
-        "the tokens are called, a label of the task, or the length of the sequences (as positions)."
-    )
-    of: Rows = Field(description="What a row is.")
-    rows: int = Field(description="Number of rows that have a class, N.")
-    classes: int = Field(description="Number of classes that occur, C.")
-    between: float | None = Field(
-        description="η², the share of the variance between the classes; None if nothing varies, or "
-        "the run has diverged."
-    )
-    share: float | None = Field(
-        description="ε², the same without what is expected by chance; 1 is all, about 0 nothing. "
-        "None as before, or if each row has a class of its own."
-    )
+    # The label: position (in classes that double: 0, 1, 2 to 3, 4 to 7, ...), what the tokens
+    # are called, a label of the task, or the length of the sequences (as positions).
+    label: str
+    of: Rows  # what a row is
+    rows: int  # number of rows that have a class, N
+    classes: int  # number of classes that occur, C
+    # η², the share of the variance between the classes; None if nothing varies, or the run has
+    # diverged.
+    between: float | None
+    # ε², the same without what is expected by chance; 1 is all, about 0 nothing. None as
+    # before, or if each row has a class of its own.
+    share: float | None
 
 
 class Explained:

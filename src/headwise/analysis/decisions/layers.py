@@ -36,7 +36,7 @@ each sequence. What is decided once and for all does not vary.
 from collections.abc import Iterable
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Rows, Where
@@ -53,14 +53,11 @@ class LevelShares(BaseModel):
 
     model_config = RECORD
 
-    level: str = Field(description="Name of the quantity.")
-    shares: list[float | None] = Field(
-        description="For each place the adjusted R² of the quantity, given the weights there; None "
-        "where one of them does not vary."
-    )
-    units: Matrix = Field(
-        description="For each place the correlation of each unit's weight with the quantity."
-    )
+    level: str  # name of the quantity
+    # For each place the adjusted R² of the quantity, given the weights there; None where one
+    # of them does not vary.
+    shares: list[float | None]
+    units: Matrix  # for each place the correlation of each unit's weight with the quantity
 
 
 class StackLikeness(BaseModel):
@@ -68,19 +65,16 @@ class StackLikeness(BaseModel):
 
     model_config = RECORD
 
-    stack: str = Field(description="encoder, decoder, or empty.")
-    of: Rows = Field(description="What a row is.")
-    rows: int = Field(description="Number of rows, N.")
-    places: list[Where] = Field(description="The systems, in the order in which they stand.")
-    likeness: Matrix = Field(
-        description="The likeness of each two places; None where one of them does not vary, or "
-        "has diverged."
-    )
-    first_unit: Matrix | None = Field(
-        description="Where all places have two units: the correlations of the weights of their "
-        "first units, and behind them of the quantities in `levels`. Else None."
-    )
-    levels: list[LevelShares] = Field(description="The quantities that the task knows.")
+    stack: str  # encoder, decoder, or empty
+    of: Rows  # what a row is
+    rows: int  # number of rows, N
+    places: list[Where]  # the systems, in the order in which they stand
+    # The likeness of each two places; None where one of them does not vary, or has diverged.
+    likeness: Matrix
+    # Where all places have two units: the correlations of the weights of their first units,
+    # and behind them of the quantities in `levels`. Else None.
+    first_unit: Matrix | None
+    levels: list[LevelShares]  # the quantities that the task knows
 
 
 class Layers:

@@ -33,7 +33,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -63,25 +63,19 @@ class HeadsLikeness(BaseModel):
     model_config = RECORD
 
     where: Where
-    unit: str = Field(description="What its heads are called: head, or expert where it chooses.")
-    positions: int = Field(description="Number of positions whose outputs were compared.")
-    outputs: Matrix = Field(
-        description="Linear CKA of the outputs of each pair, without bias: 1 if one is the other "
-        "up to a rotation, a shift and a scale, 0 on average if they are independent."
-    )
-    queries: int = Field(description="Number of positions that could attend to several others.")
-    attention: Matrix = Field(
-        description="Share of the attention that each pair gives to the same keys, the mean over "
-        "queries of Σ min(a, b): 1 if they attend alike, 0 if to different keys."
-    )
-    mean_outputs: float | None = Field(description="Mean of `outputs` over pairs of heads.")
-    mean_attention: float | None = Field(description="Mean of `attention` over pairs of heads.")
-    most_alike_outputs: tuple[int, int] | None = Field(
-        description="The pair of heads whose outputs are most alike."
-    )
-    most_alike_attention: tuple[int, int] | None = Field(
-        description="The pair of heads whose attention is most alike."
-    )
+    unit: str  # what its heads are called: head, or expert where it chooses
+    positions: int  # number of positions whose outputs were compared
+    # Linear CKA of the outputs of each pair, without bias: 1 if one is the other up to a
+    # rotation, a shift and a scale, 0 on average if they are independent.
+    outputs: Matrix
+    queries: int  # number of positions that could attend to several others
+    # Share of the attention that each pair gives to the same keys, the mean over queries of Σ
+    # min(a, b): 1 if they attend alike, 0 if to different keys.
+    attention: Matrix
+    mean_outputs: float | None  # mean of `outputs` over pairs of heads
+    mean_attention: float | None  # mean of `attention` over pairs of heads
+    most_alike_outputs: tuple[int, int] | None  # the pair of heads whose outputs are most alike
+    most_alike_attention: tuple[int, int] | None  # and whose attention is most alike
 
 
 class SystemLikeness(BaseModel):
@@ -89,10 +83,10 @@ class SystemLikeness(BaseModel):
 
     model_config = RECORD
 
-    system: str = Field(description="The system's name in plans.")
-    modules: int = Field(description="Number of its attentions.")
-    outputs: float | None = Field(description="Mean linear CKA of the outputs of two heads.")
-    attention: float | None = Field(description="Mean overlap of the attention of two heads.")
+    system: str  # the system's name in plans
+    modules: int  # number of its attentions
+    outputs: float | None  # mean linear CKA of the outputs of two heads
+    attention: float | None  # mean overlap of the attention of two heads
 
 
 class ModelLikeness(BaseModel):

@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 from typing_extensions import Self
 
@@ -19,29 +19,24 @@ class Shares(BaseModel):
 
     model_config = RECORD
 
-    shares: list[float] = Field(description="The share of each unit; they sum to 1.")
-    errors: list[float] | None = Field(
-        description="Standard error of each share over sequences, whose rows are not independent; "
-        "None with less than two sequences, or if one decision holds for everything."
-    )
-    variation: float = Field(
-        description="Coefficient of variation: standard deviation of the shares, divided by their "
-        "mean. 0 is even."
-    )
-    variation_by_chance: float | None = Field(
-        description="The coefficient of variation to be expected of so few sequences if the true "
-        "shares were even: the root of the mean squared error, divided by the mean share."
-    )
-    largest: float = Field(description="The largest share, in multiples of an even one.")
-    entropy: float = Field(
-        description="Entropy of the shares, divided by that of even ones: 1 is even, 0 a single "
-        "unit. 1 if there is one unit alone."
-    )
-    effective: float = Field(
-        description="Effective number of units: the exponential of the entropy of the shares. So "
-        "many units with even shares would have this entropy."
-    )
-    unused: int = Field(description="Number of units whose share is 0.")
+    shares: list[float]  # the share of each unit; they sum to 1
+    # Standard error of each share over sequences, whose rows are not independent; None with
+    # less than two sequences, or if one decision holds for everything.
+    errors: list[float] | None
+    # Coefficient of variation: standard deviation of the shares, divided by their mean. 0 is
+    # even.
+    variation: float
+    # The coefficient of variation to be expected of so few sequences if the true shares were
+    # even: the root of the mean squared error, divided by the mean share.
+    variation_by_chance: float | None
+    largest: float  # the largest share, in multiples of an even one
+    # Entropy of the shares, divided by that of even ones: 1 is even, 0 a single unit. 1 if
+    # there is one unit alone.
+    entropy: float
+    # Effective number of units: the exponential of the entropy of the shares. So many units
+    # with even shares would have this entropy.
+    effective: float
+    unused: int  # number of units whose share is 0
 
     @classmethod
     def of(cls, shares: list[float], errors: list[float] | None) -> Self:
@@ -72,26 +67,21 @@ class LoadRecord(BaseModel):
     model_config = RECORD
 
     where: Where
-    units: int = Field(description="Number of units.")
-    measure: Literal["lead", "choice", "weight"] = Field(
-        description="Which of the measures the system's words call its share."
-    )
-    rows: int = Field(description="Number of decisions.")
-    leads: Shares = Field(
-        description="The share of rows in which each unit has the largest weight; units that have "
-        "it together share the row."
-    )
-    chosen: Shares | None = Field(
-        description="The share of all choices that falls on each unit; None if the system does not "
-        "choose."
-    )
-    weight: Shares = Field(description="The mean weight of each unit.")
-    balance: float = Field(
-        description="N Σ fᵢ Pᵢ over N units, where f is the share of choices (of leads, if the "
-        "system does not choose) and P the mean weight, over all data: 1 is balanced, N is all "
-        "work on one unit. Losses that balance experts in training are of this form, but there P "
-        "has the probability of units that were not chosen too."
-    )
+    units: int  # number of units
+    # Which of the measures the system's words call its share.
+    measure: Literal["lead", "choice", "weight"]
+    rows: int  # number of decisions
+    # The share of rows in which each unit has the largest weight; units that have it together
+    # share the row.
+    leads: Shares
+    # The share of all choices that falls on each unit; None if the system does not choose.
+    chosen: Shares | None
+    weight: Shares  # the mean weight of each unit
+    # N Σ fᵢ Pᵢ over N units, where f is the share of choices (of leads, if the system does not
+    # choose) and P the mean weight, over all data: 1 is balanced, N is all work on one unit.
+    # Losses that balance experts in training are of this form, but there P has the probability
+    # of units that were not chosen too.
+    balance: float
 
     @property
     def share(self) -> Shares:

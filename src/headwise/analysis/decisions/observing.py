@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from headwise.heads.system import Routing
@@ -22,11 +22,11 @@ class Where(BaseModel):
 
     model_config = RECORD
 
-    path: str = Field(description="The path of the module in the model.")
-    site: str = Field(description="encoder_self, decoder_self, decoder_cross, or empty.")
-    layer: int = Field(description="The layer, or the number of the system, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of the run's `words`.")
-    whole_layer: bool = Field(description="Whether the system takes the place of a layer.")
+    path: str  # the path of the module in the model
+    site: str  # encoder_self, decoder_self, decoder_cross, or empty
+    layer: int  # the layer, or the number of the system, counted from 0
+    system: str  # the system's name in plans, a key of the run's `words`
+    whole_layer: bool  # whether the system takes the place of a layer
 
     @property
     def stack(self) -> str:
@@ -54,37 +54,29 @@ class Observed:
 
     A row is one decision: of a position, of a sequence, or of everything. Padding is left out, in
     rows and positions alike.
-
-    Attributes:
-        place: the system, and where it stands.
-        weights: `(rows, units)`, each row scaled to sum 1.
-        shares: `(rows, units)`, how the work of each row is shared, as the system's words measure
-            it; each row sums to 1.
-        leads: `(rows, units)`, 1 at the unit of largest weight; units that are largest together
-            share it.
-        chosen: `(rows, units)`, 1 at each unit that is chosen, where a system chooses; else None.
-        sequences: `(rows,)`, which sequence of the batch a row belongs to; None if one decision
-            holds for everything.
-        row_of: `(positions,)`, the row that decides for each real position.
-        sequence_of: `(positions,)`, the sequence of each real position.
-        time_of: `(positions,)`, its number in the sequence, from 0.
-        real: `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
-        described: what stands at the positions; None if that is not known.
-        heard: how many units the parts of the output listen to at each real position, `(rows,)`;
-            None for systems without such parts.
     """
 
-    place: AttentionSite
-    weights: Tensor
+    place: AttentionSite  # the system, and where it stands
+    weights: Tensor  # `(rows, units)`, each row scaled to sum 1
+    # `(rows, units)`, how the work of each row is shared, as the system's words measure it;
+    # each row sums to 1.
     shares: Tensor
+    # `(rows, units)`, 1 at the unit of largest weight; units that are largest together share
+    # it.
     leads: Tensor
+    # `(rows, units)`, 1 at each unit that is chosen, where a system chooses; else None.
     chosen: Tensor | None
+    # `(rows,)`, which sequence of the batch a row belongs to; None if one decision holds for
+    # everything.
     sequences: Tensor | None
-    row_of: Tensor
-    sequence_of: Tensor
-    time_of: Tensor
+    row_of: Tensor  # `(positions,)`, the row that decides for each real position
+    sequence_of: Tensor  # `(positions,)`, the sequence of each real position
+    time_of: Tensor  # `(positions,)`, its number in the sequence, from 0
+    # `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
     real: Tensor
-    described: Positions | None
+    described: Positions | None  # what stands at the positions; None if that is not known
+    # How many units the parts of the output listen to at each real position, `(rows,)`; None
+    # for systems without such parts.
     heard: Tensor | None
 
     @property
@@ -109,11 +101,6 @@ def observe_batch(
     padding: Mapping[str, Tensor],
 ) -> list[Observed]:
     """Runs a model on a batch and returns its decisions.
-
-    Args:
-        model: any module that holds systems of heads.
-        batch: keyword arguments of its forward.
-        positions, padding: as in `observe`.
 
     Raises:
         ValueError: the model holds no system.

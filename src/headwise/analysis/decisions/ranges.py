@@ -6,7 +6,7 @@ and a greatest weight that are far apart say that this depends on what stands ar
 """
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Where
@@ -34,12 +34,10 @@ class TokenRange(BaseModel):
 
     model_config = RECORD
 
-    token: int = Field(description="Its number.")
-    name: str = Field(description="As a person reads it.")
-    count: int = Field(description="How often it occurs.")
-    units: list[UnitRange] = Field(
-        description="The units of greatest mean weight, at most four, in falling order."
-    )
+    token: int  # its number
+    name: str  # as a person reads it
+    count: int  # how often it occurs
+    units: list[UnitRange]  # the units of greatest mean weight, at most four, in falling order
 
 
 class PlaceRanges(BaseModel):
@@ -48,13 +46,12 @@ class PlaceRanges(BaseModel):
     model_config = RECORD
 
     where: Where
-    word: str = Field(description="What the tokens are called, in the singular.")
-    units: int = Field(description="How many units the system has.")
-    spread: float = Field(
-        description="Root mean square distance of the mean weights of the tokens, all of them, "
-        "from the mean weights at all positions: how far apart tokens are here."
-    )
-    tokens: list[TokenRange] = Field(description="The most frequent tokens, in falling order.")
+    word: str  # what the tokens are called, in the singular
+    units: int  # how many units the system has
+    # Root mean square distance of the mean weights of the tokens, all of them, from the mean
+    # weights at all positions: how far apart tokens are here.
+    spread: float
+    tokens: list[TokenRange]  # the most frequent tokens, in falling order
 
 
 class Ranges:

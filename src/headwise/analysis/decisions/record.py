@@ -27,9 +27,9 @@ class OverTraining(BaseModel):
 
     model_config = RECORD
 
-    stacks: list[str] = Field(description="The stacks of the model: encoder, decoder, or both.")
-    snapshots: list[DecisionCourse] = Field(description="As in `RunResult`.")
-    recorded: list[Course] = Field(description="What rules of training recorded, as `courses`.")
+    stacks: list[str]  # the stacks of the model: encoder, decoder, or both
+    snapshots: list[DecisionCourse]  # as in `RunResult`
+    recorded: list[Course]  # what rules of training recorded, as `courses`
 
 
 def courses_of(result: RunResult) -> OverTraining | None:
@@ -50,41 +50,25 @@ class RunAnalysis(BaseModel):
 
     model_config = RECORD
 
-    name: str = Field(description="Name of the run, as the page shows it.")
-    words: dict[str, Words] = Field(description="A system's name to the words for its decisions.")
-    sequences: int = Field(description="Number of sequences that were read.")
-    layers: list[StackLikeness] = Field(
-        default=[], description="How alike the layers of each stack decide."
-    )
-    ranges: list[PlaceRanges] = Field(
-        default=[], description="The weights that frequent tokens get of each system."
-    )
-    entropy: EntropyRecord | None = Field(
-        default=None, description="How undecided the systems are; None if none decides anything."
-    )
-    load: list[LoadRecord] = Field(
-        default=[], description="How the work is shared among the units of each system."
-    )
-    tokens: list[TokensRecord] = Field(
-        default=[],
-        description="Which tokens, and classes of positions, go to which units of each system.",
-    )
-    explained: list[ExplainedShare] = Field(
-        default=[], description="How much of the decisions of each system each label explains."
-    )
-    ablations: AblationAnalysis | None = Field(
-        default=None,
-        description="What it costs the model to do without parts of its systems; None if that was "
-        "not asked for.",
-    )
-    courses: OverTraining | None = Field(
-        default=None,
-        description="How decisions moved over the training; None if the run has kept nothing of "
-        "that.",
-    )
-    likeness: ModelLikeness | None = Field(
-        default=None, description="How alike the heads are; None if no attention has several."
-    )
+    name: str  # name of the run, as the page shows it
+    words: dict[str, Words]  # A system's name to the words for its decisions
+    sequences: int  # number of sequences that were read
+    layers: list[StackLikeness] = []  # how alike the layers of each stack decide
+    ranges: list[PlaceRanges] = []  # the weights that frequent tokens get of each system
+    # How undecided the systems are; None if none decides anything.
+    entropy: EntropyRecord | None = None
+    load: list[LoadRecord] = []  # how the work is shared among the units of each system
+    # Which tokens, and classes of positions, go to which units of each system.
+    tokens: list[TokensRecord] = []
+    # How much of the decisions of each system each label explains.
+    explained: list[ExplainedShare] = []
+    # What it costs the model to do without parts of its systems; None if that was not asked
+    # for.
+    ablations: AblationAnalysis | None = None
+    # How decisions moved over the training; None if the run has kept nothing of that.
+    courses: OverTraining | None = None
+    # How alike the heads are; None if no attention has several.
+    likeness: ModelLikeness | None = None
 
 
 class AnalysisRecord(BaseModel):
@@ -93,15 +77,11 @@ class AnalysisRecord(BaseModel):
     model_config = RECORD
 
     title: str
-    command: str = Field("", description="The command that made it; empty if none did.")
-    part: str = Field(description="The part of the data, and how much it is.")
+    command: str = ""  # the command that made it; empty if none did
+    part: str  # the part of the data, and how much it is
     runs: list[RunAnalysis] = Field(min_length=1)
-    against: str | None = Field(
-        default=None, description="Name of the run to which differences are given."
-    )
-    findings: list[str] = Field(
-        [], description="What the analyses come to: a sentence for each run."
-    )
+    against: str | None = None  # name of the run to which differences are given
+    findings: list[str] = []  # what the analyses come to: a sentence for each run
     versions: dict[str, str] = {}
     machine: str = ""
 

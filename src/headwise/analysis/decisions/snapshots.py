@@ -11,10 +11,9 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from typing_extensions import Self
 
 from headwise.analysis.decisions.entropy import Entropy, ModuleEntropy
 from headwise.analysis.decisions.explained import Explained
@@ -35,40 +34,22 @@ _DIGITS = 5  # behind the point, so that a snapshot stays small
 class DecisionCourse(Where):
     """How the decisions of one system moved over the training."""
 
-    uniform: float = Field(
-        description="The entropy if all units, or all chosen ones, had equal weights, in nats."
-    )
-    steps: list[int] = Field(description="The steps after which snapshots were taken, ascending.")
-    entropy: list[float] = Field(description="Mean entropy of the weights at each step, in nats.")
-    lowest_entropy: list[float] = Field(
-        description="10th percentile of the entropies at each step, in nats."
-    )
-    shares: list[list[float]] = Field(
-        description="Each unit's share of the work, as the system's words measure it, by step."
-    )
-    weights: list[list[float]] = Field(description="Each unit's mean weight, by step.")
-    explained: dict[str, list[float | None]] = Field(
-        default={},
-        description="Name of a label to how much of the decisions it explains, ε² of "
-        "`ExplainedShare`, by step; None where that is not defined, such as before the first step "
-        "if all decisions are equal.",
-    )
+    uniform: float  # the entropy if all units, or all chosen ones, had equal weights, in nats
+    steps: list[int]  # the steps after which snapshots were taken, ascending
+    entropy: list[float]  # mean entropy of the weights at each step, in nats
+    lowest_entropy: list[float]  # 10th percentile of the entropies at each step, in nats
+    # Each unit's share of the work, as the system's words measure it, by step.
+    shares: list[list[float]]
+    weights: list[list[float]]  # each unit's mean weight, by step
+    # Name of a label to how much of the decisions it explains, ε² of `ExplainedShare`, by
+    # step; None where that is not defined, such as before the first step if all decisions are
+    # equal.
+    explained: dict[str, list[float | None]] = Field(default={})
 
     @property
     def start_entropy(self) -> float | None:
         """The mean entropy before the first step; None if no snapshot was taken then."""
         return self.entropy[0] if self.steps[0] == 0 else None
-
-    @model_validator(mode="after")
-    def _one_value_per_step(self) -> Self:
-        lengths = [len(self.entropy), len(self.lowest_entropy), len(self.shares), len(self.weights)]
-        for length in [*lengths, *map(len, self.explained.values())]:
-            if length != len(self.steps):
-                raise ValueError(
-                    f"{self.path} has {length} values for {len(self.steps)} steps, expected a "
-                    f"value for each step"
-                )
-        return self
 
 
 class AttentionRecord(BaseModel):
@@ -80,45 +61,30 @@ class AttentionRecord(BaseModel):
 
     model_config = RECORD
 
-    site: str = Field(description="The site: encoder_self, decoder_self or decoder_cross.")
-    layer: int = Field(description="The layer, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of `RunResult.words`.")
-    whole_layer: bool = Field(False, description="Whether the system takes the place of a layer.")
-    experts: int = Field(description="How many experts there are.")
-    entropy: float = Field(description="Mean of -Σ g ln g over sequences or tokens, in nats.")
-    load: list[float] = Field(
-        description="Each expert's share of the work; the shares sum to 1. The system's words say "
-        "how it is measured."
-    )
-    uniform: float | None = Field(
-        default=None,
-        description="The entropy if all experts, or all chosen ones, had equal weights: ln of "
-        "their number. None stands for ln(experts).",
-    )
-    entropy_percentiles: dict[int, float] = Field(
-        default={},
-        description="Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty "
-        "if they were not recorded.",
-    )
-    start_entropy: float | None = Field(
-        default=None,
-        description="The mean entropy before the first step, from the snapshots of the run: what "
-        "of `entropy` is the draw of the weights and not learned. None without snapshots.",
-    )
-    heard: float | None = Field(
-        default=None,
-        description="How many experts a part of the output listens to, where parts listen to "
-        "different ones.",
-    )
+    site: str  # the site: encoder_self, decoder_self or decoder_cross
+    layer: int  # the layer, counted from 0
+    system: str  # the system's name in plans, a key of `RunResult.words`
+    whole_layer: bool = False  # whether the system takes the place of a layer
+    experts: int  # how many experts there are
+    entropy: float  # mean of -Σ g ln g over sequences or tokens, in nats
+    # Each expert's share of the work; the shares sum to 1. The system's words say how it is
+    # measured.
+    load: list[float]
+    # The entropy if all experts, or all chosen ones, had equal weights: ln of their number.
+    # None stands for ln(experts).
+    uniform: float | None = None
+    # Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty if they were
+    # not recorded.
+    entropy_percentiles: dict[int, float] = {}
+    # The mean entropy before the first step, from the snapshots of the run: what of `entropy`
+    # is the draw of the weights and not learned. None without snapshots.
+    start_entropy: float | None = None
+    # How many experts a part of the output listens to, where parts listen to different ones.
+    heard: float | None = None
 
 
 class Snapshots:
-    """Takes snapshots of the decisions of a model on the same few sequences of a task.
-
-    Args:
-        task: the data.
-        batch_tokens: the largest size of a batch in training, which no snapshot exceeds.
-    """
+    """Takes snapshots of the decisions of a model on the same few sequences of a task."""
 
     def __init__(self, task: Task, batch_tokens: int) -> None:
         self.task = task
@@ -144,12 +110,7 @@ class Snapshots:
 
 
 def few(part: Items, batch_tokens: int) -> list[list[int]]:
-    """Which items a snapshot looks at: up to 32, spread evenly, that fit in two batches.
-
-    Args:
-        part: the items of one part.
-        batch_tokens: the largest size of a batch.
-    """
+    """Which items a snapshot looks at: up to 32, spread evenly, that fit in two batches."""
     total = len(part.lengths)
     for number in range(min(MOST_SEQUENCES, total), 0, -1):
         chosen = [index * total // number for index in range(number)]
@@ -200,26 +161,7 @@ def record_attention(
     batches: Iterable[dict[str, Tensor]],
     snapshots: Iterable[DecisionCourse] = (),
 ) -> list[AttentionRecord]:
-    """Runs a model on batches and returns what its systems of heads decide.
-
-    Entropy is the mean of -Σ w ln w over all rows of weights w, each scaled to sum 1. There is a
-    row for each token, for each sequence, or a single one, as the system decides. The percentiles
-    of the entropy are taken over the same rows, and are right within `histogram.STEP` nats.
-
-    Load says how the work is shared, and sums to 1. The system's words say how it is measured:
-
-    - `lead`: the share of rows in which a unit has the largest weight; units that have the largest
-      weight together share the row;
-    - `choice`: the share of all choices that fall on a unit;
-    - `weight`: a unit's mean weight.
-
-    Padding counts in nothing.
-
-    Args:
-        model: a headwise model; it is put into evaluation.
-        batches: keyword arguments of its forward.
-        snapshots: of its training; the first is taken before the first step.
-    """
+    """Runs a model on batches and returns what its systems of heads decide, padding left out."""
     entropy, load = Entropy(), Load()
     model.eval()
     for batch in batches:

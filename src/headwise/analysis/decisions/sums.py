@@ -40,11 +40,7 @@ class ClusterSums:
         return len(self._totals)
 
     def add(self, values: Tensor) -> None:
-        """Adds the sequences of a batch.
-
-        Args:
-            values: `(sequences, quantities)`, float64. Later batches may have more quantities.
-        """
+        """Adds the sequences of a batch, `(sequences, quantities)`; later ones may have more."""
         more = values.size(1) - len(self._totals)
         if more > 0:
             self._totals = pad(self._totals, (0, more))
@@ -136,12 +132,7 @@ class TokenSums:
         return self._sums[: len(self.tokens)]
 
     def add(self, tokens: Tensor, values: Tensor) -> None:
-        """Adds to the sums of tokens.
-
-        Args:
-            tokens: `(count,)`, numbers from 0 on.
-            values: `(count, columns)`, float64.
-        """
+        """Adds rows `(count, columns)`, float64, to the sums of their tokens, `(count,)`."""
         rows = self._rows(tokens)  # which makes room for new tokens
         self._sums.index_add_(0, rows, values)
 

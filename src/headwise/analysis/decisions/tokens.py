@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -31,21 +31,18 @@ class Leader(BaseModel):
     model_config = RECORD
 
     name: str
-    occurrences: int = Field(description="How often it occurs.")
-    decisions: int = Field(
-        description="How many decisions these are: as many, or less if one decision holds for "
-        "several positions of a sequence, or all of its positions are of one class."
-    )
-    with_unit: float = Field(
-        description="How many of the occurrences go to the unit; not whole where units that lead "
-        "together share them."
-    )
-    pmi: float = Field(description="Its PMI with the unit, in nats.")
-    low: float = Field(
-        description="Lower end of its 95% interval: Wilson's for the share of the occurrences that "
-        "go to the unit, with as many trials as there are decisions."
-    )
-    high: float = Field(description="Upper end of the interval.")
+    occurrences: int  # how often it occurs
+    # How many decisions these are: as many, or less if one decision holds for several
+    # positions of a sequence, or all of its positions are of one class.
+    decisions: int
+    # How many of the occurrences go to the unit; not whole where units that lead together
+    # share them.
+    with_unit: float
+    pmi: float  # its PMI with the unit, in nats
+    # Lower end of its 95% interval: Wilson's for the share of the occurrences that go to the
+    # unit, with as many trials as there are decisions.
+    low: float
+    high: float  # upper end of the interval
 
 
 class UnitTokens(BaseModel):
@@ -53,17 +50,12 @@ class UnitTokens(BaseModel):
 
     model_config = RECORD
 
-    share: float = Field(
-        description="p(unit): the share of all occurrences that go to it, those of rare tokens too."
-    )
-    standing_out: int = Field(
-        description="Of how many tokens the interval lies above 0. By chance it would of about one "
-        "in 40."
-    )
-    leading: list[Leader] = Field(
-        description="Those of highest PMI, ranked by the lower end of the interval, so that rare "
-        "ones do not lead by chance."
-    )
+    share: float  # p(unit): the share of all occurrences that go to it, those of rare tokens too
+    # Of how many tokens the interval lies above 0. By chance it would of about one in 40.
+    standing_out: int
+    # Those of highest PMI, ranked by the lower end of the interval, so that rare ones do not
+    # lead by chance.
+    leading: list[Leader]
 
 
 class TokensRecord(BaseModel):
@@ -72,13 +64,11 @@ class TokensRecord(BaseModel):
     model_config = RECORD
 
     where: Where
-    label: str = Field(description="What is told apart: token, colour, loudness.")
-    by: str = Field(
-        description="When a token goes to a unit: if the unit is `chosen`, or if it `leads`."
-    )
-    least: int = Field(description="Tokens with less decisions than these are left out.")
-    kinds: int = Field(description="How many tokens have at least as many.")
-    left_out: int = Field(description="How many tokens have less.")
+    label: str  # what is told apart: token, colour, loudness
+    by: str  # when a token goes to a unit: if the unit is `chosen`, or if it `leads`
+    least: int  # tokens with less decisions than these are left out
+    kinds: int  # how many tokens have at least as many
+    left_out: int  # how many tokens have less
     units: list[UnitTokens]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from headwise.tasks.outcome import RECORD
 
@@ -21,15 +21,13 @@ class Estimate(BaseModel):
 
     model_config = RECORD
 
-    value: float = Field(description="The mean over seeds.")
-    low: float | None = Field(None, description="Lower end of the 95% interval.")
-    high: float | None = Field(None, description="Upper end of the 95% interval.")
-    error: float | None = Field(None, description="Standard error of the mean.")
-    freedom: float | None = Field(None, description="Degrees of freedom of the standard error.")
-    source: Source = Field(
-        description="Whose chance the interval holds; with one seed only that of the items."
-    )
-    seeds: int = Field(description="Number of seeds that count.")
+    value: float  # the mean over seeds
+    low: float | None = None  # lower end of the 95% interval
+    high: float | None = None  # upper end of the 95% interval
+    error: float | None = None  # standard error of the mean
+    freedom: float | None = None  # degrees of freedom of the standard error
+    source: Source  # whose chance the interval holds; with one seed only that of the items
+    seeds: int  # number of seeds that count
 
 
 class Difference(BaseModel):
@@ -37,25 +35,19 @@ class Difference(BaseModel):
 
     model_config = RECORD
 
-    value: float = Field(description="The system's mean minus the baseline's.")
-    low: float = Field(description="Lower end of the 95% interval.")
-    high: float = Field(description="Upper end of the 95% interval.")
-    error: float = Field(description="Standard error of the difference.")
-    freedom: float = Field(description="Degrees of freedom of the standard error.")
-    source: Source = Field(
-        description="Whose chance interval and p hold. With `items` they are about the runs at "
-        "hand: other seeds may give another difference."
-    )
-    p_value: float = Field(
-        description="Two-sided: the probability of a difference this large without a true one."
-    )
-    corrected_p_value: float = Field(
-        description="By Holm's method, over all comparisons of the table."
-    )
-    detectable: float | None = Field(
-        description="The smallest true difference that so many seeds and items find with "
-        "probability 0.8; None with one seed, which finds none, and where no score varies."
-    )
+    value: float  # the system's mean minus the baseline's
+    low: float  # lower end of the 95% interval
+    high: float  # upper end of the 95% interval
+    error: float  # standard error of the difference
+    freedom: float  # degrees of freedom of the standard error
+    # Whose chance interval and p hold. With `items` they are about the runs at hand: other
+    # seeds may give another difference.
+    source: Source
+    p_value: float  # two-sided: the probability of a difference this large without a true one
+    corrected_p_value: float  # by Holm's method, over all comparisons of the table
+    # The smallest true difference that so many seeds and items find with probability 0.8; None
+    # with one seed, which finds none, and where no score varies.
+    detectable: float | None
 
     @property
     def significant(self) -> bool:
@@ -64,15 +56,10 @@ class Difference(BaseModel):
 
 
 class Spread(NamedTuple):
-    """An estimated variance, and how sure the estimate is.
+    """An estimated variance, and how sure the estimate is."""
 
-    Attributes:
-        variance: the estimate.
-        doubt: half of the estimate's own variance.
-    """
-
-    variance: float
-    doubt: float
+    variance: float  # the estimate
+    doubt: float  # half of the estimate's own variance
 
     @property
     def freedom(self) -> float:
@@ -86,11 +73,7 @@ class Spread(NamedTuple):
 
 
 def total(spreads: Sequence[Spread]) -> Spread:
-    """Returns the variance of a sum of independent parts.
-
-    >>> total([Spread(1.0, 0.5), Spread(1.0, 0.5)]).freedom
-    4.0
-    """
+    """Returns the variance of a sum of independent parts."""
     return Spread(sum(part.variance for part in spreads), sum(part.doubt for part in spreads))
 
 
@@ -101,15 +84,7 @@ def estimated(
     seeds: int,
     interval: tuple[float, float] | None = None,
 ) -> Estimate:
-    """Returns a mean with its interval and standard error.
-
-    Args:
-        value: the mean.
-        spread: its variance.
-        source: whose chance the variance is.
-        seeds: number of seeds that count.
-        interval: both ends; by default Student's interval.
-    """
+    """Returns a mean with its interval and standard error."""
     low, high = interval or student_interval(value, spread)
     return Estimate(
         value=value,
@@ -123,15 +98,7 @@ def estimated(
 
 
 def judged(value: float, spread: Spread, source: Source, comparisons: int = 1) -> Difference | None:
-    """Returns a difference with the interval and the test that its variance gives.
-
-    Args:
-        value: the difference.
-        spread: its variance.
-        source: whose chance the variance is.
-        comparisons: how many there are in the table; the detectable difference is that of the
-            strictest test of Holm's method.
-    """
+    """Returns a difference with the interval and the test that its variance gives."""
     from scipy.stats import t  # imported here: it takes a second
 
     error = math.sqrt(spread.variance)
@@ -212,11 +179,7 @@ def corrected(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values corrected by Holm's method.
-
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
+    """Returns p-values corrected by Holm's method."""
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(p_values), 0, -1)
     raised = np.maximum.accumulate(np.asarray(p_values, dtype=float)[order] * factors)
@@ -229,10 +192,6 @@ def mean_difference(differences: Sequence[Difference], comparisons: int = 1) -> 
     """Returns the mean of differences on several data sets, each counting alike.
 
     The runs on different data sets are independent of each other.
-
-    Args:
-        differences: one for each data set.
-        comparisons: as in `seeds_and_items.difference`.
     """
     value = float(np.mean([each.value for each in differences]))
     source = _shared_source(differences)

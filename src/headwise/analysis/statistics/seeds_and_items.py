@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,18 +25,13 @@ _MOST_SEEDS = 1000  # what more seeds do not find, only other items can
 
 
 class Resampled(NamedTuple):
-    """The scores of one system.
+    """The scores of one system."""
 
-    Attributes:
-        scores: of each seed on all items, `(seeds,)`.
-        resamples: of each seed on resamples of the items, `(seeds, resamples)`; None of a score
-            that is not made from items.
-        items: number of items.
-    """
-
-    scores: np.ndarray
+    scores: np.ndarray  # of each seed on all items, `(seeds,)`
+    # Of each seed on resamples of the items, `(seeds, resamples)`; None of a score that is not
+    # made from items.
     resamples: np.ndarray | None
-    items: int
+    items: int  # number of items
 
     @property
     def seeds(self) -> int:
@@ -80,13 +75,7 @@ def compare_outcomes(
 
 
 def resampled(outcomes: Sequence[Outcome], name: str, statistic: Statistic) -> Resampled:
-    """Returns the scores of one system's runs.
-
-    Args:
-        outcomes: of its seeds, on the same test items.
-        name: of the score; runs that lack it, or have no finite value, are left out.
-        statistic: computes the score from the items.
-    """
+    """Returns the scores of one system's runs."""
     found = [
         (score.value, outcome.items.get(name))
         for outcome in outcomes
@@ -125,11 +114,6 @@ def estimate(system: Resampled) -> Estimate | None:
 def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> Difference | None:
     """Returns the difference of a system's mean score to the baseline's.
 
-    Args:
-        system, baseline: their scores, on the same items.
-        comparisons: how many there are in the table; the detectable difference is that of the
-            strictest test of Holm's method.
-
     Returns:
         The difference, whose corrected p-value is still p; `corrected` corrects those of a table.
         None if there is nothing to judge it by: no finite scores, single runs of a score that is
@@ -143,35 +127,17 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
     >>> round(found.value, 2), found.significant
     (0.97, True)
     """
-    fewest = min(system.seeds, baseline.seeds)
-    if not fewest:
-        return None
+    if min(system.seeds, baseline.seeds) != 1:
+        return _of_means([system, baseline], comparisons)
     parts = spreads_of([system, baseline])
-    if parts is None:
+    if parts is None or system.resamples is None or baseline.resamples is None:
         return None
     value = float(system.scores.mean() - baseline.scores.mean())
-    if system.resamples is None or baseline.resamples is None:
-        return None if fewest == 1 else judged(value, total(parts), "seeds", comparisons)
-    if fewest == 1:
-        return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
-    return judged(value, total(parts), "seeds and items", comparisons)
+    return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
 
 
 def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
-    """Returns by how much two scores of the same runs differ, as a score of these runs.
-
-    Args:
-        changed: a score of each run, such as that under an ablation.
-        unchanged: another score of the same runs, in the same order, on the same items.
-
-    Raises:
-        ValueError: they are of other numbers of runs or items.
-    """
-    if (changed.seeds, changed.items) != (unchanged.seeds, unchanged.items):
-        raise ValueError(
-            f"the scores are of {changed.seeds} and {unchanged.seeds} runs on {changed.items} and "
-            f"{unchanged.items} items, expected two scores of the same runs on the same items"
-        )
+    """Returns by how much two scores of the same runs differ, as a score of these runs."""
     resamples = None
     if changed.resamples is not None and unchanged.resamples is not None:
         resamples = changed.resamples - unchanged.resamples
@@ -181,18 +147,10 @@ def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
 def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Difference | None:
     """Returns the difference of a system's mean score to a number that is no estimate.
 
-    Args:
-        number: what the mean is compared with, such as 0 for a score of `within_runs`.
-        system, comparisons: as in `difference`.
-
     Returns:
         As `difference`; None also for a single run.
     """
-    parts = spreads_of([system])
-    if system.seeds < 2 or parts is None:
-        return None
-    source: Source = "seeds" if system.resamples is None else "seeds and items"
-    return judged(float(system.scores.mean()) - number, total(parts), source, comparisons)
+    return _of_means([system], comparisons, number)
 
 
 def change_of_difference(
@@ -204,29 +162,29 @@ def change_of_difference(
     means. The test items are the same: resamples of them are taken of the change as a whole, in
     which much of what an item does to all runs cancels.
 
-    Args:
-        last, first: under each of two conditions the scores of a system and of its baseline, all on
-            the same items.
-        comparisons: as in `difference`.
-
     Returns:
         The difference of `last` minus that of `first`; None if there is nothing to judge it by:
         single runs, no finite scores, or fewer than ten items.
     """
-    several = [*last, *first]
-    if min(each.seeds for each in several) < 2:
+    return _of_means([*last, *first], comparisons)
+
+
+def _of_means(
+    systems: Sequence[Resampled], comparisons: int, number: float = 0.0
+) -> Difference | None:
+    parts = spreads_of(systems)
+    if parts is None or min(each.seeds for each in systems) < 2:
         return None
-    (a, b), (c, d) = (tuple(each.scores.mean() for each in pair) for pair in (last, first))
-    value = float(a - b - (c - d))
-    spreads = [_of_seeds(each) for each in several]
-    resamples = [each.resamples.mean(0) for each in several if each.resamples is not None]
-    if len(resamples) < len(several):
-        return judged(value, total(spreads), "seeds", comparisons)
-    changes = resamples[0] - resamples[1] - (resamples[2] - resamples[3])
-    if several[0].items < LEAST_ITEMS or not np.isfinite(changes).all():
-        return None
-    spread = total([_of_items(changes, several[0].items), *spreads])
-    return judged(value, spread, "seeds and items", comparisons)
+    has_items = all(each.resamples is not None for each in systems)
+    source: Source = "seeds and items" if has_items else "seeds"
+    value = float(_contrast([each.scores.mean() for each in systems])) - number
+    return judged(value, total(parts), source, comparisons)
+
+
+def _contrast(means: Sequence[Any]) -> Any:
+    """Of one mean itself, of two their difference, of four the difference of two differences."""
+    half = len(means) // 2
+    return _contrast(means[:half]) - _contrast(means[half:]) if half else means[0]
 
 
 def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
@@ -238,10 +196,10 @@ def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
     if not all(system.seeds for system in systems):
         return None
     of_seeds = [_of_seeds(system) for system in systems if system.seeds > 1]
-    if any(system.resamples is None for system in systems):
+    resamples = [each.resamples.mean(0) for each in systems if each.resamples is not None]
+    if len(resamples) < len(systems):
         return of_seeds
-    means = [system.resamples.mean(0) for system in systems if system.resamples is not None]
-    values = means[0] - means[1] if len(means) > 1 else means[0]
+    values = _contrast(resamples)
     if systems[0].items < LEAST_ITEMS or not np.isfinite(values).all():
         return None
     return [_of_items(values, systems[0].items), *of_seeds]
@@ -253,10 +211,6 @@ def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | No
     The model is the same, so that the items are all that may be chance; if the conditions are
     drawn, so are the draws.
 
-    Args:
-        changed: the scores under other conditions, a row for each draw of them.
-        unchanged: the model's own, one row, on the same items.
-
     Returns:
         The change of the mean, NaN without a finite score; and its variance, None if there is
         nothing to judge it by.
@@ -264,13 +218,13 @@ def change(changed: Resampled, unchanged: Resampled) -> tuple[float, Spread | No
     Raises:
         ValueError: they are not on equally many items.
     """
-    if changed.items != unchanged.items and changed.seeds and unchanged.seeds:
+    if not changed.seeds or not unchanged.seeds:
+        return math.nan, None
+    if changed.items != unchanged.items:
         raise ValueError(
             f"the model is scored on {changed.items} items under a change and on "
             f"{unchanged.items} without it, expected the same items in the same order"
         )
-    if not changed.seeds or not unchanged.seeds:
-        return math.nan, None
     value = float(changed.scores.mean() - unchanged.scores.mean())
     if changed.resamples is None or unchanged.resamples is None:
         return value, None
@@ -330,15 +284,11 @@ def _percentiles(values: np.ndarray) -> tuple[float, float]:
 
 
 class SamplesNeeded(NamedTuple):
-    """What it would take to find a difference with probability 0.8.
+    """What it would take to find a difference with probability 0.8."""
 
-    Attributes:
-        seeds: number of seeds of each system; None if no number is enough on these items.
-        times_items: how many times as many test items it takes at least, since those that there are
-            leave too much to chance however many seeds there are; None if they do not.
-    """
-
-    seeds: int | None
+    seeds: int | None  # of each system; None if no number is enough on these items
+    # How many times as many test items it takes at least, since those that there are leave too
+    # much to chance however many seeds there are; None if they do not.
     times_items: float | None
 
 
@@ -347,17 +297,12 @@ def samples_needed(
 ) -> SamplesNeeded | None:
     """Returns how many seeds, or else items, would find a true difference of a size.
 
-    The variances are taken to be those that were seen.
-
-    Args:
-        effect: the size of the difference, above 0.
-        system, baseline: their scores; without a baseline the difference is that to a number.
-        comparisons: as in `difference`.
+    The variances are taken to be those that were seen. Without a baseline the difference is that to
+    a number.
 
     Returns:
         None if nothing is known of the seeds: single runs, or no finite scores.
 
-    >>> import numpy as np
     >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
     >>> samples_needed(1.0, wide)
     SamplesNeeded(seeds=22, times_items=None)

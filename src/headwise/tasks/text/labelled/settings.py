@@ -88,7 +88,7 @@ class Docstrings(ExampleSettings):
 
     corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in corpus.")
     packages: list[str] = Field(
-        default_factory=lambda: list(PACKAGES),
+        list(PACKAGES),
         min_length=2,
         description="Names of the packages, which are the classes.",
     )
@@ -178,9 +178,7 @@ class DocstringTexts(Settings):
     model_config = ConfigDict(frozen=True)
 
     corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in text.")
-    packages: list[str] = Field(
-        default_factory=lambda: list(PACKAGES), min_length=1, description="Names of the packages."
-    )
+    packages: list[str] = Field(list(PACKAGES), min_length=1, description="Names of the packages.")
 
 
 class GeneratedProbe(ExampleLimits):

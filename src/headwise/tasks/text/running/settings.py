@@ -68,7 +68,7 @@ class PackageDocs(RunningTextSettings):
         "package-docs", description="Selects the docstrings of packages."
     )
     packages: list[str] = Field(
-        default_factory=lambda: ["scipy"],
+        ["scipy"],
         min_length=1,
         description="Names of installed packages, as they are imported.",
     )
