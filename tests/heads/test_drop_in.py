@@ -198,25 +198,3 @@ def test_time_first_mended_as_the_error_says():
     del theirs.self_attn
     theirs.self_attn = made
     torch.testing.assert_close(theirs(x), expected, rtol=1e-5, atol=1e-5)
-
-
-class WithoutFeedForward(nn.TransformerEncoderLayer):
-    def _ff_block(self, x):
-        return torch.zeros_like(x)
-
-
-@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
-def test_more_than_an_attention_is_refused_in_pytorchs_layers(kind):
-    """They have a feed-forward of their own, which would come behind that of the system."""
-    branched = hw.BranchedAttention(DIM, HEADS, 16)
-    mechanisms = hw.IndependentMechanismsLayer(DIM, HEADS, 16, 2)
-    for layer in (kind(**LAYER), type("Own", (kind,), {})(**LAYER)):
-        with pytest.raises(ValueError, match=r"be BranchedAttention, .* feed-forward behind"):
-            layer.self_attn = branched
-        del layer.self_attn
-        with pytest.raises(ValueError, match=r"be IndependentMechanismsLayer, .* rest of the"):
-            layer.self_attn = mechanisms
-    own = WithoutFeedForward(**LAYER, dropout=0.0)
-    own.self_attn = branched
-    assert own(torch.randn(BATCH, TIME, DIM)).shape == (BATCH, TIME, DIM)
-    nn.ModuleDict({"attention": branched, "layer": mechanisms})  # a layer of a user's own

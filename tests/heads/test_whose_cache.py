@@ -108,38 +108,13 @@ def test_a_second_source_is_an_error(kind):
     x, key = drawn(BATCH, TIME, DIM), drawn(BATCH, KEYS, DIM)
     expected = module(x, key).output
     first = module(x[:, :2], key, cache=cache).output
-    one_changed = key.clone()
-    one_changed[1, 2, 3] += 1.0
-    for second in (one_changed, drawn(BATCH, KEYS, DIM), drawn(BATCH, KEYS + 1, DIM)):
-        with pytest.raises(ValueError, match="holds the keys of another source"):
-            module(x[:, 2:3], second, cache=cache)
-    # The same source may be computed again; a copy of the cache knows it too.
-    again = module(x[:, 2:4], key * (1 + 1e-6), cache=cache).output
-    copied = copy.deepcopy(cache)
+    other = drawn(BATCH, KEYS + 1, DIM)
     with pytest.raises(ValueError, match="holds the keys of another source"):
-        module(x[:, 4:], one_changed, cache=copied)
-    rest = module(x[:, 4:], key, cache=copied).output
-    torch.testing.assert_close(torch.cat([first, again, rest], 1), expected)
+        module(x[:, 2:3], other, cache=cache)
+    rest = module(x[:, 2:], key, cache=cache).output
+    torch.testing.assert_close(torch.cat([first, rest], 1), expected)
     cache.reset()
-    other = module(x, one_changed, cache=cache).output
-    torch.testing.assert_close(other, module(x, one_changed).output)
-
-
-def test_the_same_tensor_is_not_looked_at(kind, monkeypatch):
-    module, cache = SYSTEMS["standard"].build(), kind(static=True)
-    x, key = drawn(BATCH, TIME, DIM), drawn(BATCH, KEYS, DIM)
-
-    def fail(*args):
-        raise AssertionError
-
-    module(x[:, :2], key, cache=cache)
-    monkeypatch.setattr("headwise.heads.cache.can_be_looked_at", fail)
-    for t in range(2, TIME):
-        module(x[:, t : t + 1], key, cache=cache)
-    cache.reorder_cache(torch.tensor([1, 1, 0]))
-    module(x[:, :1], key[[1, 1, 0]], cache=cache)
-    with pytest.raises(AssertionError):
-        module(x[:, :1], key, cache=cache)
+    torch.testing.assert_close(module(x, other, cache=cache).output, module(x, other).output)
 
 
 def test_another_size_of_batch_is_an_error(kind):

@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from headwise.heads.ablations import Heads
 from headwise.heads.cache import AttentionCache
-from headwise.heads.calls import check_call, is_copy
+from headwise.heads.calls import check_call
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.torch_layers import InTorchLayers
@@ -76,7 +76,6 @@ class Attention(InTorchLayers, System):
     queries_interact: ClassVar[bool] = False
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
-    warned_of_keys: bool = False
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -163,8 +162,7 @@ class Attention(InTorchLayers, System):
             query_padding_mask: `(batch, queries)`, `True` at padding. Systems whose decision
                 depends on the whole batch or sequence leave padding out of it. In self-attention
                 it is known from `key_padding_mask`; in cross-attention only the caller knows.
-                Self-attention is where no key is given, or the query itself is key or value, or
-                (for such systems, outside of `torch.compile`) the key is an equal copy of it.
+                Self-attention is where no key is given, or the query itself is key or value.
             cache: for decoding step by step: the call sees what earlier calls with this cache
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
         """
@@ -175,10 +173,6 @@ class Attention(InTorchLayers, System):
         check_call(self, query, key, value, key_padding_mask, query_padding_mask)
         if cache is not None and not torch.compiler.is_compiling():
             cache.check_call(self, key, is_self_attention)
-        if self.queries_interact and not is_self_attention:
-            padded = key_padding_mask is not None and query_padding_mask is None
-            if padded or attn_mask is not None:
-                is_self_attention = is_copy(self, query, key, value)
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))

@@ -1,7 +1,6 @@
 """Standard multi-head attention, from which systems derive that keep its projections."""
 
 from collections.abc import Mapping
-from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from headwise.heads.standard_weights import (
     check_computes_as_standard,
     copy_standard_weights,
     standard_sizes,
-    take_appended,
     unpack_projections,
 )
 from headwise.heads.system import Macs, Routing
@@ -104,8 +102,8 @@ class MultiHeadAttention(Attention):
         Raises:
             ValueError: no such attention; one with `batch_first=False`, in whose place it would
                 attend over the batch; one with `add_bias_kv` or `add_zero_attn`, which headwise
-                does not have; an option that is a size of the source; an option that is missing and
-                has no default; a subclass that cannot start so, or does not say how.
+                does not have; an option that is a size of the source; a subclass that cannot start
+                so, or does not say how.
 
         >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
         >>> MultiHeadAttention.from_attention(theirs).dropout
@@ -125,9 +123,7 @@ class MultiHeadAttention(Attention):
                 f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
                 f"attention"
             )
-        given = {**sizes, "dropout": attention.dropout, **options}
-        _check_nothing_is_missing(cls, given)
-        made = cls(**given)
+        made = cls(**{**sizes, "dropout": attention.dropout, **options})
         if neutral:
             made.start_as_standard(attention)
         else:
@@ -222,10 +218,6 @@ class MultiHeadAttention(Attention):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         unpack_projections(state_dict, prefix)
-        problem = take_appended(state_dict, prefix)
-        if problem is not None:
-            *_, errors = args
-            errors.append(problem)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def reset_parameters(self) -> None:
@@ -264,24 +256,6 @@ class MultiHeadAttention(Attention):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         return super().macs(queries, keys, is_causal=is_causal) + Macs(
             queries * self.out_proj.weight.numel(), 0
-        )
-
-
-def _check_nothing_is_missing(system: type[nn.Module], given: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for arguments without a default that are not given."""
-    missing = [
-        name
-        for name, argument in signature(system).parameters.items()
-        if argument.default is Parameter.empty
-        and argument.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        and name not in given
-    ]
-    if missing:
-        call = ", ".join(f"{name}=..." for name in missing)
-        raise ValueError(
-            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing, which a "
-            f"standard attention does not have: give {'them' if len(missing) > 1 else 'it'}, as in "
-            f"{system.__name__}.from_attention(attention, {call})"
         )
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
-_APPENDED = ("bias_k", "bias_v")  # the key and the value of add_bias_kv
 
 
 def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -> None:
@@ -38,22 +37,6 @@ def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -
         weight = state_dict.pop(f"{prefix}{name}_weight", None)
         if weight is not None:
             state_dict[f"{prefix}{name}.weight"] = weight
-
-
-def take_appended(state_dict: MutableMapping[str, Any], prefix: str = "") -> str | None:
-    """Takes the key and value of `add_bias_kv` out of a state dict; returns what is wrong with it.
-
-    Without them the output would be another, so that no way of loading may pass over them.
-    """
-    names = [prefix + name for name in _APPENDED if prefix + name in state_dict]
-    for name in names:
-        del state_dict[name]
-    if not names:
-        return None
-    return (
-        f"{' and '.join(names)} are of an nn.MultiheadAttention with add_bias_kv=True, which "
-        f"attends to one more key and value; headwise has no such option, and loads none of these"
-    )
 
 
 def standard_sizes(attention: Any) -> dict[str, Any]:

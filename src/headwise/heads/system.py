@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from typing_extensions import Self
 
 from headwise.heads.auxiliary_loss import NotedLosses
-from headwise.heads.torch_layers import check_place
 from headwise.heads.watching import watched
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
@@ -238,15 +236,6 @@ class System(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         watched.add(self)
-
-
-def _check_place(parent: nn.Module, name: str, child: Any) -> None:
-    if isinstance(child, System):
-        check_place(parent, name, child)
-
-
-# PyTorch calls it whenever a module becomes the child of another.
-register_module_module_registration_hook(_check_place)
 
 
 def _note_loss(system: nn.Module, args: object, out: Any) -> None:

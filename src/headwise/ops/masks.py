@@ -163,22 +163,6 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     return padding[..., first:]
 
 
-def hides_the_future(attn_mask: Tensor | None) -> bool:
-    """Whether an attention mask lets no query attend to later keys than a causal mask would.
-
-    The last query stands at the last key where there are more keys than queries. With one query,
-    or one key, there is no future that could be hidden.
-
-    `torch.nn`'s decoder layers may pass a causal mask without saying `is_causal`. A system whose
-    combination of heads looks at other positions has to know.
-    """
-    if attn_mask is None or 1 in attn_mask.shape[-2:]:
-        return False
-    queries, keys = attn_mask.shape[-2:]
-    future = causal_mask(queries, keys, max(0, keys - queries), attn_mask.device)
-    return bool((blocks(attn_mask) | ~future).all())
-
-
 class Hidden(NamedTuple):
     """What an attention mask hides, whatever else hides it too.
 
@@ -222,19 +206,6 @@ def what_is_hidden(blocked: Tensor, padding: Tensor | None, offset: int) -> Hidd
         ]
     )
     return Hidden(*found.tolist())
-
-
-def blocked_by_all(attn_mask: Tensor, heads: int) -> Tensor:
-    """Where a mask lets no head attend: boolean `(queries, keys)` or `(batch, queries, keys)`.
-
-    Args:
-        attn_mask: in any of the shapes that `Attention.forward` documents.
-        heads: how many there are.
-    """
-    blocked = blocks(attn_mask)
-    if blocked.dim() == 3:
-        blocked = blocked.unflatten(0, (-1, heads))
-    return blocked.all(1) if blocked.dim() == 4 else blocked
 
 
 def blocks(mask: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -12,11 +11,11 @@ from headwise.heads.mae.ablations import ABLATIONS, Mixture
 from headwise.heads.mae.gate import ExpertGate, each_decides, look
 from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
 from headwise.heads.mae.options import GateInit, check_gate, count_experts
+from headwise.heads.mae.passes import Passes
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
 from headwise.heads.mae.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
-from headwise.ops.recompute import Passes, as_at_first
 from headwise.ops.replicas import uniform_noise
 
 
@@ -165,10 +164,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         remembers = self.training and not torch.compiler.is_compiling()
-        with self.passes.of(inputs.query) if remembers else nullcontext():
-            step = as_at_first(lambda: self.step)
-            draws = self.training and step in ("expert", "expert by position")
-            gates, each = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
+        facts = self.passes.facts(inputs.query) if remembers else {}
+        step = facts.setdefault("step", self.step)
+        draws = self.training and step in ("expert", "expert by position")
+        gates, each = self._gates(inputs, facts, fixed=draws)  # (batch, 1 or queries, experts)
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
         is_ablated = isinstance(self.ablation, Mixture) and not self.training
         if is_ablated:
@@ -180,7 +179,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         return self.out_proj(joined.flatten(2)), Routing(gates if each else gates.squeeze(1))
 
-    def _gates(self, inputs: Inputs, fixed: bool) -> tuple[Tensor, bool]:
+    def _gates(self, inputs: Inputs, facts: dict[str, Any], fixed: bool) -> tuple[Tensor, bool]:
         """`(batch, 1 or queries, experts)`, and whether each query has a gate of its own."""
         causal = self.causal_queries or inputs.is_causal
         if self.gate is None:
@@ -188,9 +187,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             shape = (query.size(0), query.size(1) if each else 1, self.num_experts)
             return query.new_full(shape, 1 / self.num_experts), each
         view = look(inputs, causal, self.num_heads, self.gate_window)
-        moves = torch.is_grad_enabled()
-        with torch.set_grad_enabled(moves and not fixed):
-            return self.gate(view, fixed=fixed, moves=moves), view.each
+        learns = torch.is_grad_enabled()
+        facts.setdefault("moves", learns)
+        with torch.set_grad_enabled(learns and not fixed):
+            return self.gate(view, facts, fixed=fixed), view.each
 
     def _noise(self, gates: Tensor, step: Step) -> Tensor:
         """For each sequence, or each of its gates, `(batch, 1 or queries, experts)`."""

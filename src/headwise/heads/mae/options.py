@@ -3,8 +3,6 @@
 from math import comb
 from typing import Literal, get_args
 
-from torch import nn
-
 from headwise.messages import shown_number
 from headwise.ops.bounds import (
     MOST_EXPERTS,
@@ -61,19 +59,3 @@ def count_experts(num_heads: int, dropped_heads: int) -> int:
             f"out, expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
         )
     return experts
-
-
-def check_norm(norm: nn.Module) -> None:
-    """Raises an error where the batch norm of a gate was replaced by what keeps no statistics."""
-    if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
-        raise TypeError(
-            f"the batch norm of a gate is a {type(norm).__name__}, which does not keep its running "
-            f"statistics: leave gate.norm out of what is adapted, or have the whole gate trained "
-            f"and saved, as by modules_to_save=['gate']"
-        )
-    if norm.running_mean is None:
-        raise ValueError(
-            "the batch norm of a gate has no running statistics (track_running_stats=False), which "
-            "causal gates and evaluation normalise by: leave them on, as by "
-            "gate.norm = nn.BatchNorm1d(embed_dim)"
-        )

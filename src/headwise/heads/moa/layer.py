@@ -28,6 +28,7 @@ from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
 from headwise.ops.bounds import check_gain
 from headwise.ops.precision import without_autocast
+from headwise.ops.twins import is_transformed
 
 
 class _Choice(NamedTuple):
@@ -272,8 +273,9 @@ class MixtureOfAttentionHeads(Attention):
             selected = probability
         else:
             selected, indices = probability.topk(top_k, dim=-1)
-            # An exported program has no operators of ours: it computes all experts.
-            if not torch.compiler.is_exporting():
+            # An exported program has no operators of ours, and torch.func knows no derivatives of
+            # them: both compute all experts.
+            if not (torch.compiler.is_exporting() or is_transformed()):
                 assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             selected = selected / selected.sum(-1, keepdim=True).detach()
