@@ -37,7 +37,7 @@ def message(kind, *args, **kwargs):
             hw.MixtureOfAttentiveExperts,
             (8, 2),
             {"gate_window": 0},
-            ["gate_window is 0", "at least 1"],
+            ["gate_window is 0", "positive"],
         ),
         (hw.MixtureOfAttentiveExperts, (8, 2), {"gate_hidden_dim": 0}, ["gate_hidden_dim is 0"]),
         (hw.MixtureOfAttentiveExperts, (8, 2), {"gate_dropout": 1.0}, ["gate_dropout is 1.0"]),

@@ -25,23 +25,18 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
     PyTorch's layers, drop it; add this sum to the loss of such a model before `backward()`.
 
     What belongs to the last pass: all that systems have computed since this function was called
-    last, a gradient went through it, or an optimizer stepped. A module that a pass calls twice
-    counts twice, and two passes before one call of this function are summed. Where gradients are
-    off, and in code that `torch.compile` has compiled, the last call of each system counts alone.
-    Called again without another pass, it returns the same again.
-
-    A loss has its graph as long as the output of its system has one. Afterwards its number stays.
+    last, a gradient went through it, or an optimizer stepped. Where gradients are off, and in code
+    that `torch.compile` has compiled, the last call of each system counts alone. Called again
+    without another pass, it returns the same again.
 
     Args:
-        model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`. It
-            is the module that is called: a deep copy has no losses before a pass of its own. Of
+        model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`. Of
             systems within a system whose output has a loss, that loss counts and theirs do not.
 
     Returns:
         A scalar; 0 if no system adds a loss, or none has been called. Losses that are already in
         the loss which a model has returned, as headwise's models and gated ones do where they are
-        given labels, are left out, with a warning: `out.auxiliary_loss` of headwise's models has
-        their sum.
+        given labels, are left out, with a warning.
 
     Example:
         >>> import headwise as hw
@@ -181,7 +176,7 @@ class NotedLosses:
         return self.calls
 
     def read_in_compiled(self) -> Tensor | None:
-        """Returns the loss of the last call, for compiled code that adds it up itself."""
+        """The loss of the last call, for compiled code that adds it up itself."""
         self.is_settled = True  # no hook could say whether a gradient comes to it
         return None if self.compiled_is_added else self.compiled
 

@@ -85,9 +85,8 @@ class AttentionCache:
         Args:
             name: of what the system remembers.
             last: how many steps.
-            like: a tensor `(batch, steps, ...)` with the shape of a step, its dtype and device.
-            skip_empty: do not count steps that are zero, such as those of padding: each row gives
-                its own last steps that are not, however far back they are.
+            like: `(batch, steps, ...)` with the shape of a step, its dtype and device.
+            skip_empty: each row gives its last steps that are not zero, as padding is.
 
         Returns:
             `(batch, last, ...)`.
@@ -102,10 +101,7 @@ class AttentionCache:
     def remember(self, name: str, steps: Tensor, new: int) -> None:
         """Keeps the last steps for `recall`, which has to come first in each call.
 
-        Args:
-            name: of what the system remembers.
-            steps: `(batch, steps, ...)`, at least as many as `recall` returns.
-            new: how many of them, the last ones, are of this call, one for each of its positions.
+        Of `steps`, `(batch, steps, ...)`, the last `new` are of this call, one for each position.
         """
         if self.record_past:
             added = steps[:, steps.size(1) - new :]  # [-new:] would be all where there are none
@@ -151,9 +147,6 @@ class AttentionCache:
 
         Args:
             tokens_to_remove: how many, as a negative number, as in transformers; or 0.
-
-        Raises:
-            ValueError: there are fewer positions, or a memory does not go back so far.
         """
         self.check_crop(tokens_to_remove)
         if tokens_to_remove and not self.static and self.keys is not None:

@@ -24,12 +24,7 @@ def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
 
 
 def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
-    """1 at real positions and 0 at padding, `(batch, time)`, for sums that leave padding out.
-
-    Args:
-        like: `(batch, time, ...)`, whose dtype and device the result has.
-        padding: boolean `(batch, time)`, `True` at padding.
-    """
+    """1 at real positions and 0 at padding, `(batch, time)`, in the dtype of `like`."""
     real = torch.ones(like.shape[:2], dtype=like.dtype, device=like.device)
     return real if padding is None else real.masked_fill(padding, 0.0)
 
@@ -95,22 +90,17 @@ def merge_masks(
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
     is_causal: bool,
-    *,
     heads: int,
     queries: int,
     keys: int,
+    *,
     offset: int | Tensor = 0,
     device: torch.device | None = None,
 ) -> Tensor | None:
     """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
 
-    Query `t` stands at position `offset + t` of the keys (`offset` counts what a decoding cache
-    already holds; a tensor if the cache is of a fixed size), so that under `is_causal` it attends
-    to keys 0 … offset + t.
-
-    Returns:
-        A boolean mask, `True` = not attended; or, if either mask given was a float mask, a float
-        mask to add.
+    It is boolean, `True` = not attended, or a float mask to add if either mask given was one. Query
+    `t` stands at position `offset + t` of the keys (`offset` counts what a decoding cache holds).
     """
     blocked: Tensor | None = None
     added: Tensor | None = None
@@ -148,14 +138,9 @@ def causal_mask(
 
 
 def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
-    """Returns the part of a padding mask of all keys that is of the queries, `(batch, queries)`.
+    """The part of a padding mask of all keys that is of the queries, the last of them.
 
-    Args:
-        padding: `(batch, keys)`, whose shape is not checked yet; the queries are the last of the
-            keys.
-        offset: how many positions a decoding cache already holds. If it is a tensor, the cache is
-            of a fixed size, and the queries stand from there on.
-        queries: how many there are.
+    If the offset is a tensor, the cache is of a fixed size, and the queries stand from there on.
     """
     if isinstance(offset, Tensor):
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
@@ -164,29 +149,19 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
 
 
 class Hidden(NamedTuple):
-    """What an attention mask hides, whatever else hides it too.
+    """What an attention mask hides, whatever else hides it too."""
 
-    Attributes:
-        cached: some position before the queries.
-        past: some position among the queries that is not later than the one that attends.
-        future: every later one; True too where there is none.
-        anything: any position.
-    """
-
-    cached: bool
-    past: bool
-    future: bool
+    cached: bool  # some position before the queries
+    past: bool  # some position among the queries that is not later than the one that attends
+    future: bool  # every later one; True too where there is none
     anything: bool
 
 
 def what_is_hidden(blocked: Tensor, padding: Tensor | None, offset: int) -> Hidden:
-    """Reads what a mask hides; the host waits for the device once.
+    """Reads what a boolean mask `(batch or none, queries, keys)` hides; the host waits once.
 
-    Args:
-        blocked: boolean `(queries, keys)` or `(batch, queries, keys)`, `True` = not attended.
-        padding: boolean `(batch, keys)`, `True` at padding, or None. What the mask hides there, and
-            from the queries there, does not count.
-        offset: how many keys come before those of the queries, which are the others.
+    What it hides at padding `(batch, keys)`, and from the queries there, does not count. `offset`
+    keys come before those of the queries.
 
     >>> what_is_hidden(causal_mask(3, 3), None, 0)
     Hidden(cached=False, past=False, future=True, anything=True)

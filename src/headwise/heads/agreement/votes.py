@@ -83,12 +83,7 @@ def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
 
 
 def heads_heard(share: Tensor, over: int = 0) -> Tensor:
-    """1 / Σ_h share², the mean over capsules, the last dimension.
-
-    Args:
-        share: of each head in each capsule.
-        over: the dimension of the heads.
-    """
+    """1 / Σ_h share², the mean over capsules (the last dimension); heads are in `over`."""
     return share.square().sum(over).reciprocal().mean(-1)
 
 

@@ -28,13 +28,7 @@ class View(NamedTuple):
 
 
 class ExpertGate(nn.Module):
-    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean))).
-
-    Args:
-        embed_dim, num_experts, hidden_dim: widths of the mean, the output, and between.
-        dropout: dropout after the hidden layer.
-        init, scaling, statistics: see `MixtureOfAttentiveExperts`.
-    """
+    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
     norm: Any  # an adapter may have taken its place
 
@@ -153,14 +147,7 @@ def _batch_statistics(view: View, root: Tensor | None) -> tuple[Tensor, Tensor, 
 
 
 def look(inputs: Inputs, causal: bool, num_heads: int, window: int | None) -> View:
-    """What the gates of one call look at.
-
-    Args:
-        inputs: what the call was given.
-        causal: no position may see later ones, whatever the mask says.
-        num_heads: how many heads an attention mask may be given for.
-        window: how many of the positions that a gate sees, the last ones, it looks at.
-    """
+    """What the gates of one call look at; where it is `causal`, no position may see later ones."""
     each, seen = _what_is_seen(inputs, causal, num_heads, window)
     x, padding = inputs.query, inputs.query_padding
     # Sums over many positions, and batch norm, want more digits than bf16 has.

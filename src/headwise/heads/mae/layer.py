@@ -36,28 +36,23 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     its own, of the mean of the positions up to t: the paper's mean over all of them would show a
     decoder its own future. So it has in self-attention whose `attn_mask` hides anything but
     padding: of the mean of what row t of the mask lets some head see. A float mask hides by numbers
-    of -1000 or less; greater ones, such as ALiBi's, are biases of what is seen. Such gates
-    normalise by batch norm's running statistics also in training, so that they see nothing else
-    either, and update these from the batch afterwards.
+    of -1000 or less. Such gates normalise by batch norm's running statistics also in training, and
+    update these from the batch afterwards.
 
     Running statistics are moved by passes in training that gradients go through, once each, also
-    under `torch.utils.checkpoint`; those under `no_grad`, such as those of `generate()`, move them
-    only if the norm has no momentum, as while `torch.optim.swa_utils.update_bn` measures them. A
-    norm in evaluation, `gate.norm.eval()`, keeps its statistics and computes by them. A gate whose
-    parameters are all frozen computes as in evaluation, and a frozen batch norm keeps its
-    statistics: adapters that learn around it (LoRA) fit the gate that they will meet.
+    under `torch.utils.checkpoint`; without gradients only where the norm has no momentum, as for
+    `torch.optim.swa_utils.update_bn`. A norm in evaluation, `gate.norm.eval()`, and one that is
+    frozen keep them. A gate whose parameters are all frozen computes as in evaluation.
 
-    `step` says how the layer computes while training (evaluation always mixes):
+    `step` says how the layer computes while training (evaluation always mixes); the rule
+    `BlockCoordinateDescent` switches it:
 
     - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
     - `"gate"`: mix all experts, for a G step, in which the gates learn;
     - `"expert"`: an F step. One expert is drawn from the gate for each training instance, which is
       a sequence, and used alone; the gate is fixed, its batch norm and dropout too. Causal gates
-      draw each from its own distribution, but by noise that the sequence shares: all positions have
-      the same expert, as far as their gates allow, and none sees later ones;
+      draw each from its own distribution, by noise that the sequence shares;
     - `"expert by position"`: the same, with noise of its own for each causal gate.
-
-    `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -66,16 +61,14 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim: width of the gate's hidden layer.
         gate_dropout: dropout after that layer.
-        gate_init: how the gate's two maps are drawn, of which the paper says nothing: `"zero"` has
-            the second at zero, so that all experts are equal at the start; `"default"` draws both
-            as `nn.Linear` does, `"xavier"` by Glorot's bound, with which an untrained gate is far
-            from even already (1.83 of 2.08 nats for 8 experts at a width of 128).
+        gate_init: how the gate's two maps are drawn: `"zero"` has the second at zero, so that all
+            experts are equal at the start; `"default"` draws both as `nn.Linear` does, `"xavier"`
+            by Glorot's bound, with which an untrained gate is far from even already.
         gate_scaling: `"root"` multiplies by √n what the mean of n positions deviates from that of
             batch norm. The mean of more positions varies less, so that late causal gates are else
             nearly equal.
         gate_statistics: what batch norm has in F steps: those that were `"kept"` in G steps, or
-            `"fresh"` ones. Those of the batch, or in causal gates the running ones, then move in F
-            steps too.
+            `"fresh"` ones, of the batch, which move in F steps too.
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
@@ -88,8 +81,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     Raises:
         ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; sizes that do
-            not fit together. In a call: `gate_window` and a mask by which some positions see later
-            ones; a cache and an `attn_mask` that hides what it holds, beside padding.
+            not fit together. In a call: `gate_window`, or a filled cache, and an `attn_mask`.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -103,7 +95,6 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     rule = BlockCoordinateDescent
     ablations = ABLATIONS
     words = WORDS
-    queries_interact = True
     left_out: Tensor
 
     def __init__(
@@ -154,11 +145,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 self.gate.reset_parameters()
 
     def start_neutral(self) -> None:
-        """The gate's output layer starts at zero, so that all experts are equal.
-
-        A gate without preference scales each head by 1. In training, G steps and joint steps start
-        with the output of the source too; an F step draws one expert, which leaves heads out.
-        """
+        """The gate's output layer starts at zero: each head is scaled by 1, but in F steps."""
         if self.gate is not None:
             self.gate.reset_parameters("zero")
 

@@ -87,16 +87,7 @@ class MechanismAttention(GroupedMaps, Attention):
 
 
 class MechanismExchange(GroupedMaps):
-    """Attention over the mechanisms of one position, every position by itself.
-
-    Args:
-        num_mechanisms: n_s.
-        mechanism_dim: d_mech, width of a mechanism.
-        num_heads: number of heads.
-        head_dim: width of a head.
-        dropout: probability with which an attention weight is dropped in training.
-        bias: whether its maps have one.
-    """
+    """Attention over the mechanisms of one position, every position by itself."""
 
     is_transposed = System.is_transposed
 
@@ -143,12 +134,7 @@ class MechanismExchange(GroupedMaps):
 
 
 class MechanismNorm(nn.Module):
-    """Layer norm of each mechanism by itself.
-
-    Args:
-        num_mechanisms: n_s.
-        mechanism_dim: d_mech, width of a mechanism.
-    """
+    """Layer norm of each mechanism by itself."""
 
     def __init__(self, num_mechanisms: int, mechanism_dim: int) -> None:
         super().__init__()

@@ -9,11 +9,8 @@ Branch by branch that is M feed-forwards. Two rearrangements make it cost what o
 
 The product Wᵢ W₁, here called folding, is made once for a batch, and is left out where there are so
 few tokens (in decoding step by step) that it costs more than it saves. Both hold for any activation
-in the place of the ReLU: they change nothing behind W₁ or before W₂.
-
-Where each branch has a residual stream, a norm stands between Wᵢ and W₁, which rules folding out.
-Branches with a share of the hidden units each need no such saving; with all units each they cost M
-products with W₁.
+in the place of the ReLU. Where each branch has a residual stream, a norm stands between Wᵢ and W₁,
+which rules folding out: shared units then cost M products with W₁.
 
 Weights are laid out as the module's parameters are: W as `(branches, head_dim, embed_dim)`, W₁ and
 W₂ as in `nn.Linear`.
@@ -40,7 +37,7 @@ def branched_feed_forward(
     dropout: float = 0.0,
     activation: Activation = "relu",
 ) -> Tensor:
-    """Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ) over the branches i.
+    """Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ) over the branches i, `(batch, time, embed_dim)`.
 
     Args:
         heads: o, what each branch read, `(batch, branches, time, head_dim)`.
@@ -48,13 +45,8 @@ def branched_feed_forward(
         kappa, alpha: `(branches,)`.
         up: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
         down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
-        split: branch i has the i-th part of the hidden units for itself, rather than a turn with
-            all of them.
-        dropout: probability with which a unit of the summed hidden layer is dropped.
-        activation: that of the feed-forward, by its name in `headwise.ops.activations`.
-
-    Returns:
-        `(batch, time, embed_dim)`.
+        split: branch i has the i-th part of the hidden units for itself.
+        dropout, activation: of the summed hidden layer.
     """
     batch, branches, time, head_dim = heads.shape
     assert up.bias is not None and down.bias is not None
@@ -93,14 +85,8 @@ def feed_forward_of_streams(
 ) -> Tensor:
     """factor · Σᵢ αᵢ FFNᵢ(zᵢ), or Σᵢ αᵢ FFN(zᵢ) where branches share all units.
 
-    Args:
-        z: what each branch feeds in, `(branches, rows, embed_dim)`.
-        factor: M where the units of all branches together are those of a layer.
-        alpha, up, down, split, dropout, activation: as in `branched_feed_forward`. Of b₂ each FFNᵢ
-            has the part that makes it b₂ in the sum.
-
-    Returns:
-        `(rows, embed_dim)`.
+    From z `(branches, rows, embed_dim)` to `(rows, embed_dim)`; the other arguments are as in
+    `branched_feed_forward`. Of b₂ each FFNᵢ has the part that makes it b₂ in the sum.
     """
     assert up.bias is not None
     if split:

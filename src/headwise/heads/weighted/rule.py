@@ -6,13 +6,12 @@ Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
 https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
 
 After each optimizer step κ and α are projected back onto the simplex, unless a layer has them as a
-softmax, which cannot leave it; then what follows holds for its logits. They have a learning rate of
-their own, (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not
-change in the last steps, while the rest goes on learning.
+softmax; then what follows holds for its logits. They have a learning rate of their own,
+(d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not change in the
+last steps, while the rest goes on learning.
 
 The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) there: κ and α warm up in a tenth of
 their steps, to √(10N) times their peak. With `warmup_share` they do so beside other schedules too.
-In short runs that is worse (docs/readings.md), so that the default is the paper's 400 steps.
 """
 
 from collections.abc import Mapping
