@@ -13,8 +13,7 @@ class AttentionCache:
 
     A self-attention's cache grows by each call's keys and values. A cross-attention's is
     `static`: its keys and values are computed by the first call and read by all later ones.
-    `memory` is the system's own (MAE's gates keep the running mean of their inputs there): by
-    `recall` and `remember` it is kept such that `crop` can go back to earlier positions.
+    `memory` is the system's own: `recall` and `remember` keep it such that `crop` can go back.
 
     A cache belongs to the module that fills it, until `reset`. A copy of a cache belongs to the
     next module of the same class that is called with it.

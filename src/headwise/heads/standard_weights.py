@@ -1,9 +1,8 @@
 """The weights of standard attention: those of `nn.MultiheadAttention` by our names, and copies.
 
-`nn.MultiheadAttention` packs the projections of queries, keys and values into `in_proj_weight`
-(3 · embed_dim × embed_dim) and `in_proj_bias`; with a `kdim` or `vdim` of their own the weights are
-`q_proj_weight`, `k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and
-so on. Both have `out_proj`.
+`nn.MultiheadAttention` packs the projections of queries, keys and values into `in_proj_weight` and
+`in_proj_bias`; with a `kdim` or `vdim` of their own the weights are `q_proj_weight`,
+`k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and so on.
 """
 
 from collections.abc import Mapping, MutableMapping

@@ -38,10 +38,8 @@ class GroupedMaps(nn.Module):
 class MechanismAttention(GroupedMaps, Attention):
     """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
 
-    Args:
-        embed_dim, num_heads, head_dim, kdim, dropout, bias: as in `MultiHeadAttention`, of all
-            mechanisms together; values are as wide as keys.
-        num_mechanisms: divides `embed_dim`, `num_heads` and `kdim`.
+    The arguments are those of `MultiHeadAttention`, of all mechanisms together; values are as wide
+    as keys. `num_mechanisms` divides `embed_dim`, `num_heads` and `kdim`.
     """
 
     def __init__(
