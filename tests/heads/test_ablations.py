@@ -61,22 +61,6 @@ def test_standard_attention_without_a_head_and_with_one_alone(name):
         torch.testing.assert_close(alone, by_heads([head]))
 
 
-class Doubled(hw.MultiHeadAttention):
-    """A system of a user's own, which combines the heads by itself."""
-
-    def combine(self, heads, inputs, choice):
-        return 2 * self.out_proj(heads.transpose(1, 2).flatten(2)), None
-
-
-def test_a_subclass_has_its_heads_removed_too():
-    layer, x = Doubled(DIM, HEADS).double().eval(), x_()
-    plain = hw.MultiHeadAttention(DIM, HEADS).double().eval()
-    plain.load_state_dict(layer.state_dict())
-    doubled = under(layer, "without-head", x, head=1).output
-    torch.testing.assert_close(doubled, 2 * under(plain, "without-head", x, head=1).output)
-    assert not torch.allclose(doubled, layer(x).output)
-
-
 # MAE
 
 
@@ -230,33 +214,6 @@ def test_random_shares_of_simple_routing(name):
     torch.testing.assert_close(out.output, over_positions(x, compute))
 
 
-@pytest.mark.parametrize("name", ["agreement-em", "agreement-em wide capsules"])
-def test_random_shares_of_em_routing(name):
-    layer, x = SYSTEMS[name].build(), x_()
-    out, p = under(layer, "random", x), parameters(layer)
-    shares, capsules = out.routing.weights[0, 0], layer.num_capsules
-
-    def compute(b, t):
-        votes = [
-            reference.slices(vote, capsules)
-            for vote in reference.agreement_votes(p, x, x, x, HEADS, b, t)
-        ]
-        made = []
-        for n in range(capsules):
-            mu = sum(s * vote[n] for s, vote in zip(shares, votes, strict=True))
-            squares = [s * (vote[n] - mu) ** 2 for s, vote in zip(shares, votes, strict=True)]
-            sigma = sum(squares).clamp(min=1e-6).sqrt()
-            mass = HEADS / capsules
-            chi = mass * sum(
-                torch.log(s) + (1 + torch.log(torch.tensor(2 * torch.pi))) / 2 for s in sigma
-            )
-            rate = layer.inverse_temperature * (1 - 0.95)
-            made.append(mu * torch.sigmoid(rate * (p["beta_a"] - p["beta_u"] * mass - chi)))
-        return torch.cat(made)
-
-    torch.testing.assert_close(out.output, over_positions(x, compute), rtol=1e-5, atol=1e-7)
-
-
 # Weighted
 
 
@@ -335,15 +292,6 @@ def test_ablated_mechanisms_are_those_of_the_equations(ablation, competition, no
     torch.testing.assert_close(out.output, expected)
     if competition:
         torch.testing.assert_close(out.routing.weights, c)
-
-
-def test_random_competition_is_the_same_at_every_position():
-    layer = hw.IndependentMechanismsLayer(12, 6, 24, 3).double().eval()
-    x = torch.randn(BATCH, TIME, 12, dtype=torch.float64)
-    drawn = under(layer, "random", x).routing.weights
-    assert torch.equal(drawn, drawn[:1, :1].expand_as(drawn))
-    assert drawn[0, 0].sum() == pytest.approx(1.0) and drawn[0, 0].min() > 0
-    assert not torch.equal(under(layer, "random", x, seed=1).routing.weights, drawn)
 
 
 # Of all

@@ -45,16 +45,6 @@ def test_a_cross_attention_keeps_its_keys_and_its_memory_goes_back(window):
 
 
 @pytest.mark.parametrize("name", REMEMBER)
-def test_all_positions_can_be_removed(name):
-    module, cache = SYSTEMS[name].build(), recording()
-    x, refused = torch.randn(2, BATCH, TIME, DIM, dtype=torch.float64)
-    in_chunks(module, refused, [TIME], cache)
-    cache.crop(-TIME)
-    again = in_chunks(module, x, [3, 4], cache)
-    torch.testing.assert_close(again, module(x, is_causal=True).output)
-
-
-@pytest.mark.parametrize("name", REMEMBER)
 def test_no_more_is_remembered_than_can_be_needed(name):
     module, cache = SYSTEMS[name].build(), AttentionCache()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)

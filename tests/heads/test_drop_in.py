@@ -156,15 +156,6 @@ def test_a_decoder_of_pytorch_shows_no_gate_its_future(name):
         torch.testing.assert_close(after[:, :3], before[:, :3], rtol=1e-5, atol=1e-5)
 
 
-def test_in_place_of_the_attention_itself():
-    """The five lines of a user who replaces nn.MultiheadAttention in a module of their own."""
-    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
-    x = torch.randn(BATCH, TIME, DIM)
-    output, weights = theirs(x, x, x)[0], hw.MixtureOfAttentionHeads(DIM, 6, 2, 3)(x, x, x)[1]
-    assert output.shape == hw.MixtureOfAttentiveExperts(DIM, HEADS)(x, x, x)[0].shape
-    assert weights is None
-
-
 TIME_FIRST = {**LAYER, "batch_first": False}
 REFUSED = r"{} of a {} is an nn\.MultiheadAttention with batch_first=False.*over the batch"
 

@@ -5,8 +5,6 @@ import random
 
 import pytest
 import torch
-from mae_steps import gate_step
-from systems import randomize
 from torch import nn
 
 import headwise as hw
@@ -72,13 +70,6 @@ def test_it_loads_within_a_model():
     assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
     x, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
     torch.testing.assert_close(ours(x, memory), theirs(x, memory), rtol=1e-5, atol=1e-5)
-
-
-def test_our_own_state_dict_loads_as_ever():
-    one, other = (randomize(MAE(8, 2, kdim=6)) for _ in range(2))
-    other.load_state_dict(one.state_dict())
-    for name, value in one.state_dict().items():
-        assert torch.equal(other.state_dict()[name], value)
 
 
 def test_what_a_subclass_adds_is_missing():
@@ -153,65 +144,6 @@ def test_it_is_equal_whatever_the_sizes_and_masks(dtype):
             causal = torch.ones(time, time, dtype=torch.bool).triu(1)
             expected = source(*given, attn_mask=causal, is_causal=True)[0]
             equal(made(*given, is_causal=True)[0], expected)
-
-
-@pytest.mark.parametrize("options", [{}, {"gate_window": 2}])
-def test_it_is_equal_while_decoding(options):
-    source = drawn(hw.MultiHeadAttention(8, 2)).double().eval()
-    made = MAE.from_attention(source, **options)
-    x, cache = torch.randn(3, 6, 8, dtype=torch.float64), hw.AttentionCache()
-    steps = [made(part, is_causal=True, cache=cache)[0] for part in x.split([3, 1, 2], dim=1)]
-    equal(torch.cat(steps, 1), source(x, is_causal=True)[0])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("step", ["joint", "gate"])
-def test_training_starts_equal_and_every_gate_learns(step, causal):
-    """The output layer alone has a gradient at first; once it has moved, the others do."""
-    source = drawn(hw.MultiHeadAttention(8, 4)).double()
-    made = MAE.from_attention(source)
-    assert made.training
-    made.step, made.follows_rule = step, True
-    x = torch.randn(5, 6, 8, dtype=torch.float64)
-    optimizer = torch.optim.SGD(made.gate.parameters(), lr=1.0)
-    out = made(x, is_causal=causal)
-    equal(out.output, source(x, is_causal=causal).output)
-    for learning in ("output", "hidden"):
-        optimizer.zero_grad()
-        made(x, is_causal=causal).output.square().mean().backward()
-        gradient = getattr(made.gate, learning).weight.grad
-        assert (gradient.abs().amax(1) > 0).all()
-        optimizer.step()
-    assert not torch.allclose(made(x).output, source(x).output, atol=1e-6)
-
-
-def test_gradients_equal_finite_differences_at_the_start():
-    made = MAE.from_attention(drawn(hw.MultiHeadAttention(6, 3)).double(), gate_hidden_dim=3).eval()
-    parameters = dict(made.named_parameters())
-
-    def compute(x, *values):
-        given = dict(zip(parameters, values, strict=True))
-        return torch.func.functional_call(made, given, (x,)).output
-
-    x = torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(compute, [x, *parameters.values()], fast_mode=True)
-
-
-def test_g_steps_learn_from_there():
-    made = MAE.from_attention(drawn(hw.MultiHeadAttention(8, 4)))
-    made.follows_rule = True
-    x, target = torch.randn(8, 5, 8), torch.randn(8, 5, 8)
-    losses = []
-    for _ in range(20):
-        made.zero_grad()
-        with gate_step(made):
-            loss = (made(x).output - target).square().mean()
-            loss.backward()
-        losses.append(loss.item())
-        with torch.no_grad():
-            for parameter in made.gate.parameters():
-                parameter -= 0.5 * parameter.grad
-    assert losses[-1] < losses[0] - 1e-3
 
 
 @pytest.mark.parametrize("kind", [theirs_batch_first, hw.MultiHeadAttention])
@@ -343,8 +275,3 @@ def test_over_heads_of_another_module(system, options):
         expected, routing = whole.combine(heads, inputs, None)
         torch.testing.assert_close(out.output @ whole.out_proj.weight.T, expected)
         torch.testing.assert_close(out.routing.weights, routing.weights)
-
-
-def test_over_heads_of_a_system_that_changes_more_than_their_scale():
-    with pytest.raises(ValueError, match=r"Sharper cannot start"):
-        Sharper.over_heads(8, 2, 4)

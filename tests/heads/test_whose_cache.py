@@ -1,7 +1,6 @@
 """A cache is that of one module, and a static one that of one source; another is an error."""
 
 import copy
-import gc
 import io
 
 import pytest
@@ -53,15 +52,6 @@ def test_one_cache_for_two_layers_is_an_error(name, kind):
     decode(second, x, cache)
 
 
-def test_an_empty_cache_is_anybody_s(kind):
-    first, second, cache = SYSTEMS["mae-7"].build(), SYSTEMS["standard"].build(), kind()
-    x = drawn(BATCH, TIME, DIM)
-    with pytest.raises(ValueError, match="key_padding_mask has shape"):
-        first(x, key_padding_mask=torch.zeros(1, 1).bool(), cache=cache)
-    cache.reset()
-    torch.testing.assert_close(decode(second, x, cache), decode(second, x, None))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_go_on_from_where_they_are(name, kind):
     """Of module and cache at once, of the cache alone, and through a file."""
@@ -82,25 +72,6 @@ def test_copies_go_on_from_where_they_are(name, kind):
         torch.testing.assert_close(decode(of, x[:, 3:], kept), expected)
     with pytest.raises(ValueError, match=f"another module, a {type(module).__name__}, "):
         decode(copy.deepcopy(module), x[:, :1], kept)
-
-
-def test_the_copy_of_a_cache_is_not_for_another_system(kind):
-    module, cache, x = SYSTEMS["mae-7"].build(), kind(), drawn(BATCH, TIME, DIM)
-    decode(module, x[:, :2], cache)
-    with pytest.raises(ValueError, match=r"a MixtureOfAttentiveExperts, .* this MultiHeadAttent"):
-        decode(SYSTEMS["standard"].build(), x[:, 2:3], copy.deepcopy(cache))
-
-
-def test_a_cache_keeps_no_module_alive():
-    module, cache, x = SYSTEMS["standard"].build(), AttentionCache(), drawn(BATCH, TIME, DIM)
-    decode(module, x[:, :2], cache)
-    loaded = SYSTEMS["standard"].build()
-    loaded.load_state_dict(module.state_dict())
-    expected, owner = decode(module, x, None)[:, 2:], cache.owner
-    del module
-    gc.collect()
-    assert owner() is None
-    torch.testing.assert_close(decode(loaded, x[:, 2:], cache), expected)
 
 
 def test_a_second_source_is_an_error(kind):

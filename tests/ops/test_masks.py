@@ -77,20 +77,6 @@ def test_merging_by_loops(key_float, attn_float, dims, is_causal):
                         assert merged[b, h, t, s] == pytest.approx(-INF if never else total)
 
 
-def test_the_last_query_of_all_needs_no_causal_mask():
-    assert merge_masks(None, None, True, heads=1, queries=1, keys=4, offset=3) is None
-    assert merge_masks(None, None, True, heads=1, queries=1, keys=4, offset=2) is not None
-
-
-def test_the_masks_given_are_left_as_they_are():
-    key_mask = torch.zeros(2, 4)
-    attn_mask = torch.rand(3, 4) < 0.5
-    before = key_mask.clone(), attn_mask.clone()
-    merge_masks(key_mask, attn_mask, True, heads=2, queries=3, keys=4)
-    assert torch.equal(key_mask, before[0])
-    assert torch.equal(attn_mask, before[1])
-
-
 def test_checks_accept_what_is_documented():
     check_padding_mask("mask", None, 2, 3)
     check_padding_mask("mask", torch.zeros(2, 3), 2, 3)

@@ -134,31 +134,6 @@ def test_sequence_mean_leaves_padding_out():
     assert not mean[2].any()
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("window", [None, 1, 3, 7, 20])
-def test_running_mean_equals_its_loops(window, padded):
-    x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
-    padding = torch.rand(2, 7) < 0.4 if padded else None
-    fast, naive = running_mean(x, padding, window).mean, naive_running_mean(x, padding, window)
-    torch.testing.assert_close(fast, naive)
-    torch.testing.assert_close(
-        torch.autograd.grad(fast.square().sum(), x), torch.autograd.grad(naive.square().sum(), x)
-    )
-
-
-@pytest.mark.parametrize("chunks", [[1] * 7, [4, 3], [2, 1, 4]], ids=str)
-@pytest.mark.parametrize("window", [None, 1, 3, 20])
-def test_running_mean_remembers_between_calls(window, chunks):
-    x, padding = torch.randn(2, 7, 3, dtype=torch.float64), torch.rand(2, 7) < 0.3
-    cache = AttentionCache()
-    parts = zip(x.split(chunks, 1), padding.split(chunks, 1), strict=True)
-    means = [running_mean(part, pad, window, cache).mean for part, pad in parts]
-    torch.testing.assert_close(torch.cat(means, 1), naive_running_mean(x, padding, window))
-    assert all(state.size(0) == 2 for state in cache.memory.values())  # a beam search reorders rows
-    if window is not None:
-        assert cache.memory["recent"].size(1) == window  # no more than it will need
-
-
 def test_a_window_beyond_the_sequence_takes_no_memory():
     x = torch.randn(2, 5, 3)
     widest = running_mean(x, None, 10**15).mean

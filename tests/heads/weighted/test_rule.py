@@ -1,18 +1,9 @@
-"""κ and α while training: on the simplex, by their own schedule, frozen at the end, recorded.
+"""κ and α while training: on the simplex, by their own schedule, frozen at the end, recorded."""
 
-Run by `torchrun`, this file trains once and writes what it saw to the file named on the command
-line, for the comparison with a single process.
-"""
-
-import json
-import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-import torchrun
 import toy
 from pydantic import ValidationError
 from torch import nn
@@ -76,13 +67,6 @@ def branch_parameters(network):
 
 def branch_weights(network):
     return rule(network).record()
-
-
-def test_finding_them():
-    network = model()
-    assert list(rule(network).systems) == PATHS
-    assert [p.shape for p in branch_parameters(network)] == [(4,)] * 4
-    assert not TrainingRules(toy.model(), {}).rules
 
 
 def test_projecting_moves_each_to_the_nearest_point():
@@ -149,14 +133,6 @@ def test_more_frozen_steps_than_there_are():
     assert toy.settings(weighted={"freeze_last": 12}).weighted.freeze_last == 12
 
 
-def test_a_run_of_epochs_finds_it_at_its_start(tmp_path):
-    how = settings(max_steps=None, epochs=1, weighted={"freeze_last": 6})
-    with pytest.raises(
-        ValueError, match=r"weighted.freeze_last is 6, but the training has 5 steps"
-    ):
-        toy.train(tmp_path, model(), how)
-
-
 def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
     network = model()
     data = (toy.Reversals(40), toy.Reversals(8, seed=1))
@@ -180,12 +156,6 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
         scheduler.step()
     expected = [0.3 * min((2 / s) ** 0.5, s / 2) if s <= 9 else 0.0 for s in range(1, 13)]
     assert rates == pytest.approx(expected)
-
-
-def test_a_model_without_them_has_no_such_group_and_no_such_records(tmp_path):
-    trainer = toy.watch(tmp_path, toy.model(), settings())
-    assert len(trainer.optimizer.param_groups) == 2
-    assert not courses(trainer.state.log_history)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -257,27 +227,6 @@ def test_their_course_is_recorded(tmp_path):
     assert found[STEPS] == found[STEPS - 3] != found[STEPS - 4]
 
 
-def test_records_of_losses_are_as_they_were(tmp_path):
-    """A record of one kind suppresses none of the other."""
-    history = toy.train(tmp_path, model(), settings(log_every=2)).history
-    assert [r["step"] for r in history if "loss" in r] == [2, 4, 6, 8, 10, 12]
-    assert [r["step"] for r in history if "eval_loss" in r] == [4, 8, 12]
-    assert list(courses(history)) == [0, 2, 4, 6, 8, 10, 12]
-    assert not any("recorded" in r and ("loss" in r or "eval_loss" in r) for r in history)
-    seconds = [record["seconds"] for record in history]
-    assert seconds == sorted(seconds)
-
-
-def test_long_runs_are_recorded_two_hundred_times(tmp_path):
-    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
-    trainer = Trainer(model(), *data, toy.join, settings(), tmp_path, console=toy.quiet())
-    trainer.state.max_steps = 1001
-    for step in range(1002):
-        trainer.state.global_step = step
-        trainer.log_records()
-    assert list(courses(trainer.state.log_history)) == [*range(0, 1001, 5), 1001]
-
-
 class Stops:
     """A collate function that sends Ctrl-C during its n-th call."""
 
@@ -307,45 +256,3 @@ def test_a_run_that_was_stopped_takes_the_same_course(tmp_path, accumulation):
     assert courses(run.history) == courses(reference.history)
     state, expected = run.model.state_dict(), reference.model.state_dict()
     assert [name for name in state if not torch.equal(state[name], expected[name])] == []
-
-
-def course(folder, accumulation):
-    """Losses and weights of a run in float64."""
-    sizes = {"max_steps": 4, "evaluate_every": 2, "gradient_accumulation": accumulation}
-    how = settings(weighted={"freeze_last": 1}, **sizes)
-    run = toy.train(folder, model(dropout=0.0).double(), how)
-    return {
-        "loss": [record["loss"] for record in run.history if "loss" in record],
-        "branches": [points(record).tolist() for record in courses(run.history).values()],
-        "weights": [float(t.double().norm()) for _, t in sorted(run.model.state_dict().items())],
-    }
-
-
-@pytest.mark.slow
-def test_two_processes_take_the_course_of_one(tmp_path, monkeypatch):
-    found = tmp_path / "two" / "courses.json"
-    found.parent.mkdir()
-    # This file, which is the script too, imports these.
-    folders = {Path(module.__file__).parent for module in (toy, torchrun)}
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
-    torchrun.on_two_processes(__file__, found)
-    of_two = json.loads(found.read_text(encoding="utf-8"))
-    for accumulation in (1, 2):
-        expected = course(tmp_path / str(accumulation), accumulation)
-        got = of_two[str(accumulation)]
-        for what, tolerance in (("loss", 1e-6), ("branches", 1e-7), ("weights", 1e-8)):
-            close = torch.allclose(
-                torch.tensor(got[what], dtype=torch.float64),
-                torch.tensor(expected[what], dtype=torch.float64),
-                rtol=tolerance,
-                atol=tolerance,
-            )
-            assert close, (accumulation, what)
-
-
-if __name__ == "__main__":
-    out = Path(sys.argv[1])
-    both = {n: course(out.parent / str(n), n) for n in (1, 2)}
-    torch.distributed.barrier()
-    if torch.distributed.get_rank() == 0:
-        out.write_text(json.dumps(both), encoding="utf-8")
