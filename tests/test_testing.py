@@ -288,12 +288,3 @@ def test_a_check_that_does_not_fit_can_be_left_out():
     check_system(Unread, leave_out=["ablations"])
     with pytest.raises(ValueError, match="leave_out has ablation, expected some of sizes, "):
         check_system(Unread, leave_out=["ablation"])
-
-
-def test_what_is_no_attention_output_is_named():
-    class Bare(hw.MultiHeadAttention):
-        def forward(self, *args, **kwargs):
-            return super().forward(*args, **kwargs).output
-
-    with pytest.raises(AssertionError, match="forward returns Tensor; expected AttentionOutput"):
-        check_system(Bare)

@@ -121,16 +121,6 @@ def test_a_compiled_step_may_add_the_losses_itself():
             torch.testing.assert_close(gradients(model), expected)
 
 
-def test_losses_of_a_compiled_model_with_checkpoints(monkeypatch):
-    model = encoder().train()
-    config = "torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint"
-    call = checkpointed(model, use_reentrant=False)
-    check(model, torch.compile(call, backend="aot_eager"), inputs())
-    torch.compiler.reset()
-    monkeypatch.setattr(config, True)
-    check(model, torch.compile(call, fullgraph=True, backend="aot_eager"), inputs())
-
-
 # What counts as the last pass
 
 

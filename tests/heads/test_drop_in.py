@@ -173,19 +173,3 @@ def test_a_place_whose_input_is_time_first_is_refused(name):
         target.set_submodule("layers.0.multihead_attn", attention(name))
     with pytest.raises(ValueError, match=REFUSED.format("inner", "ModuleDict")):
         nn.ModuleDict({"inner": nn.MultiheadAttention(DIM, HEADS)})["inner"] = attention(name)
-
-
-def test_time_first_mended_as_the_error_says():
-    x = torch.randn(BATCH, TIME, DIM)
-    theirs = nn.TransformerEncoderLayer(**TIME_FIRST, dropout=0.0).eval()
-    ours = nn.TransformerEncoderLayer(**LAYER, dropout=0.0).eval()
-    ours.load_state_dict(theirs.state_dict())
-    expected = theirs(x.transpose(0, 1)).transpose(0, 1)
-    ours.self_attn = hw.MixtureOfAttentiveExperts.from_attention(ours.self_attn)
-    torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-5)
-    # Called batch first all the same, by the module's own choice.
-    made = hw.MultiHeadAttention(DIM, HEADS)
-    copy_weights(theirs.self_attn, made)
-    del theirs.self_attn
-    theirs.self_attn = made
-    torch.testing.assert_close(theirs(x), expected, rtol=1e-5, atol=1e-5)

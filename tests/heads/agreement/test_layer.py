@@ -91,21 +91,3 @@ def test_starts_with_outputs_as_large_as_those_of_standard_attention(embed_dim, 
     routed.load_state_dict(projections, strict=False)
     ratio = (routed(x).output.std() / standard(x).output.std()).item()
     assert 0.5 < ratio < 2
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"routing": "magic"}, "routing is 'magic', expected 'em' or 'simple'"),
-        ({"num_capsules": 5}, "num_capsules is 5, expected a divisor of embed_dim = 12"),
-        ({"num_capsules": 0}, "num_capsules is 0, expected a divisor of embed_dim = 12"),
-        ({"iterations": 0}, "iterations is 0, expected a positive number"),
-        ({"activation": "softmax"}, "expected 'sigmoid' or 'standardised' or 'none'"),
-        ({"normalize": "all"}, "normalize is 'all', expected 'capsules' or 'heads'"),
-        ({"inverse_temperature": -1.0}, "inverse_temperature is -1.0, expected a positive number"),
-    ],
-)
-def test_errors(options, message):
-    with pytest.raises(ValueError) as error:
-        AgreementAttention(12, 4, **options)
-    assert message in str(error.value)

@@ -295,25 +295,3 @@ def test_what_is_compiled(wish, large, compiler, expected, monkeypatch):
     if wish is not None:
         monkeypatch.setenv("HEADWISE_COMPILE", wish)
     assert compiling.is_worth_compiling(torch.zeros(10 if large else 9)) == expected
-
-
-def test_algorithms_of_equal_settings_are_compiled_apart():
-    simple, em = Simple(4, 3, True, "none"), EM(4, 3, 1.0, "none")
-    assert simple == em  # as tuples
-    assert routing._compiled_methods(simple) is not routing._compiled_methods(em)
-    assert routing._compiled_methods(em) is routing._compiled_methods(EM(4, 3, 1.0, "none"))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("capsules", [12, 4])
-@each_method
-def test_cuda(method, capsules):
-    votes, scalars = torch.randn(70, 4, 12), betas(method, torch.float32)
-    results = []
-    for device in ("cpu", "cuda"):
-        inputs = [x.detach().to(device).requires_grad_() for x in (votes, *scalars)]
-        routed = route(method, *inputs, num_capsules=capsules)
-        grads = torch.autograd.grad(routed.output.square().sum(), inputs)
-        results.append([x.cpu() for x in (*routed, *grads)])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

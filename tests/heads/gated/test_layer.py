@@ -72,18 +72,6 @@ def test_from_a_standard_attention_the_output_stays_to_the_last_bit(source, gate
     assert gated.gate_proj.weight.grad.abs().amin(1).min() > 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gate": "both"}, "gate is 'both', expected 'headwise' or 'elementwise'"),
-        ({"gate_start": "zero"}, "gate_start is 'zero', expected 'random' or 'neutral'"),
-    ],
-)
-def test_what_there_is_not(options, message):
-    with pytest.raises(ValueError, match=message):
-        hw.GatedAttention(DIM, HEADS, **options)
-
-
 def ablated(layer, x, name, **options):
     layer.ablation = ablation_of(layer, name, options)
     out = layer(x, is_causal=True)

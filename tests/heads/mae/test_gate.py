@@ -226,11 +226,3 @@ def test_f_steps_move_the_statistics_if_these_are_to_be_fresh(masks, reentrant):
             torch.testing.assert_close(layer.gate.norm.running_mean, moved)
         assert (layer is fresh) != torch.equal(layer.gate.norm.running_mean, before)
         assert all(p.grad is None or not p.grad.any() for p in layer.gate.parameters())
-
-
-def test_fresh_statistics_of_an_f_step_are_those_of_a_g_step():
-    layer = SYSTEMS["mae-7"].build(train=True, gate_statistics="fresh")
-    (x,) = sequences()
-    mixed = layer(x).routing.weights
-    with computing([layer], "expert"):
-        torch.testing.assert_close(layer(x).routing.weights, mixed.detach())

@@ -218,26 +218,6 @@ def test_mechanisms_are_independent_but_for_competition_and_exchange(
         assert depends(exchange_heads=0).all()
 
 
-def test_a_mechanism_alone_is_a_layer_of_its_own():
-    """Without competition and exchange: each computes what a layer of its parameters would."""
-    layer = build(competition=False, exchange_heads=0, cross_attention=True)
-    x, memory = inputs(layer)
-    whole = layer(x, memory, is_causal=True).output
-    for j, half in enumerate(whole.chunk(2, -1)):
-        single = IndependentMechanismsLayer(
-            DIM // 2,
-            HEADS // 2,
-            FFN // 2,
-            1,
-            competition=False,
-            exchange_heads=0,
-            cross_attention=True,
-        ).double()
-        single.load_state_dict({n: p[j : j + 1] for n, p in layer.state_dict().items()})
-        alone = single(x.chunk(2, -1)[j], memory.chunk(2, -1)[j], is_causal=True).output
-        torch.testing.assert_close(half, alone)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @each_form
 def test_gradients_equal_finite_differences(form, causal):
@@ -310,30 +290,6 @@ def test_dropout_reaches_every_attention():
         assert not torch.equal(layer(*given).output, layer(*given).output)
         getattr(layer, dropped).dropout = 0.0
         assert torch.equal(layer(*given).output, layer(*given).output)
-
-
-@pytest.mark.parametrize(("width", "expected"), [(1024, 32), (4096, 32), (512, 16), (64, 4)])
-def test_the_exchange_has_the_share_of_the_papers_bert(width, expected):
-    """2 heads of 32 where a mechanism has 512."""
-    layer = IndependentMechanismsLayer(width, 16, 64, 2)
-    assert layer.exchange.q_weight.size(-1) == 2 * expected
-
-
-@pytest.mark.parametrize(
-    "sizes, options, message",
-    [
-        ((12, 4, 8, 0), {}, "num_mechanisms is 0, expected a positive number"),
-        ((12, 4, 8, 3), {}, "num_heads is 4, expected a positive multiple of num_mechanisms = 3"),
-        ((12, 8, 8, 2), {}, "embed_dim is 12, which num_heads = 8 does not divide"),
-        ((12, 4, 8, 2), {"kdim": 6}, "kdim is 6, .* cross_attention=True"),
-        ((12, 4, 8, 2), {"exchange_heads": -1}, "exchange_heads is -1"),
-        ((12, 4, 8, 2), {"norm": "middle"}, "norm is 'middle', expected 'post' or 'pre'"),
-        ((12, 4, 8, 2), {"ffn_dropout": 1.5}, "ffn_dropout is 1.5"),
-    ],
-)
-def test_sizes_that_do_not_fit(sizes, options, message):
-    with pytest.raises(ValueError, match=message):
-        IndependentMechanismsLayer(*sizes, **options)
 
 
 @pytest.mark.parametrize(

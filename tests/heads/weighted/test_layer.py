@@ -70,25 +70,6 @@ def test_it_starts_even_or_at_random_points_of_the_simplex():
 # Construction
 
 
-@pytest.mark.parametrize(
-    "args, options, parts",
-    [
-        ((8, 0, 4), {}, ["num_branches is 0", "positive"]),
-        ((8, 2, 0), {}, ["ffn_dim is 0", "positive"]),
-        ((10, 4, 4), {}, ["embed_dim is 10", "num_branches = 4", "head_dim"]),
-        ((8, 2, 4), {"head_dim": 0}, ["head_dim is 0", "positive"]),
-        ((8, 2, 4), {"ffn": "own"}, ["ffn is 'own'", "'shared'", "'split'"]),
-        ((8, 2, 5), {"ffn": "split"}, ["ffn_dim is 5", "num_branches = 2", "'shared'"]),
-        ((8, 2, 4), {"dropout": 1.0}, ["dropout is 1.0", "[0, 1)"]),
-        ((8, 2, 4), {"ffn_dropout": -0.1}, ["ffn_dropout is -0.1", "[0, 1)"]),
-    ],
-)
-def test_wrong_sizes(args, options, parts):
-    with pytest.raises(ValueError) as error:
-        BranchedAttention(*args, **options)
-    assert all(part in str(error.value) for part in parts), error.value
-
-
 # Residual streams inside
 
 

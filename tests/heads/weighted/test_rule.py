@@ -5,7 +5,6 @@ import signal
 import pytest
 import torch
 import toy
-from pydantic import ValidationError
 from torch import nn
 
 from headwise.heads.rule import Moment
@@ -123,16 +122,6 @@ def test_settings_override_the_paper():
     assert learning_rate_factor(99, 400, 100, 0) > 0
 
 
-def test_more_frozen_steps_than_there_are():
-    with pytest.raises(
-        ValidationError, match=r"weighted.freeze_last is 13, but the training has 12"
-    ):
-        toy.settings(weighted={"freeze_last": 13})
-    with pytest.raises(ValueError, match=r"freeze_last is 13, but the training has 12 steps"):
-        frozen_steps(BranchSettings(freeze_last=13), 12)
-    assert toy.settings(weighted={"freeze_last": 12}).weighted.freeze_last == 12
-
-
 def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
     network = model()
     data = (toy.Reversals(40), toy.Reversals(8, seed=1))
@@ -188,29 +177,6 @@ def test_every_step_ends_on_the_simplex_by_adam_and_projection(tmp_path, accumul
 
 def _signs(count):
     return [[float((n >> i & 1) * 2 - 1) for i in range(count)] for n in range(2**count)]
-
-
-def test_frozen_means_untouched_also_by_gradients_that_are_infinite(tmp_path):
-    """With a learning rate of zero alone, 0 · ∞ would make NaN of them."""
-    network = model()
-    for layer in rule(network).layers:
-        layer.kappa.register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
-    before = branch_weights(network)
-    how = settings(weighted={"freeze_last": STEPS}, clip_norm=1.0)
-    trainer = toy.watch(tmp_path, network, how)
-    assert branch_weights(network) == before
-    norms = [r["grad_norm"] for r in trainer.state.log_history if "loss" in r]
-    assert len(norms) == STEPS and max(norms) < 1e6
-
-
-def test_what_the_user_froze_stays(tmp_path):
-    network = model()
-    layers = rule(network).layers
-    layers[0].kappa.requires_grad_(False)
-    before = layers[0].kappa.clone(), layers[0].alpha.detach().clone()
-    toy.watch(tmp_path, network, settings())
-    assert torch.equal(layers[0].kappa, before[0])
-    assert not torch.equal(layers[0].alpha, before[1])
 
 
 def test_their_course_is_recorded(tmp_path):

@@ -6,7 +6,6 @@ import toy
 from systems import DIM, SYSTEMS
 
 from headwise.heads.rule import Moment
-from headwise.heads.weighted import BranchedAttention
 from headwise.training.rules import TrainingRules
 
 STEPS = 12
@@ -104,19 +103,3 @@ def test_a_gated_branch_may_come_back():
 
 
 # Construction
-
-
-@pytest.mark.parametrize(
-    "options, parts",
-    [
-        ({"weights": "sparsemax"}, ["weights is 'sparsemax'", "simplex, softmax, random"]),
-        ({"top_k": 0}, ["top_k is 0", "1 to num_branches = 2"]),
-        ({"top_k": 3}, ["top_k is 3", "1 to num_branches = 2"]),
-        ({"top_k": 1, "weights": "random"}, ["top_k is 1", "weights='random'", "leave top_k out"]),
-        ({"output_gain": 0.0}, ["output_gain is 0.0", "positive"]),
-    ],
-)
-def test_wrong_options(options, parts):
-    with pytest.raises(ValueError) as error:
-        BranchedAttention(8, 2, 4, **options)
-    assert all(part in str(error.value) for part in parts), error.value
