@@ -1,5 +1,7 @@
 """Sizes that no machine holds are refused before memory is taken for them."""
 
+from math import inf
+
 import pytest
 import torch
 
@@ -16,6 +18,14 @@ MILLION, TRILLION = 10**6, 10**12
         (hw.MultiHeadAttention, (8, 2), {"vdim": 0}, "vdim is 0, expected a positive number"),
         (hw.MixtureOfAttentiveExperts, (512, 32), {"dropped_heads": 12}, "225,792,840 experts"),
         (hw.MixtureOfAttentionHeads, (8, 4, 2, 4), {"output_gain": 0}, "output_gain is 0, expect"),
+        (hw.AgreementAttention, (8, 2), {"inverse_temperature": inf}, "temperature is inf"),
+        (hw.AgreementAttention, (8, 2), {"iterations": 10**9}, "iterations is 1000000000"),
+        (
+            hw.BranchedAttention,
+            (8, 2, 8),
+            {"output_gain": 1e300},
+            "output_gain is 1e+300, expected",
+        ),
     ],
 )
 def test_a_module_that_no_machine_holds(system, arguments, options, said):
@@ -32,7 +42,7 @@ def test_a_module_that_no_machine_holds(system, arguments, options, said):
         (
             hw.CausalLMConfig,
             {"attention": {"system": "moa", "num_experts": TRILLION}},
-            "parameters",
+            "num_experts is 1000000000000, expected",
         ),
         (hw.CausalLMConfig, {"vocab_size": TRILLION}, "vocab_size = 1,000,000,000,000"),
         (hw.CausalLMConfig, {"layers": 100_000}, "the number of layers of decoder is 100,000"),

@@ -9,22 +9,23 @@ from collections.abc import Sequence
 from headwise.messages import shown_number
 
 MOST_PARAMETERS = 10**12  # of a module or a model; four terabytes in float32
+MOST_SIZE = 10**6  # of one dimension, or of a factor
 MOST_LAYERS = 10_000  # of a stack
 MOST_HEADS = 4096  # of an attention
 MOST_EXPERTS = 100_000  # of a gate or a router
 
 
 def check_positive(**sizes: float) -> None:
-    """Raises `ValueError` for a number that is not above 0.
+    """Raises `ValueError` for a number that is not above 0, or above a million.
 
     >>> check_positive(embed_dim=16, num_heads=0)
     Traceback (most recent call last):
     ...
-    ValueError: num_heads is 0, expected a positive number
+    ValueError: num_heads is 0, expected a positive number, at most 1,000,000
     """
     for name, size in sizes.items():
-        if not size > 0:
-            raise ValueError(f"{name} is {size}, expected a positive number")
+        if not 0 < size <= MOST_SIZE:
+            raise ValueError(f"{name} is {size}, expected a positive number, at most {MOST_SIZE:,}")
 
 
 def check_parameters(parameters: int, **sizes: int) -> None:

@@ -31,6 +31,8 @@ def check_options(
         )
     check_among("balance", balance, ("batch", "sequence"))
     check_among("auxiliary", auxiliary, ("per token", "per batch"))
+    if noise_floor:
+        check_positive(noise_floor=noise_floor)
     if noise_floor and not noisy:
         raise ValueError(
             f"noise_floor is {noise_floor}, but there is no noise: set noisy=True, or leave it out"
