@@ -31,12 +31,10 @@ def check_positive(**sizes: float) -> None:
 def check_parameters(parameters: int, **sizes: int) -> None:
     """Raises `ValueError` if sizes give more than a trillion parameters.
 
-    >>> check_parameters(512 * 512, embed_dim=512)
-    >>> check_parameters(10**14, embed_dim=10**7)
+    >>> check_parameters(10**14, embed_dim=10**7)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: embed_dim = 10,000,000 makes at least 100,000,000,000,000 parameters, expected at \
-    most 1,000,000,000,000: choose smaller sizes
+    ValueError: embed_dim = 10,000,000 makes at least 100,000,000,000,000 parameters, expected ...
     """
     if parameters > MOST_PARAMETERS:
         named = ", ".join(f"{name} = {shown_number(size)}" for name, size in sizes.items())
