@@ -246,13 +246,6 @@ MISTAKES = [
         with_ablations(without_head, in_training=True),
         "without_head changes training",
     ),
-    (
-        "ablations",
-        ENCODER,
-        with_ablations(scaled),
-        "scaled has the option factor, which has no default and is no int; give it a value: "
-        "check_system(..., ablation_options={'scaled': {'factor': ...}})",
-    ),
     ("ablations", ENCODER, with_ablations(drawn), "drawn gives another output at each call"),
     (
         "ablations",
@@ -280,8 +273,6 @@ def test_options_of_ablations_may_be_given():
     check_system(with_ablations(scaled), ablation_options={"scaled": {"factor": 0.5}})
     with pytest.raises(AssertionError, match="head is 7, expected 0 or 1; give options that fit"):
         check_system(with_ablations(without_head), ablation_options={"without_head": {"head": 7}})
-    with pytest.raises(AssertionError, match="given for scale; the ablations are scaled"):
-        check_system(with_ablations(scaled), ablation_options={"scale": {"factor": 0.5}})
 
 
 def test_a_check_that_does_not_fit_can_be_left_out():

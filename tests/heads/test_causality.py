@@ -15,11 +15,9 @@ CAUSAL_MASKS = {
     "is_causal": {"is_causal": True},
     "boolean": {"attn_mask": CAUSAL},
     "float": {"attn_mask": as_float(CAUSAL)},
-    "float of -1e9": {"attn_mask": CAUSAL * -1e9},
     "float of -1e4": {"attn_mask": CAUSAL * -1e4},
     "float of the least number": {"attn_mask": CAUSAL * torch.finfo(torch.float32).min},
     "4-D": {"attn_mask": CAUSAL.expand(BATCH, 1, TIME, TIME)},
-    "narrower": {"attn_mask": CAUSAL | ~causal_mask(TIME, TIME, offset=-3)},
 }
 ROW = torch.arange(TIME)
 PREFIX = CAUSAL & (ROW >= 3)  # the first three see one another

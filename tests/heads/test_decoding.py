@@ -5,8 +5,10 @@ import torch
 from systems import DIM, GATED, SYSTEMS, padding
 
 from headwise import AttentionCache
+from headwise.heads.fixed_cache import FixedAttentionCache
 
 BATCH, TIME, KEYS = 3, 7, 4
+CACHES = {"growing": AttentionCache, "fixed": lambda: FixedAttentionCache(TIME + 4)}
 CHUNKS = ([1] * 7, [3, 1, 1, 2], [7], [2, 5])
 
 
@@ -26,12 +28,13 @@ def in_chunks(module, x, chunks, cache, *, key=None, mask=None, **kwargs):
     return torch.cat(outputs, dim=1)
 
 
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_self_attention_step_by_step(name, chunks):
+def test_self_attention_step_by_step(name, chunks, kind):
     module = SYSTEMS[name].build()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    stepwise = in_chunks(module, x, chunks, AttentionCache())
+    stepwise = in_chunks(module, x, chunks, CACHES[kind]())
     torch.testing.assert_close(stepwise, module(x, is_causal=True).output)
 
 
@@ -97,15 +100,15 @@ def branches(x, first, second):
     return torch.cat([x[second, :first], x[:, first:]], dim=1)
 
 
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_beam_search_reorders_everything_that_is_remembered(name):
-    module = SYSTEMS[name].build()
+def test_beam_search_reorders_everything_that_is_remembered(name, kind):
+    module, cache = SYSTEMS[name].build(), CACHES[kind]()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    cache = AttentionCache()
     module(x[:, :4], is_causal=True, cache=cache)
     rows = torch.tensor([2, 0, 0])
     cache.reorder_cache(rows)
-    after = module(x[:, 4:], is_causal=True, cache=cache).output
+    after = in_chunks(module, x[:, 4:], [1, 2], cache)
     expected = module(branches(x, 4, rows), is_causal=True).output[:, 4:]
     torch.testing.assert_close(after, expected)
 

@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from mae_steps import gate_step
 from reference import expert, head_outputs
 from systems import DIM, GATED, HEADS, SYSTEMS, padding
-
-from headwise import gate_parameters
 
 BATCH, TIME = 2, 3
 
@@ -39,22 +36,6 @@ def test_gradients_equal_finite_differences(name, train, causal):
     if train and (causal or name == "mae causal queries") and name in GATED:
         module.gate.norm.momentum = 0.0
     assert torch.autograd.gradcheck(compute, leaves, fast_mode=True)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", GATED)
-def test_an_f_step_leaves_the_gates_alone(name, causal):
-    module = SYSTEMS[name].build(train=True, gate_dropout=0.5)
-    module.step = "expert"
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    out = module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
-    assert not out.routing.weights.requires_grad
-    out.output.square().sum().backward()
-    gates = {id(parameter) for parameter in gate_parameters(module)}
-    for parameter in module.parameters():
-        assert (parameter.grad is None) == (id(parameter) in gates)
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
 
 
 @pytest.mark.parametrize("name", ["mae-7", "mae-6"])
@@ -90,24 +71,6 @@ def test_the_heads_left_out_of_an_f_step_get_no_gradient(name):
             torch.testing.assert_close(out.output[0, t], expected)
         seen.add(tuple(idle))
     assert len(seen) > 2
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", GATED)
-def test_a_g_step_moves_the_gates_alone(name, causal):
-    module = SYSTEMS[name].build(train=True)
-    statistics = module.gate.norm.running_mean.clone()
-    frozen = module.q_proj.bias.requires_grad_(False)
-    with gate_step(module) as gates:
-        assert {id(gate) for gate in gates} == {id(gate) for gate in module.gate.parameters()}
-        out = module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
-        out.output.square().sum().backward()
-    ours = {id(gate) for gate in gates}
-    for parameter in module.parameters():
-        assert (parameter.grad is not None) == (id(parameter) in ours)
-        assert parameter.requires_grad == (parameter is not frozen)
-    assert module.step == "joint"
-    assert not torch.equal(module.gate.norm.running_mean, statistics)
 
 
 @pytest.mark.parametrize("causal", [False, True])

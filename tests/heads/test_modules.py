@@ -133,15 +133,3 @@ def test_dropout_is_of_training_only(name):
     assert torch.equal(module(x).output, module(x).output)
     module.train()
     assert not torch.equal(module(x, is_causal=True).output, module(x, is_causal=True).output)
-
-
-def test_mae_takes_only_what_its_gates_need():
-    """In the base model's size: under 5% of the parameters (appendix A of the paper)."""
-    with torch.device("meta"):
-        standard = hw.MultiHeadAttention(512, 8)
-        gated = hw.MixtureOfAttentiveExperts(512, 8)
-    extra = sum(p.numel() for p in gated.parameters()) - sum(
-        p.numel() for p in standard.parameters()
-    )
-    assert extra == 2 * 512 + 512 * 256 + 256 + 256 * 8 + 8
-    assert sum(p.numel() for p in hw.gate_parameters(gated)) == extra

@@ -50,16 +50,6 @@ MASKS = {
     "2-D": lambda s: {"attn_mask": blocked(TIME, s)},
     "2-D float": lambda s: {"attn_mask": torch.randn(TIME, s)},
     "3-D": lambda s: {"attn_mask": blocked(BATCH * HEADS, TIME, s)},
-    "3-D float, float padding": lambda s: {
-        "attn_mask": torch.randn(BATCH * HEADS, TIME, s),
-        "key_padding_mask": torch.zeros(BATCH, s).masked_fill(
-            padding(s, 2, 1, time=s), float("-inf")
-        ),
-    },
-    "2-D, padding": lambda s: {
-        "attn_mask": blocked(TIME, s),
-        "key_padding_mask": padding(s, 4, 3, time=s),
-    },
     "blocked rows": lambda s: {"attn_mask": random_mask(TIME, s)},
     "blocked sequence": lambda s: {"key_padding_mask": padding(s, 2, 0, time=s)},
 }

@@ -86,11 +86,6 @@ def assert_both_same(choice: str) -> None:
 
 
 @each_choice
-def test_fast_is_naive(choice):
-    assert_both_same(choice)
-
-
-@each_choice
 @pytest.mark.parametrize("block_rows", [1, 7])
 def test_fast_is_naive_across_blocks(choice, block_rows, monkeypatch):
     monkeypatch.setattr(products, "_BLOCK_ROWS", block_rows)

@@ -88,8 +88,7 @@ def check_system(
     Args:
         system: the class; a model builds it by `from_plan`, and so does this.
         ablation_options: options of its ablations, by the name of the ablation. An option without
-            a default is the last that `ablation_ranges()` has for it, or 1 where its type is `int`;
-            others have to stand here.
+            a default is the last that `ablation_ranges()` has for it, or 1.
         leave_out: names of checks, from this list, that do not fit the system.
         options: what a plan sets beside its name.
 

@@ -98,18 +98,6 @@ def test_a_pass_that_is_repeated_later_has_the_experts_of_its_own_step():
         torch.testing.assert_close(gradient, expected)
 
 
-def test_the_same_batch_again_is_repeated_as_it_was_last():
-    """As where gates alone are tuned: what they see of a text is the same in each epoch."""
-    plain = Stack()
-    found = plain.checkpointed(False)
-    (x,) = sequences()
-    for _ in range(3):
-        learn(plain, [x], together=True)
-        learn(found, [x], together=True)
-    for expected, parameter in zip(plain.parameters(), found.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, expected.grad)
-
-
 def test_a_repeated_pass_that_was_forgotten_is_warned_of():
     found = Stack().checkpointed(False)
     loss = found(sequences()[0].requires_grad_()).sum()
@@ -163,17 +151,6 @@ def test_update_bn_takes_the_mean_of_all_batches(causal, frozen):
     torch.testing.assert_close(norm.running_mean, torch.stack(means).mean(0))
     torch.testing.assert_close(norm.running_var, torch.stack(variances).mean(0))
     assert norm.num_batches_tracked == 4 and norm.momentum == 0.5
-
-
-def test_update_bn_measures_behind_causal_gates_what_evaluation_gives():
-    stack = Stack()
-    (x,) = sequences()
-    update_bn([x], stack)
-    stack.eval()
-    behind = stack.one(stack.layers[0], x)
-    mean, variance = statistics(running_mean(behind).mean.flatten(0, 1))
-    torch.testing.assert_close(stack.layers[1].gate.norm.running_mean, mean)
-    torch.testing.assert_close(stack.layers[1].gate.norm.running_var, variance)
 
 
 @pytest.mark.parametrize("reentrant", [None, False, True])

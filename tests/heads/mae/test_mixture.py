@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-import toy
-from mae_steps import layers
 from systems import DIM, SYSTEMS
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
 from headwise.heads.mae.naive import naive_mixture
-from headwise.training.rules import TrainingRules
 
 SIZES = [(2, 1), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2)]
 
@@ -23,17 +20,6 @@ def test_one_scale_per_head_equals_the_mixture_expert_by_expert(heads, dropped):
     for b in range(3):
         expected = naive_mixture(gates[b], outputs[b], dropped)
         torch.testing.assert_close(scales[b] @ outputs[b], expected)
-
-
-@pytest.mark.parametrize("heads, dropped", SIZES)
-def test_scales_of_uniform_and_of_certain_gates(heads, dropped):
-    left_out = left_out_heads(heads, dropped).double()
-    uniform = torch.full((len(left_out),), 1 / len(left_out), dtype=torch.float64)
-    torch.testing.assert_close(head_scales(uniform, left_out), torch.ones(heads).double())
-    certain = torch.eye(len(left_out), dtype=torch.float64)
-    scales = head_scales(certain, left_out)
-    assert torch.equal(scales == 0, left_out == 1)
-    assert (scales[left_out == 0] == heads / (heads - dropped)).all()
 
 
 # The draw: one for each training instance, or one for each position
@@ -115,14 +101,3 @@ def test_the_expert_of_a_position_depends_on_nothing_later(monkeypatch, step):
         drawn.append(drawn_by(monkeypatch, layer, inputs, is_causal=True))
     assert torch.equal(drawn[0][:, :6], drawn[1][:, :6])
     assert not torch.equal(drawn[0][:, 6:], drawn[1][:, 6:])
-
-
-@pytest.mark.parametrize(
-    ("settings", "step"),
-    [({}, INSTANCE), ({"draw": "instance"}, INSTANCE), ({"draw": "position"}, POSITION)],
-)
-def test_the_rule_decides_what_an_expert_is_drawn_for(settings, step):
-    model = toy.model("mae")
-    with TrainingRules(model, {"mae": settings}).around():
-        assert {layer.step for layer in layers(model)} == {step}
-    assert {layer.step for layer in layers(model)} == {"joint"}

@@ -13,7 +13,6 @@ from headwise.heads.moh.naive import (
 )
 from headwise.heads.moh.routing import balance_loss, query_norm_logits, select_heads
 from headwise.models.ablation import ablation_of
-from headwise.models.plan import build_system
 
 MOH = [name for name in SYSTEMS if name.startswith("moh")]
 BATCH, TIME, ROUTED = 3, 4, 5
@@ -88,16 +87,6 @@ def test_query_norm_logits_equal_their_naive_twin_forward_and_backward(routed):
             naive = torch.tensor(naive_query_norm_logits(q[b, :, t].tolist()), dtype=q.dtype)
             torch.testing.assert_close(fast[b, t], naive)
     assert torch.autograd.gradcheck(query_norm_logits, q)
-
-
-def test_query_norms_have_no_parameters_and_three_quarters_of_the_heads_as_in_the_paper():
-    standard = hw.MultiHeadAttention(DIM, HEADS)
-    layer = by_query_norms(2, 1)
-    assert layer.state_dict().keys() == standard.state_dict().keys()
-    place = hw.systems.Place("decoder_self", embed_dim=64, num_heads=32, ffn_dim=8)
-    layer = build_system({"system": "moh", "router": "query-norm"}, place)
-    assert (layer.shared_heads, layer.top_k) == (16, 8)
-    assert layer(torch.randn(1, 3, 64)).routing.weights.sum(-1).tolist() == [[24.0] * 3]
 
 
 def test_a_standard_attention_with_fewer_heads_if_asked_for():

@@ -1,9 +1,10 @@
 """A layer of independent mechanisms: the paper's algorithm, and what every system must stand."""
 
 import pytest
+import test_equations
 import tim_reference
 import torch
-from systems import as_float, padding, random_mask, randomize
+from systems import as_float, padding, randomize
 from torch import Tensor, nn
 
 from headwise.heads.tim import IndependentMechanismsLayer
@@ -30,24 +31,7 @@ FORMS = {
 each_form = pytest.mark.parametrize("form", FORMS)
 DECODERS = [form for form in FORMS if "decoder" in form]
 
-MASKS = {
-    "none": dict,
-    "padding": lambda: {"key_padding_mask": padding(TIME, 2, time=TIME)},
-    "float padding": lambda: {"key_padding_mask": as_float(padding(3, 2, time=TIME, left=True))},
-    "causal": lambda: {"is_causal": True},
-    "causal, padding": lambda: {
-        "is_causal": True,
-        "key_padding_mask": padding(TIME, 2, time=TIME, left=True),
-    },
-    "2-D": lambda: {"attn_mask": random_mask(TIME, TIME)},
-    "2-D float": lambda: {"attn_mask": torch.randn(TIME, TIME, dtype=torch.float64)},
-    "3-D": lambda: {"attn_mask": random_mask(BATCH * HEADS, TIME, TIME)},
-    "4-D": lambda: {"attn_mask": random_mask(BATCH, 1, TIME, TIME)},
-    "4-D float per head, padding": lambda: {
-        "attn_mask": torch.randn(BATCH, HEADS, TIME, TIME, dtype=torch.float64),
-        "key_padding_mask": padding(TIME, 2, time=TIME),
-    },
-}
+MASKS = {**test_equations.MASKS, **test_equations.MASKS_PER_HEAD}
 
 
 def build(form="two mechanisms", *, dtype=torch.float64, train=False, **more):
@@ -105,15 +89,14 @@ CALLS = [
     (form, masks)
     for form in FORMS
     for masks in MASKS
-    if form in ("two mechanisms", "decoder")
-    or masks in ("causal, padding", "4-D float per head, padding")
+    if form in ("two mechanisms", "decoder") or masks in ("causal, padding", "4-D float, padding")
 ]
 
 
 @pytest.mark.parametrize(("form", "masks"), CALLS)
 def test_equals_algorithm_1(form, masks):
     layer = build(form)
-    check(layer, *inputs(layer), **MASKS[masks](), **memory_mask(layer, 3, KEYS))
+    check(layer, *inputs(layer), **MASKS[masks](HEADS, TIME, TIME), **memory_mask(layer, 3, KEYS))
 
 
 @pytest.mark.parametrize("batch, time, keys", [(1, 1, 1), (1, 5, 3), (3, 1, 2)])
