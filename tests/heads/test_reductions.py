@@ -7,6 +7,7 @@ from torch import nn
 
 import headwise as hw
 from headwise.heads.moa.experts import assign_experts, expert_combine, expert_project
+from headwise.ops.masks import causal_mask
 
 BATCH, TIME, KEYS = 3, 5, 7
 
@@ -27,10 +28,6 @@ def copy_weights(theirs: nn.MultiheadAttention, ours: hw.MultiHeadAttention) -> 
     ours.load_state_dict(state)
 
 
-def causal(time, keys):
-    return torch.ones(time, keys, dtype=torch.bool).triu(1)
-
-
 def blocked(*shape):
     """Blocks a third of all pairs, and no query altogether."""
     mask = torch.rand(shape) < 0.3
@@ -46,7 +43,7 @@ MASKS = {
             padding(s, 2, 1, time=s), float("-inf")
         )
     },
-    "causal": lambda s: {"attn_mask": causal(TIME, s), "is_causal": True},
+    "causal": lambda s: {"attn_mask": causal_mask(TIME, s), "is_causal": True},
     "2-D": lambda s: {"attn_mask": blocked(TIME, s)},
     "2-D float": lambda s: {"attn_mask": torch.randn(TIME, s)},
     "3-D": lambda s: {"attn_mask": blocked(BATCH * HEADS, TIME, s)},

@@ -29,20 +29,6 @@ def gates_of(layer, x):
     ]
 
 
-@pytest.mark.parametrize("name", GATED)
-def test_the_gates_equal_their_naive_twin(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    out, heads = layer(x, is_causal=True), heads_of(layer, x)
-    scale = 2.0 if layer.neutral_start else 1.0
-    for b in range(BATCH):
-        for t in range(TIME):
-            args = heads[b, :, t], x[b, t], layer.gate_proj.weight, scale
-            gated, means = naive_gated_heads(*args)
-            torch.testing.assert_close(out.output[b, t], layer.out_proj(gated.flatten()))
-            torch.testing.assert_close(out.routing.weights[b, t], means)
-
-
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
 @pytest.mark.parametrize("train", [False, True])
 def test_a_neutral_start_is_standard_attention_to_the_last_bit(gate, train):

@@ -10,6 +10,7 @@ from headwise.training.rules import TrainingRules
 
 STEPS = 12
 FORMS = {
+    "plain": {},
     "softmax": {"weights": "softmax"},
     "merged": {"merged": True},
     "merged softmax": {"weights": "softmax", "merged": True},
