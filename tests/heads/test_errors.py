@@ -46,7 +46,7 @@ BY_NORMS = {"shared_heads": 1, "top_k": 1, "router": "query-norm"}
         (hw.AgreementAttention, (8, 4), {"inverse_temperature": -1.0}, ["-1.0", "positive"]),
         (hw.BranchedAttention, (10, 4, 4), {}, ["embed_dim is 10", "num_branches = 4"]),
         (hw.BranchedAttention, (8, 2, 5), {"ffn": "split"}, ["ffn_dim is 5", "'shared'"]),
-        (hw.BranchedAttention, (8, 2, 4), {"weights": "sparsemax"}, ["simplex, softmax, random"]),
+        (hw.BranchedAttention, (8, 2, 4), {"weights": "sparsemax"}, ["'simplex' or 'softmax'"]),
         (hw.BranchedAttention, (8, 2, 4), {"top_k": 3}, ["top_k is 3", "1 to num_branches = 2"]),
         (hw.BranchedAttention, (8, 2, 4), {"top_k": 1, "weights": "random"}, ["leave top_k out"]),
         (TIM, (12, 4, 8, 3), {}, ["num_heads is 4", "multiple of num_mechanisms = 3"]),

@@ -35,8 +35,7 @@ def check_sizes(
 def check_weights(weights: Form, start: str, top_k: int | None, num_branches: int) -> None:
     """Raises `ValueError` for forms of κ and α that there are not."""
     check_among("start", start, ("random", "even"))
-    if weights not in get_args(Form):
-        raise ValueError(f"weights is {weights!r}, expected one of {', '.join(get_args(Form))}")
+    check_among("weights", weights, get_args(Form))
     if top_k is None:
         return
     if not 1 <= top_k <= num_branches:
