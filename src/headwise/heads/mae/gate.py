@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.heads.attention import Inputs
 from headwise.heads.mae.means import last_seen, masked_mean, running_mean, sequence_mean
-from headwise.heads.mae.options import GateInit
+from headwise.heads.mae.options import GateInit, check_norm
 from headwise.ops.masks import blocks, causal_mask, real_positions
 from headwise.ops.recompute import is_repeated
 from headwise.ops.replicas import sum_over_replicas
@@ -90,6 +90,7 @@ class ExpertGate(nn.Module):
 
     def _normalize(self, view: View, facts: dict[str, Any], takes: bool, fixed: bool) -> Tensor:
         norm = self.norm
+        check_norm(norm)
         # Reentrant checkpointing computes without gradients first: then the repeated pass moves
         # the statistics, as all passes do that gradients go through.
         moves = facts["moves"]

@@ -3,6 +3,8 @@
 from math import comb
 from typing import Literal, get_args
 
+from torch import nn
+
 from headwise.messages import shown_number
 from headwise.ops.bounds import MOST_EXPERTS, check_among, check_positive, check_probability
 
@@ -42,3 +44,13 @@ def count_experts(num_heads: int, dropped_heads: int) -> int:
             f"out, expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
         )
     return experts
+
+
+def check_norm(norm: nn.Module) -> None:
+    """Raises `TypeError` where an adapter has the batch norm of a gate, and not its statistics."""
+    if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
+        raise TypeError(
+            f"the batch norm of a gate is a {type(norm).__name__}, which does not keep its running "
+            f"statistics: leave gate.norm out of what is adapted, or have the whole gate trained "
+            f"and saved, as by modules_to_save=['gate']"
+        )
