@@ -263,12 +263,6 @@ class Attention(InTorchLayers, System):
         linear = inner_dim * (queries * self.embed_dim + keys * (self.kdim + self.vdim))
         return Macs(linear, 2 * queries * keys * inner_dim)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Who observes this module does not observe a copy.
-        return {
-            name: value for name, value in super().__getstate__().items() if name != "observers"
-        }
-
     def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         cache = inputs.cache
         if cache is not None and cache.static and cache.is_filled:

@@ -195,8 +195,8 @@ class System(nn.Module):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may be trained otherwise, and outlives the context of an ablation.
-        passing = ("follows_rule", "warned_of_rule", "ablation")
+        # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
+        passing = ("follows_rule", "warned_of_rule", "ablation", "observers")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
