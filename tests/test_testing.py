@@ -1,7 +1,5 @@
 """`check_system`: what headwise has passes it, and each mistake fails it with its own message."""
 
-import random
-
 import pytest
 import torch
 from torch import nn
@@ -28,14 +26,6 @@ def test_the_systems_of_headwise_pass(name, options):
     check_system(SYSTEMS[name], **options)
 
 
-def test_the_callers_random_state_stays():
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    check_system(hw.MultiHeadAttention)
-    assert torch.equal(torch.rand(4), expected)
-
-
 class Mistaken(hw.MultiHeadAttention):
     """Standard attention with one mistake, which subclasses make in `spoil`."""
 
@@ -47,11 +37,6 @@ class Mistaken(hw.MultiHeadAttention):
 
 def spoiled_by(spoil):
     return type("Mistaken", (Mistaken,), {"spoil": staticmethod(spoil)})
-
-
-class InTraining(Mistaken):
-    def spoil(self, output, heads, inputs):
-        return output - output.mean((0, 1)) if self.training else output
 
 
 class Forgetful(Mistaken):
@@ -91,38 +76,11 @@ class Unused(WithScale):
         return output
 
 
-class Vanishing(Unused):
-    def spoil(self, output, heads, inputs):
-        return output + 0 * self.scale
-
-
 class Filled(WithScale):
     def reset_parameters(self):
         super().reset_parameters()
         if hasattr(self, "scale"):
             self.scale.data.fill_(1.0)
-
-
-class Secretive(Mistaken):
-    def __init__(self, embed_dim, num_heads, **options):
-        super().__init__(embed_dim, num_heads, **options)
-        self.secret = random.random()
-
-    def spoil(self, output, heads, inputs):
-        return output * self.secret
-
-
-class Greatest(Mistaken):
-    def spoil(self, output, heads, inputs):
-        return output + 0 * output.amax(1, keepdim=True)
-
-
-class Unmarked(hw.AgreementAttention):
-    """Loses what forward has found out about padding."""
-
-    def forward(self, *args, **kwargs):
-        out = super().forward(*args, **kwargs)
-        return out._replace(routing=out.routing._replace(padding=None))
 
 
 class Sharpened(hw.MultiHeadAttention):
@@ -149,13 +107,6 @@ class Reticent(hw.MixtureOfAttentionHeads):
     """Does not say what the heads that are not chosen would read."""
 
     queries_of_every_head = hw.systems.Attention.queries_of_every_head
-
-
-class Reversed(hw.MixtureOfAttentionHeads):
-    """Has the queries of all heads in another order than it counts them."""
-
-    def queries_of_every_head(self, inputs):
-        return super().queries_of_every_head(inputs).flip(1)
 
 
 class Uncounted(Mistaken):
@@ -198,59 +149,7 @@ class OnSimplex(Mistaken):
         return output
 
 
-class Even(OnSimplex):
-    """Shares of the heads that start equal."""
-
-    def start(self, num_heads):
-        return torch.full((num_heads,), 1 / num_heads)
-
-
-class Orthogonal(hw.MultiHeadAttention):
-    def reset_parameters(self):
-        super().reset_parameters()
-        nn.init.orthogonal_(self.out_proj.weight)
-
-
-class TalkingHeads(Mistaken):
-    """Mixes the heads by a matrix that starts as the identity."""
-
-    def __init__(self, embed_dim, num_heads, **options):
-        super().__init__(embed_dim, num_heads, **options)
-        self.mixing = nn.Parameter(torch.eye(num_heads))
-
-    def combine(self, heads, inputs, choice):
-        mixed = torch.einsum("ij,bjtd->bitd", self.mixing.to(heads), heads)
-        return super().combine(mixed, inputs, choice)
-
-    def spoil(self, output, heads, inputs):
-        return output
-
-
-class PutBack(hw.systems.Rule):
-    def after_update(self, moment):
-        with torch.no_grad():
-            for system in self.systems.values():
-                system.shares.clamp_(min=0)
-                system.shares.div_(system.shares.sum())
-
-
-def ablated_by(change):
-    """With an ablation that is applied in training too."""
-
-    class Ablated(Mistaken):
-        ablations = {"changed": lambda layer: change}  # noqa: RUF012
-
-        def spoil(self, output, heads, inputs):
-            return output if self.ablation is None else self.ablation(output)
-
-    return Ablated
-
-
 def negated(layer):
-    return torch.neg
-
-
-def negated_at(layer, *, index, count):
     return torch.neg
 
 
@@ -264,39 +163,13 @@ def scaled(layer, *, factor: float):
     return lambda output: output * factor
 
 
-def refused(layer):
-    raise ValueError("the layer has nothing to ablate")
-
-
 def less_what_was_seen(layer):
     """Without a cache, all that was seen is at hand; step by step it is not."""
     return lambda output: output - output.cumsum(1)
 
 
-def unchanged(layer):
-    return None
-
-
 def drawn(layer):
     return lambda output: output * torch.rand(())
-
-
-def without_unit(layer, *, unit: int):
-    if not 0 <= unit < 3:
-        raise ValueError(f"unit is {unit}, expected 0 to 2")
-    return lambda output: output * (unit + 2)
-
-
-def ranged(**ranges):
-    """A system whose units can be removed, with what it says of their numbers."""
-
-    class Ranged(with_ablations(without_unit)):
-        ablations = {"without-unit": without_unit}  # noqa: RUF012
-
-        def ablation_ranges(self):
-            return ranges
-
-    return Ranged
 
 
 def with_ablations(*functions, in_training=False):
@@ -326,22 +199,16 @@ def routing(weights, loss=None):
 
 
 ENCODER, DECODER, CROSS = SITES["attention"]
+
+
 MISTAKES = [
     ("sizes", ENCODER, spoiled_by(lambda output, *_: output[:, :1]), "gives an output (3, 1, 16)"),
-    (
-        "sizes",
-        ENCODER,
-        spoiled_by(lambda output, *_: output / output.std(1, correction=0)[:, None]),
-        "finite",
-    ),
     ("sizes", ENCODER, routing([0.5, -0.5]), "a negative number"),
     ("sizes", ENCODER, routing([1.0], loss=torch.ones(3)), "routing.loss is no finite scalar"),
     ("causality", DECODER, spoiled_by(lambda o, *_: o + o.mean(1, keepdim=True)), "a later token"),
     ("causality", CROSS, spoiled_by(lambda o, *_: o + o.mean(1, keepdim=True)), "a later token"),
-    ("causality", DECODER, InTraining, "in training, a later token"),
     ("padding", ENCODER, spoiled_by(lambda o, *_: o + o.mean(1, keepdim=True)), "on the right"),
     ("padding", ENCODER, spoiled_by(lambda o, h, i: o + i.query.cumsum(1)), "on the left"),
-    ("padding", ENCODER, spoiled_by(lambda output, *_: output - output.mean(0)), "than alone"),
     (
         "padding",
         ENCODER,
@@ -351,10 +218,8 @@ MISTAKES = [
         "changes routing.loss",
     ),
     ("decoding", DECODER, Forgetful, "step by step differs"),
-    ("decoding", CROSS, Forgetful, "step by step differs"),
     ("decoding", DECODER, Unordered, "with beam search differs"),
     ("learning", ENCODER, Unused, "scale gets no gradient"),
-    ("learning", ENCODER, Vanishing, "the gradient of scale is zero"),
     (
         "learning",
         ENCODER,
@@ -363,63 +228,25 @@ MISTAKES = [
     ),
     ("resetting", ENCODER, WithScale, "does not set scale"),
     ("resetting", ENCODER, Filled, "sets scale by other means"),
-    ("copies", ENCODER, Secretive, "state_dict"),
     (
         "half_precision",
         ENCODER,
         spoiled_by(lambda output, *_: output * torch.ones(1)),
         "gives torch.float32",
     ),
-    ("half_precision", ENCODER, spoiled_by(lambda o, *_: o + (o * 0 + 3e38) * 2), "not finite"),
-    ("sizes", ENCODER, Greatest, "an input (3, 0, 16) raises IndexError"),
-    ("padding", ENCODER, Unmarked, "routing.padding does not mark"),
-    ("weights", ENCODER, Sharpened, "do not reproduce the output"),
-    ("weights", DECODER, Sharpened, "do not reproduce the output"),
     ("weights", CROSS, Sharpened, "do not reproduce the output"),
     ("standard_start", ENCODER, Halved, "the output is not that of the attention"),
-    ("standard_start", CROSS, Halved, "the output is not that of the attention"),
     ("macs", ENCODER, Uncounted, "and PyTorch's flop counter"),
     ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),
     ("rule", ENCODER, OnSimplex, "shares starts on the simplex"),
-    ("rule", ENCODER, Even, "shares starts on the simplex"),
-    ("ablations", ENCODER, ablated_by(lambda output: -output), "changed changes training"),
-    ("ablations", ENCODER, ablated_by(lambda output: output / 0), "are not finite"),
     ("ablations", ENCODER, Unread, "no ablation changes an output in evaluation, of negated"),
-    ("ablations", ENCODER, with_ablations(unchanged), "no ablation changes an output"),
-    (
-        "ablations",
-        ENCODER,
-        with_ablations(negated_at, in_training=True),
-        "negated_at changes training",
-    ),
     (
         "ablations",
         ENCODER,
         with_ablations(without_head, in_training=True),
         "without_head changes training",
     ),
-    (
-        "ablations",
-        ENCODER,
-        with_ablations(scaled),
-        "scaled has the option factor, which has no default and is no int; give it a value: "
-        "check_system(..., ablation_options={'scaled': {'factor': ...}})",
-    ),
     ("ablations", ENCODER, with_ablations(drawn), "drawn gives another output at each call"),
-    (
-        "ablations",
-        ENCODER,
-        ranged(),
-        "the ablation without-unit has the option unit, which ablation_ranges() lacks; return its "
-        "values there: {'unit': range(...)}",
-    ),
-    (
-        "ablations",
-        ENCODER,
-        ranged(unit=range(4)),
-        "ablation_ranges() has unit = 3, but the ablation without-unit with it raises ValueError: "
-        "unit is 3, expected 0 to 2",
-    ),
     (
         "ablations",
         DECODER,
@@ -428,7 +255,6 @@ MISTAKES = [
     ),
     ("chosen_heads", ENCODER, NoChoice, "routing.indices are not the 4 heads of each query"),
     ("chosen_heads", DECODER, Reticent, "without queries_of_every_head; override it"),
-    ("chosen_heads", CROSS, Reversed, "at the chosen ones, what these have read"),
 ]
 
 
@@ -443,56 +269,13 @@ def test_a_mistake_is_found(check, site, system, message):
         check_system(system)
 
 
-def test_a_rule_that_puts_parameters_back_is_enough():
-    place = hw.systems.Place(ENCODER, 16, 4, 32)
-    ruled = type("Ruled", (OnSimplex,), {"rule": PutBack})
-    CHECKS["rule"](Subject(ruled, place, {}))
-
-
-@pytest.mark.parametrize("system", [Orthogonal, TalkingHeads])
-@pytest.mark.parametrize("check", ["rule", "decay"])
-def test_an_ordinary_start_raises_no_alarm(check, system):
-    CHECKS[check](Subject(system, hw.systems.Place(ENCODER, 16, 4, 32), {}))
-
-
-@pytest.mark.parametrize(
-    "system",
-    [
-        with_ablations(negated, unchanged),
-        with_ablations(negated_at, without_head),
-        with_ablations(refused),
-        ranged(unit=range(3)),
-    ],
-)
-def test_ablations_that_a_model_can_use_pass(system):
-    for site in SITES["attention"]:
-        CHECKS["ablations"](Subject(system, hw.systems.Place(site, 16, 4, 32), {}))
-
-
 def test_options_of_ablations_may_be_given():
     check_system(with_ablations(scaled), ablation_options={"scaled": {"factor": 0.5}})
     with pytest.raises(AssertionError, match="head is 7, expected 0 or 1; give options that fit"):
         check_system(with_ablations(without_head), ablation_options={"without_head": {"head": 7}})
-    with pytest.raises(AssertionError, match="given for scale; the ablations are scaled"):
-        check_system(with_ablations(scaled), ablation_options={"scale": {"factor": 0.5}})
 
 
 def test_a_check_that_does_not_fit_can_be_left_out():
     check_system(Unread, leave_out=["ablations"])
     with pytest.raises(ValueError, match="leave_out has ablation, expected some of sizes, "):
         check_system(Unread, leave_out=["ablation"])
-
-
-def test_what_a_system_names_takes_no_decay():
-    place = hw.systems.Place(ENCODER, 16, 4, 32)
-    named = type("Named", (Decayed,), {"no_decay": ("scale",)})
-    CHECKS["decay"](Subject(named, place, {}))
-
-
-def test_what_is_no_attention_output_is_named():
-    class Bare(hw.MultiHeadAttention):
-        def forward(self, *args, **kwargs):
-            return super().forward(*args, **kwargs).output
-
-    with pytest.raises(AssertionError, match="forward returns Tensor; expected AttentionOutput"):
-        check_system(Bare)

@@ -59,18 +59,28 @@ def slices(x: Tensor, heads: int) -> list[Tensor]:
     return [x[i * size : (i + 1) * size] for i in range(heads)]
 
 
-def head_outputs(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
-    """oⱼWⱼ of each head, for query t of row b."""
-    q = slices(linear(p, "q_proj", query[b, t]), heads)
-    ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
-    vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
+def heads_read(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
+    """oⱼ of each head, for query t of row b; `query`, `key` and `value` are rows."""
+    q = slices(linear(p, "q_proj", query[t]), heads)
+    ks = [slices(linear(p, "k_proj", x), heads) for x in key]
+    vs = [slices(linear(p, "v_proj", x), heads) for x in value]
     out = []
     for j in range(heads):
-        biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(key.size(1))]
-        o = read(q[j], torch.stack([k[j] for k in ks]), torch.stack([v[j] for v in vs]), biases)
-        size = p["out_proj.weight"].size(1) // heads
-        out.append(p["out_proj.weight"][:, j * size : (j + 1) * size] @ o)
+        biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(len(key))]
+        out.append(read(q[j], _stack(ks, j), _stack(vs, j), biases))
     return out
+
+
+def _stack(rows: list[list[Tensor]], head: int) -> Tensor:
+    return torch.stack([row[head] for row in rows]) if rows else torch.zeros(0, 1).double()
+
+
+def head_outputs(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
+    """oⱼWⱼ of each head, for query t of row b."""
+    read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
+    size = p["out_proj.weight"].size(1) // heads
+    weights = p["out_proj.weight"].split(size, dim=1)
+    return [w @ o for w, o in zip(weights, read_by, strict=True)]
 
 
 def _over_queries(query: Tensor, compute) -> Tensor:
@@ -151,12 +161,8 @@ def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
 
     def compute(b, t):
         y = torch.zeros(query.size(2), dtype=torch.float64)
-        q = slices(linear(p, "q_proj", query[b, t]), heads)
-        ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
-        vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
-        for j in range(heads):
-            biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(key.size(1))]
-            o = read(q[j], torch.stack([k[j] for k in ks]), torch.stack([v[j] for v in vs]), biases)
+        read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
+        for j, o in enumerate(read_by):
             for e in range(size):
                 row = rows[j] if len(rows) == heads else rows[j * size + e]
                 gate = scale / (1 + torch.exp(-(row @ query[b, t])))
@@ -240,14 +246,7 @@ def agreement_votes(p, query, key, value, heads, b, t, relu=True, **masks) -> li
 
     Ω_h is ReLU(o_h W_h + b_h), or the same map of a layer norm of all heads.
     """
-    q = slices(linear(p, "q_proj", query[b, t]), heads)
-    ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
-    vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
-    read_by = []
-    for h in range(heads):
-        biases = [attention_bias(b, h, t, s, heads, **masks) for s in range(key.size(1))]
-        keys, values = torch.stack([k[h] for k in ks]), torch.stack([v[h] for v in vs])
-        read_by.append(read(q[h], keys, values, biases))
+    read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
     if "capsule_norm.weight" in p:
         read_by = [layer_norm(p, "capsule_norm", torch.cat(read_by))] * heads
     votes = []
@@ -397,13 +396,8 @@ def branched(p, query, key, value, heads, split, weights, ffn_activation="relu",
     units = p["ffn_up.weight"].size(0)
 
     def compute(b, t):
-        q = slices(linear(p, "q_proj", query[b, t]), heads)
-        ks = [slices(linear(p, "k_proj", x), heads) for x in key[b]]
-        vs = [slices(linear(p, "v_proj", x), heads) for x in value[b]]
         y = torch.zeros(query.size(2), dtype=torch.float64)
-        for i in range(heads):
-            biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
-            o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
+        for i, o in enumerate(heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)):
             z = kappa[i] * (o @ p["branch_output"][i])
             hidden = linear(p, "ffn_up", z)
             if split:  # all other hidden units are those of other branches
@@ -441,15 +435,10 @@ def branched_layer(
         if pre_norm:
             keys = normed(keys) if key is query else keys
             values = normed(values) if value is query else values
-        seen = layer_norm(p, "norm1", x) if pre_norm else x
-        q = slices(linear(p, "q_proj", seen), heads)
-        ks = [slices(linear(p, "k_proj", x), heads) for x in keys]
-        vs = [slices(linear(p, "v_proj", x), heads) for x in values]
+        rows = normed(list(query[b])) if pre_norm else query[b]
         fed = torch.zeros(query.size(2), dtype=torch.float64)
         stream = x if pre_norm else fed
-        for i in range(heads):
-            biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(key.size(1))]
-            o = read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
+        for i, o in enumerate(heads_read(p, rows, keys, values, heads, b, t, **masks)):
             added = heads * kappa[i] * (o @ p["branch_output"][i])
             z = layer_norm(p, "norm2" if pre_norm else "norm1", x + added)
             hidden = linear(p, "ffn_up", z)

@@ -130,15 +130,14 @@ class System:
         return sight, causal or each
 
     def refuses(self, module, query, **masks) -> bool:
-        """Whether it cannot be told what a window of MAE's gates is: positions see later ones."""
-        if self.kind != "mae" or not module.gate_window or masks.get("attn_mask") is None:
+        """Whether a window of MAE's gates counts back from positions that see later ones."""
+        causal = masks.get("is_causal", False) or getattr(module, "causal_queries", False)
+        if self.kind != "mae" or not module.gate_window or causal:
             return False
         padding = masks.get("key_padding_mask")
         if padding is not None and padding.dtype != torch.bool:
             padding = padding == float("-inf")
-        sight, each = self.sight(module, query, padding, False, **masks)
-        real = real_positions(query, padding)
-        return each and any(s > t for b, t in real for s in sight[b][t])
+        return self.sight(module, query, padding, False, **masks)[1]
 
 
 def real_positions(x: Tensor, padding: Tensor | None) -> list[tuple[int, int]]:

@@ -7,7 +7,6 @@ import torch
 from systems import DIM, HEADS, SYSTEMS, padding
 
 import headwise as hw
-from headwise.heads.ablations import without
 from headwise.heads.mae.naive import naive_mixture
 from headwise.models.ablation import ablation_of, ablation_options
 
@@ -61,27 +60,11 @@ def test_standard_attention_without_a_head_and_with_one_alone(name):
         torch.testing.assert_close(alone, by_heads([head]))
 
 
-class Doubled(hw.MultiHeadAttention):
-    """A system of a user's own, which combines the heads by itself."""
-
-    def combine(self, heads, inputs, choice):
-        return 2 * self.out_proj(heads.transpose(1, 2).flatten(2)), None
-
-
-def test_a_subclass_has_its_heads_removed_too():
-    layer, x = Doubled(DIM, HEADS).double().eval(), x_()
-    plain = hw.MultiHeadAttention(DIM, HEADS).double().eval()
-    plain.load_state_dict(layer.state_dict())
-    doubled = under(layer, "without-head", x, head=1).output
-    torch.testing.assert_close(doubled, 2 * under(plain, "without-head", x, head=1).output)
-    assert not torch.allclose(doubled, layer(x).output)
-
-
 # MAE
 
 
 @pytest.mark.parametrize("name", ["mae-7", "mae-6"])
-@pytest.mark.parametrize("ablation", ["without-top-expert", "random", "only-expert", "only-head"])
+@pytest.mark.parametrize("ablation", ["without-top-expert", "only-expert", "only-head"])
 def test_ablated_mixtures_are_those_of_the_equations(name, ablation):
     layer, x = SYSTEMS[name].build(), x_()
     p, learned = parameters(layer), layer(x).routing.weights.detach()  # (batch, experts)
@@ -96,14 +79,6 @@ def test_ablated_mixtures_are_those_of_the_equations(name, ablation):
             gates.append(torch.tensor([float(e == 1) for e in range(len(row))]).double())
         else:
             gates.append(row)
-    if ablation == "random":
-        gates = list(out.routing.weights)
-        assert torch.equal(gates[0], gates[1])
-        assert gates[0].sum() == pytest.approx(1.0) and (gates[0] >= 0).all()
-        assert not torch.equal(under(layer, "random", x, seed=1).routing.weights[0], gates[0])
-        assert not torch.equal(
-            under(layer, "random", x, index=1, count=2).routing.weights[0], gates[0]
-        )
 
     def compute(b, t):
         outputs = torch.stack(reference.head_outputs(p, x, x, x, HEADS, b, t))
@@ -154,22 +129,6 @@ def of_experts(p, x, b, t, weights):
     return y
 
 
-@pytest.mark.parametrize("name", ["moa", "moa dense"])
-def test_random_experts_are_the_same_for_all_tokens(name):
-    layer, x = SYSTEMS[name].build(), x_()
-    p, out = parameters(layer), under(layer, "random", x)
-    weights = out.routing.weights
-    assert torch.equal(weights, weights[:1, :1].expand_as(weights))
-    assert int((weights[0, 0] > 0).sum()) == layer.top_k
-    assert weights[0, 0].sum() == pytest.approx(1.0)
-    drawn = {i: w for i, w in enumerate(weights[0, 0]) if w > 0}
-    expected = over_positions(x, lambda b, t: of_experts(p, x, b, t, drawn))
-    torch.testing.assert_close(out.output, expected)
-    others = [under(layer, "random", x, index=i, count=9).routing.weights for i in range(9)]
-    assert len({tuple(w[0, 0].tolist()) for w in others}) == 9
-    assert torch.equal(under(layer, "random", x).routing.weights, weights)
-
-
 # Agreement
 
 AGREEMENT = [name for name in SYSTEMS if name.startswith("agreement")]
@@ -211,57 +170,11 @@ def test_votes_that_are_left_out(name, ablation):
     torch.testing.assert_close(out.routing.weights, weights)
 
 
-@pytest.mark.parametrize("name", ["agreement-simple", "agreement-simple unsquashed"])
-def test_random_shares_of_simple_routing(name):
-    layer, x = SYSTEMS[name].build(), x_()
-    out, p = under(layer, "random", x), parameters(layer)
-    shares = out.routing.weights[0, 0]
-    assert torch.equal(out.routing.weights, shares.expand(BATCH, TIME, HEADS))
-    assert shares.sum() == pytest.approx(1.0) and len(set(shares.tolist())) == HEADS
-
-    def compute(b, t):
-        votes = reference.agreement_votes(p, x, x, x, HEADS, b, t)
-        mean = sum(s * vote for s, vote in zip(shares, votes, strict=True))
-        if not layer.squash:
-            return mean
-        capsules = reference.slices(mean, layer.num_capsules)
-        return torch.cat([c * c.norm() / (1 + c.norm() ** 2) for c in capsules])
-
-    torch.testing.assert_close(out.output, over_positions(x, compute))
-
-
-@pytest.mark.parametrize("name", ["agreement-em", "agreement-em wide capsules"])
-def test_random_shares_of_em_routing(name):
-    layer, x = SYSTEMS[name].build(), x_()
-    out, p = under(layer, "random", x), parameters(layer)
-    shares, capsules = out.routing.weights[0, 0], layer.num_capsules
-
-    def compute(b, t):
-        votes = [
-            reference.slices(vote, capsules)
-            for vote in reference.agreement_votes(p, x, x, x, HEADS, b, t)
-        ]
-        made = []
-        for n in range(capsules):
-            mu = sum(s * vote[n] for s, vote in zip(shares, votes, strict=True))
-            squares = [s * (vote[n] - mu) ** 2 for s, vote in zip(shares, votes, strict=True)]
-            sigma = sum(squares).clamp(min=1e-6).sqrt()
-            mass = HEADS / capsules
-            chi = mass * sum(
-                torch.log(s) + (1 + torch.log(torch.tensor(2 * torch.pi))) / 2 for s in sigma
-            )
-            rate = layer.inverse_temperature * (1 - 0.95)
-            made.append(mu * torch.sigmoid(rate * (p["beta_a"] - p["beta_u"] * mass - chi)))
-        return torch.cat(made)
-
-    torch.testing.assert_close(out.output, over_positions(x, compute), rtol=1e-5, atol=1e-7)
-
-
 # Weighted
 
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if name.startswith("branched")])
-@pytest.mark.parametrize("ablation", ["without-branch", "only-branch"])
+@pytest.mark.parametrize("ablation", ["without-branch", "only-branch", "uniform", "top-k"])
 def test_ablated_branches_are_those_of_the_equations(name, ablation):
     layer, x = SYSTEMS[name].build(), x_()
     with torch.no_grad():  # a point of the simplex, so that the others have a sum
@@ -272,6 +185,11 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
     kappa, alpha = reference.branch_weights(p, HEADS, *how)
     if ablation == "only-branch":
         alpha = [torch.tensor(float(i == 1)).double() for i in range(HEADS)]
+    elif ablation == "uniform":
+        kappa = alpha = [torch.tensor(1 / HEADS).double()] * HEADS
+    elif ablation == "top-k":
+        largest = max(range(HEADS), key=lambda i: float(alpha[i].detach()))
+        alpha = [torch.tensor(float(i == largest)).double() for i in range(HEADS)]
     else:
         total = sum(a for i, a in enumerate(alpha) if i != 1)
         alpha = [torch.zeros(()).double() if i == 1 else a / total for i, a in enumerate(alpha)]
@@ -281,7 +199,8 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
         expected = reference.branched_layer(p, x, x, x, HEADS, *how)
     else:
         expected = reference.branched(p, x, x, x, HEADS, *how)
-    out = under(layer, ablation, x, branch=1)
+    options = {"uniform": {}, "top-k": {"top_k": 1}}.get(ablation, {"branch": 1})
+    out = under(layer, ablation, x, **options)
     torch.testing.assert_close(out.output, expected)
     torch.testing.assert_close(out.routing.weights, torch.stack(alpha))
 
@@ -337,15 +256,6 @@ def test_ablated_mechanisms_are_those_of_the_equations(ablation, competition, no
         torch.testing.assert_close(out.routing.weights, c)
 
 
-def test_random_competition_is_the_same_at_every_position():
-    layer = hw.IndependentMechanismsLayer(12, 6, 24, 3).double().eval()
-    x = torch.randn(BATCH, TIME, 12, dtype=torch.float64)
-    drawn = under(layer, "random", x).routing.weights
-    assert torch.equal(drawn, drawn[:1, :1].expand_as(drawn))
-    assert drawn[0, 0].sum() == pytest.approx(1.0) and drawn[0, 0].min() > 0
-    assert not torch.equal(under(layer, "random", x, seed=1).routing.weights, drawn)
-
-
 # Of all
 
 
@@ -370,9 +280,13 @@ def test_every_value_that_a_system_declares_runs_and_minds_padding(name, ablatio
         torch.testing.assert_close(together[1, :2], layer(x[1:, :2]).output[0])
 
 
-def test_what_is_left_out_leaves_the_others_alike_where_they_had_nothing():
-    weights, removed = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([1.0, 0.0, 0.0])
-    assert without(weights, removed).tolist() == [[0.0, 0.5, 0.5]]
+@pytest.mark.parametrize("name", [n for n, s in SYSTEMS.items() if "random" in s.build().ablations])
+def test_random_weights_are_drawn_once_for_each_seed_and_layer(name):
+    layer, x = SYSTEMS[name].build(), x_()
+    drawn = under(layer, "random", x).output
+    assert torch.equal(under(layer, "random", x).output, drawn)
+    for other in ({"seed": 1}, {"index": 1, "count": 2}):
+        assert not torch.equal(under(layer, "random", x, **other).output, drawn)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,10 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
-from headwise.heads.watching import UnreadLossWarning, UntrainedRuleWarning
+from headwise.heads.watching import UnreadLossWarning
 
 MAKERS = {
     "moa": lambda **options: hw.MixtureOfAttentionHeads(
@@ -121,30 +119,6 @@ def test_a_compiled_step_may_add_the_losses_itself():
             (y + 100 * found).backward()
             optimizer.step()
             torch.testing.assert_close(gradients(model), expected)
-
-
-def test_losses_of_a_compiled_model_with_checkpoints(monkeypatch):
-    model = encoder().train()
-    config = "torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint"
-    call = checkpointed(model, use_reentrant=False)
-    check(model, torch.compile(call, backend="aot_eager"), inputs())
-    torch.compiler.reset()
-    monkeypatch.setattr(config, True)
-    check(model, torch.compile(call, fullgraph=True, backend="aot_eager"), inputs())
-
-
-def test_losses_of_a_model_in_several_processes(tmp_path):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
-    try:
-        model = encoder().train()
-        wrapped = DistributedDataParallel(model)
-        check(model, wrapped, inputs())
-        y = wrapped(inputs())
-        assert hw.auxiliary_loss(wrapped) > 0 and y.requires_grad
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 # What counts as the last pass
@@ -332,41 +306,3 @@ def test_who_adds_the_losses_is_not_warned(is_compiled):
         head = nn.Linear(16, 2)
         train(head, lambda m: m(frozen(inputs())).mean())
         train(head, lambda m: m(encoder()(inputs())).mean())  # no optimizer has the encoder
-
-
-class Operations(TorchDispatchMode):
-    """Counts what reaches a device."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("system", ["mae", "weighted", "moa"])
-def test_watching_asks_nothing_of_the_device(system):
-    """A training that is watched runs the operations of one in which nothing is to be watched."""
-    found = []
-    for is_watched in (True, False):
-        torch.manual_seed(0)
-        layer = {
-            "mae": lambda: hw.MixtureOfAttentiveExperts(16, 4),
-            "weighted": lambda: hw.BranchedAttention(16, 4, ffn_dim=32),
-            "moa": attention,
-        }[system]()
-        layer.follows_rule = layer.losses.is_settled = not is_watched
-        optimizer = torch.optim.SGD(list(layer.parameters())[:1], lr=0.1)
-        other = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-        x = inputs()
-        with Operations() as operations, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UntrainedRuleWarning)
-            for _ in range(2):
-                layer(x).output.square().mean().backward()
-                (optimizer if system != "moa" else other).step()
-        found.append(operations.names)
-    watched, unwatched = found
-    assert [n for n in watched if "detach" not in n] == [n for n in unwatched if "detach" not in n]
-    assert not any("equal" in name or "_local_scalar" in name for name in watched)

@@ -44,36 +44,6 @@ def test_a_cross_attention_keeps_its_keys_and_its_memory_goes_back(window):
     torch.testing.assert_close(rest, module(x, key).output[:, 2:])
 
 
-@pytest.mark.parametrize("name", REMEMBER)
-def test_all_positions_can_be_removed(name):
-    module, cache = SYSTEMS[name].build(), recording()
-    x, refused = torch.randn(2, BATCH, TIME, DIM, dtype=torch.float64)
-    in_chunks(module, refused, [TIME], cache)
-    cache.crop(-TIME)
-    again = in_chunks(module, x, [3, 4], cache)
-    torch.testing.assert_close(again, module(x, is_causal=True).output)
-
-
-@pytest.mark.parametrize("name", REMEMBER)
-def test_no_more_is_remembered_than_can_be_needed(name):
-    module, cache = SYSTEMS[name].build(), AttentionCache()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    last = 2 if name == "mae window" else 1
-
-    def steps():
-        (state,) = cache.memory.values()
-        return state.size(1)
-
-    for _ in range(3):
-        in_chunks(module, x, [1] * TIME, cache)
-        assert steps() == last
-    cache.activate_past_recording()
-    in_chunks(module, x, [1, 6], cache)
-    assert steps() == last + TIME
-    cache.crop(-2)
-    assert steps() == last
-
-
 def test_what_is_not_kept_cannot_be_gone_back_to():
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     standard, gated = AttentionCache(), AttentionCache()

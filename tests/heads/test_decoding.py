@@ -5,8 +5,10 @@ import torch
 from systems import DIM, GATED, SYSTEMS, padding
 
 from headwise import AttentionCache
+from headwise.heads.fixed_cache import FixedAttentionCache
 
 BATCH, TIME, KEYS = 3, 7, 4
+CACHES = {"growing": AttentionCache, "fixed": lambda: FixedAttentionCache(TIME + 4)}
 CHUNKS = ([1] * 7, [3, 1, 1, 2], [7], [2, 5])
 
 
@@ -26,21 +28,13 @@ def in_chunks(module, x, chunks, cache, *, key=None, mask=None, **kwargs):
     return torch.cat(outputs, dim=1)
 
 
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_self_attention_step_by_step(name, chunks):
+def test_self_attention_step_by_step(name, chunks, kind):
     module = SYSTEMS[name].build()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    stepwise = in_chunks(module, x, chunks, AttentionCache())
-    torch.testing.assert_close(stepwise, module(x, is_causal=True).output)
-
-
-@pytest.mark.parametrize("window", [1, 2, 3, 20])
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-def test_windows_longer_and_shorter_than_a_chunk(window, chunks):
-    module = SYSTEMS["mae-7"].build(gate_window=window)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    stepwise = in_chunks(module, x, chunks, AttentionCache())
+    stepwise = in_chunks(module, x, chunks, CACHES[kind]())
     torch.testing.assert_close(stepwise, module(x, is_causal=True).output)
 
 
@@ -101,47 +95,22 @@ def test_weights_of_a_step_cover_all_keys(name):
     torch.testing.assert_close(step.weights, at_once.weights[:, :, 4:])
 
 
-def test_moa_caches_one_head():
-    module = SYSTEMS["moa"].build()
-    cache = AttentionCache()
-    module(torch.randn(BATCH, TIME, DIM).double(), is_causal=True, cache=cache)
-    assert cache.keys.shape == cache.values.shape == (BATCH, 1, TIME, module.head_dim)
-
-
 def branches(x, first, second):
     """What a beam search has seen whose rows at step `first` came from rows `second`."""
     return torch.cat([x[second, :first], x[:, first:]], dim=1)
 
 
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_beam_search_reorders_everything_that_is_remembered(name):
-    module = SYSTEMS[name].build()
+def test_beam_search_reorders_everything_that_is_remembered(name, kind):
+    module, cache = SYSTEMS[name].build(), CACHES[kind]()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    cache = AttentionCache()
     module(x[:, :4], is_causal=True, cache=cache)
     rows = torch.tensor([2, 0, 0])
     cache.reorder_cache(rows)
-    after = module(x[:, 4:], is_causal=True, cache=cache).output
+    after = in_chunks(module, x[:, 4:], [1, 2], cache)
     expected = module(branches(x, 4, rows), is_causal=True).output[:, 4:]
     torch.testing.assert_close(after, expected)
-
-
-@pytest.mark.parametrize("window", [None, 3])
-def test_gates_state_is_among_what_is_reordered(window):
-    """Were only keys and values reordered, outputs would differ: the test above can fail."""
-    module = SYSTEMS["mae-7"].build(gate_window=window)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    cache = AttentionCache()
-    module(x[:, :4], is_causal=True, cache=cache)
-    rows = torch.tensor([2, 0, 0])
-    memory = dict(cache.memory)
-    cache.reorder_cache(rows)
-    for name, state in cache.memory.items():
-        torch.testing.assert_close(state, memory[name][rows])
-    cache.memory = memory
-    after = module(x[:, 4:], is_causal=True, cache=cache).output
-    expected = module(branches(x, 4, rows), is_causal=True).output[:, 4:]
-    assert not torch.allclose(after, expected)
 
 
 @pytest.mark.parametrize("name", ["standard", "mae causal queries", "moa"])
@@ -170,17 +139,3 @@ def test_rows_are_selected_and_repeated(name):
     rows = torch.tensor([2, 2, 1, 1])
     after = module(x[rows, 4:], is_causal=True, cache=cache).output
     torch.testing.assert_close(after, module(x[rows], is_causal=True).output[:, 4:])
-
-
-@pytest.mark.parametrize("name", GATED)
-def test_reset_forgets_everything(name):
-    module = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    cache = AttentionCache()
-    assert not cache.is_filled
-    first = module(x, is_causal=True, cache=cache).output
-    assert cache.is_filled
-    cache.reset()
-    assert not cache.is_filled
-    assert cache.get_seq_length() == 0
-    torch.testing.assert_close(module(x, is_causal=True, cache=cache).output, first)

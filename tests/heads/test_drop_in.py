@@ -156,15 +156,6 @@ def test_a_decoder_of_pytorch_shows_no_gate_its_future(name):
         torch.testing.assert_close(after[:, :3], before[:, :3], rtol=1e-5, atol=1e-5)
 
 
-def test_in_place_of_the_attention_itself():
-    """The five lines of a user who replaces nn.MultiheadAttention in a module of their own."""
-    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
-    x = torch.randn(BATCH, TIME, DIM)
-    output, weights = theirs(x, x, x)[0], hw.MixtureOfAttentionHeads(DIM, 6, 2, 3)(x, x, x)[1]
-    assert output.shape == hw.MixtureOfAttentiveExperts(DIM, HEADS)(x, x, x)[0].shape
-    assert weights is None
-
-
 TIME_FIRST = {**LAYER, "batch_first": False}
 REFUSED = r"{} of a {} is an nn\.MultiheadAttention with batch_first=False.*over the batch"
 
@@ -182,41 +173,3 @@ def test_a_place_whose_input_is_time_first_is_refused(name):
         target.set_submodule("layers.0.multihead_attn", attention(name))
     with pytest.raises(ValueError, match=REFUSED.format("inner", "ModuleDict")):
         nn.ModuleDict({"inner": nn.MultiheadAttention(DIM, HEADS)})["inner"] = attention(name)
-
-
-def test_time_first_mended_as_the_error_says():
-    x = torch.randn(BATCH, TIME, DIM)
-    theirs = nn.TransformerEncoderLayer(**TIME_FIRST, dropout=0.0).eval()
-    ours = nn.TransformerEncoderLayer(**LAYER, dropout=0.0).eval()
-    ours.load_state_dict(theirs.state_dict())
-    expected = theirs(x.transpose(0, 1)).transpose(0, 1)
-    ours.self_attn = hw.MixtureOfAttentiveExperts.from_attention(ours.self_attn)
-    torch.testing.assert_close(ours(x), expected, rtol=1e-5, atol=1e-5)
-    # Called batch first all the same, by the module's own choice.
-    made = hw.MultiHeadAttention(DIM, HEADS)
-    copy_weights(theirs.self_attn, made)
-    del theirs.self_attn
-    theirs.self_attn = made
-    torch.testing.assert_close(theirs(x), expected, rtol=1e-5, atol=1e-5)
-
-
-class WithoutFeedForward(nn.TransformerEncoderLayer):
-    def _ff_block(self, x):
-        return torch.zeros_like(x)
-
-
-@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
-def test_more_than_an_attention_is_refused_in_pytorchs_layers(kind):
-    """They have a feed-forward of their own, which would come behind that of the system."""
-    branched = hw.BranchedAttention(DIM, HEADS, 16)
-    mechanisms = hw.IndependentMechanismsLayer(DIM, HEADS, 16, 2)
-    for layer in (kind(**LAYER), type("Own", (kind,), {})(**LAYER)):
-        with pytest.raises(ValueError, match=r"be BranchedAttention, .* feed-forward behind"):
-            layer.self_attn = branched
-        del layer.self_attn
-        with pytest.raises(ValueError, match=r"be IndependentMechanismsLayer, .* rest of the"):
-            layer.self_attn = mechanisms
-    own = WithoutFeedForward(**LAYER, dropout=0.0)
-    own.self_attn = branched
-    assert own(torch.randn(BATCH, TIME, DIM)).shape == (BATCH, TIME, DIM)
-    nn.ModuleDict({"attention": branched, "layer": mechanisms})  # a layer of a user's own

@@ -9,7 +9,6 @@ from systems import DIM, SYSTEMS, randomize
 from torch import nn
 
 import headwise as hw
-from headwise.heads.cache import AttentionCache
 from headwise.heads.fixed_cache import FixedAttentionCache
 
 EMPTY = [(0, 3), (2, 0), (0, 0)]
@@ -45,19 +44,6 @@ def test_no_sequences_and_no_positions(name, train, shape):
             learn(module, out)
     # Running statistics have learned nothing either.
     torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("cross", [False, True])
-def test_no_positions_behind_those_of_a_cache(cross):
-    sizes = {"num_heads": 4, "ffn_dim": 16, "num_mechanisms": 2}
-    layer = hw.IndependentMechanismsLayer(DIM, **sizes, cross_attention=cross).eval()
-    x, padding = torch.randn(2, 3, DIM), torch.tensor([[True, False, False], [False] * 3])
-    memory = {"memory": torch.randn(2, 4, DIM)} if cross else {}
-    cache = AttentionCache()
-    for end in (3, 0):
-        out = layer(x[:, :end], key_padding_mask=padding, is_causal=True, cache=cache, **memory)
-        assert out.output.shape == (2, end, DIM)
-        assert out.routing.padding.tolist() == padding[:, :end].tolist()
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

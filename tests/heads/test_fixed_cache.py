@@ -3,7 +3,7 @@
 import pytest
 import torch
 from systems import DIM, SYSTEMS, padding
-from test_decoding import BATCH, CHUNKS, KEYS, TIME, branches, in_chunks
+from test_decoding import BATCH, KEYS, TIME, in_chunks
 
 from headwise.heads.fixed_cache import FixedAttentionCache
 
@@ -13,17 +13,6 @@ ROOM = TIME + 4
 def tensors(cache):
     named = {"keys": cache.keys, "values": cache.values, "length": cache.length, **cache.memory}
     return {name: tensor.data_ptr() for name, tensor in named.items() if tensor is not None}
-
-
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_self_attention_step_by_step(name, chunks):
-    module, cache = SYSTEMS[name].build(), FixedAttentionCache(ROOM)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    stepwise = in_chunks(module, x, chunks, cache)
-    torch.testing.assert_close(stepwise, module(x, is_causal=True).output)
-    assert cache.get_seq_length() == TIME
-    assert cache.keys.size(2) == ROOM
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -53,18 +42,6 @@ def test_cross_attention(window):
     rest = in_chunks(module, x[:, 2:], [1, 4], cache, key=key)
     torch.testing.assert_close(torch.cat([first, rest], 1), module(x, key).output)
     assert tensors(cache) == places
-
-
-@pytest.mark.parametrize("name", ["standard", "mae-7", "mae window", "moa"])
-def test_beam_search_reorders_everything(name):
-    module, cache = SYSTEMS[name].build(), FixedAttentionCache(ROOM)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    in_chunks(module, x[:, :4], [4], cache)
-    rows = torch.tensor([2, 0, 0])
-    cache.reorder_cache(rows)
-    after = in_chunks(module, x[:, 4:], [1, 2], cache)
-    expected = module(branches(x, 4, rows), is_causal=True).output[:, 4:]
-    torch.testing.assert_close(after, expected)
 
 
 def test_reset_and_its_limits():

@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from mae_steps import gate_step
 from reference import expert, head_outputs
 from systems import DIM, GATED, HEADS, SYSTEMS, padding
-
-from headwise import gate_parameters
 
 BATCH, TIME = 2, 3
 
@@ -39,59 +36,6 @@ def test_gradients_equal_finite_differences(name, train, causal):
     if train and (causal or name == "mae causal queries") and name in GATED:
         module.gate.norm.momentum = 0.0
     assert torch.autograd.gradcheck(compute, leaves, fast_mode=True)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_every_parameter_learns(name, causal):
-    module = SYSTEMS[name].build(train=True)
-    x = torch.randn(4, 5, DIM, dtype=torch.float64)
-    out = module(x, is_causal=causal)
-    loss = out.output.square().mean()
-    if out.routing is not None and out.routing.loss is not None:
-        loss = loss + out.routing.loss
-    loss.backward()
-    for parameter_name, parameter in module.named_parameters():
-        if parameter_name == "k_proj.bias":  # adds the same to all logits of a query
-            continue
-        assert parameter.grad is not None, parameter_name
-        assert parameter.grad.abs().max() > 1e-9, parameter_name
-
-
-def test_moas_router_learns_from_the_start():
-    """It starts at zero, where all experts are equal."""
-    module = SYSTEMS["moa"].build(train=True)
-    module.reset_parameters()
-    assert not module.router.weight.any()
-    out = module(torch.randn(4, 5, DIM, dtype=torch.float64))
-    out.output.square().mean().backward()
-    assert module.router.weight.grad.abs().max() > 0
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", GATED)
-def test_an_f_step_leaves_the_gates_alone(name, causal):
-    module = SYSTEMS[name].build(train=True, gate_dropout=0.5)
-    module.step = "expert"
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    out = module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
-    assert not out.routing.weights.requires_grad
-    out.output.square().sum().backward()
-    gates = {id(parameter) for parameter in gate_parameters(module)}
-    for parameter in module.parameters():
-        assert (parameter.grad is None) == (id(parameter) in gates)
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", GATED)
-def test_evaluation_leaves_the_running_statistics_alone(name, causal):
-    module = SYSTEMS[name].build()
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
 
 
 @pytest.mark.parametrize("name", ["mae-7", "mae-6"])
@@ -127,47 +71,6 @@ def test_the_heads_left_out_of_an_f_step_get_no_gradient(name):
             torch.testing.assert_close(out.output[0, t], expected)
         seen.add(tuple(idle))
     assert len(seen) > 2
-
-
-@pytest.mark.parametrize("step", ["expert", "expert by position"])
-def test_causal_f_steps_draw_for_each_instance_or_position(step):
-    module = SYSTEMS["uni-mae"].build(train=True)
-    module.step = step
-    x = torch.randn(1, 40, DIM, dtype=torch.float64)
-    with torch.no_grad():
-        sequence, positions = module(x).output[0], module(x, is_causal=True).output[0]
-    p = dict(module.named_parameters())
-
-    def drawn(output, t, **masks):
-        parts = head_outputs(p, x, x, x, HEADS, 0, t, **masks)
-        experts = [expert(parts, (j,)) + p["out_proj.bias"] for j in range(HEADS)]
-        matches = [j for j in range(HEADS) if torch.allclose(output[t], experts[j])]
-        assert len(matches) == 1
-        return matches[0]
-
-    with torch.no_grad():
-        some = range(0, 40, 5)
-        assert len({drawn(sequence, t) for t in some}) == 1
-        experts = {drawn(positions, t, is_causal=True) for t in some}
-        assert len(experts) == 1 if step == "expert" else len(experts) > 1
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", GATED)
-def test_a_g_step_moves_the_gates_alone(name, causal):
-    module = SYSTEMS[name].build(train=True)
-    statistics = module.gate.norm.running_mean.clone()
-    frozen = module.q_proj.bias.requires_grad_(False)
-    with gate_step(module) as gates:
-        assert {id(gate) for gate in gates} == {id(gate) for gate in module.gate.parameters()}
-        out = module(torch.randn(4, 5, DIM, dtype=torch.float64), is_causal=causal)
-        out.output.square().sum().backward()
-    ours = {id(gate) for gate in gates}
-    for parameter in module.parameters():
-        assert (parameter.grad is not None) == (id(parameter) in ours)
-        assert parameter.requires_grad == (parameter is not frozen)
-    assert module.step == "joint"
-    assert not torch.equal(module.gate.norm.running_mean, statistics)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,7 +1,6 @@
 """A cache is that of one module, and a static one that of one source; another is an error."""
 
 import copy
-import gc
 import io
 
 import pytest
@@ -53,15 +52,6 @@ def test_one_cache_for_two_layers_is_an_error(name, kind):
     decode(second, x, cache)
 
 
-def test_an_empty_cache_is_anybody_s(kind):
-    first, second, cache = SYSTEMS["mae-7"].build(), SYSTEMS["standard"].build(), kind()
-    x = drawn(BATCH, TIME, DIM)
-    with pytest.raises(ValueError, match="key_padding_mask has shape"):
-        first(x, key_padding_mask=torch.zeros(1, 1).bool(), cache=cache)
-    cache.reset()
-    torch.testing.assert_close(decode(second, x, cache), decode(second, x, None))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_go_on_from_where_they_are(name, kind):
     """Of module and cache at once, of the cache alone, and through a file."""
@@ -84,62 +74,18 @@ def test_copies_go_on_from_where_they_are(name, kind):
         decode(copy.deepcopy(module), x[:, :1], kept)
 
 
-def test_the_copy_of_a_cache_is_not_for_another_system(kind):
-    module, cache, x = SYSTEMS["mae-7"].build(), kind(), drawn(BATCH, TIME, DIM)
-    decode(module, x[:, :2], cache)
-    with pytest.raises(ValueError, match=r"a MixtureOfAttentiveExperts, .* this MultiHeadAttent"):
-        decode(SYSTEMS["standard"].build(), x[:, 2:3], copy.deepcopy(cache))
-
-
-def test_a_cache_keeps_no_module_alive():
-    module, cache, x = SYSTEMS["standard"].build(), AttentionCache(), drawn(BATCH, TIME, DIM)
-    decode(module, x[:, :2], cache)
-    loaded = SYSTEMS["standard"].build()
-    loaded.load_state_dict(module.state_dict())
-    expected, owner = decode(module, x, None)[:, 2:], cache.owner
-    del module
-    gc.collect()
-    assert owner() is None
-    torch.testing.assert_close(decode(loaded, x[:, 2:], cache), expected)
-
-
 def test_a_second_source_is_an_error(kind):
     module, cache = SYSTEMS["mae causal queries"].build(), kind(static=True)
     x, key = drawn(BATCH, TIME, DIM), drawn(BATCH, KEYS, DIM)
     expected = module(x, key).output
     first = module(x[:, :2], key, cache=cache).output
-    one_changed = key.clone()
-    one_changed[1, 2, 3] += 1.0
-    for second in (one_changed, drawn(BATCH, KEYS, DIM), drawn(BATCH, KEYS + 1, DIM)):
-        with pytest.raises(ValueError, match="holds the keys of another source"):
-            module(x[:, 2:3], second, cache=cache)
-    # The same source may be computed again; a copy of the cache knows it too.
-    again = module(x[:, 2:4], key * (1 + 1e-6), cache=cache).output
-    copied = copy.deepcopy(cache)
+    other = drawn(BATCH, KEYS + 1, DIM)
     with pytest.raises(ValueError, match="holds the keys of another source"):
-        module(x[:, 4:], one_changed, cache=copied)
-    rest = module(x[:, 4:], key, cache=copied).output
-    torch.testing.assert_close(torch.cat([first, again, rest], 1), expected)
+        module(x[:, 2:3], other, cache=cache)
+    rest = module(x[:, 2:], key, cache=cache).output
+    torch.testing.assert_close(torch.cat([first, rest], 1), expected)
     cache.reset()
-    other = module(x, one_changed, cache=cache).output
-    torch.testing.assert_close(other, module(x, one_changed).output)
-
-
-def test_the_same_tensor_is_not_looked_at(kind, monkeypatch):
-    module, cache = SYSTEMS["standard"].build(), kind(static=True)
-    x, key = drawn(BATCH, TIME, DIM), drawn(BATCH, KEYS, DIM)
-
-    def fail(*args):
-        raise AssertionError
-
-    module(x[:, :2], key, cache=cache)
-    monkeypatch.setattr("headwise.heads.cache.can_be_looked_at", fail)
-    for t in range(2, TIME):
-        module(x[:, t : t + 1], key, cache=cache)
-    cache.reorder_cache(torch.tensor([1, 1, 0]))
-    module(x[:, :1], key[[1, 1, 0]], cache=cache)
-    with pytest.raises(AssertionError):
-        module(x[:, :1], key, cache=cache)
+    torch.testing.assert_close(module(x, other, cache=cache).output, module(x, other).output)
 
 
 def test_another_size_of_batch_is_an_error(kind):

@@ -165,7 +165,7 @@ def test_models_without_a_head_have_caches_too(make):
 
 @torch.no_grad()
 def test_a_cache_of_another_model_or_source_is_an_error():
-    ids, source, other = tokens(2, 6), tokens(2, 5), tokens(2, 5)
+    ids, source, other = tokens(2, 6), tokens(2, 5), tokens(2, 7)
     mae, standard = language_model("mae"), language_model()
     cache = mae(ids, use_cache=True).cache
     with pytest.raises(ValueError, match=r"a MixtureOfAttentiveExperts, .* new_cache"):

@@ -5,7 +5,6 @@ from headwise.ops.masks import (
     causal_mask,
     check_attention_mask,
     check_padding_mask,
-    hides_the_future,
     merge_masks,
     padding_positions,
 )
@@ -76,52 +75,6 @@ def test_merging_by_loops(key_float, attn_float, dims, is_causal):
                         assert merged[b, h, t, s] == never
                     else:
                         assert merged[b, h, t, s] == pytest.approx(-INF if never else total)
-
-
-def test_the_last_query_of_all_needs_no_causal_mask():
-    assert merge_masks(None, None, True, heads=1, queries=1, keys=4, offset=3) is None
-    assert merge_masks(None, None, True, heads=1, queries=1, keys=4, offset=2) is not None
-
-
-def test_the_masks_given_are_left_as_they_are():
-    key_mask = torch.zeros(2, 4)
-    attn_mask = torch.rand(3, 4) < 0.5
-    before = key_mask.clone(), attn_mask.clone()
-    merge_masks(key_mask, attn_mask, True, heads=2, queries=3, keys=4)
-    assert torch.equal(key_mask, before[0])
-    assert torch.equal(attn_mask, before[1])
-
-
-CAUSAL = causal_mask(4, 4)
-
-
-@pytest.mark.parametrize(
-    "mask, hides",
-    [
-        (None, False),
-        (CAUSAL, True),
-        (CAUSAL * -1e9, True),
-        (torch.zeros(4, 4).masked_fill(CAUSAL, -INF), True),
-        (CAUSAL | (torch.rand(4, 4) < 0.5), True),
-        (CAUSAL.expand(6, 4, 4), True),
-        (torch.stack([CAUSAL, torch.zeros_like(CAUSAL)]), False),
-        (CAUSAL.expand(2, 1, 4, 4), True),
-        (CAUSAL.t(), False),
-        (causal_mask(4, 4, offset=1), False),
-        (torch.zeros(4, 4, dtype=torch.bool), False),
-        (torch.zeros(4, 4).masked_fill(CAUSAL, -5.0), False),
-        (causal_mask(3, 4, offset=1), True),  # the last query stands at the last key
-        (causal_mask(3, 4), True),
-        (causal_mask(3, 4, offset=2), False),
-        (causal_mask(4, 3), True),
-        (torch.zeros(4, 3, dtype=torch.bool), False),
-        (torch.zeros(1, 1, dtype=torch.bool), False),
-        (torch.zeros(4, 1, dtype=torch.bool), False),  # a single key has no future to be hidden
-        (torch.randn(4, 1), False),
-    ],
-)
-def test_causal_masks_are_recognised(mask, hides):
-    assert hides_the_future(mask) is hides
 
 
 def test_checks_accept_what_is_documented():

@@ -12,14 +12,6 @@ def test_one_process_is_alone():
     assert replicas.sum_over_replicas(x) is x
 
 
-def test_noise_is_uniform():
-    noise = replicas.uniform_noise(40, 500, torch.device("cpu"))
-    assert noise.shape == (40, 500)
-    assert noise.min() >= 0
-    assert noise.max() < 1
-    assert noise.mean() == pytest.approx(0.5, abs=0.01)
-
-
 @pytest.mark.parametrize("rows", [(2, 3), (3, 2)])
 def test_noise_follows_the_sequence_not_the_process(monkeypatch, rows):
     """Two processes with consecutive rows of one batch draw what one process draws for all."""

@@ -16,11 +16,7 @@ from headwise.ops.simplex import random_simplex
 
 @dataclass(frozen=True)
 class Heads:
-    """What takes the place of the heads' outputs: those left out are zero.
-
-    Attributes:
-        kept: `(heads,)`, 1 for a head that counts and 0 for one that adds nothing.
-    """
+    """What takes the place of the outputs of heads: kept is `(heads,)`, 0 for a head left out."""
 
     kept: Tensor
 
@@ -46,10 +42,8 @@ HEADS: dict[str, Callable[..., Any]] = {"without-head": without_head, "only-head
 class Choosing:
     """What takes the place of a router's choice, and of the weights of what it has chosen.
 
-    Attributes:
-        choose: gets the logits, `(batch, queries, units)`, and how many units each position
-            chooses, and returns both.
-        weigh: gets the weights, and what else the system says there, and returns weights.
+    `choose` gets the logits, `(batch, queries, units)`, and how many units each position chooses,
+    and returns both; `weigh` gets the weights, and what else the system says there.
     """
 
     choose: Callable[[Tensor, int], tuple[Tensor, int]] = lambda logits, top_k: (logits, top_k)
@@ -57,26 +51,14 @@ class Choosing:
 
 
 def choosing_fewer(layer: Any, top_k: int) -> Choosing:
-    """Each position chooses fewer units than in training.
-
-    Raises:
-        ValueError: no number from 1 to the layer's own `top_k`.
-    """
+    """Each position chooses fewer units than in training."""
     if not 1 <= top_k <= layer.top_k:
         raise ValueError(f"top_k is {top_k}, expected 1 to {layer.top_k}, as many as in training")
     return Choosing(lambda logits, _: (logits, top_k))
 
 
 def one_of(option: str, unit: int, size_name: str, size: int) -> Tensor:
-    """Returns `(size,)`, 1 at the unit and 0 elsewhere.
-
-    Args:
-        option: name of the ablation's option, for the message.
-        unit: its value.
-        size_name, size: the attribute that says how many units there are.
-
-    Raises:
-        ValueError: there is no such unit.
+    """Returns `(size,)`, 1 at the unit and 0 elsewhere; the names are for the error.
 
     >>> one_of("head", 1, "num_heads", 3)
     tensor([0., 1., 0.])
@@ -90,13 +72,9 @@ def one_of(option: str, unit: int, size_name: str, size: int) -> Tensor:
 
 
 def without(weights: Tensor, removed: Tensor) -> Tensor:
-    """Leaves units out of a distribution; the others keep their proportions and sum to 1.
+    """Leaves the units where `removed` is 1 out of a distribution; the others keep proportions.
 
     Where the others have no weight at all, they count alike.
-
-    Args:
-        weights: `(..., units)`, sums to 1.
-        removed: `(units,)` or `(..., units)`, 1 at the units that are left out, 0 elsewhere.
 
     >>> removed = torch.tensor([0.0, 0.0, 1.0])
     >>> without(torch.tensor([[0.1, 0.3, 0.6], [0.0, 0.0, 1.0]]), removed)
@@ -121,15 +99,9 @@ def largest(weights: Tensor) -> Tensor:
 
 
 def drawn_weights(units: int, draws: int, seed: int, index: int, count: int) -> list[Tensor]:
-    """Random points of the simplex, `(units,)` each, others for each of a model's systems.
+    """Random points of the simplex, others for each of a model's `count` systems of a kind.
 
     They are drawn once, so that all steps of a decoding use the same.
-
-    Args:
-        units: number of units.
-        draws: how many points to draw.
-        seed: of all systems of a model.
-        index, count: which of a model's systems of its kind it is, and of how many.
     """
     generator = system_generator(seed, index, count)
     with torch.device("cpu"):

@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from headwise.heads.ablations import Heads
 from headwise.heads.cache import AttentionCache
-from headwise.heads.calls import check_call, is_copy
+from headwise.heads.calls import check_call
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.torch_layers import InTorchLayers
@@ -35,7 +35,6 @@ class Inputs(NamedTuple):
     is_causal: bool
     attn_mask: Tensor | None
     cache: AttentionCache | None
-    key_padding_mask: Tensor | None = None  # (batch, keys), as it was given
     is_self_attention: bool = False  # queries and keys are the same positions
 
 
@@ -56,16 +55,10 @@ class Attention(InTorchLayers, System):
     attention; `combine` is each subclass's own.
 
     Args:
-        embed_dim: width of queries and of the output.
-        num_heads: number of heads.
-        head_dim: width of a head; `embed_dim // num_heads` if not given.
-        kdim, vdim: width of keys and values; `embed_dim` if not given.
-        dropout: probability with which an attention weight is dropped in training.
+        embed_dim, num_heads, head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
 
     Attributes:
         chooses_heads: whether each query has heads of its own, those of `routing.indices`.
-        queries_interact: whether a decision or a loss depends on more than one query, so that it
-            has to be known which of them are padding, and which may see which.
         implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
             its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
@@ -73,10 +66,8 @@ class Attention(InTorchLayers, System):
     """
 
     chooses_heads: ClassVar[bool] = False
-    queries_interact: ClassVar[bool] = False
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
-    warned_of_keys: bool = False
 
     q_proj: nn.Linear
     k_proj: nn.Linear
@@ -155,16 +146,13 @@ class Attention(InTorchLayers, System):
                 float mask is added.
             attn_mask: `(queries, keys)`, `(batch * heads, queries, keys)` or
                 `(batch, 1 or heads, queries, keys)`; boolean `True` is not attended, a float
-                mask is added. To systems that decide by masks, numbers of -1000 or less say that
-                a position is not attended; greater ones are biases.
+                mask is added. Systems that decide by masks take -1000 or less for not attended.
             is_causal: position t attends to positions ≤ t; no mask has to be given for that.
             need_weights: also return the attention weights, `(batch, heads, queries, keys)`.
             average_attn_weights: return their mean over the heads, `(batch, queries, keys)`.
-            query_padding_mask: `(batch, queries)`, `True` at padding. Systems whose decision
-                depends on the whole batch or sequence leave padding out of it. In self-attention
-                it is known from `key_padding_mask`; in cross-attention only the caller knows.
-                Self-attention is where no key is given, or the query itself is key or value, or
-                (for such systems, outside of `torch.compile`) the key is an equal copy of it.
+            query_padding_mask: `(batch, queries)`, `True` at padding, which decisions leave out.
+                In self-attention (no key is given, or the query itself is key or value) it is
+                known from `key_padding_mask`; in cross-attention only the caller knows.
             cache: for decoding step by step: the call sees what earlier calls with this cache
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
         """
@@ -175,10 +163,6 @@ class Attention(InTorchLayers, System):
         check_call(self, query, key, value, key_padding_mask, query_padding_mask)
         if cache is not None and not torch.compiler.is_compiling():
             cache.check_call(self, key, is_self_attention)
-        if self.queries_interact and not is_self_attention:
-            padded = key_padding_mask is not None and query_padding_mask is None
-            if padded or attn_mask is not None:
-                is_self_attention = is_copy(self, query, key, value)
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
@@ -190,28 +174,19 @@ class Attention(InTorchLayers, System):
             is_causal,
             attn_mask,
             cache,
-            key_padding_mask,
             is_self_attention,
         )
         q, k, v, choice = self.project(inputs)
-        keys = k.size(2)
-        check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
-        check_attention_mask(attn_mask, query.size(0), q.size(1), q.size(2), keys)
+        shape = (q.size(1), q.size(2), k.size(2))
+        check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), k.size(2))
+        check_attention_mask(attn_mask, query.size(0), *shape)
         # PyTorch's kernel has a fast path for a plain causal mask. To a compiler a comparison is no
         # boolean unless it decides a branch.
         plain = False
         if is_causal and not isinstance(offset, Tensor) and offset == 0:
             plain = key_padding_mask is None and attn_mask is None
-        mask = merge_masks(
-            key_padding_mask,
-            attn_mask,
-            is_causal and not plain,
-            heads=q.size(1),
-            queries=q.size(2),
-            keys=keys,
-            offset=offset,
-            device=query.device,
-        )
+        masks = (key_padding_mask, attn_mask, is_causal and not plain)
+        mask = merge_masks(*masks, *shape, offset=offset, device=query.device)
         heads = self.attend(q, k, v, mask, plain)
         # Other ablations, which have other objects there, are for the steps that they change.
         if isinstance(self.ablation, Heads) and not self.training:
@@ -225,7 +200,7 @@ class Attention(InTorchLayers, System):
 
         weights = None
         if need_weights:
-            mask = causal_mask(q.size(2), keys, device=q.device) if plain else mask
+            mask = causal_mask(*shape[1:], device=q.device) if plain else mask
             weights = self.attention_weights(q, k, mask)
             weights = weights.mean(1) if average_attn_weights else weights
         return AttentionOutput(output, weights, routing)
@@ -257,7 +232,7 @@ class Attention(InTorchLayers, System):
     def queries_of_every_head(self, inputs: Inputs) -> Tensor:
         """Queries of all heads, chosen or not, `(batch, heads, queries, head_dim)`.
 
-        A subclass with `chooses_heads` has it, for those who compare its heads.
+        A subclass with `chooses_heads` overrides it, for those who compare its heads.
         """
         raise NotImplementedError(
             f"{type(self).__name__} chooses heads, but does not say what the others would read: "
@@ -283,19 +258,10 @@ class Attention(InTorchLayers, System):
         return self.num_heads, self.head_dim
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        """Counts the multiply-accumulates of the dense projections and of attention.
-
-        Subclasses add those of their own combination.
-        """
+        """Those of dense projections and of attention; subclasses add their combination's."""
         inner_dim = self.num_heads * self.head_dim
         linear = inner_dim * (queries * self.embed_dim + keys * (self.kdim + self.vdim))
         return Macs(linear, 2 * queries * keys * inner_dim)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Who observes this module does not observe a copy.
-        return {
-            name: value for name, value in super().__getstate__().items() if name != "observers"
-        }
 
     def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         cache = inputs.cache

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headwise.heads.watching import optimizer_steps
 from headwise.ops.recompute import is_repeated
+from headwise.ops.twins import is_transformed
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor:
@@ -25,23 +26,18 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
     PyTorch's layers, drop it; add this sum to the loss of such a model before `backward()`.
 
     What belongs to the last pass: all that systems have computed since this function was called
-    last, a gradient went through it, or an optimizer stepped. A module that a pass calls twice
-    counts twice, and two passes before one call of this function are summed. Where gradients are
-    off, and in code that `torch.compile` has compiled, the last call of each system counts alone.
-    Called again without another pass, it returns the same again.
-
-    A loss has its graph as long as the output of its system has one. Afterwards its number stays.
+    last, a gradient went through it, or an optimizer stepped. Where gradients are off, and in code
+    that `torch.compile` has compiled, the last call of each system counts alone. Called again
+    without another pass, it returns the same again.
 
     Args:
-        model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`. It
-            is the module that is called: a deep copy has no losses before a pass of its own. Of
+        model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`. Of
             systems within a system whose output has a loss, that loss counts and theirs do not.
 
     Returns:
         A scalar; 0 if no system adds a loss, or none has been called. Losses that are already in
         the loss which a model has returned, as headwise's models and gated ones do where they are
-        given labels, are left out, with a warning: `out.auxiliary_loss` of headwise's models has
-        their sum.
+        given labels, are left out, with a warning.
 
     Example:
         >>> import headwise as hw
@@ -84,18 +80,12 @@ def _speaking(module: nn.Module, seen: set[nn.Module]) -> Iterator["NotedLosses"
 
 
 class NotedLoss:
-    """The loss of one call.
-
-    Attributes:
-        value: the loss, with its graph as long as the output of the call has one.
-        is_over: whether a backward pass has been through it.
-        is_added: whether the loss that a model returns has it already.
-    """
+    """The loss of one call; its value has a graph as long as the output of the call has one."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
-        self.is_over = False
-        self.is_added = False
+        self.is_over = False  # a backward pass has been through it
+        self.is_added = False  # the loss that a model returns has it already
         self._step = optimizer_steps()
         self._output: weakref.ref[_Alive] | None = None
 
@@ -103,10 +93,6 @@ class NotedLoss:
     def is_of_this_pass(self) -> bool:
         """Whether neither a backward pass nor an optimizer's step has come since."""
         return not self.is_over and self._step == optimizer_steps()
-
-    @property
-    def has_graph(self) -> bool:
-        return self.value.requires_grad
 
     def release_with(self, output: Tensor) -> None:
         """Has the graph be released when that of `output` is."""
@@ -128,22 +114,14 @@ class NotedLoss:
 
 
 class NotedLosses:
-    """Keeps the losses that a system returned in its last calls. A copy of the system has none.
-
-    Attributes:
-        calls: those that belong together: since a sum was taken, or an optimizer has stepped.
-            Where there are no gradients it is the last call alone.
-        compiled: the loss of the last call of compiled code, which can note no more than that.
-        is_due: whether a loss with a gradient has been computed.
-        is_settled: whether a gradient has come to one, so that nobody has to be warned.
-    """
+    """Keeps the losses that a system returned in its last calls. A copy of the system has none."""
 
     def __init__(self) -> None:
-        self.calls: list[NotedLoss] = []
-        self.compiled: Tensor | None = None
+        self.calls: list[NotedLoss] = []  # those that belong together
+        self.compiled: Tensor | None = None  # of the last call of compiled code
         self.compiled_is_added = False
-        self.is_due = False
-        self.is_settled = False
+        self.is_due = False  # a loss with a gradient has been computed
+        self.is_settled = False  # a gradient has come to one: nobody has to be warned
         self._was_read = False
 
     def __reduce__(self) -> Any:
@@ -157,7 +135,7 @@ class NotedLosses:
             self.compiled, self.compiled_is_added = loss, False
             loss.noted_by = self  # type: ignore[attr-defined]
             return
-        if torch._C._functorch.is_functorch_wrapped_tensor(loss):
+        if is_transformed():
             return  # it means nothing outside of the function that is transformed
         self.is_due |= loss.requires_grad
         if is_repeated():
@@ -166,8 +144,8 @@ class NotedLosses:
         call = self._noted(loss)
         call.release_with(output)
         loss.noted_by = self  # type: ignore[attr-defined]
-        goes_on = call.has_graph and not self._was_read
-        before = [each for each in self.calls if each.has_graph and each.is_of_this_pass]
+        goes_on = loss.requires_grad and not self._was_read
+        before = [each for each in self.calls if each.value.requires_grad and each.is_of_this_pass]
         self.calls = [*before, call] if goes_on else [call]
         self._was_read = False
 
@@ -181,7 +159,7 @@ class NotedLosses:
         return self.calls
 
     def read_in_compiled(self) -> Tensor | None:
-        """Returns the loss of the last call, for compiled code that adds it up itself."""
+        """The loss of the last call, for compiled code that adds it up itself."""
         self.is_settled = True  # no hook could say whether a gradient comes to it
         return None if self.compiled_is_added else self.compiled
 
@@ -203,11 +181,6 @@ class NotedLosses:
     def are_there(self) -> bool:
         # Compiled code that asks for the calls would be compiled anew when they change.
         return self.compiled is not None or (not torch.compiler.is_compiling() and bool(self.calls))
-
-    @property
-    def are_unread(self) -> bool:
-        """Whether no gradient has come to any of those that have one."""
-        return self.is_due and not self.is_settled
 
     def matter(self) -> bool:
         """Whether the last one is not zero, as it is where its coefficients are."""

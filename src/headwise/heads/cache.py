@@ -7,24 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.ops.shapes import can_be_looked_at
-
-# How often another tensor of a source is looked at where the host has to wait for the device.
-_LOOKS = 2
-# Two tensors of a source, by their largest numbers, may differ so much by rounding.
-_SAME = 0.05
-
 
 class AttentionCache:
     """Keys and values seen so far, and a system's own running state beside them.
 
     A self-attention's cache grows by each call's keys and values. A cross-attention's is
     `static`: its keys and values are computed by the first call and read by all later ones.
-    `memory` is the system's own (MAE's gates keep the running mean of their inputs there): by
-    `recall` and `remember` it is kept such that `crop` can go back to earlier positions.
+    `memory` is the system's own: `recall` and `remember` keep it such that `crop` can go back.
 
-    A cache belongs to the module that fills it, and a static one to the source too, until `reset`.
-    A copy of a cache belongs to the next module of the same class that is called with it.
+    A cache belongs to the module that fills it, until `reset`. A copy of a cache belongs to the
+    next module of the same class that is called with it.
 
     The methods that transformers' generation calls carry the names that it uses, so that a list
     of these serves as the layers of a `transformers.Cache`.
@@ -45,21 +37,9 @@ class AttentionCache:
         self.record_past = False
         self.owner: weakref.ref[nn.Module] | None = None  # the module that has filled it
         self.owner_class: str | None = None
-        self.source: Tensor | None = None  # what a static cache was filled with, if that is known
-        self.looks = 0  # at other tensors of a source
 
     def check_call(self, module: nn.Module, key: Tensor, is_self_attention: bool) -> None:
-        """Raises `ValueError` unless the cache is empty, or is that of a module and of its keys.
-
-        In the usual case it compares Python objects alone. Where a static cache is given another
-        tensor than before, the two are compared: on a GPU at the first of such calls only, since
-        the host has to wait for it.
-
-        Args:
-            module: the attention that is called with the cache.
-            key: what it is called with, `(batch, keys, kdim)`.
-            is_self_attention: whether that is the query.
-        """
+        """Raises `ValueError` unless the cache is empty, or is that of a module and of its keys."""
         if self.static and is_self_attention:
             raise ValueError(
                 "cache is static, for the keys of a cross-attention that stay the same, expected "
@@ -77,7 +57,6 @@ class AttentionCache:
                 )
             self.owner, self.owner_class = weakref.ref(module), name
         if self.keys is None:
-            self.source, self.looks = key if self.static else None, 0
             return
         if self.keys.size(0) != key.size(0):
             raise ValueError(
@@ -85,29 +64,11 @@ class AttentionCache:
                 f"this call: make a new one for another batch; batch_repeat_interleave and "
                 f"batch_select_indices change its rows"
             )
-        if self.static and key is not self.source:
-            self._check_source(key)
-
-    def _check_source(self, key: Tensor) -> None:
-        assert self.keys is not None
-        known = self.source
-        other = self.keys.size(2) != key.size(1)
-        alike = known is not None and (known.shape, known.device) == (key.shape, key.device)
-        if alike and not other:
-            assert known is not None
-            may_wait = self.looks < _LOOKS
-            if can_be_looked_at(key, may_wait) and can_be_looked_at(known, may_wait):
-                self.looks += 1
-                with torch.no_grad():
-                    largest = torch.maximum(known.abs().max(), key.abs().max())
-                    other = bool((key - known).abs().max() > _SAME * largest)
-        if other:
+        if self.static and self.keys.size(2) != key.size(1):
             raise ValueError(
                 "cache is static and holds the keys of another source, which it would go on "
-                "reading: make a new one for each source, or call reset(). Where dropout changes "
-                "the encoder's output from call to call, encode once (encoder_outputs of models)"
+                "reading: make a new one for each source, or call reset()"
             )
-        self.source = key
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append this step's keys and values along time; returns all of them."""
@@ -123,9 +84,8 @@ class AttentionCache:
         Args:
             name: of what the system remembers.
             last: how many steps.
-            like: a tensor `(batch, steps, ...)` with the shape of a step, its dtype and device.
-            skip_empty: do not count steps that are zero, such as those of padding: each row gives
-                its own last steps that are not, however far back they are.
+            like: `(batch, steps, ...)` with the shape of a step, its dtype and device.
+            skip_empty: each row gives its last steps that are not zero, as padding is.
 
         Returns:
             `(batch, last, ...)`.
@@ -140,10 +100,7 @@ class AttentionCache:
     def remember(self, name: str, steps: Tensor, new: int) -> None:
         """Keeps the last steps for `recall`, which has to come first in each call.
 
-        Args:
-            name: of what the system remembers.
-            steps: `(batch, steps, ...)`, at least as many as `recall` returns.
-            new: how many of them, the last ones, are of this call, one for each of its positions.
+        Of `steps`, `(batch, steps, ...)`, the last `new` are of this call, one for each position.
         """
         if self.record_past:
             added = steps[:, steps.size(1) - new :]  # [-new:] would be all where there are none
@@ -189,9 +146,6 @@ class AttentionCache:
 
         Args:
             tokens_to_remove: how many, as a negative number, as in transformers; or 0.
-
-        Raises:
-            ValueError: there are fewer positions, or a memory does not go back so far.
         """
         self.check_crop(tokens_to_remove)
         if tokens_to_remove and not self.static and self.keys is not None:
@@ -218,7 +172,7 @@ class AttentionCache:
         """Forget everything."""
         self.keys = self.values = None
         self.memory, self.needed, self.sparse = {}, {}, set()
-        self.owner = self.owner_class = self.source = None
+        self.owner = self.owner_class = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"owner": None}
@@ -237,5 +191,4 @@ class AttentionCache:
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if self.keys is not None and self.values is not None:
             self.keys, self.values = change(self.keys), change(self.values)
-        self.source = None  # the caller may change its rows or not
         self.memory = {name: change(state) for name, state in self.memory.items()}

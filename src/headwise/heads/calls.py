@@ -1,9 +1,7 @@
 """Checks of what an attention is called with, whose errors say how to mend it."""
 
-import warnings
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from headwise.ops.masks import check_mask, check_padding_mask
@@ -39,26 +37,3 @@ def check_call(
         )
     check_mask("key_padding_mask", key_padding_mask)
     check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
-
-
-def is_copy(attention: "Attention", query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether queries attend to an equal copy of them, as hooks and wrappers make one.
-
-    Warns, once for each attention, of keys that only look like one.
-    """
-    if query.shape != key.shape or query.dtype != key.dtype or torch.compiler.is_compiling():
-        return False
-    if torch.equal(query, key):
-        return True
-    # Where key and value are the same, it is a cross-attention to a sequence of that length.
-    if value is not key and not attention.warned_of_keys:
-        attention.warned_of_keys = True
-        warnings.warn(
-            f"query and key of {type(attention).__name__} have the same shape and differ: they are "
-            f"taken for two sequences, so that key_padding_mask and attn_mask say nothing of which "
-            f"queries are padding or see each other. For self-attention give one tensor as query "
-            f"and key (add positions to both) or as query and value; otherwise pass "
-            f"query_padding_mask, or filter this warning",
-            stacklevel=4,
-        )
-    return False

@@ -12,12 +12,8 @@ class FixedAttentionCache(AttentionCache):
     """Keys and values of at most `max_length` positions, in tensors that stay where they are.
 
     The shape of no tensor depends on how many positions there are, which is a tensor too: so
-    `torch.compile` makes one graph of a step, and has no reason to make another. What `extend`
-    returns after the first call has all positions, filled or not; `get_seq_length` says which are.
-
-    Args:
-        max_length: how many positions there can be.
-        static: as in `AttentionCache`: the keys are those of the first call, however many.
+    `torch.compile` makes one graph of a step. What `extend` returns after the first call has all
+    positions, filled or not.
     """
 
     is_compileable = True

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 class HeadsRead(NamedTuple):
     """One call of an attention, between `attend` and what is made of the heads.
 
-    Tensors are the call's own, with their graph where gradients are computed; who keeps them
-    detaches them. Nothing of it is computed for the observer.
+    Tensors are the call's own, with their graph; nothing of it is computed for the observer.
 
     Attributes:
         attention: the module.
-        inputs: what the call was given; `inputs.query_padding` is `(batch, queries)`, `True` at
-            padding, or None.
+        inputs: what the call was given.
         q: queries, `(batch, heads, queries, head_dim)`.
-        k, v: keys and values, `(batch, heads or 1, keys, head_dim)`; one head is shared by all.
+        k, v: keys and values, `(batch, heads or 1, keys, head_dim)`.
         mask: broadcasts to `(batch, heads, queries, keys)`; boolean `True` is not attended, a
             float mask is added. None where all keys are attended, or `is_causal` says which.
         is_causal: query t attends to the keys 0 … t.
@@ -62,10 +60,7 @@ class HeadsRead(NamedTuple):
         return self.routing.weights.size(-1)
 
     def weights(self, sequences: slice = slice(None)) -> Tensor:
-        """Computes the attention weights, `(batch, heads, queries, keys)`, in evaluation's way.
-
-        Args:
-            sequences: which sequences of the batch; a few at a time take less memory.
+        """Computes the attention weights of some sequences, `(batch, heads, queries, keys)`.
 
         Example:
             >>> import headwise as hw
@@ -94,9 +89,7 @@ class HeadsRead(NamedTuple):
     def every_head(self) -> "HeadsRead":
         """Computes what all heads would read for each query, also those that it has not chosen.
 
-        Returns:
-            The same call with the heads in their order, and `routing` None; itself where all
-            queries have all heads.
+        Returns the same call with the heads in their order, and `routing` None.
 
         Raises:
             ValueError: the mask is another one for each chosen head.
@@ -118,11 +111,7 @@ Observer = Callable[[HeadsRead], None]
 
 @contextmanager
 def observing(observers: Iterable[tuple["Attention", Observer]]) -> Iterator[None]:
-    """While this context is open, each attention calls the observer beside it in each of its calls.
-
-    Args:
-        observers: pairs of an attention and who observes it.
-    """
+    """While this context is open, each attention calls the observer beside it."""
     added: list[tuple[Attention, Observer]] = []
     try:
         for attention, observer in observers:

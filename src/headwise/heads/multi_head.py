@@ -1,7 +1,6 @@
 """Standard multi-head attention, from which systems derive that keep its projections."""
 
 from collections.abc import Mapping
-from inspect import Parameter, signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,10 +9,8 @@ from typing_extensions import Self
 from headwise.heads.ablations import HEADS
 from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.standard_weights import (
-    check_computes_as_standard,
+    arguments_of,
     copy_standard_weights,
-    standard_sizes,
-    take_appended,
     unpack_projections,
 )
 from headwise.heads.system import Macs, Routing
@@ -27,11 +24,10 @@ class MultiHeadAttention(Attention):
         oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
         y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
 
-    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also as the `self_attn`
-    or `multihead_attn` of `nn.TransformerEncoderLayer` and `nn.TransformerDecoderLayer`, and loads
-    its state dict, by itself or within that of a model. So do subclasses; their further parameters
-    are then missing, which `strict=False` allows, while `from_attention` knows how they start. No
-    state dict shows whether `add_zero_attn` was set, which headwise does not have.
+    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also within PyTorch's own
+    layers, and loads its state dict, by itself or within that of a model. So do subclasses; their
+    further parameters are then missing, which `strict=False` allows, while `from_attention` knows
+    how they start.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -47,8 +43,7 @@ class MultiHeadAttention(Attention):
 
     Attributes:
         heads_are_given: whether another module's heads have read already, see `over_heads`.
-        needs_queries: whether it decides by the queries of the heads, so that over the heads of
-            another module it is to be given that module's.
+        needs_queries: whether it decides by the queries of the heads.
 
     Raises:
         ValueError: sizes that do not fit together; the message names the argument.
@@ -95,39 +90,21 @@ class MultiHeadAttention(Attention):
 
         Args:
             attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
-                `batch_first=True`; subclasses of them may compute something else.
+                `batch_first=True`, and no subclass of them.
             neutral: whether the output has to be that of the source. If not, what a subclass adds
                 starts as its constructor says.
             options: further arguments of the constructor; `dropout` is that of the source if it is
                 not given.
 
         Raises:
-            ValueError: no such attention; one with `batch_first=False`, in whose place it would
-                attend over the batch; one with `add_bias_kv` or `add_zero_attn`, which headwise
-                does not have; an option that is a size of the source; an option that is missing and
-                has no default; a subclass that cannot start so, or does not say how.
+            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; an option
+                that is a size of the source; a subclass that cannot start so.
 
         >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
         >>> MultiHeadAttention.from_attention(theirs).dropout
         0.1
         """
-        _check_is_standard(attention)
-        if not attention.batch_first:
-            raise ValueError(
-                "attention has batch_first=False, expected True: headwise takes (batch, time, "
-                "embed_dim), and would attend over the batch in its place. Build its module with "
-                "batch_first=True, and load the state dict of the old one; or, if it is called "
-                "with (batch, time, embed_dim), set attention.batch_first = True first"
-            )
-        sizes = standard_sizes(attention)
-        for name in sizes.keys() & options:
-            raise ValueError(
-                f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
-                f"attention"
-            )
-        given = {**sizes, "dropout": attention.dropout, **options}
-        _check_nothing_is_missing(cls, given)
-        made = cls(**given)
+        made = cls(**arguments_of(attention, options))
         if neutral:
             made.start_as_standard(attention)
         else:
@@ -148,19 +125,18 @@ class MultiHeadAttention(Attention):
 
         It is called with what these heads have read as `value`, `(batch, queries, num_heads *
         head_dim)`, and gives back in the same shape what the other module's output projection is to
-        take instead: at first what it was given, since the system starts neutral. A system that
-        `needs_queries` is also called with the queries of the heads as `key`, in that shape too.
+        take instead. A system that `needs_queries` is also called with the queries of the heads as
+        `key`, in that shape too.
 
         Args:
             embed_dim: width of the query: of the input of the layer that the heads are in.
-            num_heads: number of heads.
-            head_dim: width of a head.
+            num_heads, head_dim: sizes of the heads.
             neutral: whether it has to give back what it is given until it is trained. If not, it
                 starts as its constructor says.
             options: further arguments of the constructor.
 
         Raises:
-            ValueError: a subclass that cannot start so, or does not say how.
+            ValueError: a subclass that cannot start so.
 
         >>> import torch
         >>> nothing = MultiHeadAttention.over_heads(embed_dim=16, num_heads=2, head_dim=3)
@@ -184,16 +160,7 @@ class MultiHeadAttention(Attention):
     def defaults_over_heads(
         cls, num_heads: int, options: Mapping[str, Any], *, neutral: bool
     ) -> dict[str, Any]:
-        """Returns the options that `over_heads` adds; those that it is given go before them.
-
-        A subclass overrides it whose constructor asks for more than sizes, or does not start
-        neutral unless it is told to.
-
-        Args:
-            num_heads: number of heads.
-            options: those that are given.
-            neutral: as in `over_heads`.
-        """
+        """Returns the options that `over_heads` adds to those that it is given, which win."""
         return {}
 
     def start_as_standard(self, attention: nn.Module) -> None:
@@ -201,31 +168,17 @@ class MultiHeadAttention(Attention):
         self.take_standard_weights(attention)
 
     def start_neutral(self) -> None:
-        """Gives the parameters that standard attention lacks the values that change nothing.
-
-        Raises:
-            ValueError: there are no such values, or a subclass does not say them.
-        """
+        """Gives the parameters that standard attention lacks the values that change nothing."""
         if type(self) is not MultiHeadAttention:
             raise self._cannot_start_as_standard()
 
     def take_standard_weights(self, attention: nn.Module) -> None:
-        """Copies a standard attention's projections.
-
-        Raises:
-            ValueError: no standard attention, or one of other sizes.
-        """
-        _check_is_standard(attention)
         copy_standard_weights(attention, self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         unpack_projections(state_dict, prefix)
-        problem = take_appended(state_dict, prefix)
-        if problem is not None:
-            *_, errors = args
-            errors.append(problem)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def reset_parameters(self) -> None:
@@ -244,11 +197,6 @@ class MultiHeadAttention(Attention):
             read = self._by_head(inputs.value)
             if not self.needs_queries:
                 return Projected(read, read, read)
-            if inputs.key is inputs.query:
-                raise ValueError(
-                    f"key is not given, expected the queries of the heads, (batch, queries, "
-                    f"{self.kdim}): {type(self).__name__} decides by them"
-                )
             return Projected(self._by_head(inputs.key), read, read)
         return super().project(inputs)
 
@@ -265,31 +213,3 @@ class MultiHeadAttention(Attention):
         return super().macs(queries, keys, is_causal=is_causal) + Macs(
             queries * self.out_proj.weight.numel(), 0
         )
-
-
-def _check_nothing_is_missing(system: type[nn.Module], given: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for arguments without a default that are not given."""
-    missing = [
-        name
-        for name, argument in signature(system).parameters.items()
-        if argument.default is Parameter.empty
-        and argument.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        and name not in given
-    ]
-    if missing:
-        call = ", ".join(f"{name}=..." for name in missing)
-        raise ValueError(
-            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing, which a "
-            f"standard attention does not have: give {'them' if len(missing) > 1 else 'it'}, as in "
-            f"{system.__name__}.from_attention(attention, {call})"
-        )
-
-
-def _check_is_standard(attention: nn.Module) -> None:
-    """Raises `ValueError` for what may compute something else than standard attention."""
-    if type(attention) not in (MultiHeadAttention, nn.MultiheadAttention):
-        raise ValueError(
-            f"attention is a {type(attention).__name__}, expected standard attention: a "
-            f"MultiHeadAttention or nn.MultiheadAttention itself, no subclass"
-        )
-    check_computes_as_standard(attention)

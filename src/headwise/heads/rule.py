@@ -1,9 +1,6 @@
 """A rule of training: what a paper asks for beyond gradient descent on all parameters.
 
-Some systems have parameters with a learning rate of their own, parameters that an optimizer's step
-takes out of where they have to be, or parameters that learn in turn with the others. A system says
-so by its attribute `rule`, a subclass of `Rule`. Whoever trains a model asks the rules of the
-systems in it; `headwise.training.rules` does that for a whole model.
+Whoever trains a model asks the rules of its systems; `headwise.training.rules` does that.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,9 +23,8 @@ class Moment(NamedTuple):
         step: number of optimizer steps before it.
         total_steps: number of optimizer steps of the whole training.
         epoch: number of passes over the data before it; None if nobody counts them.
-        peak_rate: the highest learning rate of the parameters that have none of their own; None if
-            nobody says it.
-        warmup_steps: how many steps that rate rises; None if nobody says it.
+        peak_rate: the highest learning rate of the parameters that have none of their own, or None.
+        warmup_steps: how many steps that rate rises, or None.
     """
 
     step: int
@@ -97,10 +93,7 @@ class Rule:
 
     @property
     def leaves_out_gradients(self) -> bool:
-        """Whether some parameters that require gradients get none in a backward pass.
-
-        `DistributedDataParallel` then needs `find_unused_parameters=True`.
-        """
+        """Whether some parameters that require gradients get none in a backward pass."""
         return False
 
     @property
@@ -118,26 +111,18 @@ class Rule:
     def before_update(self, moment: Moment) -> None:
         """Called when the gradients of a step are complete, before the optimizer uses them.
 
-        If the loss is scaled against underflow, the gradients of `without_optimizer()` are unscaled
-        already; all others may not be.
+        If the loss is scaled, the gradients of `without_optimizer()` alone are unscaled already.
         """
 
     def after_update(self, moment: Moment) -> None:
         """Called after the optimizer's step."""
 
     def last_phase(self, total_steps: int) -> int:
-        """Returns how many steps at the end of a training are trained in another way.
-
-        A training that stops early may not reach them.
-        """
+        """How many steps at the end of a training are trained in another way."""
         return 0
 
     def extra_seconds(self, measure: Callable[[], float]) -> float:
-        """How many seconds the rule adds to a step on average, beside one forward and backward.
-
-        Args:
-            measure: runs forward and backward pass of a batch and returns the seconds they took.
-        """
+        """How many seconds the rule adds to a step; `measure` times a forward and backward."""
         return 0.0
 
     def record(self) -> dict[str, dict[str, list[float]]]:

@@ -1,27 +1,21 @@
 """The weights of standard attention: those of `nn.MultiheadAttention` by our names, and copies.
 
-`nn.MultiheadAttention` packs the projections of queries, keys and values into `in_proj_weight`
-(3 · embed_dim × embed_dim) and `in_proj_bias`; with a `kdim` or `vdim` of their own the weights are
-`q_proj_weight`, `k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and
-so on. Both have `out_proj`.
+`nn.MultiheadAttention` packs the projections of queries, keys and values into `in_proj_weight` and
+`in_proj_bias`; with a `kdim` or `vdim` of their own the weights are `q_proj_weight`,
+`k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and so on.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
-_APPENDED = ("bias_k", "bias_v")  # the key and the value of add_bias_kv
 
 
 def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -> None:
     """Renames the projections of an `nn.MultiheadAttention` in a state dict, in place.
-
-    Args:
-        state_dict: what is not of `nn.MultiheadAttention` stays as it is.
-        prefix: how the names of the attention begin.
 
     >>> state = nn.MultiheadAttention(8, 2).state_dict()
     >>> unpack_projections(state)
@@ -40,27 +34,8 @@ def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -
             state_dict[f"{prefix}{name}.weight"] = weight
 
 
-def take_appended(state_dict: MutableMapping[str, Any], prefix: str = "") -> str | None:
-    """Takes the key and value of `add_bias_kv` out of a state dict; returns what is wrong with it.
-
-    Without them the output would be another, so that no way of loading may pass over them.
-    """
-    names = [prefix + name for name in _APPENDED if prefix + name in state_dict]
-    for name in names:
-        del state_dict[name]
-    if not names:
-        return None
-    return (
-        f"{' and '.join(names)} are of an nn.MultiheadAttention with add_bias_kv=True, which "
-        f"attends to one more key and value; headwise has no such option, and loads none of these"
-    )
-
-
 def standard_sizes(attention: Any) -> dict[str, Any]:
     """Returns the sizes of a standard attention as arguments of `MultiHeadAttention`.
-
-    Args:
-        attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`.
 
     >>> standard_sizes(nn.MultiheadAttention(8, 2, kdim=6))["kdim"]
     6
@@ -70,8 +45,39 @@ def standard_sizes(attention: Any) -> dict[str, Any]:
     return {**sizes, "bias": attention.out_proj.bias is not None}
 
 
-def check_computes_as_standard(attention: nn.Module) -> None:
-    """Raises `ValueError` for options of `nn.MultiheadAttention` that headwise does not have."""
+def arguments_of(attention: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor that makes another attention of a standard one.
+
+    Raises:
+        ValueError: see `MultiHeadAttention.from_attention`.
+    """
+    _check_is_standard(attention)
+    if not attention.batch_first:
+        raise ValueError(
+            "attention has batch_first=False, expected True: headwise takes (batch, time, "
+            "embed_dim), and would attend over the batch in its place. Build its module with "
+            "batch_first=True, and load the state dict of the old one; or, if it is called "
+            "with (batch, time, embed_dim), set attention.batch_first = True first"
+        )
+    sizes = standard_sizes(attention)
+    for name in sizes.keys() & options:
+        raise ValueError(
+            f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
+            f"attention"
+        )
+    return {**sizes, "dropout": attention.dropout, **options}
+
+
+def _check_is_standard(attention: Any) -> None:
+    """Raises `ValueError` for what may compute something else than standard attention."""
+    from headwise.heads.multi_head import MultiHeadAttention  # which imports this module
+
+    kind = type(attention)
+    if kind not in (MultiHeadAttention, nn.MultiheadAttention):
+        raise ValueError(
+            f"attention is a {kind.__name__}, expected standard attention: a MultiHeadAttention or "
+            f"nn.MultiheadAttention itself, no subclass"
+        )
     appended = getattr(attention, "bias_k", None) is not None
     given = {"add_bias_kv": appended, "add_zero_attn": getattr(attention, "add_zero_attn", False)}
     for name, is_set in given.items():
@@ -86,13 +92,11 @@ def check_computes_as_standard(attention: nn.Module) -> None:
 def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
     """Copies the four projections, and with them device, dtype, mode and `requires_grad`.
 
-    Args:
-        source: a `MultiHeadAttention` or an `nn.MultiheadAttention`, which stays as it is.
-        target: a `MultiHeadAttention` or a subclass; its further parameters keep their values.
-
     Raises:
-        ValueError: the sizes differ, or the source's weights have been replaced, as adapters do.
+        ValueError: the source is no standard attention, or has other sizes, or its weights have
+            been replaced, as adapters do.
     """
+    _check_is_standard(source)
     expected = standard_sizes(source)
     for name, size in standard_sizes(target).items():
         if size != expected[name]:

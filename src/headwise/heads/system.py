@@ -1,20 +1,12 @@
-"""What every system of heads has in common, whatever part of a layer it takes the place of.
-
-A system also says of itself what others need in order to train, evaluate and report it: its rule
-of training (`rule`), the ways to evaluate it otherwise (`ablations`), what its decisions are called
-(`words`), which parameters take no weight decay (`no_decay`), where it stands by default
-(`default_layers`). So nobody else has to know a system by its name.
-"""
+"""What a system says of itself, so that nobody else has to know it by its name."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from typing_extensions import Self
 
 from headwise.heads.auxiliary_loss import NotedLosses
-from headwise.heads.torch_layers import check_place
 from headwise.heads.watching import watched
 from headwise.heads.words import Words
 from headwise.ops.activations import Activation
@@ -29,15 +21,13 @@ class Routing(NamedTuple):
     """What a system decided about its heads.
 
     Attributes:
-        weights: the weight of each expert, head, branch or mechanism, in the last dimension. The
-            dimensions before it are batch and time, `(batch, time, units)`; batch alone if there is
-            one decision per sequence; none if one decision holds for everything.
+        weights: the weight of each expert, head, branch or mechanism, `(batch, time, units)`;
+            `(batch, units)` if there is one decision per sequence, `(units,)` if one for all.
         indices: the units chosen, `(batch, time, chosen)`, where a system chooses; else None.
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
-        padding: boolean `(batch, time)`, `True` at padding; None where nothing is padding.
-            `Attention.forward` sets it.
+        padding: boolean `(batch, time)`, `True` at padding; `Attention.forward` sets it.
         heard: how many units each part of the output listens to, `(batch, time)`, the mean over
-            parts, where parts listen to different ones; else None.
+            parts; None where all parts listen to the same.
     """
 
     weights: Tensor
@@ -97,27 +87,22 @@ class System(nn.Module):
             ones (the first two), or in the `"middle"` (all but the first two and the last).
         first_site_layers: the layers in which its paper puts it, of the model's first site alone;
             a plan asks for that by `{SYSTEM: LAYERS}`. None if the paper has no such arrangement.
-        routing_parameters: names (or beginnings of names) of the parameters that decide how heads
-            are combined; they are counted apart, and `training.train: gates` trains them alone.
-        output_parameters: names (or beginnings of names) of the parameters that map what the heads
-            have read to the width of the model, such as the output projection.
-        no_decay: names (or beginnings of names) of the parameters that take no weight decay,
-            beside biases, scalars, vectors and PyTorch's norms, which never do.
+        routing_parameters: beginnings of the names of the parameters that decide how heads are
+            combined; they are counted apart, and `training.train: gates` trains them alone.
+        output_parameters: beginnings of the names of the parameters that map what the heads have
+            read to the width of the model.
+        no_decay: beginnings of the names of the parameters that take no weight decay, beside
+            biases, scalars, vectors and PyTorch's norms, which never do.
         rule: its rule of training, or None if gradient descent on all parameters is all.
         ablations: ways to evaluate it otherwise than it was trained, by name. Each is a function
             `(system, *, option=default, ...)` that returns what `ablation` is to be; the first line
-            of its docstring says what it does. By convention `without-UNIT` removes one unit, and
-            `only-UNIT` leaves that one alone in force; their option UNIT is its number. See
-            `headwise.models.ablation`.
+            of its docstring says what it does. See `headwise.models.ablation`.
         presets: options together, by name, for what a paper leaves open: `paper` are those of its
-            text, `authors` those of their public code. A plan names one as the option `preset`,
-            beside which its other options win; to a constructor they are given by `**`.
+            text, `authors` those of their public code. A plan names one as the option `preset`.
         words: what its decisions are called in reports.
-        holds_residual: whether its output is that of the layer, residual sums and norms included,
-            which are else the layer's.
+        holds_residual: whether its output is that of the layer, residual sums and norms included.
         is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
-        unlike_standard: why no weights make its output that of standard attention; it completes the
-            error of `from_attention`.
+        unlike_standard: why no weights make its output that of standard attention.
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
             in evaluation only.
         losses: those of its last calls, for `headwise.auxiliary_loss`.
@@ -158,10 +143,6 @@ class System(nn.Module):
     def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
         """Returns the system with the weights of a standard attention and the same output.
 
-        Args:
-            attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`.
-            options: arguments of the constructor that are not the attention's.
-
         Raises:
             ValueError: the output cannot stay the same; `unlike_standard` says why.
         """
@@ -170,12 +151,8 @@ class System(nn.Module):
     def start_as_standard(self, attention: nn.Module) -> None:
         """Gives all parameters the values by which the output is that of a standard attention.
 
-        A model's `with_attention` calls it, and `MultiHeadAttention.from_attention`. A subclass of
-        `MultiHeadAttention` overrides its `start_neutral` instead, unless it also has to change
-        the weights that it takes.
-
-        Args:
-            attention: a `MultiHeadAttention` or an `nn.MultiheadAttention`, which stays as it is.
+        A subclass of `MultiHeadAttention` overrides its `start_neutral` instead, unless it also has
+        to change the weights that it takes.
 
         Raises:
             ValueError: there are no such values, or the attention has other sizes.
@@ -183,11 +160,7 @@ class System(nn.Module):
         raise self._cannot_start_as_standard()
 
     def take_standard_weights(self, attention: nn.Module) -> None:
-        """Copies the weights of a standard attention; further parameters stay as they are.
-
-        Raises:
-            ValueError: there is no place for them, or the attention has other sizes.
-        """
+        """Copies the weights of a standard attention; further parameters stay as they are."""
         raise self._cannot_start_as_standard()
 
     @classmethod
@@ -198,10 +171,7 @@ class System(nn.Module):
         )
 
     def ablation_ranges(self) -> dict[str, range]:
-        """Returns the values worth trying of the ablations' options: name of an option to these.
-
-        By them tools take each ablation in turn. Options that are missing keep their defaults.
-        """
+        """Returns the values worth trying of the ablations' options, by the option's name."""
         return {}
 
     def reset_parameters(self) -> None:
@@ -213,17 +183,11 @@ class System(nn.Module):
         raise NotImplementedError
 
     def key_size(self) -> tuple[int, int] | None:
-        """Returns how many heads of keys its self-attention has, and how wide these are.
-
-        A cache holds that for each position. None if the system does not say.
-        """
+        """How many heads of keys a cache holds for each position, and how wide these are."""
         return None
 
     def unit_of_head(self) -> list[int] | None:
-        """The unit of its decisions to which each of its heads belongs; None if there is none.
-
-        It is None too where each position chooses its heads.
-        """
+        """The unit of its decisions to which each of its heads belongs; None if there is none."""
         return None
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
@@ -231,22 +195,13 @@ class System(nn.Module):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may be trained otherwise, and outlives the context of an ablation.
-        passing = ("follows_rule", "warned_of_rule", "ablation")
+        # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
+        passing = ("follows_rule", "warned_of_rule", "ablation", "observers")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         watched.add(self)
-
-
-def _check_place(parent: nn.Module, name: str, child: Any) -> None:
-    if isinstance(child, System):
-        check_place(parent, name, child)
-
-
-# PyTorch calls it whenever a module becomes the child of another.
-register_module_module_registration_hook(_check_place)
 
 
 def _note_loss(system: nn.Module, args: object, out: Any) -> None:

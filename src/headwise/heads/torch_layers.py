@@ -4,8 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-
-_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+from torch.nn.modules.module import register_module_module_registration_hook
 
 
 class NoPackedWeights:
@@ -37,38 +36,24 @@ class InTorchLayers(nn.Module):
         return NoPackedWeights(next((p.device for p in self.parameters()), None))
 
 
-def check_place(parent: nn.Module, name: str, system: Any) -> None:
-    """Raises `ValueError` where a system would compute something else than its place is for.
+def check_place(parent: nn.Module, name: str, child: Any) -> None:
+    """Raises `ValueError` where a system takes a place whose input is time first.
 
-    Neither could be told from a call: a batch of sequences looks like a sequence of batches, and
-    the feed-forward of PyTorch's layer comes after the call.
-
-    Args:
-        parent: the module that the system becomes a child of.
-        name: of the child; the module that has been there until now is still there.
-        system: the `headwise.heads.system.System`.
+    No call could tell: a batch of sequences looks like a sequence of batches.
     """
-    kind = type(system).__name__
     # Not by getattr: the wrappers of peft are not whole yet when they get their first child.
     before = dict(parent.named_children()).get(name)
-    if isinstance(before, nn.MultiheadAttention) and not before.batch_first:
+    if not isinstance(child, InTorchLayers) or not isinstance(before, nn.MultiheadAttention):
+        return
+    if not before.batch_first:
         raise ValueError(
             f"{name} of a {type(parent).__name__} is an nn.MultiheadAttention with "
-            f"batch_first=False, whose place {kind} was to take; expected batch_first=True: it "
-            f"would attend over the batch. Build the module with batch_first=True, and load the "
-            f"state dict of the old one; or, if it is called with (batch, time, embed_dim) all the "
-            f"same, delete {name} before you set it"
+            f"batch_first=False, whose place {type(child).__name__} was to take; expected "
+            f"batch_first=True: it would attend over the batch. Build the module with "
+            f"batch_first=True, and load the state dict of the old one; or, if it is called with "
+            f"(batch, time, embed_dim) all the same, delete {name} before you set it"
         )
-    # A subclass may have taken the feed-forward out.
-    has_feed_forward = isinstance(parent, _LAYERS) and any(
-        type(parent).forward is layer.forward
-        and getattr(type(parent), "_ff_block", None) is getattr(layer, "_ff_block", None)
-        for layer in _LAYERS
-    )
-    if has_feed_forward and system.replaces != "attention":
-        part = {"feed-forward": "the feed-forward behind it", "layer": "the rest of the layer"}
-        raise ValueError(
-            f"{name} of a {type(parent).__name__} was to be {kind}, expected an attention alone: "
-            f"it takes the place of {part[system.replaces]} too, which PyTorch's layer has besides;"
-            f" put it into a layer of your own"
-        )
+
+
+# PyTorch calls it whenever a module becomes the child of another.
+register_module_module_registration_hook(check_place)

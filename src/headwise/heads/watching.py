@@ -1,8 +1,7 @@
 """Says so, once, when systems are trained without their rule of training or without their loss.
 
 PyTorch calls a hook after each step of any optimizer. By then it is known which parameters have
-been trained, and whether a gradient has come to the losses: nothing has to be compared, and no
-forward pass, compiled or not, has anything to do.
+been trained, and whether a gradient has come to the losses.
 """
 
 import warnings
@@ -46,7 +45,7 @@ def _after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
             continue
         if system.rule is not None and not (system.follows_rule or system.warned_of_rule):
             without_rule.append(system)
-        if system.losses.are_unread:
+        if system.losses.is_due and not system.losses.is_settled:
             without_loss.append(system)
     if not without_rule and not without_loss:
         return

@@ -6,6 +6,8 @@ from typing import Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.ops.bounds import check_among
+
 Activation = Literal["relu", "gelu", "leaky-relu"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -16,13 +18,5 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def check_activation(ffn_activation: str) -> None:
-    """Raises `ValueError` if there is no activation of that name.
-
-    >>> check_activation("gelu")
-    >>> check_activation("swish")
-    Traceback (most recent call last):
-    ValueError: ffn_activation is 'swish', expected one of 'relu', 'gelu', 'leaky-relu'
-    """
-    if ffn_activation not in ACTIVATIONS:
-        expected = ", ".join(map(repr, get_args(Activation)))
-        raise ValueError(f"ffn_activation is {ffn_activation!r}, expected one of {expected}")
+    """Raises `ValueError` if there is no activation of that name."""
+    check_among("ffn_activation", ffn_activation, get_args(Activation))

@@ -41,12 +41,6 @@ def dot_product_attention(
         implementation: `"sdpa"`, PyTorch's own kernel; `"eager"`, the equation, which keeps all
             weights in memory; or `"flex_attention"`, PyTorch's compiled kernel, which has no
             dropout, and on the CPU no backward pass.
-
-    Returns:
-        `(batch, heads, queries, head_dim)`.
-
-    Raises:
-        ValueError: `flex_attention` is asked for what it does not have.
     """
     if implementation == "eager":
         if is_causal:

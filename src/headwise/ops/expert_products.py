@@ -19,21 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from headwise.ops.twins import is_transformed
-
 _BLOCK_ROWS = 1024
 
 
 def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
     """Each token by the matrices of its experts: x `(tokens, a)` to rows `(assignments, b)`."""
-    return _product(_gather, x, weight, order, token, ends)
+    return _gather(x, weight, order, token, ends)
 
 
 def scatter_rows(
     rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
 ) -> Tensor:
     """The sum of each token's rows by their experts: rows `(assignments, b)` to `(tokens, a)`."""
-    return _product(_scatter, rows, weight, order, token, ends, tokens)
+    return _scatter(rows, weight, order, token, ends, tokens)
 
 
 # They are registered as operators so that torch.compile leaves them whole instead of breaking its
@@ -181,16 +179,16 @@ def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, *plan = ctx.saved_tensors
     need_x, need_weight = ctx.needs_input_grad[:2]
     back = weight.transpose(1, 2)
-    grad_x = _product(_scatter, grad, back, *plan, x.shape[0]) if need_x else None
-    grad_weight = _product(_outer, x, grad, *plan, False) if need_weight else None
+    grad_x = _scatter(grad, back, *plan, x.shape[0]) if need_x else None
+    grad_weight = _outer(x, grad, *plan, False) if need_weight else None
     return grad_x, grad_weight, None, None, None
 
 
 def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, weight, *plan = ctx.saved_tensors
     need_rows, need_weight = ctx.needs_input_grad[:2]
-    grad_rows = _product(_gather, grad, weight.transpose(1, 2), *plan) if need_rows else None
-    grad_weight = _product(_outer, grad, rows, *plan, True) if need_weight else None
+    grad_rows = _gather(grad, weight.transpose(1, 2), *plan) if need_rows else None
+    grad_weight = _outer(grad, rows, *plan, True) if need_weight else None
     return grad_rows, grad_weight, None, None, None, None
 
 
@@ -198,68 +196,14 @@ def _outer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, rows, *plan = ctx.saved_tensors
     need_x, need_rows = ctx.needs_input_grad[:2]
     to_x = grad if ctx.rows_first else grad.transpose(1, 2)  # (experts, b, a)
-    grad_x = _product(_scatter, rows, to_x, *plan, x.shape[0]) if need_x else None
-    grad_rows = _product(_gather, x, to_x.transpose(1, 2), *plan) if need_rows else None
+    grad_x = _scatter(rows, to_x, *plan, x.shape[0]) if need_x else None
+    grad_rows = _gather(x, to_x.transpose(1, 2), *plan) if need_rows else None
     return grad_x, grad_rows, None, None, None, None
 
 
 _BACKWARDS = {_gather: _gather_backward, _scatter: _scatter_backward, _outer: _outer_backward}
 for _operator, _backward in _BACKWARDS.items():
     _operator.register_autograd(_backward, setup_context=_save_for_backward)
-
-
-def _product(operator: Any, *args: Any) -> Tensor:
-    """One of the three products, which torch.func can transform too."""
-    transformed = not torch.compiler.is_compiling() and is_transformed()
-    product: Tensor = _Product.apply(*args, operator) if transformed else operator(*args)
-    return product
-
-
-class _Product(torch.autograd.Function):
-    """A product; torch.func does not know the derivatives that are registered with an operator."""
-
-    @staticmethod
-    def forward(*args: Any) -> Tensor:
-        product: Tensor = args[-1](*args[:-1])
-        return product
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.operator, ctx.others = inputs[-1], inputs[5:-1]
-        _save_for_backward(ctx, inputs[:-1], output)
-        ctx.save_for_forward(*inputs[:5])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_BACKWARDS[ctx.operator](ctx, grad), None
-
-    @staticmethod
-    def jvp(ctx: Any, left: Tensor | None, right: Tensor | None, *_: None) -> Tensor:
-        first, second, *plan = ctx.saved_tensors
-        plan += ctx.others
-        left = torch.zeros_like(first) if left is None else left
-        right = torch.zeros_like(second) if right is None else right
-        moved = _product(ctx.operator, left, second, *plan)
-        return moved + _product(ctx.operator, first, right, *plan)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Tensor, int]:
-        """One product over all: as many experts and tokens as the examples have together."""
-        size = info.batch_size
-        left, right, order, token, ends = (
-            x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(args[:5], in_dims[:5], strict=True)
-        )
-        *others, operator = args[5:]
-        tokens = left.size(1)
-        if operator is _scatter:
-            tokens = others[0]
-            others = [size * tokens]
-        before = torch.arange(size, device=order.device, dtype=torch.int32).unsqueeze(1)
-        order, ends = (x + before * order.size(1) for x in (order, ends))
-        token = token + before * tokens
-        folded = (x.flatten(0, 1) for x in (left, right, order, token, ends))
-        return _product(operator, *folded, *others).unflatten(0, (size, -1)), 0
 
 
 @register_flop_formula([torch.ops.headwise.expert_gather, torch.ops.headwise.expert_scatter])

@@ -12,12 +12,7 @@ from torch import Tensor, nn
 
 
 class LinearMap:
-    """x Wᵀ + b of tensors.
-
-    Args:
-        matrix: W, `(out, in)`.
-        bias: b, `(out,)`.
-    """
+    """x Wᵀ + b of tensors W, `(out, in)`, and b, `(out,)`."""
 
     def __init__(self, matrix: Tensor, bias: Tensor | None) -> None:
         self.matrix = matrix
@@ -36,13 +31,7 @@ class LinearMap:
 
 
 class ModuleMap(LinearMap):
-    """x Wᵀ + b of a module whose output is linear in its input, however it is computed.
-
-    Args:
-        module: the module.
-        in_features: the width of its input.
-        like: a tensor of the dtype and on the device of its input.
-    """
+    """x Wᵀ + b of a module whose output is linear in its input, however it is computed."""
 
     def __init__(self, module: nn.Module, in_features: int, like: Tensor) -> None:
         self.module = module
@@ -67,10 +56,7 @@ class ModuleMap(LinearMap):
 def linear_map(module: nn.Module, in_features: int, like: Tensor) -> LinearMap:
     """The map of an `nn.Linear`, or of what has taken its place.
 
-    Args:
-        module: the module.
-        in_features: the width of its input.
-        like: a tensor of the dtype and on the device of its input.
+    `like` is a tensor of the dtype and on the device of its input.
 
     >>> plain, hooked = nn.Linear(2, 3), nn.Linear(2, 3)
     >>> handle = hooked.register_forward_hook(lambda module, args, output: 2 * output)

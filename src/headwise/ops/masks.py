@@ -24,12 +24,7 @@ def padding_positions(key_padding_mask: Tensor | None) -> Tensor | None:
 
 
 def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
-    """1 at real positions and 0 at padding, `(batch, time)`, for sums that leave padding out.
-
-    Args:
-        like: `(batch, time, ...)`, whose dtype and device the result has.
-        padding: boolean `(batch, time)`, `True` at padding.
-    """
+    """1 at real positions and 0 at padding, `(batch, time)`, in the dtype of `like`."""
     real = torch.ones(like.shape[:2], dtype=like.dtype, device=like.device)
     return real if padding is None else real.masked_fill(padding, 0.0)
 
@@ -95,22 +90,17 @@ def merge_masks(
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
     is_causal: bool,
-    *,
     heads: int,
     queries: int,
     keys: int,
+    *,
     offset: int | Tensor = 0,
     device: torch.device | None = None,
 ) -> Tensor | None:
     """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
 
-    Query `t` stands at position `offset + t` of the keys (`offset` counts what a decoding cache
-    already holds; a tensor if the cache is of a fixed size), so that under `is_causal` it attends
-    to keys 0 … offset + t.
-
-    Returns:
-        A boolean mask, `True` = not attended; or, if either mask given was a float mask, a float
-        mask to add.
+    It is boolean, `True` = not attended, or a float mask to add if either mask given was one. Query
+    `t` stands at position `offset + t` of the keys (`offset` counts what a decoding cache holds).
     """
     blocked: Tensor | None = None
     added: Tensor | None = None
@@ -148,14 +138,9 @@ def causal_mask(
 
 
 def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
-    """Returns the part of a padding mask of all keys that is of the queries, `(batch, queries)`.
+    """The part of a padding mask of all keys that is of the queries, the last of them.
 
-    Args:
-        padding: `(batch, keys)`, whose shape is not checked yet; the queries are the last of the
-            keys.
-        offset: how many positions a decoding cache already holds. If it is a tensor, the cache is
-            of a fixed size, and the queries stand from there on.
-        queries: how many there are.
+    If the offset is a tensor, the cache is of a fixed size, and the queries stand from there on.
     """
     if isinstance(offset, Tensor):
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
@@ -163,46 +148,20 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
     return padding[..., first:]
 
 
-def hides_the_future(attn_mask: Tensor | None) -> bool:
-    """Whether an attention mask lets no query attend to later keys than a causal mask would.
-
-    The last query stands at the last key where there are more keys than queries. With one query,
-    or one key, there is no future that could be hidden.
-
-    `torch.nn`'s decoder layers may pass a causal mask without saying `is_causal`. A system whose
-    combination of heads looks at other positions has to know.
-    """
-    if attn_mask is None or 1 in attn_mask.shape[-2:]:
-        return False
-    queries, keys = attn_mask.shape[-2:]
-    future = causal_mask(queries, keys, max(0, keys - queries), attn_mask.device)
-    return bool((blocks(attn_mask) | ~future).all())
-
-
 class Hidden(NamedTuple):
-    """What an attention mask hides, whatever else hides it too.
+    """What an attention mask hides, whatever else hides it too."""
 
-    Attributes:
-        cached: some position before the queries.
-        past: some position among the queries that is not later than the one that attends.
-        future: every later one; True too where there is none.
-        anything: any position.
-    """
-
-    cached: bool
-    past: bool
-    future: bool
+    cached: bool  # some position before the queries
+    past: bool  # some position among the queries that is not later than the one that attends
+    future: bool  # every later one; True too where there is none
     anything: bool
 
 
 def what_is_hidden(blocked: Tensor, padding: Tensor | None, offset: int) -> Hidden:
-    """Reads what a mask hides; the host waits for the device once.
+    """Reads what a boolean mask `(batch or none, queries, keys)` hides; the host waits once.
 
-    Args:
-        blocked: boolean `(queries, keys)` or `(batch, queries, keys)`, `True` = not attended.
-        padding: boolean `(batch, keys)`, `True` at padding, or None. What the mask hides there, and
-            from the queries there, does not count.
-        offset: how many keys come before those of the queries, which are the others.
+    What it hides at padding `(batch, keys)`, and from the queries there, does not count. `offset`
+    keys come before those of the queries.
 
     >>> what_is_hidden(causal_mask(3, 3), None, 0)
     Hidden(cached=False, past=False, future=True, anything=True)
@@ -222,19 +181,6 @@ def what_is_hidden(blocked: Tensor, padding: Tensor | None, offset: int) -> Hidd
         ]
     )
     return Hidden(*found.tolist())
-
-
-def blocked_by_all(attn_mask: Tensor, heads: int) -> Tensor:
-    """Where a mask lets no head attend: boolean `(queries, keys)` or `(batch, queries, keys)`.
-
-    Args:
-        attn_mask: in any of the shapes that `Attention.forward` documents.
-        heads: how many there are.
-    """
-    blocked = blocks(attn_mask)
-    if blocked.dim() == 3:
-        blocked = blocked.unflatten(0, (-1, heads))
-    return blocked.all(1) if blocked.dim() == 4 else blocked
 
 
 def blocks(mask: Tensor) -> Tensor:

@@ -47,21 +47,13 @@ class PackedTexts:
 
 
 def packed_by_positions(position_ids: Tensor) -> PackedTexts | None:
-    """Returns the texts of rows whose positions do not go on by one: there another text begins.
+    """Returns the texts of rows whose positions `(batch, time)` do not go on by one.
 
-    Args:
-        position_ids: `(batch, time)`.
-
-    Returns:
-        The texts; None if each row holds a single one. The host waits for the device to know.
+    None if each row holds a single one. The host waits for the device to know.
     """
     return packed_from(position_ids.diff(dim=1) != 1)
 
 
 def packed_from(later: Tensor) -> PackedTexts | None:
-    """Returns the texts that begin at the positions from 1 on that are `True`; None if none is.
-
-    Args:
-        later: boolean `(batch, time - 1)`.
-    """
+    """The texts that begin where `later`, `(batch, time - 1)`, is `True`; None if none is."""
     return PackedTexts(torch.nn.functional.pad(later, (1, 0), value=True)) if later.any() else None

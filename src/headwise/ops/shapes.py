@@ -27,13 +27,7 @@ def check_tensor(name: str, x: object) -> None:
 
 
 def check_sequences(name: str, x: Tensor, width: int) -> None:
-    """Raises `ValueError` unless a tensor is `(batch, time, width)`.
-
-    Args:
-        name: of the argument, for the error.
-        x: the tensor.
-        width: what its last dimension has to be.
-    """
+    """Raises `ValueError` unless a tensor is `(batch, time, width)`."""
     check_tensor(name, x)
     refuse_nested(name, x)
     if not x.is_floating_point():
@@ -49,13 +43,7 @@ def check_sequences(name: str, x: Tensor, width: int) -> None:
 
 
 def check_tokens(name: str, ids: Tensor, vocabulary: int | None) -> None:
-    """Raises `ValueError` unless tokens are integers `(batch, time)` within the vocabulary.
-
-    Args:
-        name: of the argument, for the error.
-        ids: the tokens.
-        vocabulary: how many tokens there are; None if that is not known.
-    """
+    """Raises `ValueError` unless tokens are integers `(batch, time)` within the vocabulary."""
     check_tensor(name, ids)
     refuse_nested(name, ids)
     if ids.dtype not in (torch.int32, torch.int64):
@@ -78,13 +66,7 @@ def check_tokens(name: str, ids: Tensor, vocabulary: int | None) -> None:
 
 
 def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) -> None:
-    """Raises `ValueError` unless labels have a shape and are classes, or -100.
-
-    Args:
-        labels: the argument `labels` of a model.
-        shape: what their shape has to be.
-        classes: how many classes or tokens there are; None if labels are any numbers.
-    """
+    """Raises `ValueError` unless labels have a shape and are classes (numbers if None), or -100."""
     check_tensor("labels", labels)
     if tuple(labels.shape) != shape:
         raise ValueError(
@@ -109,13 +91,7 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int | None) ->
 
 
 def check_token_mask(name: str, mask: Tensor | None, batch: int, time: int | None) -> None:
-    """Raises `ValueError` unless a mask of tokens is None, or 1 and 0 of shape `(batch, time)`.
-
-    Args:
-        name: of the argument, for the error.
-        mask: 1 at tokens and 0 at padding; boolean, of integers or of floats.
-        batch, time: what its shape has to be; `time` is None if the cache has to say it.
-    """
+    """Raises `ValueError` unless a mask of tokens is None, or 1 and 0 of shape `(batch, time)`."""
     if mask is None:
         return
     check_tensor(name, mask)

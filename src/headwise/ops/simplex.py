@@ -24,22 +24,11 @@ def project_to_simplex(x: Tensor) -> Tensor:
     the largest ones, so that sorting finds θ (Duchi et al. 2008, *Efficient Projections onto the
     ℓ1-Ball for Learning in High Dimensions*, https://doi.org/10.1145/1390156.1390191).
 
-    Args:
-        x: `(..., entries)`.
-
-    Returns:
-        `(..., entries)`.
-
-    Raises:
-        ValueError: there are no entries.
-
     >>> project_to_simplex(torch.tensor([[0.5, 0.5], [0.9, 0.3], [3.0, -1.0]]))
     tensor([[0.5000, 0.5000],
             [0.8000, 0.2000],
             [1.0000, 0.0000]])
     """
-    if x.dim() == 0 or x.size(-1) == 0:
-        raise ValueError(f"x has shape {tuple(x.shape)}, expected (..., entries) with an entry")
     # To add the same to all entries changes nothing; without it large ones would swallow the 1.
     x = x - x.amax(-1, keepdim=True)
     largest_first = x.sort(-1, descending=True).values

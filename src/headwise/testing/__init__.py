@@ -72,32 +72,23 @@ def check_system(
     - `padding`: a padded batch gives what each of its sequences gives alone, and `routing.padding`
       says where the padding is.
     - `weights`: the attention weights that `need_weights` asks for reproduce the output.
-    - `chosen_heads`: where each query chooses its heads, what all of them would read agrees with
-      what the chosen ones have read.
+    - `chosen_heads`: where each query chooses its heads, what all of them would read agrees.
     - `decoding`: decoding step by step, with beam search, equals decoding at once.
-    - `learning`: every parameter gets a gradient, and a finite one though a sequence of the batch
-      is nothing but padding.
+    - `learning`: every parameter gets a finite gradient, also beside a sequence of padding alone.
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
     - `copies`: `state_dict()` holds all that an output depends on.
-    - `standard_start`: where the system can start from standard attention, its output is then the
-      same, whatever its parameters were before.
+    - `standard_start`: the output is that of standard attention, where the system can start so.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
     - `decay`: weight decay spares what starts as a scale.
-    - `rule`: parameters that start as equal shares, or are drawn from a simplex, are still there
-      after a step of training, by the system's rule if it declares one.
+    - `rule`: parameters that start on a simplex are still there after a step of training.
     - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
     - `ablations`: ablations change evaluation, and not training, and draw nothing at a call;
-      decoding step by step agrees with decoding at once under each of them; what
-      `ablation_ranges()` returns fits.
-
-    Most parameters are random, since a scale that starts at 1 or a router that starts at 0 would
-    hide mistakes. The caller's random state is left as it is.
+      decoding in steps agrees under each; what `ablation_ranges()` returns fits.
 
     Args:
         system: the class; a model builds it by `from_plan`, and so does this.
         ablation_options: options of its ablations, by the name of the ablation. An option without
-            a default is the last that `ablation_ranges()` has for it, or 1 where its type is `int`;
-            others have to stand here.
+            a default is the last that `ablation_ranges()` has for it, or 1.
         leave_out: names of checks, from this list, that do not fit the system.
         options: what a plan sets beside its name.
 

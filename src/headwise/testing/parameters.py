@@ -115,8 +115,7 @@ def check_decay(subject: Subject) -> None:
 
 def check_rule(subject: Subject) -> None:
     module = subject.build(train=True, randomize=False)
-    # What is drawn anew and is on the simplex every time is meant to. A constant, such as the
-    # identity, may be so by chance; equal shares of a vector are nearly always meant.
+    # Equal shares of a vector are nearly always meant; what is drawn may be so by chance once.
     other = dict(subject.build(randomize=False).named_parameters())
     held = [
         name

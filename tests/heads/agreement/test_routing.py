@@ -1,7 +1,6 @@
 """Routing equals its naive twins, forward and backward, and no votes make it NaN."""
 
 import functools
-import shutil
 
 import pytest
 import torch
@@ -10,9 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 from headwise.heads.agreement import compiling, routing
 from headwise.heads.agreement.em import EM
-from headwise.heads.agreement.naive import naive_em_routing
 from headwise.heads.agreement.simple import Simple
-from headwise.heads.agreement.votes import exponential
 
 # leading shape, heads, embed_dim, capsules, iterations
 SIZES = {
@@ -122,86 +119,6 @@ def test_each_capsule_may_have_betas_of_its_own(capsules, activation):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
-def test_standardised_costs_are_of_no_scale():
-    """With β of zero the activations have 1 as their mean logit's deviation, whatever the votes."""
-    votes, zero = torch.randn(8, 50, 128, 1), torch.zeros(())
-    for scale in (1e-2, 1.0, 1e2):
-        last = EM(128, activation="standardised").steps(scale * votes, zero, zero)[-1]
-        assert last.temperature == 3
-        torch.testing.assert_close(last.logit.std(-1, correction=0), torch.full((50,), 3.0))
-
-
-def test_simple_routing_over_heads_is_the_equation():
-    votes = torch.tensor([[1.0, 2.0], [3.0, -2.0]], dtype=torch.float64)
-    c = (votes.mean(0) * votes).softmax(0)
-    routed = routing.route(Simple(2, 2, squash=False, normalize="heads"), votes)
-    torch.testing.assert_close(routed.output, (c * votes).sum(0))
-
-
-@each_method
-@pytest.mark.parametrize("capsules", [12, 4])
-def test_weights_are_mean_shares(method, capsules):
-    votes = torch.randn(6, 5, 12, dtype=torch.float64)
-    equal = route(method, votes, *betas(method), num_capsules=capsules, iterations=1).weights
-    torch.testing.assert_close(equal, torch.full_like(equal, 1 / 5))
-    routed = route(method, votes, *betas(method), num_capsules=capsules)
-    torch.testing.assert_close(routed.weights.sum(-1), torch.ones(6, dtype=torch.float64))
-    assert routed.weights.std() > 1e-3
-    assert not routed.weights.requires_grad
-
-
-@pytest.mark.parametrize("limit", [0.01, 4.0])
-def test_naive_em_is_the_equation(limit):
-    """One token, two heads, two capsules, two iterations, with a calculator's steps."""
-    votes = torch.tensor([[1.0, 2.0], [3.0, 2.5]], dtype=torch.float64)
-    beta_a, beta_u = betas("em at 30")
-    entropy = (1 + torch.tensor(2 * torch.pi, dtype=torch.float64).log()) / 2
-    mu, sigma = votes.mean(0), (votes[0] - votes[1]).abs() / 2
-    activation = torch.sigmoid(limit * 0.05 * (beta_a - beta_u - (sigma.log() + entropy)))
-    density = torch.exp(-((votes - mu) ** 2) / (2 * sigma**2)) / (sigma * (2 * torch.pi) ** 0.5)
-    c = activation * density / (activation * density).sum(1, keepdim=True)
-    mass = c.sum(0)
-    mu = (c * votes).sum(0) / mass
-    variance = (c * (votes - mu) ** 2).sum(0) / mass
-    logit = beta_a - beta_u * mass - (variance.sqrt().log() + entropy) * mass
-    expected = torch.sigmoid(limit * (1 - 0.95**2) * logit) * mu
-    got = naive_em_routing(votes, beta_a, beta_u, iterations=2, inverse_temperature=limit).output
-    torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize(
-    ("limit", "least", "most"), [(0.01, 0, 1e-4), (10, 1e-3, 0.1), (100, 0.1, 1)]
-)
-def test_only_a_large_inverse_temperature_has_activations_decide(limit, least, most):
-    """128 capsules of one dimension, as in the paper: each has 8/128 of the heads' weights."""
-    votes = torch.randn(8, 50, 128, 1)
-    zero = torch.zeros(())
-    last = EM(128, 3, limit).steps(votes, zero, zero)[-1]
-    away = float((last.logit.sigmoid() - 0.5).abs().max())
-    assert least <= away <= most
-
-
-def test_naive_simple_is_the_equation():
-    votes = torch.tensor([[1.0, 2.0], [3.0, -2.0]], dtype=torch.float64)
-    c = (votes.mean(0) * votes).softmax(1)
-    expected = (c * votes).sum(0) / c.sum(0)
-    routed = routing.route(Simple(2, 2, squash=False), votes)
-    torch.testing.assert_close(routed.output, expected)
-    squashed = routing.route(Simple(1, 1), votes).output
-    torch.testing.assert_close(squashed, torch.tensor([4.0, 0.0], dtype=torch.float64) / 5)
-
-
-@each_algorithm
-def test_one_iteration_is_the_mean_of_the_votes(method):
-    votes = torch.randn(6, 5, 12, dtype=torch.float64)
-    output = route(method, votes, *betas(method), iterations=1).output
-    mean = votes.mean(-2)
-    if method in ("simple unsquashed", "em without activations"):
-        torch.testing.assert_close(output, mean)
-    else:  # in the direction of the mean, but shorter
-        assert ((output / mean > 0) & (output / mean < 1)).all()
-
-
 HARD_VOTES = {
     "zeros": lambda shape: torch.zeros(shape),
     "ones": lambda shape: torch.ones(shape),
@@ -233,16 +150,6 @@ def test_no_votes_make_it_nan(kind, method, heads, dim, capsules, dtype):
     for x in (*routed, *grads):
         assert x.isfinite().all()
     torch.testing.assert_close(routed.weights.sum(-1).double(), torch.ones(20).double())
-
-
-@each_method
-@pytest.mark.parametrize("capsules", [48, 6])
-def test_float32_is_near_float64(method, capsules):
-    votes = torch.randn(30, 8, 48)
-    exact = route(method, votes.double(), *betas(method), num_capsules=capsules)
-    got = route(method, votes, *betas(method, torch.float32), num_capsules=capsules)
-    torch.testing.assert_close(got.output.double(), exact.output, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(got.weights.double(), exact.weights, rtol=1e-3, atol=1e-4)
 
 
 @each_method
@@ -278,15 +185,6 @@ def test_strided_votes(method):
     (wanted,) = torch.autograd.grad(expected.output.square().sum(), votes)
     torch.testing.assert_close(grad, wanted)
     assert grad.stride() == votes.stride()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_powers_that_vanish_stay_normal(dtype):
-    log = (torch.randn(3, 40, dtype=dtype) * 300).log_softmax(-1)
-    power = exponential(log)
-    least = torch.finfo(dtype).smallest_normal
-    assert log.exp().min() < least <= power.min()
-    torch.testing.assert_close(power, log.exp(), rtol=0, atol=4 * least)
 
 
 @pytest.mark.parametrize("frozen", [0, 1, 2])
@@ -397,47 +295,3 @@ def test_what_is_compiled(wish, large, compiler, expected, monkeypatch):
     if wish is not None:
         monkeypatch.setenv("HEADWISE_COMPILE", wish)
     assert compiling.is_worth_compiling(torch.zeros(10 if large else 9)) == expected
-
-
-def test_a_wish_that_means_nothing(monkeypatch):
-    monkeypatch.setenv("HEADWISE_COMPILE", "yes")
-    with pytest.raises(ValueError, match="HEADWISE_COMPILE is 'yes', expected 0"):
-        compiling.is_worth_compiling(torch.zeros(1))
-
-
-@pytest.mark.slow
-@each_method
-def test_compiles_with_inductor(method, monkeypatch):
-    """To C++; needs a compiler."""
-    if shutil.which("g++") is None:
-        pytest.skip("torch.compile needs g++")
-    compiled_chunks(monkeypatch, 3 * 4 * 32, "inductor")
-    inputs = (leaf(8, 4, 32), *betas(method))
-    for one, other in zip(*both(method, inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
-    assert all(
-        method._fast is not method.function
-        for method in routing._compiled_methods(ALGORITHMS[method]._replace(num_capsules=32))
-    )
-
-
-def test_algorithms_of_equal_settings_are_compiled_apart():
-    simple, em = Simple(4, 3, True, "none"), EM(4, 3, 1.0, "none")
-    assert simple == em  # as tuples
-    assert routing._compiled_methods(simple) is not routing._compiled_methods(em)
-    assert routing._compiled_methods(em) is routing._compiled_methods(EM(4, 3, 1.0, "none"))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("capsules", [12, 4])
-@each_method
-def test_cuda(method, capsules):
-    votes, scalars = torch.randn(70, 4, 12), betas(method, torch.float32)
-    results = []
-    for device in ("cpu", "cuda"):
-        inputs = [x.detach().to(device).requires_grad_() for x in (votes, *scalars)]
-        routed = route(method, *inputs, num_capsules=capsules)
-        grads = torch.autograd.grad(routed.output.square().sum(), inputs)
-        results.append([x.cpu() for x in (*routed, *grads)])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

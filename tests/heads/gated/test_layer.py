@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from systems import DIM, HEADS, SYSTEMS, randomize
+from systems import DIM, HEADS, SYSTEMS
 
 import headwise as hw
-from headwise.analysis.decisions.snapshots import record_attention
 from headwise.heads.ablations import drawn_weights
 from headwise.heads.gated.naive import naive_gated_heads
 from headwise.models.ablation import ablation_of
@@ -28,20 +27,6 @@ def gates_of(layer, x):
     return naive_gated_heads(ones, x, layer.gate_proj.weight, 2.0 if layer.neutral_start else 1.0)[
         0
     ]
-
-
-@pytest.mark.parametrize("name", GATED)
-def test_the_gates_equal_their_naive_twin(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    out, heads = layer(x, is_causal=True), heads_of(layer, x)
-    scale = 2.0 if layer.neutral_start else 1.0
-    for b in range(BATCH):
-        for t in range(TIME):
-            args = heads[b, :, t], x[b, t], layer.gate_proj.weight, scale
-            gated, means = naive_gated_heads(*args)
-            torch.testing.assert_close(out.output[b, t], layer.out_proj(gated.flatten()))
-            torch.testing.assert_close(out.routing.weights[b, t], means)
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])
@@ -71,70 +56,6 @@ def test_from_a_standard_attention_the_output_stays_to_the_last_bit(source, gate
     assert torch.equal(gated(query, key, value).output, standard(query, key, value).output)
     gated(query, key, value).output.square().sum().backward()
     assert gated.gate_proj.weight.grad.abs().amin(1).min() > 0
-
-
-@pytest.mark.parametrize("gate", ["headwise", "elementwise"])
-def test_a_neutral_start_learns(gate):
-    layer = hw.GatedAttention(DIM, HEADS, gate=gate, gate_start="neutral")
-    layer(torch.randn(BATCH, TIME, DIM)).output.square().sum().backward()
-    assert layer.gate_proj.weight.grad.abs().amin(1).min() > 0
-
-
-@pytest.mark.parametrize("name", GATED)
-def test_resetting_puts_the_gates_back(name):
-    layer = SYSTEMS[name].build(dtype=torch.float32)
-    drawn = layer.gate_proj.weight.clone()
-    layer.reset_parameters()
-    assert not torch.equal(layer.gate_proj.weight, drawn)
-    assert layer.gate_proj.weight.any() == (not layer.neutral_start)
-
-
-@pytest.mark.parametrize(
-    ("gate", "width", "rows"), [("headwise", None, HEADS), ("elementwise", 5, HEADS * 5)]
-)
-def test_the_promised_parameter(gate, width, rows):
-    layer = hw.GatedAttention(DIM, HEADS, gate=gate, head_dim=width, kdim=2, vdim=3)
-    standard = hw.MultiHeadAttention(DIM, HEADS, head_dim=width, kdim=2, vdim=3)
-    added = dict(layer.named_parameters()).keys() - dict(standard.named_parameters()).keys()
-    assert added == {"gate_proj.weight"}
-    assert layer.gate_proj.weight.shape == (rows, DIM)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gate": "both"}, "gate is 'both', expected 'headwise' or 'elementwise'"),
-        ({"gate_start": "zero"}, "gate_start is 'zero', expected 'random' or 'neutral'"),
-    ],
-)
-def test_what_there_is_not(options, message):
-    with pytest.raises(ValueError, match=message):
-        hw.GatedAttention(DIM, HEADS, **options)
-
-
-def test_entropy_and_load_are_of_gates_divided_by_their_sum():
-    """Gates that are all half open count as all open do; what analyses say is relative."""
-    config = hw.CausalLMConfig(
-        vocab_size=9, embed_dim=8, num_heads=2, ffn_dim=8, layers=1, attention="gated"
-    )
-    model = hw.CausalLM(config)
-    (layer,) = (module for module in model.modules() if isinstance(module, hw.GatedAttention))
-    batch = {"input_ids": torch.randint(3, 9, (2, 5))}
-    with torch.no_grad():
-        layer.gate_proj.weight.zero_()  # all gates are 1/2
-    (even,) = record_attention(model, [batch])
-    assert even.entropy == pytest.approx(even.uniform) and even.load == pytest.approx([0.5, 0.5])
-
-    randomize(layer)
-    (found,) = record_attention(model, [batch])
-    with hw.record(model) as decided, torch.no_grad():
-        model(**batch)
-    gates = next(iter(decided.values()))[0].weights.flatten(0, 1)  # (positions, heads)
-    shares = gates / gates.sum(1, keepdim=True)
-    assert not torch.allclose(gates.sum(1), torch.ones(10))
-    assert found.load == pytest.approx(shares.mean(0).tolist(), rel=1e-5)
-    entropy = -(shares * shares.log()).sum(1).mean()
-    assert found.entropy == pytest.approx(float(entropy), rel=1e-5)
 
 
 def ablated(layer, x, name, **options):
@@ -179,17 +100,6 @@ def test_ablations_gate_by_gate(name, ablation):
             torch.testing.assert_close(out.output[b, t], layer.out_proj(gated))
             if not options:  # heads left out for all attentions keep the gates that they had
                 torch.testing.assert_close(out.routing.weights[b, t], gates.mean(1))
-
-
-@torch.no_grad()
-def test_open_gates_are_standard_attention():
-    layer = SYSTEMS["gated"].build()
-    standard = hw.MultiHeadAttention(DIM, HEADS).double()
-    standard.load_state_dict(layer.state_dict(), strict=False)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    expected = standard(x, is_causal=True).output
-    assert not torch.allclose(layer(x, is_causal=True).output, expected)
-    assert torch.equal(ablated(layer, x, "open").output, expected)
 
 
 def test_over_heads_it_starts_neutral_unless_told_otherwise():

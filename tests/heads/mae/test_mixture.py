@@ -1,29 +1,14 @@
 """Experts as one scale for each head, and the draw of experts in F steps."""
 
-from itertools import combinations
-from math import comb
-
 import pytest
 import torch
-import toy
-from mae_steps import layers
-from systems import DIM, SYSTEMS, padding
+from systems import DIM, SYSTEMS
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
 from headwise.heads.mae.naive import naive_mixture
-from headwise.training.rules import TrainingRules
 
 SIZES = [(2, 1), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2)]
-
-
-@pytest.mark.parametrize("heads, dropped", SIZES)
-def test_experts_are_the_combinations_in_order(heads, dropped):
-    left_out = left_out_heads(heads, dropped)
-    assert left_out.shape == (comb(heads, dropped), heads)
-    for row, expert in zip(left_out, combinations(range(heads), dropped), strict=True):
-        assert tuple(row.nonzero().flatten().tolist()) == expert
-        assert set(row.tolist()) <= {0.0, 1.0}
 
 
 @pytest.mark.parametrize("heads, dropped", SIZES)
@@ -35,17 +20,6 @@ def test_one_scale_per_head_equals_the_mixture_expert_by_expert(heads, dropped):
     for b in range(3):
         expected = naive_mixture(gates[b], outputs[b], dropped)
         torch.testing.assert_close(scales[b] @ outputs[b], expected)
-
-
-@pytest.mark.parametrize("heads, dropped", SIZES)
-def test_scales_of_uniform_and_of_certain_gates(heads, dropped):
-    left_out = left_out_heads(heads, dropped).double()
-    uniform = torch.full((len(left_out),), 1 / len(left_out), dtype=torch.float64)
-    torch.testing.assert_close(head_scales(uniform, left_out), torch.ones(heads).double())
-    certain = torch.eye(len(left_out), dtype=torch.float64)
-    scales = head_scales(certain, left_out)
-    assert torch.equal(scales == 0, left_out == 1)
-    assert (scales[left_out == 0] == heads / (heads - dropped)).all()
 
 
 # The draw: one for each training instance, or one for each position
@@ -83,15 +57,6 @@ def test_by_shared_noise_every_position_still_follows_its_own_gate():
     torch.testing.assert_close(drawn.mean(0), gates, rtol=0, atol=0.015)
 
 
-def test_by_shared_noise_positions_differ_no_more_than_their_gates_do():
-    """Two draws differ with probability 2d/(1 + d) at most, d the distance in total variation."""
-    gates = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.3, 0.3, 0.2, 0.2]])
-    first, second = draw_expert(gates.expand(20_000, 2, 4), torch.rand(20_000, 1, 4)).unbind(1)
-    differ = float((first != second).any(-1).float().mean())
-    distance = float((gates[0] - gates[1]).abs().sum() / 2)
-    assert 0 < differ <= 2 * distance / (1 + distance) + 0.01
-
-
 def drawn_by(monkeypatch, layer, *args, **masks):
     """The experts that a pass of a layer draws, `(batch, 1 or queries, experts)`."""
     seen = []
@@ -122,14 +87,6 @@ def test_gates_that_are_equal_everywhere_draw_an_expert_per_instance(monkeypatch
 
 
 @pytest.mark.parametrize("step", [INSTANCE, POSITION])
-def test_without_causality_there_is_one_gate_and_one_draw(monkeypatch, step):
-    layer = SYSTEMS["mae-7"].build(train=True)
-    layer.step = step
-    drawn = drawn_by(monkeypatch, layer, torch.randn(3, 5, DIM, dtype=torch.float64))
-    assert drawn.shape == (3, 1, 4)
-
-
-@pytest.mark.parametrize("step", [INSTANCE, POSITION])
 def test_the_expert_of_a_position_depends_on_nothing_later(monkeypatch, step):
     layer = SYSTEMS["mae-7"].build(train=True)
     layer.step = step
@@ -144,27 +101,3 @@ def test_the_expert_of_a_position_depends_on_nothing_later(monkeypatch, step):
         drawn.append(drawn_by(monkeypatch, layer, inputs, is_causal=True))
     assert torch.equal(drawn[0][:, :6], drawn[1][:, :6])
     assert not torch.equal(drawn[0][:, 6:], drawn[1][:, 6:])
-
-
-def test_padding_at_the_end_changes_no_draw(monkeypatch):
-    layer = SYSTEMS["mae-7"].build(train=True)
-    layer.step = INSTANCE
-    x = torch.randn(3, 6, DIM, dtype=torch.float64)
-    drawn = []
-    for time in (4, 6):
-        torch.manual_seed(3)
-        mask = padding(4, 3, 2, time=time)
-        masks = {"key_padding_mask": mask, "is_causal": True}
-        drawn.append(drawn_by(monkeypatch, layer, x[:, :time], **masks))
-    assert torch.equal(drawn[0], drawn[1][:, :4])
-
-
-@pytest.mark.parametrize(
-    ("settings", "step"),
-    [({}, INSTANCE), ({"draw": "instance"}, INSTANCE), ({"draw": "position"}, POSITION)],
-)
-def test_the_rule_decides_what_an_expert_is_drawn_for(settings, step):
-    model = toy.model("mae")
-    with TrainingRules(model, {"mae": settings}).around():
-        assert {layer.step for layer in layers(model)} == {step}
-    assert {layer.step for layer in layers(model)} == {"joint"}

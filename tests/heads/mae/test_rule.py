@@ -15,17 +15,12 @@ from headwise.heads.mae.rule import (
 )
 from headwise.heads.rule import Moment
 from headwise.models.parameters import gate_parameters, non_gate_parameters
-from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
 
 GATE = ".gate."
 # Behind a map that starts at zero nothing would move in the first step.
 ONE_LAYER = {"encoder_self": {"system": "mae", "gate_init": "default"}}
 UNIFORM = {"encoder_self": {"system": "mae", "gate": "uniform"}}
-BATCH = {
-    "input_ids": torch.tensor([[5, 6, 2], [7, 8, 2]]),
-    "labels": torch.tensor([[6, 2], [9, 2]]),
-}
 
 
 def settings(**gates):
@@ -62,12 +57,6 @@ def test_epochs_are_counted_in_training(tmp_path):
     steps = toy.watch(tmp_path, toy.model(ONE_LAYER), how).steps
     kinds = ["".join(kind for kind, *_ in step) for step in steps]
     assert kinds == ["GF"] * 3 + ["F"] * 3 + ["GF"] * 3
-
-
-def test_steps_are_counted_in_training(tmp_path):
-    steps = toy.watch(tmp_path, toy.model(ONE_LAYER), settings(period=4, unit="steps")).steps
-    kinds = ["".join(kind for kind, *_ in step) for step in steps]
-    assert kinds == ["GF", "F", "F", "F"] * 3
 
 
 # What moves
@@ -157,14 +146,6 @@ def test_g_and_f_step_see_the_same_batches(tmp_path, monkeypatch):
     assert batches[0:2] == batches[2:4] != batches[4:6] == batches[6:8]
 
 
-def test_the_last_step_of_an_epoch_may_have_fewer_batches(tmp_path):
-    how = settings().model_copy(update={"gradient_accumulation": 2, "max_steps": 4})
-    trainer = toy.watch(tmp_path, toy.model(ONE_LAYER), how)
-    losses = [r["loss"] for r in trainer.state.log_history if "loss" in r]
-    # Each is a mean per label whatever the number of batches: none is half or twice the others.
-    assert max(losses) < 1.3 * min(losses)
-
-
 def test_uniform_gates_train_by_f_steps_alone(tmp_path, monkeypatch):
     drawn = []
     draw = MixtureOfAttentiveExperts.combine.__globals__["draw_expert"]
@@ -194,28 +175,6 @@ def test_joint_training_moves_gates_and_the_rest_together(tmp_path):
         assert any(GATE in name and "running_mean" in name for name in moved)
 
 
-def test_joint_gates_learn_by_the_same_plain_descent(tmp_path):
-    network = toy.model(ONE_LAYER, dropout=0.0)
-    layer = network.encoder.layers[0].self_attention
-    layer.gate.dropout = 0.0
-    twin = copy.deepcopy(network).train()
-    how = settings(method="joint", learning_rate=0.25).model_copy(update={"max_steps": 1})
-    trainer = Trainer(network, toy.Reversals(40), toy.Reversals(8), toy.join, how, tmp_path)
-    batch = next(iter(trainer.get_train_dataloader()))
-    trainer.train()
-    gates = gate_parameters(twin)
-    gradients = torch.autograd.grad(twin(**batch).token_loss, gates)
-    for moved, start, gradient in zip(gate_parameters(network), gates, gradients, strict=True):
-        torch.testing.assert_close(moved, start - 0.25 * gradient)
-
-
-def test_nothing_but_mae_takes_turns(tmp_path):
-    assert list(TrainingRules(toy.model(UNIFORM), {}).rules) == ["mae"]
-    assert not TrainingRules(toy.model(toy.PLANS["moa"]), {}).rules
-    trainer = toy.watch(tmp_path, toy.model(toy.PLANS["moa"]), settings(period=1))
-    assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
-
-
 # What is put back
 
 
@@ -241,12 +200,6 @@ def test_afterwards_all_is_as_before(turn, fails):
     assert [layer.step for layer in layers] == ["expert", "joint", "joint"]
 
 
-def test_a_g_step_gives_the_gates_parameters():
-    network = toy.model("mae")
-    with gate_step(network) as learning:
-        assert [id(p) for p in learning] == [id(p) for p in gate_parameters(network)]
-
-
 def test_frozen_gates_stay_as_they_are(tmp_path):
     network = toy.model("mae")
     frozen, *others = gate_parameters(network)
@@ -260,19 +213,3 @@ def test_frozen_gates_stay_as_they_are(tmp_path):
         parameter.requires_grad_(False)
     trainer = toy.watch(tmp_path / "all", network, settings(period=1))
     assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
-
-
-def test_no_turn_outlasts_training(tmp_path):
-    trainer = toy.watch(tmp_path, toy.model("mae"), settings(period=1))
-    layers = [m for m in trainer.model.modules() if isinstance(m, MixtureOfAttentiveExperts)]
-    assert {layer.step for layer in layers} == {"joint"}
-    assert all(parameter.requires_grad for parameter in trainer.model.parameters())
-
-
-def test_an_f_step_gives_gates_no_gradient():
-    network = toy.model("mae").train()
-    with expert_step(network):
-        network(**BATCH).loss.backward()
-    assert all(parameter.grad is None for parameter in gate_parameters(network))
-    # The source's embedding is one with the target's: its gradient comes either way.
-    assert all(parameter.grad is not None for parameter in non_gate_parameters(network))

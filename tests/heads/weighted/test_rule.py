@@ -1,20 +1,10 @@
-"""κ and α while training: on the simplex, by their own schedule, frozen at the end, recorded.
+"""κ and α while training: on the simplex, by their own schedule, frozen at the end, recorded."""
 
-Run by `torchrun`, this file trains once and writes what it saw to the file named on the command
-line, for the comparison with a single process.
-"""
-
-import json
-import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-import torchrun
 import toy
-from pydantic import ValidationError
 from torch import nn
 
 from headwise.heads.rule import Moment
@@ -78,13 +68,6 @@ def branch_weights(network):
     return rule(network).record()
 
 
-def test_finding_them():
-    network = model()
-    assert list(rule(network).systems) == PATHS
-    assert [p.shape for p in branch_parameters(network)] == [(4,)] * 4
-    assert not TrainingRules(toy.model(), {}).rules
-
-
 def test_projecting_moves_each_to_the_nearest_point():
     layers = nn.ModuleList(BranchedAttention(8, 4, 16) for _ in range(2))
     with torch.no_grad():
@@ -128,33 +111,10 @@ def test_settings_override_the_paper():
     assert warmup_of(how, moment) == 400 and warmup_of(in_proportion, moment) == 2
     peak = peak_learning_rate(in_proportion, moment, 512, 6)
     assert peak == pytest.approx((10 * 6) ** 0.5 * 1e-3)
-    # Nobody says what the other parameters' schedule is.
-    for unknown in (Moment(0, 100), Moment(0, 100, None, 1e-3)):
-        assert warmup_of(in_proportion, unknown) == 400
-        alone = peak_learning_rate(BranchSettings(), unknown, 512, 6)
-        assert peak_learning_rate(in_proportion, unknown, 512, 6) == alone
     by_warmup = peak_learning_rate(BranchSettings(warmup_steps=16), moment, 64, 4)
     assert by_warmup == pytest.approx((64 / 4) ** -0.5 * 16**-0.5)
     assert frozen_steps(how, 100) == 0
     assert learning_rate_factor(99, 400, 100, 0) > 0
-
-
-def test_more_frozen_steps_than_there_are():
-    with pytest.raises(
-        ValidationError, match=r"weighted.freeze_last is 13, but the training has 12"
-    ):
-        toy.settings(weighted={"freeze_last": 13})
-    with pytest.raises(ValueError, match=r"freeze_last is 13, but the training has 12 steps"):
-        frozen_steps(BranchSettings(freeze_last=13), 12)
-    assert toy.settings(weighted={"freeze_last": 12}).weighted.freeze_last == 12
-
-
-def test_a_run_of_epochs_finds_it_at_its_start(tmp_path):
-    how = settings(max_steps=None, epochs=1, weighted={"freeze_last": 6})
-    with pytest.raises(
-        ValueError, match=r"weighted.freeze_last is 6, but the training has 5 steps"
-    ):
-        toy.train(tmp_path, model(), how)
 
 
 def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
@@ -182,67 +142,6 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
     assert rates == pytest.approx(expected)
 
 
-def test_a_model_without_them_has_no_such_group_and_no_such_records(tmp_path):
-    trainer = toy.watch(tmp_path, toy.model(), settings())
-    assert len(trainer.optimizer.param_groups) == 2
-    assert not courses(trainer.state.log_history)
-
-
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_every_step_ends_on_the_simplex_by_adam_and_projection(tmp_path, accumulation):
-    """The first steps by hand: Adam's first step is of the size of the learning rate, by sign."""
-    trainer = toy.watch(
-        tmp_path, model(dropout=0.0), settings(gradient_accumulation=accumulation, clip_norm=1.0)
-    )
-    assert len(trainer.steps) == STEPS
-    moved = 0
-    names = [n for n in trainer.state_of_model() if n.endswith(("kappa", "alpha"))]
-    assert len(names) == 4
-    for index, ((_, before, after),) in enumerate(trainer.steps):
-        for name in names:
-            assert_on_simplex(after[name])
-            same = torch.equal(before[name], after[name])
-            assert same if index >= STEPS - 3 else True
-            moved += not same
-        # The rest goes on learning while these are frozen.
-        changed = [n for n in after if not torch.equal(before[n], after[n])]
-        assert len(changed) > 20
-    assert moved >= 20
-    assert any((after[name] == 0).any() for ((_, _, after),) in trainer.steps for name in names)
-    ((_, before, after),) = trainer.steps[0]
-    for name in names:
-        signs = [torch.tensor(s) for s in _signs(len(before[name]))]
-        reached = [project_to_simplex(before[name] - 0.15 * sign) for sign in signs]
-        assert any(torch.allclose(after[name], point, atol=1e-4) for point in reached)
-
-
-def _signs(count):
-    return [[float((n >> i & 1) * 2 - 1) for i in range(count)] for n in range(2**count)]
-
-
-def test_frozen_means_untouched_also_by_gradients_that_are_infinite(tmp_path):
-    """With a learning rate of zero alone, 0 · ∞ would make NaN of them."""
-    network = model()
-    for layer in rule(network).layers:
-        layer.kappa.register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
-    before = branch_weights(network)
-    how = settings(weighted={"freeze_last": STEPS}, clip_norm=1.0)
-    trainer = toy.watch(tmp_path, network, how)
-    assert branch_weights(network) == before
-    norms = [r["grad_norm"] for r in trainer.state.log_history if "loss" in r]
-    assert len(norms) == STEPS and max(norms) < 1e6
-
-
-def test_what_the_user_froze_stays(tmp_path):
-    network = model()
-    layers = rule(network).layers
-    layers[0].kappa.requires_grad_(False)
-    before = layers[0].kappa.clone(), layers[0].alpha.detach().clone()
-    toy.watch(tmp_path, network, settings())
-    assert torch.equal(layers[0].kappa, before[0])
-    assert not torch.equal(layers[0].alpha, before[1])
-
-
 def test_their_course_is_recorded(tmp_path):
     network = model()
     start = branch_weights(network)
@@ -255,27 +154,6 @@ def test_their_course_is_recorded(tmp_path):
         assert_on_simplex(points(record))
     assert branch_weights(run.model) == found[STEPS]
     assert found[STEPS] == found[STEPS - 3] != found[STEPS - 4]
-
-
-def test_records_of_losses_are_as_they_were(tmp_path):
-    """A record of one kind suppresses none of the other."""
-    history = toy.train(tmp_path, model(), settings(log_every=2)).history
-    assert [r["step"] for r in history if "loss" in r] == [2, 4, 6, 8, 10, 12]
-    assert [r["step"] for r in history if "eval_loss" in r] == [4, 8, 12]
-    assert list(courses(history)) == [0, 2, 4, 6, 8, 10, 12]
-    assert not any("recorded" in r and ("loss" in r or "eval_loss" in r) for r in history)
-    seconds = [record["seconds"] for record in history]
-    assert seconds == sorted(seconds)
-
-
-def test_long_runs_are_recorded_two_hundred_times(tmp_path):
-    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
-    trainer = Trainer(model(), *data, toy.join, settings(), tmp_path, console=toy.quiet())
-    trainer.state.max_steps = 1001
-    for step in range(1002):
-        trainer.state.global_step = step
-        trainer.log_records()
-    assert list(courses(trainer.state.log_history)) == [*range(0, 1001, 5), 1001]
 
 
 class Stops:
@@ -307,45 +185,3 @@ def test_a_run_that_was_stopped_takes_the_same_course(tmp_path, accumulation):
     assert courses(run.history) == courses(reference.history)
     state, expected = run.model.state_dict(), reference.model.state_dict()
     assert [name for name in state if not torch.equal(state[name], expected[name])] == []
-
-
-def course(folder, accumulation):
-    """Losses and weights of a run in float64."""
-    sizes = {"max_steps": 4, "evaluate_every": 2, "gradient_accumulation": accumulation}
-    how = settings(weighted={"freeze_last": 1}, **sizes)
-    run = toy.train(folder, model(dropout=0.0).double(), how)
-    return {
-        "loss": [record["loss"] for record in run.history if "loss" in record],
-        "branches": [points(record).tolist() for record in courses(run.history).values()],
-        "weights": [float(t.double().norm()) for _, t in sorted(run.model.state_dict().items())],
-    }
-
-
-@pytest.mark.slow
-def test_two_processes_take_the_course_of_one(tmp_path, monkeypatch):
-    found = tmp_path / "two" / "courses.json"
-    found.parent.mkdir()
-    # This file, which is the script too, imports these.
-    folders = {Path(module.__file__).parent for module in (toy, torchrun)}
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
-    torchrun.on_two_processes(__file__, found)
-    of_two = json.loads(found.read_text(encoding="utf-8"))
-    for accumulation in (1, 2):
-        expected = course(tmp_path / str(accumulation), accumulation)
-        got = of_two[str(accumulation)]
-        for what, tolerance in (("loss", 1e-6), ("branches", 1e-7), ("weights", 1e-8)):
-            close = torch.allclose(
-                torch.tensor(got[what], dtype=torch.float64),
-                torch.tensor(expected[what], dtype=torch.float64),
-                rtol=tolerance,
-                atol=tolerance,
-            )
-            assert close, (accumulation, what)
-
-
-if __name__ == "__main__":
-    out = Path(sys.argv[1])
-    both = {n: course(out.parent / str(n), n) for n in (1, 2)}
-    torch.distributed.barrier()
-    if torch.distributed.get_rank() == 0:
-        out.write_text(json.dumps(both), encoding="utf-8")

@@ -31,12 +31,7 @@ class Rerouting(NamedTuple):
     voters: int = 0
 
     def __call__(self, route: Route, votes: Tensor) -> Routed:
-        """Routes votes.
-
-        Args:
-            route: the module's routing, of votes of any number of heads.
-            votes: those of all heads, `(tokens, heads, embed_dim)`.
-        """
+        """Routes the votes of all heads, `(tokens, heads, embed_dim)`, by the module's routing."""
         if self.voting is None:
             return route(votes, **self.how)
         voting = self.voting(route, votes)

@@ -58,14 +58,9 @@ class EM(NamedTuple):
 
     with C = 1/N at first and λ = inverse_temperature · (1 − 0.95^(i+1)) in iteration i = 0, 1, …
     Variances are at least `VARIANCE_FLOOR`. The paper follows Hinton et al. 2018, *Matrix Capsules
-    with EM Routing*, also in the “fixed schedule” of λ, whose limit of 0.01 is the default. Its
-    printed density lacks a square root and sums over the dimensions i, where theirs multiplies; in
-    capsules of one dimension, the paper's choice, that is the same.
-
-    With a limit of 0.01 the activations decide nothing here. Each capsule has but H/N of the heads'
-    weights (8/128 for 8 heads and a width of 128), so that A = 0.500 for all: routing is by the
-    densities alone, and halves its output. At a limit of 10 activations vary by hundredths, at 100
-    by tenths.
+    with EM Routing*, also in the “fixed schedule” of λ, whose limit of 0.01 is the default: with it
+    A is 0.500 for all capsules, and routing is by the densities alone. At a limit of 100
+    activations vary by tenths. The paper's printed density lacks a square root.
 
     Attributes:
         num_capsules: N, which divides the width of a vote.

@@ -27,18 +27,13 @@ class AgreementAttention(Attention):
         V_{h→n} = Ω_h W_{h→n}               its vote for output capsule n of N
         y       = [Ω_1; …; Ω_N]             routed from the votes, token by token
 
-    by `EM` or `Simple`, see `headwise.heads.agreement.em` and `.simple` for their equations. With
-    one iteration of simple routing, not squashed, a head has the same weight in every capsule, and
-    y = Σ_h Ω_h W_h→ / H is a fixed linear map of the input capsules: of the heads themselves, as in
-    standard attention, where no pre-activation of the ReLU is negative.
-
-    The routing of large calls is compiled, at the first of them, in some tens of seconds. The
-    module `headwise.heads.agreement.compiling` says when, and what the environment variable
-    `HEADWISE_COMPILE` changes.
+    by `EM` or `Simple`, see `headwise.heads.agreement.em` and `.simple` for their equations. The
+    routing of large calls is compiled, at the first of them, in some tens of seconds; see
+    `headwise.heads.agreement.compiling`.
 
     The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
-    and no W^O, fits its counts of parameters: H·embed_dim² more than standard attention. So does
-    what the authors' public code has (github.com/jack57lee/Diversify-MHA): with `inputs="all"`
+    and no W^O, fits its counts of parameters. So does what the authors' public code has
+    (github.com/jack57lee/Diversify-MHA): with `inputs="all"`
 
         Ω_h = Ω = ReLU(LayerNorm([o_1; …; o_H]) W + b)           the same for all heads
 
@@ -58,13 +53,9 @@ class AgreementAttention(Attention):
             capsule, or `"none"`. See `EM`.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
         iterations: of the routing.
-        inverse_temperature: of EM routing, the limit of λ over the iterations. With the default,
-            which is that of the schedule's own paper, all activations are 0.500 and decide nothing;
-            at 100 they vary by tenths. See `EM`.
+        inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
-            of one head. If not given, the output starts at about the scale of standard attention,
-            and simple routing with at least four of eight heads in force for each capsule: a
-            multiple of √H, since the mean of H votes is smaller than one by that.
+            of one head. If not given, the output starts at about the scale of standard attention.
         head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the projections and the input capsules have one; votes have none.
 
@@ -75,9 +66,7 @@ class AgreementAttention(Attention):
         1, routing is saturated, and a smaller `vote_gain` is worth a try.
 
     Raises:
-        ValueError: a `routing` there is not; `num_capsules` that does not divide `embed_dim`;
-            `iterations` below 1; an `inverse_temperature` that is not positive; sizes that do not
-            fit together.
+        ValueError: options out of their bounds; sizes that do not fit together.
 
     Example:
         >>> attention = AgreementAttention(embed_dim=32, num_heads=4)
@@ -216,10 +205,8 @@ class AgreementAttention(Attention):
 def _first_gain(routing: str, squash: bool, has_wide_capsules: bool) -> float:
     """By how much votes start above Glorot's bound, over √H.
 
-    EM routing weighs votes by their distances over their spread, which no scale changes; it halves
-    its output (A is near 1/2). Simple routing takes products of votes and capsules, of which a
-    softmax over the capsules is made: with larger votes it is saturated before anything is learned,
-    and a capsule hears the head alone that it likes best. Wider capsules have larger products.
+    No scale changes EM routing, which halves its output. Simple routing is saturated by large votes
+    before anything is learned; wider capsules have larger products.
     """
     if routing == "em":
         return 2.0

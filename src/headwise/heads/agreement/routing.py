@@ -1,13 +1,5 @@
 """Routing by agreement: how much of what each head says goes to which part of the output.
 
-Every head h has a vote V_{h→n} for each of N output capsules. An output capsule is the mean of its
-votes by weights C_{h→n}, of which each head has 1 to give away (Σ_n C_{h→n} = 1), and the weights
-follow the agreement of votes and capsules, for some iterations:
-
-    simple   Ω_n = squash(Σ_h C_{h→n} V_{h→n} / Σ_h C_{h→n}),  C = softmax_n(Σ of Ω_n · V_{h→n})
-    EM       capsules are Gaussians with mean μ_n, variance σ²_n and activation A_n, fitted to the
-             votes; C_{h→n} ∝ A_n · density of V_{h→n};  Ω_n = A_n μ_n
-
 The plain forms in `naive` read like that. The fast ones keep nothing but the votes for the backward
 pass and compute the iterations once more there, chunk by chunk of tokens: tokens have nothing to do
 with each other, and the tensors of a chunk stay in the processor's cache. Chunks of large calls are

@@ -27,10 +27,8 @@ class Routed(NamedTuple):
     Attributes:
         output: the capsules, one after the other, `(..., embed_dim)`, in the dtype of the votes.
         weights: how much each head counts, `(..., heads)`: the mean over capsules of its share
-            C_{h→n} / Σ_h C_{h→n} in the last iteration. Sums to 1; float32 at least; has no
-            gradient.
+            C_{h→n} / Σ_h C_{h→n} in the last iteration. Sums to 1; has no gradient.
         heard: to how many heads a capsule listens, `(...)`: 1 / Σ_h share², the mean over capsules.
-            Their mean share hides that, where each capsule listens to another head.
     """
 
     output: Tensor
@@ -41,9 +39,7 @@ class Routed(NamedTuple):
 def temperature(
     iteration: int, iterations: int, inverse_temperature: float, activation: Activation
 ) -> float:
-    """λ of an iteration, counted from 0, which rises towards `inverse_temperature`.
-
-    Where costs are standardised it rises from 1 to 3.
+    """λ of an iteration, counted from 0; where costs are standardised it rises from 1 to 3.
 
     >>> [temperature(i, 3, 0.01, "standardised") for i in range(3)]
     [1.0, 2.0, 3.0]
@@ -83,12 +79,7 @@ def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
 
 
 def heads_heard(share: Tensor, over: int = 0) -> Tensor:
-    """1 / Σ_h share², the mean over capsules, the last dimension.
-
-    Args:
-        share: of each head in each capsule.
-        over: the dimension of the heads.
-    """
+    """1 / Σ_h share², the mean over capsules (the last dimension); heads are in `over`."""
     return share.square().sum(over).reciprocal().mean(-1)
 
 

@@ -26,16 +26,9 @@ class GatedAttention(MultiHeadAttention):
     head, or one for each of its elements. Of the paper's variants this is the one that it finds
     best: behind the heads, other gates for each head, multiplied, and a sigmoid.
 
-    Readings:
-
-    - x is what the query projection sees, as in the authors' code, which computes the gates as
-      further columns of that projection. With `norm: pre` it is normed, as the paper has it.
-    - The gate has no bias, as in the equation. In the authors' code it has one where the query
-      projection has.
-    - V is drawn by Glorot's rule, as the projections are; the authors' code draws all of its maps
-      from a normal distribution of one width.
-    - The paper has no gates that start at 1. It trains with gates from the start on: added to a
-      model that has been trained without them, they do not change much (its appendix A.7).
+    x is what the query projection sees, as in the authors' code. The gate has no bias, as in the
+    equation; in their code it has one where the query projection has. V is drawn by Glorot's rule.
+    The paper trains with gates from the start on, and has none that start at 1.
 
     Args:
         embed_dim: width of queries and of the output.

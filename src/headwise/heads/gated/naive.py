@@ -14,12 +14,8 @@ def naive_gated_heads(
     Args:
         heads: `(heads, head_dim)`, what each head has read.
         x: `(embed_dim,)`, the input of the query.
-        weight: V, `(heads, embed_dim)`, or `(heads * head_dim, embed_dim)` for a gate of each
-            element.
+        weight: V, `(heads, embed_dim)`, or `(heads * head_dim, embed_dim)`.
         scale: what the sigmoid is multiplied by.
-
-    Returns:
-        The gated heads, `(heads, head_dim)`, and `(heads,)`.
     """
     number, head_dim = heads.shape
     rows, inputs = weight.tolist(), x.tolist()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.ablations import (
-    Heads,
+    HEADS,
     drawn_weights,
     largest,
     one_of,
@@ -60,16 +60,6 @@ def without_top_expert(layer: Any) -> Mixture:
     return Mixture(lambda gates: without(gates, largest(gates)))
 
 
-def without_head(layer: Any, *, head: int) -> Heads:
-    """One head adds nothing to the output; the scales of the others stay."""
-    return Heads(1 - one_of("head", head, "num_heads", layer.num_heads))
-
-
-def only_head(layer: Any, *, head: int) -> Heads:
-    """One head alone counts, by its own scale; the others add nothing to the output."""
-    return Heads(one_of("head", head, "num_heads", layer.num_heads))
-
-
 def uniform(layer: Any) -> Mixture:
     """All gates are equal, so that every head counts fully: standard attention."""
     return Mixture(lambda gates: torch.full_like(gates, 1 / layer.num_experts))
@@ -89,7 +79,7 @@ ABLATIONS: dict[str, Callable[..., Any]] = {
     "random-expert": random_expert,
     "without-top-expert": without_top_expert,
     "without-expert": without_expert,
-    "without-head": without_head,
+    "without-head": HEADS["without-head"],
     "only-expert": only_expert,
-    "only-head": only_head,
+    "only-head": HEADS["only-head"],
 }

@@ -13,16 +13,8 @@ from torch import Tensor, nn
 from headwise.heads.attention import Inputs
 from headwise.heads.mae.means import last_seen, masked_mean, running_mean, sequence_mean
 from headwise.heads.mae.options import GateInit, check_norm
-from headwise.ops.masks import (
-    Hidden,
-    blocked_by_all,
-    causal_mask,
-    hides_the_future,
-    padding_positions,
-    real_positions,
-    what_is_hidden,
-)
-from headwise.ops.recompute import as_at_first, is_repeated
+from headwise.ops.masks import blocks, causal_mask, real_positions
+from headwise.ops.recompute import is_repeated
 from headwise.ops.replicas import sum_over_replicas
 
 
@@ -36,13 +28,7 @@ class View(NamedTuple):
 
 
 class ExpertGate(nn.Module):
-    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean))).
-
-    Args:
-        embed_dim, num_experts, hidden_dim: widths of the mean, the output, and between.
-        dropout: dropout after the hidden layer.
-        init, scaling, statistics: see `MixtureOfAttentiveExperts`.
-    """
+    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
     norm: Any  # an adapter may have taken its place
 
@@ -82,18 +68,19 @@ class ExpertGate(nn.Module):
         if init == "zero":
             nn.init.zeros_(self.output.weight)
 
-    def forward(self, view: View, *, fixed: bool, moves: bool) -> Tensor:
+    def forward(self, view: View, facts: dict[str, Any], *, fixed: bool) -> Tensor:
         """`(batch, 1 or queries, experts)`.
 
         Args:
             view: what the gates look at.
+            facts: what the pass computes by, or what that computed by which it repeats. `moves`
+                says whether gradients go through it: others move no running statistics.
             fixed: compute as in evaluation, as a gate does whose parameters are all frozen; but
                 batch norm takes and moves its statistics if these are to be fresh.
-            moves: whether gradients go through the pass: others move no running statistics.
         """
         learning = self.training and not fixed and _learns(self)
         takes = learning or (fixed and self.statistics == "fresh")
-        normalized = self._normalize(view, takes, fixed, moves)
+        normalized = self._normalize(view, facts, takes, fixed)
         weight = self.hidden.weight
         if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
             normalized = normalized.to(weight.dtype)
@@ -101,12 +88,12 @@ class ExpertGate(nn.Module):
         logits = self.output(hidden)
         return logits.to(view.mean.dtype).softmax(-1)
 
-    def _normalize(self, view: View, takes: bool, fixed: bool, moves: bool) -> Tensor:
+    def _normalize(self, view: View, facts: dict[str, Any], takes: bool, fixed: bool) -> Tensor:
         norm = self.norm
         check_norm(norm)
         # Reentrant checkpointing computes without gradients first: then the repeated pass moves
         # the statistics, as all passes do that gradients go through.
-        moves = as_at_first(lambda: moves)
+        moves = facts["moves"]
         # So `torch.optim.swa_utils.update_bn` measures them. What nothing learns from may see the
         # batch itself, so that layers behind get what they will get in evaluation.
         calibrates = norm.training and norm.momentum is None and not (moves or fixed)
@@ -120,7 +107,7 @@ class ExpertGate(nn.Module):
             if (moves or calibrates) != is_repeated():
                 self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
         after = norm.running_mean, norm.running_var
-        mean, var = as_at_first(lambda: after if calibrates else before)
+        mean, var = facts.setdefault("statistics", after if calibrates else before)
         if measures and not view.each:  # running statistics hold no later position
             mean = torch.where(enough, batch_mean, mean)
             var = torch.where(enough, batch_var, var)
@@ -161,14 +148,7 @@ def _batch_statistics(view: View, root: Tensor | None) -> tuple[Tensor, Tensor, 
 
 
 def look(inputs: Inputs, causal: bool, num_heads: int, window: int | None) -> View:
-    """What the gates of one call look at.
-
-    Args:
-        inputs: what the call was given.
-        causal: no position may see later ones, whatever the mask says.
-        num_heads: how many heads an attention mask may be given for.
-        window: how many of the positions that a gate sees, the last ones, it looks at.
-    """
+    """What the gates of one call look at; where it is `causal`, no position may see later ones."""
     each, seen = _what_is_seen(inputs, causal, num_heads, window)
     x, padding = inputs.query, inputs.query_padding
     # Sums over many positions, and batch norm, want more digits than bf16 has.
@@ -185,9 +165,8 @@ def look(inputs: Inputs, causal: bool, num_heads: int, window: int | None) -> Vi
 
 
 def each_decides(inputs: Inputs, causal: bool) -> bool:
-    """Whether each query has a gate of its own, so far as that shows without looking at padding."""
-    grows = inputs.cache is not None and not inputs.cache.static
-    return causal or grows or hides_the_future(inputs.attn_mask)
+    """Whether each query has a gate of its own, whatever an attention mask says."""
+    return causal or (inputs.cache is not None and not inputs.cache.static)
 
 
 def _what_is_seen(
@@ -198,54 +177,37 @@ def _what_is_seen(
     That is boolean `(batch or 1, queries, queries)`, `True` where row t sees column s; None if it
     is all positions up to the gate's own, padding aside.
     """
-    attn_mask, cache, queries = inputs.attn_mask, inputs.cache, inputs.query.size(1)
-    if not inputs.is_self_attention or (cache is not None and cache.static):
-        return each_decides(inputs, causal), None
-    grows = cache is not None
-    if attn_mask is None:
-        if causal or not grows or queries == 1:
-            return causal or grows, None
-        # Added to a cache together, and not causal: they see one another.
-        seen = inputs.query.new_ones(1, queries, queries, dtype=torch.bool)
-    else:
-        blocked = blocked_by_all(attn_mask, num_heads)
-        cached = blocked.size(-1) - queries
-        # A compiled call that is causal has no need to look at what the mask holds.
-        if cached or not causal or not torch.compiler.is_compiling():
-            hidden = _hidden(inputs, blocked, cached)
-            if not (hidden.anything or causal or grows):
-                return False, None
-            causal = causal or (hidden.future and (hidden.anything or queries == 1))
-            if causal and not hidden.past:
-                return True, None
-        seen = ~blocked[..., cached:].reshape(-1, queries, queries)
+    each, queries = each_decides(inputs, causal), inputs.query.size(1)
+    if inputs.attn_mask is None or not inputs.is_self_attention:
+        return each, None
+    if inputs.attn_mask.size(-1) > queries:
+        raise ValueError(
+            "attn_mask is given with a cache that holds positions, of which a gate knows the sum "
+            "alone: leave out attn_mask (a causal step needs none; padding is key_padding_mask), "
+            "or compute without a cache"
+        )
+    blocked, padding = _blocked_by_all(inputs.attn_mask, num_heads), inputs.query_padding
+    hidden = blocked  # what is hidden at padding, and from it, does not count
+    if padding is not None:
+        hidden = blocked & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+        blocked = blocked | padding.unsqueeze(1)
+    if not (each or hidden.any()):
+        return False, None
     if causal:
-        seen = seen & ~causal_mask(queries, queries, device=seen.device)
-    if inputs.query_padding is not None:
-        seen = seen & ~inputs.query_padding.unsqueeze(1)
+        blocked = blocked | causal_mask(queries, queries, device=blocked.device)
     if window is None:
-        return True, seen
-    if grows or not causal:
+        return True, ~blocked
+    if inputs.cache is not None or not causal:
         raise ValueError(
-            f"gate_window is {window}, which counts back from a gate's position, but here "
-            f"positions see later ones, or a cache is given beside an attn_mask that hides more "
-            f"than the future: set is_causal=True where no later position may be seen, leave out "
-            f"the cache, or make the module without gate_window"
+            f"gate_window is {window}, which counts back from a gate's position, expected "
+            f"is_causal=True, and no cache, where an attn_mask is given; or leave out gate_window"
         )
-    return True, last_seen(seen, window)
+    return True, last_seen(~blocked, window)
 
 
-def _hidden(inputs: Inputs, blocked: Tensor, cached: int) -> Hidden:
-    """What an attention mask hides beside padding; of what a cache holds that may be nothing."""
-    padding = padding_positions(inputs.key_padding_mask)
-    padding = inputs.query_padding if padding is None and not cached else padding
-    fixed = cached and inputs.cache is not None and inputs.cache.is_compileable
-    hidden = None if fixed else what_is_hidden(blocked, padding, cached)
-    if hidden is None or hidden.cached:
-        raise ValueError(
-            f"attn_mask hides some of the {cached} positions before the queries that the cache "
-            f"holds, or the cache has a fixed size: of what is cached a gate knows the sum alone, "
-            f"and sees all of it but padding. Give padding by key_padding_mask, leave out "
-            f"attn_mask (a causal step needs none), or compute without a cache"
-        )
-    return hidden
+def _blocked_by_all(attn_mask: Tensor, heads: int) -> Tensor:
+    """Where a mask lets no head attend: boolean `(batch or 1, queries, keys)`."""
+    blocked = blocks(attn_mask)
+    if blocked.dim() == 3:
+        blocked = blocked.unflatten(0, (-1, heads))
+    return blocked.all(1) if blocked.dim() == 4 else blocked.unsqueeze(0)

@@ -1,6 +1,5 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -12,11 +11,11 @@ from headwise.heads.mae.ablations import ABLATIONS, Mixture
 from headwise.heads.mae.gate import ExpertGate, each_decides, look
 from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
 from headwise.heads.mae.options import GateInit, check_gate, count_experts
+from headwise.heads.mae.passes import Passes
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
 from headwise.heads.mae.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
-from headwise.ops.recompute import Passes, as_at_first
 from headwise.ops.replicas import uniform_noise
 
 
@@ -37,28 +36,23 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     its own, of the mean of the positions up to t: the paper's mean over all of them would show a
     decoder its own future. So it has in self-attention whose `attn_mask` hides anything but
     padding: of the mean of what row t of the mask lets some head see. A float mask hides by numbers
-    of -1000 or less; greater ones, such as ALiBi's, are biases of what is seen. Such gates
-    normalise by batch norm's running statistics also in training, so that they see nothing else
-    either, and update these from the batch afterwards.
+    of -1000 or less. Such gates normalise by batch norm's running statistics also in training, and
+    update these from the batch afterwards.
 
     Running statistics are moved by passes in training that gradients go through, once each, also
-    under `torch.utils.checkpoint`; those under `no_grad`, such as those of `generate()`, move them
-    only if the norm has no momentum, as while `torch.optim.swa_utils.update_bn` measures them. A
-    norm in evaluation, `gate.norm.eval()`, keeps its statistics and computes by them. A gate whose
-    parameters are all frozen computes as in evaluation, and a frozen batch norm keeps its
-    statistics: adapters that learn around it (LoRA) fit the gate that they will meet.
+    under `torch.utils.checkpoint`; without gradients only where the norm has no momentum, as for
+    `torch.optim.swa_utils.update_bn`. A norm in evaluation, `gate.norm.eval()`, and one that is
+    frozen keep them. A gate whose parameters are all frozen computes as in evaluation.
 
-    `step` says how the layer computes while training (evaluation always mixes):
+    `step` says how the layer computes while training (evaluation always mixes); the rule
+    `BlockCoordinateDescent` switches it:
 
     - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
     - `"gate"`: mix all experts, for a G step, in which the gates learn;
     - `"expert"`: an F step. One expert is drawn from the gate for each training instance, which is
       a sequence, and used alone; the gate is fixed, its batch norm and dropout too. Causal gates
-      draw each from its own distribution, but by noise that the sequence shares: all positions have
-      the same expert, as far as their gates allow, and none sees later ones;
+      draw each from its own distribution, by noise that the sequence shares;
     - `"expert by position"`: the same, with noise of its own for each causal gate.
-
-    `BlockCoordinateDescent` is the rule that switches it, see `headwise.training_rules`.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -67,16 +61,14 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
         gate_hidden_dim: width of the gate's hidden layer.
         gate_dropout: dropout after that layer.
-        gate_init: how the gate's two maps are drawn, of which the paper says nothing: `"zero"` has
-            the second at zero, so that all experts are equal at the start; `"default"` draws both
-            as `nn.Linear` does, `"xavier"` by Glorot's bound, with which an untrained gate is far
-            from even already (1.83 of 2.08 nats for 8 experts at a width of 128).
+        gate_init: how the gate's two maps are drawn: `"zero"` has the second at zero, so that all
+            experts are equal at the start; `"default"` draws both as `nn.Linear` does, `"xavier"`
+            by Glorot's bound, with which an untrained gate is far from even already.
         gate_scaling: `"root"` multiplies by √n what the mean of n positions deviates from that of
             batch norm. The mean of more positions varies less, so that late causal gates are else
             nearly equal.
         gate_statistics: what batch norm has in F steps: those that were `"kept"` in G steps, or
-            `"fresh"` ones. Those of the batch, or in causal gates the running ones, then move in F
-            steps too.
+            `"fresh"` ones, of the batch, which move in F steps too.
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
@@ -89,8 +81,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     Raises:
         ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; sizes that do
-            not fit together. In a call: `gate_window` and a mask by which some positions see later
-            ones; a cache and an `attn_mask` that hides what it holds, beside padding.
+            not fit together. In a call: `gate_window`, or a filled cache, and an `attn_mask`.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -104,7 +95,6 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     rule = BlockCoordinateDescent
     ablations = ABLATIONS
     words = WORDS
-    queries_interact = True
     left_out: Tensor
 
     def __init__(
@@ -155,20 +145,16 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
                 self.gate.reset_parameters()
 
     def start_neutral(self) -> None:
-        """The gate's output layer starts at zero, so that all experts are equal.
-
-        A gate without preference scales each head by 1. In training, G steps and joint steps start
-        with the output of the source too; an F step draws one expert, which leaves heads out.
-        """
+        """The gate's output layer starts at zero: each head is scaled by 1, but in F steps."""
         if self.gate is not None:
             self.gate.reset_parameters("zero")
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         remembers = self.training and not torch.compiler.is_compiling()
-        with self.passes.of(inputs.query) if remembers else nullcontext():
-            step = as_at_first(lambda: self.step)
-            draws = self.training and step in ("expert", "expert by position")
-            gates, each = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
+        facts = self.passes.facts(inputs.query) if remembers else {}
+        step = facts.setdefault("step", self.step)
+        draws = self.training and step in ("expert", "expert by position")
+        gates, each = self._gates(inputs, facts, fixed=draws)  # (batch, 1 or queries, experts)
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
         is_ablated = isinstance(self.ablation, Mixture) and not self.training
         if is_ablated:
@@ -180,7 +166,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         return self.out_proj(joined.flatten(2)), Routing(gates if each else gates.squeeze(1))
 
-    def _gates(self, inputs: Inputs, fixed: bool) -> tuple[Tensor, bool]:
+    def _gates(self, inputs: Inputs, facts: dict[str, Any], fixed: bool) -> tuple[Tensor, bool]:
         """`(batch, 1 or queries, experts)`, and whether each query has a gate of its own."""
         causal = self.causal_queries or inputs.is_causal
         if self.gate is None:
@@ -188,9 +174,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             shape = (query.size(0), query.size(1) if each else 1, self.num_experts)
             return query.new_full(shape, 1 / self.num_experts), each
         view = look(inputs, causal, self.num_heads, self.gate_window)
-        moves = torch.is_grad_enabled()
-        with torch.set_grad_enabled(moves and not fixed):
-            return self.gate(view, fixed=fixed, moves=moves), view.each
+        learns = torch.is_grad_enabled()
+        facts.setdefault("moves", learns)
+        with torch.set_grad_enabled(learns and not fixed):
+            return self.gate(view, facts, fixed=fixed), view.each
 
     def _noise(self, gates: Tensor, step: Step) -> Tensor:
         """For each sequence, or each of its gates, `(batch, 1 or queries, experts)`."""

@@ -19,10 +19,7 @@ class Mean(NamedTuple):
 
 
 def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Mean:
-    """Of all positions that are not padding: `(batch, time, embed_dim)` to one row a sequence.
-
-    `padding` is boolean `(batch, time)`, `True` at padding.
-    """
+    """Of all positions that are not padding: `(batch, time, embed_dim)` to one row a sequence."""
     real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
     count = real.sum(1, keepdim=True).clamp(min=1)
     if padding is None and x.size(1):

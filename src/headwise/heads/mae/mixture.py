@@ -24,15 +24,8 @@ def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
 
         aⱼ = h/(h−t) · (1 − Σ_{S∋j} g_S)
 
-    With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ (equations 5 and 6 of the paper) is Σⱼ aⱼ oⱼWⱼ: no
-    expert is computed by itself.
-
-    Args:
-        gates: `(..., experts)`, sums to 1.
-        left_out: `(experts, heads)`, from `left_out_heads`.
-
-    Returns:
-        `(..., heads)`; all ones for uniform gates.
+    From gates `(..., experts)` to `(..., heads)`. With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of the
+    paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no expert is computed by itself.
     """
     # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
     with without_autocast(gates):
@@ -40,16 +33,12 @@ def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
 
 
 def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:
-    """One expert per distribution, one-hot, each as often as its gate says.
+    """One expert per distribution `(..., experts)`, one-hot, each as often as its gate says.
 
         argmax_S g_S / e_S,  e_S = −log(1 − u_S) exponentially distributed
 
-    Distributions that share their noise draw the same expert unless their gates differ enough to
-    decide otherwise, and equal ones always do.
-
-    Args:
-        gates: `(..., experts)`, sums to 1.
-        noise: u, `(..., experts)`, uniform in [0, 1); what it has size 1 in is shared.
+    The noise is u, uniform in [0, 1). Distributions that share it draw the same expert unless their
+    gates differ enough to decide otherwise.
 
     >>> draw_expert(torch.tensor([[0.2, 0.8], [0.7, 0.3]]), torch.tensor([0.5, 0.4]))
     tensor([[0., 1.],

@@ -6,16 +6,9 @@ from typing import Literal, get_args
 from torch import nn
 
 from headwise.messages import shown_number
-from headwise.ops.bounds import (
-    MOST_EXPERTS,
-    MOST_HEADS,
-    check_among,
-    check_number,
-    check_probability,
-)
+from headwise.ops.bounds import MOST_EXPERTS, check_among, check_positive, check_probability
 
 GateInit = Literal["zero", "default", "xavier"]
-_MOST_WINDOW = 1_000_000  # positions, which a cache has room for from the start
 
 
 def check_gate(
@@ -32,27 +25,17 @@ def check_gate(
     check_among("gate_init", init, get_args(GateInit))
     check_among("gate_scaling", scaling, ("none", "root"))
     check_among("gate_statistics", statistics, ("kept", "fresh"))
-    if window is not None and window < 1:
-        raise ValueError(f"gate_window is {window}, expected at least 1, or None")
-    check_number("gate_window", window or 0, _MOST_WINDOW)
-    if hidden_dim < 1:
-        raise ValueError(f"gate_hidden_dim is {hidden_dim}, expected a positive number")
+    check_positive(gate_window=1 if window is None else window, gate_hidden_dim=hidden_dim)
     check_probability("gate_dropout", dropout)
 
 
 def count_experts(num_heads: int, dropped_heads: int) -> int:
     """Returns how many experts there are; raises `ValueError` if it is none, or too many."""
-    if num_heads < 2:
-        raise ValueError(
-            f"num_heads is {num_heads}, expected at least 2: an expert leaves heads out and keeps "
-            f"at least one"
-        )
     if not 1 <= dropped_heads < num_heads:
         raise ValueError(
             f"dropped_heads is {dropped_heads}, expected 1 to {num_heads - 1}: an expert keeps at "
             f"least one of num_heads = {num_heads} heads"
         )
-    check_number("num_heads", num_heads, MOST_HEADS)
     experts = comb(num_heads, dropped_heads)
     if experts > MOST_EXPERTS:
         raise ValueError(
@@ -64,16 +47,10 @@ def count_experts(num_heads: int, dropped_heads: int) -> int:
 
 
 def check_norm(norm: nn.Module) -> None:
-    """Raises an error where the batch norm of a gate was replaced by what keeps no statistics."""
+    """Raises `TypeError` where an adapter has the batch norm of a gate, and not its statistics."""
     if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
         raise TypeError(
             f"the batch norm of a gate is a {type(norm).__name__}, which does not keep its running "
             f"statistics: leave gate.norm out of what is adapted, or have the whole gate trained "
             f"and saved, as by modules_to_save=['gate']"
-        )
-    if norm.running_mean is None:
-        raise ValueError(
-            "the batch norm of a gate has no running statistics (track_running_stats=False), which "
-            "causal gates and evaluation normalise by: leave them on, as by "
-            "gate.norm = nn.BatchNorm1d(embed_dim)"
         )

@@ -7,12 +7,9 @@ A G step mixes all experts and updates the gates alone; an F step draws one expe
 training instance, which is a sequence, and updates everything but the gates. Every batch gets an F
 step; in every fifth epoch, counted from the first, a G step goes before it.
 
-Where all but the gates are frozen, as in the paper's fine-tuning FTG (section 5.2), an F step has
-nothing to learn. The paper does not say what becomes of the schedule then; here every step is a G
-step. FTG+, which trains the output projections too, takes turns as usual: they learn in F steps.
-
-Where gates are frozen, as by adapters (LoRA) on other maps, there are no G steps, and F steps draw
-from the gates as they are: to an F step a gate is fixed in any case.
+Where all but the gates are frozen (the paper's FTG, section 5.2), every step is a G step. FTG+,
+which trains the output projections too, takes turns as usual. Where gates are frozen, there are no
+G steps, and F steps draw from the gates as they are.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -28,28 +28,20 @@ def router_losses(
     *,
     per_sequence: bool = False,
 ) -> RouterLosses:
-    """Balance loss and z-loss of a router, without padding.
+    """Balance loss and z-loss of a router, without padding, over all processes of a run.
 
         L_a = N Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
         L_z = mean over tokens of (log Σᵢ exp xᵢ)²
 
-    The paper writes f and P as sums over a sequence of T queries, and does not say what becomes of
-    that in a batch of sequences. Its authors' code sums over all tokens of a batch, as Fedus et al.
-    2021 do, whom they follow; so does this function by default. An expert may then serve some
-    sequences and not others, as long as the batch uses all experts alike. `per_sequence` takes L_a
-    of each sequence by itself, and the mean of these.
-
-    Means are over all processes of a data-parallel run.
+    The paper writes f and P as sums over a sequence. Its authors' code sums over all tokens of a
+    batch, and so does this function: an expert may then serve some sequences and not others.
+    `per_sequence` takes L_a of each sequence that is not padding alone, and the mean of these.
 
     Args:
         logits: `(batch, time, experts)`, the router's logits x.
         indices: `(batch, time, top_k)`, the experts chosen.
         padding: boolean `(batch, time)`, `True` at padding.
-        per_sequence: balance the experts within each sequence. Sequences of padding alone do not
-            count.
-
-    Returns:
-        The two losses; zeros where there is no real token.
+        per_sequence: balance the experts within each sequence.
     """
     experts, top_k = logits.size(-1), indices.size(-1)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits

@@ -46,13 +46,8 @@ def assign_experts(indices: Tensor, num_experts: int) -> ExpertAssignment:
 def expert_project(x: Tensor, weight: Tensor, assignment: ExpertAssignment) -> Tensor:
     """Projects each token by the matrices of its experts.
 
-    Args:
-        x: `(tokens, embed_dim)`.
-        weight: `(experts, embed_dim, head_dim)`.
-        assignment: the experts of each token.
-
-    Returns:
-        `(tokens, top_k, head_dim)`.
+    From x `(tokens, embed_dim)` and W `(experts, embed_dim, head_dim)` to `(tokens, top_k,
+    head_dim)`.
     """
     indices, *plan = assignment
     x, weight = as_autocast(x, weight)
@@ -64,14 +59,8 @@ def expert_combine(
 ) -> Tensor:
     """Sums what the experts of each token make of it.
 
-    Args:
-        heads: `(tokens, top_k, head_dim)`.
-        weight: `(experts, head_dim, embed_dim)`.
-        assignment: the experts of each token.
-        scale: `(tokens, top_k)`, how much each chosen expert counts.
-
-    Returns:
-        `(tokens, embed_dim)`.
+    From o `(tokens, top_k, head_dim)`, W `(experts, head_dim, embed_dim)` and how much each chosen
+    expert counts, `(tokens, top_k)`, to `(tokens, embed_dim)`.
     """
     indices, order, token, ends = assignment
     heads, weight = as_autocast(heads, weight)

@@ -16,18 +16,13 @@ from headwise.heads.moa.experts import (
     expert_combine,
     expert_project,
 )
-from headwise.heads.moa.options import (
-    PRESETS,
-    check_losses,
-    check_router,
-    moa_size,
-    sizes_at,
-)
+from headwise.heads.moa.options import PRESETS, check_options, moa_size, sizes_at
 from headwise.heads.moa.words import WORDS
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
-from headwise.ops.bounds import check_gain
+from headwise.ops.bounds import check_positive
 from headwise.ops.precision import without_autocast
+from headwise.ops.twins import is_transformed
 
 
 class _Choice(NamedTuple):
@@ -51,10 +46,9 @@ class MixtureOfAttentionHeads(Attention):
         loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
 
     All experts share one key and one value head, so a decoding cache is one head wide. f and P
-    are the tokens and the probability that each expert gets, each normalised to sum 1; padding
-    counts in neither loss. They are sums over the batch unless `balance="sequence"` has them of
-    each sequence by itself, see `headwise.heads.moa.balance`. The router works in float32 at least,
-    under autocast too.
+    are the tokens and the probability that each expert gets, each normalised to sum 1, over the
+    batch unless `balance="sequence"` has them of each sequence; padding counts in neither loss. The
+    router works in float32 at least, under autocast too.
 
     The text does not say how much the losses weigh beside a cross-entropy that is a mean over
     tokens. Here they are added to that mean (`auxiliary="per token"`). The authors' public code
@@ -62,10 +56,8 @@ class MixtureOfAttentionHeads(Attention):
     (`auxiliary="per batch"`), which is thousands of times less. `presets["authors"]` has the
     options of that code.
 
-    Where every expert is chosen (k = E) the experts are one dense projection; otherwise tokens
-    are grouped by expert. With equal weights, k = E is multi-query attention. It is no standard
-    attention, whose heads have keys and values of their own: `from_attention` is an error, since
-    there are no weights with which the output would stay the same.
+    With all experts chosen (k = E) and equal weights it is multi-query attention, and never a
+    standard attention, whose heads have keys and values of their own.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -74,8 +66,7 @@ class MixtureOfAttentionHeads(Attention):
         head_dim: D, width of an expert's head.
         normalize_weights: divide by the sum of the selected probabilities, as in the paper's
             equation 9; False is what the authors' code does.
-        balance: what the balance loss balances the experts over: the `"batch"`, or each
-            `"sequence"`, whose mean it is then.
+        balance: what the balance loss balances the experts over, `"batch"` or each `"sequence"`.
         balance_coef: α, weight of the balance loss.
         z_coef: β, weight of the router's z-loss.
         auxiliary: `"per token"`, or `"per batch"` for losses divided by the number of the real
@@ -85,11 +76,8 @@ class MixtureOfAttentionHeads(Attention):
         expert_bias: whether Wᵢ^q and Wᵢ^o have a bias, which the equations lack; with them the
             counts of the paper's table 2 fit to the last digit.
         output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
-            one expert. The paper gives no scale. At the start wᵢ is 1/k, or 1/E without
-            `normalize_weights`, so that at a gain of 1 the layer adds less than standard
-            attention does.
-        key_gain: the factor by which W^k and W^v are drawn larger than Glorot's bound. The
-            authors' code has 1/√2, as standard attention has, whose maps are drawn as one.
+            one expert. The paper gives no scale.
+        key_gain: the same of W^k and W^v. The authors' code has 1/√2.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the shared key and value projections have one.
 
@@ -99,9 +87,7 @@ class MixtureOfAttentionHeads(Attention):
         `(batch, top_k, queries, keys)` in the order of `routing.indices`.
 
     Raises:
-        ValueError: `top_k` above `num_experts`; sizes below 1; a `balance` or `auxiliary` there is
-            not; a gain that is not above 0, or above a million; a `noise_floor` below 0, or without
-            `noisy`.
+        ValueError: `top_k` above `num_experts`; sizes below 1; options out of their bounds.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -112,7 +98,6 @@ class MixtureOfAttentionHeads(Attention):
 
     out_proj: ClassVar[Any] = NoPackedWeights()
     chooses_heads = True
-    queries_interact = True  # in its losses
     routing_parameters = ("router",)
     output_parameters = ("expert_output",)
     ablations = ABLATIONS
@@ -145,10 +130,8 @@ class MixtureOfAttentionHeads(Attention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        check_router(num_experts, top_k, noisy, noise_floor)
-        check_losses(balance, balance_coef, z_coef, auxiliary)
-        check_gain("output_gain", output_gain)
-        check_gain("key_gain", key_gain)
+        check_options(num_experts, top_k, noisy, noise_floor, balance, auxiliary)
+        check_positive(output_gain=output_gain, key_gain=key_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         self.num_experts = num_experts
         self.top_k = top_k
@@ -272,8 +255,9 @@ class MixtureOfAttentionHeads(Attention):
             selected = probability
         else:
             selected, indices = probability.topk(top_k, dim=-1)
-            # An exported program has no operators of ours: it computes all experts.
-            if not torch.compiler.is_exporting():
+            # An exported program has no operators of ours, and torch.func knows no derivatives of
+            # them: both compute all experts.
+            if not (torch.compiler.is_exporting() or is_transformed()):
                 assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             selected = selected / selected.sum(-1, keepdim=True).detach()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def naive_expert_project(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
-    """:func:`expert_project` as the equation reads, from ``indices`` (tokens, top_k)."""
+    """`expert_project` as the equation reads, from indices `(tokens, top_k)`."""
     y = x.new_zeros(*indices.shape, weight.shape[2])
     for n, experts in enumerate(indices.tolist()):
         for j, e in enumerate(experts):
@@ -14,7 +14,7 @@ def naive_expert_project(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
 
 
 def naive_expert_combine(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
-    """:func:`expert_combine` as the equation reads, from ``indices`` (tokens, top_k)."""
+    """`expert_combine` as the equation reads, from indices `(tokens, top_k)`."""
     y = heads.new_zeros(len(indices), weight.shape[2])
     for n, experts in enumerate(indices.tolist()):
         for j, e in enumerate(experts):

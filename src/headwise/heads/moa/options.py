@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headwise.heads.system import Place
-from headwise.ops.bounds import check_among, check_coefficient
+from headwise.ops.bounds import check_among, check_positive
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},
@@ -19,28 +19,24 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def check_router(num_experts: int, top_k: int, noisy: bool, noise_floor: float) -> None:
-    """Raises `ValueError` unless a router can choose that many experts, with that noise."""
-    if num_experts < 1:
-        raise ValueError(f"num_experts is {num_experts}, expected a positive number")
+def check_options(
+    num_experts: int, top_k: int, noisy: bool, noise_floor: float, balance: str, auxiliary: str
+) -> None:
+    """Raises `ValueError` for options of `MixtureOfAttentionHeads` that do not fit together."""
+    check_positive(num_experts=num_experts)
     if not 1 <= top_k <= num_experts:
         raise ValueError(
             f"top_k is {top_k}, expected 1 to num_experts = {num_experts}: a token cannot select "
             f"more experts than there are"
         )
-    check_coefficient("noise_floor", noise_floor)
+    check_among("balance", balance, ("batch", "sequence"))
+    check_among("auxiliary", auxiliary, ("per token", "per batch"))
+    if noise_floor:
+        check_positive(noise_floor=noise_floor)
     if noise_floor and not noisy:
         raise ValueError(
             f"noise_floor is {noise_floor}, but there is no noise: set noisy=True, or leave it out"
         )
-
-
-def check_losses(balance: str, balance_coef: float, z_coef: float, auxiliary: str) -> None:
-    """Raises `ValueError` unless the options of the losses have one of their values."""
-    check_among("balance", balance, ("batch", "sequence"))
-    check_among("auxiliary", auxiliary, ("per token", "per batch"))
-    check_coefficient("balance_coef", balance_coef)
-    check_coefficient("z_coef", z_coef)
 
 
 def sizes_at(place: Place, size: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from headwise.heads.moh.routing import (
 from headwise.heads.moh.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
-from headwise.ops.bounds import check_coefficient
 
 
 class MixtureOfHeads(MultiHeadAttention):
@@ -48,8 +47,7 @@ class MixtureOfHeads(MultiHeadAttention):
     all routed heads, selected or not (a straight-through estimator). The queries learn from it.
 
     All heads are computed, and those that are not selected are multiplied by 0: the layer is as
-    fast as standard attention, not faster, and `macs` counts what it computes. The paper's savings
-    need heads that are left out of the computation.
+    fast as standard attention, not faster.
 
     Readings, where the paper's text and its authors' code differ:
 
@@ -58,13 +56,8 @@ class MixtureOfHeads(MultiHeadAttention):
     - The text's loss has no factor R, by which the code multiplies it: `scaled_balance=False`.
     - A softmax of one shared head is 1 whatever W_s is, so there is none then, as in the code.
       Without shared heads there is no W_h, and α₂ and its factor are 1.
-    - With K = 1 the scaled gate of the selected head is 2 α₂ whatever p is, so that W_r learns from
-      the balance loss alone.
-    - W_h, W_s and W_r are drawn by Glorot's rule, as in the code for image generation.
-    - Of query norms the text says that they determine the routing scores. That they are divided by
-      s first is in the code, of which only that for inference is public; there s matters for no
-      output, here for gradients and the loss. Which real-valued score the gradient is given to is
-      in neither; it is pᵢ, without α and without factors.
+    - That query norms are divided by s is in the code alone. Which real-valued score the gradient
+      is given to is in neither; it is pᵢ, without α and without factors.
 
     Args:
         embed_dim: width of queries and of the output.
@@ -86,15 +79,12 @@ class MixtureOfHeads(MultiHeadAttention):
         they are no distribution, but sum to 2 α₁ h_s + 2 α₂ K. `routing.indices` is `(batch,
         queries, shared_heads + top_k)`: the shared heads, then those selected.
 
-        The parameters are those of `MultiHeadAttention`; `routed_router.weight`, `(num_heads −
-        shared_heads, embed_dim)`; with shared heads `kind_router.weight`, `(2, embed_dim)`; with
-        more than one `shared_router.weight`, `(shared_heads, embed_dim)`. With query norms there
-        are no routers.
+        The parameters are those of `MultiHeadAttention`, and with learned routers
+        `routed_router.weight`, `kind_router.weight` and `shared_router.weight`.
 
     Raises:
         ValueError: `shared_heads` not below `num_heads`; `top_k` above the number of the others;
-            a `router` or a `router_start` that there is not; settings of learned routers with
-            query norms; sizes that do not fit together.
+            settings of learned routers with query norms; sizes that do not fit together.
 
     Example:
         >>> attention = MixtureOfHeads(embed_dim=32, num_heads=8, shared_heads=2, top_k=3)
@@ -109,7 +99,6 @@ class MixtureOfHeads(MultiHeadAttention):
 
     routing_parameters = ("shared_router", "routed_router", "kind_router")
     ablations = ABLATIONS
-    queries_interact = True  # in its loss
     words = WORDS
 
     def __init__(
@@ -131,16 +120,8 @@ class MixtureOfHeads(MultiHeadAttention):
         bias: bool = True,
     ) -> None:
         check_options(num_heads, shared_heads, top_k, router, router_start, scaled_gates)
-        check_coefficient("balance_coef", balance_coef)
-        super().__init__(
-            embed_dim,
-            num_heads,
-            head_dim=head_dim,
-            kdim=kdim,
-            vdim=vdim,
-            dropout=dropout,
-            bias=bias,
-        )
+        sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
+        super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
         self.shared_heads = shared_heads
         self.routed_heads = num_heads - shared_heads
         self.top_k = top_k
@@ -187,11 +168,7 @@ class MixtureOfHeads(MultiHeadAttention):
                 nn.init.xavier_uniform_(router.weight)
 
     def start_neutral(self) -> None:
-        """The routers start at zero, so that the gate of each head is 1.
-
-        Raises:
-            ValueError: not all heads are selected, or gates are not scaled so that they are 1.
-        """
+        """The routers start at zero, so that the gate of each head is 1, if all are selected."""
         needed = {"top_k": self.routed_heads, "scaled_gates": True}
         for name, expected in needed.items():
             value = getattr(self, name)

@@ -20,14 +20,7 @@ def naive_gates(
     top_k: int,
     scaled: bool = True,
 ) -> list[float]:
-    """The gate of each head at one position, shared heads first.
-
-    Args:
-        shared, routed: logits of the heads; as many as there are.
-        kinds: logits of the two kinds of heads; not read where none are shared.
-        top_k: K, how many of the routed heads are selected.
-        scaled: whether to scale as the authors' code does.
-    """
+    """The gate of each head at one position, shared heads first, from logits of heads and kinds."""
     p_shared, p_routed = naive_softmax(shared), naive_softmax(routed)
     alpha = naive_softmax(kinds) if shared else [0.0, 1.0]
     chosen = sorted(range(len(routed)), key=lambda i: -routed[i])[:top_k]

@@ -34,7 +34,7 @@ def check_options(
 
 
 def default_sizes(num_heads: int, options: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many heads are shared and selected, where the options do not say it.
+    """How many heads are shared and selected, where the options do not say it.
 
     Three quarters of the heads count at a time, as in the paper's language model from a pretrained
     one: half of them are shared, half of the others selected.

@@ -12,16 +12,9 @@ from headwise.ops.replicas import sum_over_replicas
 
 
 def select_heads(probability: Tensor, top_k: int, *, scaled: bool) -> tuple[Tensor, Tensor]:
-    """The gates of the routed heads, and which are selected.
+    """The gates of the routed heads, zero where not selected, and the numbers of the K selected.
 
-    Args:
-        probability: `(..., routed)`, sums to 1.
-        top_k: K, how many to select.
-        scaled: divide the selected probabilities by their sum and multiply them by K, so that
-            their mean is 1.
-
-    Returns:
-        `(..., routed)`, zero at heads that are not selected, and `(..., K)`, their numbers.
+    Scaled, the selected probabilities are divided by their sum and multiplied by K.
 
     >>> gates, chosen = select_heads(torch.tensor([0.5, 0.2, 0.3]), 2, scaled=True)
     >>> gates, chosen
@@ -38,12 +31,8 @@ def query_norm_logits(q: Tensor) -> Tensor:
 
         lᵢ = ‖qᵢ‖ / s    s: standard deviation of the norms of one position
 
-    Args:
-        q: `(batch, heads, queries, head_dim)`, the queries of the routed heads.
-
-    Returns:
-        `(batch, queries, heads)`, in float32 at least. Norms that are all equal, or that of a
-        single head, are not divided.
+    From queries `(batch, heads, queries, head_dim)` to `(batch, queries, heads)`, in float32 at
+    least. Norms that are all equal, or that of a single head, are not divided.
 
     >>> query_norm_logits(torch.tensor([[[[3.0, 4.0]], [[0.0, 3.0]]]]))
     tensor([[[3.5355, 2.1213]]])
@@ -58,24 +47,15 @@ def query_norm_logits(q: Tensor) -> Tensor:
 
 
 def quantized_gates(probability: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Gates of 1 for the selected heads, with the gradient of their probabilities.
+    """Gates of 1 for the K selected heads, and their numbers.
 
     The gradient of the gates is passed on to the probabilities as it is, those of heads that are
     not selected included (a straight-through estimator).
-
-    Args:
-        probability: `(..., routed)`.
-        top_k: K, how many to select.
-
-    Returns:
-        `(..., routed)`, 1 or 0, and `(..., K)`, the numbers of the selected heads.
 
     >>> probability = torch.tensor([0.5, 0.2, 0.3], requires_grad=True)
     >>> gates, chosen = quantized_gates(probability, 2)
     >>> gates.detach(), chosen
     (tensor([1., 0., 1.]), tensor([0, 2]))
-    >>> torch.autograd.grad(gates @ torch.tensor([1.0, 2.0, 3.0]), probability)
-    (tensor([1., 2., 3.]),)
     """
     chosen = probability.topk(top_k, dim=-1).indices
     selected = torch.zeros_like(probability).scatter(-1, chosen, 1.0)
@@ -83,19 +63,14 @@ def quantized_gates(probability: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
 
 
 def balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None = None) -> Tensor:
-    """The loss that keeps the routed heads equally in use, without padding.
+    """The loss that keeps the routed heads equally in use, without padding, over all processes.
 
         L = Σᵢ Pᵢ fᵢ    P: mean probability of head i, f: share of the tokens that select it
-
-    Means are over all processes of a data-parallel run.
 
     Args:
         probability: `(batch, time, routed)`.
         chosen: `(batch, time, K)`, the heads selected.
         padding: boolean `(batch, time)`, `True` at padding.
-
-    Returns:
-        A scalar: K / routed where all heads are equally in use; zero without a real token.
     """
     routed = probability.size(-1)
     real = real_positions(probability, padding).unsqueeze(-1)  # (batch, time, 1)

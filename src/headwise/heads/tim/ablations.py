@@ -1,13 +1,7 @@
 """TIM evaluated with another competition than the learned one, or without some mechanisms.
 
-Each function returns an object with two functions: `competition` changes the competition c,
-`(batch, time, mechanisms)`, and `updates` what a sub-layer adds to each mechanism's channels,
-`(batch, time, mechanisms, width)`.
-
-A mechanism that is removed adds nothing: the updates of its channels by self-attention,
-cross-attention, exchange and feed-forward are zero, so that the layer passes on what came in,
-normalised as ever. The others compete without it. In the exchange they still read what stands in
-its channels, which is the work of the layers before.
+A mechanism that is removed adds nothing: the updates of its channels are zero, so that the layer
+passes on what came in. The others compete without it; in the exchange they still read its channels.
 """
 
 from collections.abc import Callable
@@ -26,7 +20,11 @@ def _as_they_are(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Competing:
-    """What takes the place of the competition, and of the mechanisms' updates."""
+    """What takes the place of the competition, and of the mechanisms' updates.
+
+    `competition` changes c, `(batch, time, mechanisms)`, and `updates` what a sub-layer adds to the
+    channels, `(batch, time, mechanisms, width)`.
+    """
 
     competition: Callable[[Tensor], Tensor] = _as_they_are
     updates: Callable[[Tensor], Tensor] = _as_they_are

@@ -43,19 +43,8 @@ def grouped_feed_forward(
 ) -> Tensor:
     """A feed-forward map of each group: `y_j = f(x_j U_j + b_j) D_j + c_j`.
 
-    Equals two calls of `grouped_linear`, but the hidden layer between them, the widest tensor of a
-    layer, stays divided by group.
-
-    Args:
-        x: `(..., groups * in)`.
-        up: U, `(groups, in, hidden)`.
-        down: D, `(groups, hidden, out)`.
-        up_bias, down_bias: b, `(groups, hidden)`, and c, `(groups, out)`.
-        dropout: probability with which a hidden unit is dropped.
-        activation: f, by its name in `headwise.ops.activations`.
-
-    Returns:
-        `(..., groups * out)`.
+    From x `(..., groups * in)` by U `(groups, in, hidden)` and D `(groups, hidden, out)` to
+    `(..., groups * out)`. The hidden layer, the widest tensor of a layer, stays divided by group.
     """
     groups = up.size(0)
     hidden = ACTIVATIONS[activation](_mapped(_by_group(x, groups), up, up_bias))
@@ -66,13 +55,8 @@ def grouped_feed_forward(
 def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """Layer norm of each group by itself: `y_j = (x_j - mean x_j) / √(var x_j + ε) · γ_j + β_j`.
 
-    Group by group, which for two or four groups takes half the time of PyTorch's `group_norm`, or
-    of one norm without scale and shift that are applied behind it.
-
-    Args:
-        x: `(..., groups * width)`, as the result.
-        weight, bias: γ and β, `(groups, width)`.
-        eps: ε.
+    Group by group, which for two or four groups takes half the time of PyTorch's `group_norm`. γ
+    and β are `(groups, width)`.
     """
     groups, width = weight.shape
     parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
@@ -85,11 +69,7 @@ def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0
         o_i = Σ_j softmax_j(q_i k_jᵀ / √head_dim) v_j,  for groups i and j and each head
 
     The products are tiny and many. As plain batched products they take a third of the time of
-    PyTorch's attention kernel, for which each row is a sequence by itself.
-
-    Args:
-        q, k, v: `(..., groups, heads, head_dim)`, as the result.
-        dropout: probability with which an attention weight is dropped.
+    PyTorch's attention kernel. All are `(..., groups, heads, head_dim)`.
     """
     logits = torch.einsum("...ihd,...jhd->...hij", q / math.sqrt(q.size(-1)), k)
     weights = F.dropout(logits.softmax(-1), dropout)  # (..., heads, groups, groups)

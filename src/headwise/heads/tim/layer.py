@@ -47,18 +47,17 @@ class IndependentMechanismsLayer(System):
     What the paper does not say, we read as follows:
 
     - Logits are divided by √head_dim (its √d_model would not go with heads), in the exchange too.
-    - Pre-norm puts each norm before its sub-layer, as usual. The competition is still computed from
-      h, the stream, as in the algorithm, and can grow surer as that grows with depth;
-      `competition_input="normalised"` has it read what self-attention reads.
-    - The paper has an exchange of 2 heads of 32 throughout: an eighth of a mechanism's width of 512
-      in its BERT, but more than the width of our small models. It has that eighth here unless
-      `exchange_head_dim`, or `presets["paper"]`, says otherwise.
+    - Pre-norm puts each norm before its sub-layer. The competition is still computed from h, the
+      stream, as in the algorithm; `competition_input="normalised"` has it read what self-attention
+      reads.
+    - The paper's exchange of 2 heads of 32 is an eighth of a mechanism's width in its BERT. It is
+      that eighth here unless `exchange_head_dim`, or `presets["paper"]`, says otherwise.
     - A decoder's layer attends over the encoder's output between self-attention and exchange:
 
           h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
 
-      where mechanism j reads its own share of the memory m, divided as h is. It is not scaled by
-      c, which weighs what mechanisms read in self-attention.
+      where mechanism j reads its own share of the memory m. It is not scaled by c, which weighs
+      what mechanisms read in self-attention.
     - Competition starts from the weights that an `nn.Linear(d_mech, 1)` would have; other maps
       are drawn as Glorot's for one mechanism.
 
@@ -237,10 +236,8 @@ class IndependentMechanismsLayer(System):
                 its heads are those of the first mechanism, then those of the second, and so on.
             memory_key_padding_mask: `(batch, keys)`; boolean `True` is padding and is not
                 attended, a float mask is added.
-            query_padding_mask: `(batch, time)`, `True` at padding. It changes nothing: a
-                mechanism competes at each position by itself.
-            need_weights: also return the weights of self-attention.
-            average_attn_weights: return their mean over the heads, `(batch, time, time)`.
+            query_padding_mask: `(batch, time)`, `True` at padding, which `routing` then marks.
+            need_weights, average_attn_weights: as in `MultiHeadAttention`, of self-attention.
             cache: of self-attention, for decoding step by step.
             cross_cache: of cross-attention, a static one.
         """

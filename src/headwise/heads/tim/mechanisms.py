@@ -38,10 +38,8 @@ class GroupedMaps(nn.Module):
 class MechanismAttention(GroupedMaps, Attention):
     """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
 
-    Args:
-        embed_dim, num_heads, head_dim, kdim, dropout, bias: as in `MultiHeadAttention`, of all
-            mechanisms together; values are as wide as keys.
-        num_mechanisms: divides `embed_dim`, `num_heads` and `kdim`.
+    The arguments are those of `MultiHeadAttention`, of all mechanisms together; values are as wide
+    as keys. `num_mechanisms` divides `embed_dim`, `num_heads` and `kdim`.
     """
 
     def __init__(
@@ -87,16 +85,7 @@ class MechanismAttention(GroupedMaps, Attention):
 
 
 class MechanismExchange(GroupedMaps):
-    """Attention over the mechanisms of one position, every position by itself.
-
-    Args:
-        num_mechanisms: n_s.
-        mechanism_dim: d_mech, width of a mechanism.
-        num_heads: number of heads.
-        head_dim: width of a head.
-        dropout: probability with which an attention weight is dropped in training.
-        bias: whether its maps have one.
-    """
+    """Attention over the mechanisms of one position, every position by itself."""
 
     is_transposed = System.is_transposed
 
@@ -143,12 +132,7 @@ class MechanismExchange(GroupedMaps):
 
 
 class MechanismNorm(nn.Module):
-    """Layer norm of each mechanism by itself.
-
-    Args:
-        num_mechanisms: n_s.
-        mechanism_dim: d_mech, width of a mechanism.
-    """
+    """Layer norm of each mechanism by itself."""
 
     def __init__(self, num_mechanisms: int, mechanism_dim: int) -> None:
         super().__init__()

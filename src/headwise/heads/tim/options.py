@@ -17,11 +17,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def exchange_width(given: int | None, heads: int, mechanism_dim: int) -> int:
-    """The width of a head of the exchange: as given, or what makes an eighth of a mechanism's.
-
-    Raises:
-        ValueError: the width or the number of heads is not positive.
-    """
+    """The width of a head of the exchange: as given, or what makes an eighth of a mechanism's."""
     share = mechanism_dim // (8 * max(1, heads))
     width = min(max(4, share), _PAPERS_EXCHANGE_HEAD_DIM) if given is None else given
     if heads < 0 or width < 1:
@@ -52,13 +48,7 @@ def check_memory(
     batch: int,
     kdim: int,
 ) -> None:
-    """Raises `ValueError` unless a layer that reads a memory has one that fits, and no other has.
-
-    Args:
-        is_read: whether the layer has cross-attention.
-        memory, memory_key_padding_mask, cross_cache: what `forward` was given.
-        batch, kdim: what the memory has to fit, `(batch, keys, kdim)`.
-    """
+    """Raises `ValueError` unless a layer that reads a memory has one that fits."""
     if not is_read:
         given = {"memory": memory, "memory_key_padding_mask": memory_key_padding_mask}
         for name, value in {**given, "cross_cache": cross_cache}.items():

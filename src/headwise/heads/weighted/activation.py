@@ -20,17 +20,10 @@ _GPU_HIDDEN_UNITS = 2**24
 def weighted_activation(
     rows: Tensor, maps: Tensor, bias: Tensor, alpha: Tensor, activation: Activation = "relu"
 ) -> Tensor:
-    """Σᵢ αᵢ f(oᵢ Aᵢ + b), without keeping the hidden layer of each branch.
+    """Σᵢ αᵢ f(oᵢ Aᵢ + b), `(rows, ffn_dim)`, without keeping the hidden layer of each branch.
 
-    Args:
-        rows: o, `(rows, branches, head_dim)`.
-        maps: A, `(branches, head_dim, ffn_dim)`.
-        bias: b, `(ffn_dim,)`.
-        alpha: `(branches,)`.
-        activation: f, by its name.
-
-    Returns:
-        `(rows, ffn_dim)`.
+    The shapes are o `(rows, branches, head_dim)`, A `(branches, head_dim, ffn_dim)`, b `(ffn_dim,)`
+    and α `(branches,)`.
     """
     rows, bias = rows.to(maps.dtype), bias.to(maps.dtype)  # which autocast may have lowered
     way = _WeightedActivation(activation)

@@ -9,11 +9,8 @@ Branch by branch that is M feed-forwards. Two rearrangements make it cost what o
 
 The product Wᵢ W₁, here called folding, is made once for a batch, and is left out where there are so
 few tokens (in decoding step by step) that it costs more than it saves. Both hold for any activation
-in the place of the ReLU: they change nothing behind W₁ or before W₂.
-
-Where each branch has a residual stream, a norm stands between Wᵢ and W₁, which rules folding out.
-Branches with a share of the hidden units each need no such saving; with all units each they cost M
-products with W₁.
+in the place of the ReLU. Where each branch has a residual stream, a norm stands between Wᵢ and W₁,
+which rules folding out: shared units then cost M products with W₁.
 
 Weights are laid out as the module's parameters are: W as `(branches, head_dim, embed_dim)`, W₁ and
 W₂ as in `nn.Linear`.
@@ -40,7 +37,7 @@ def branched_feed_forward(
     dropout: float = 0.0,
     activation: Activation = "relu",
 ) -> Tensor:
-    """Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ) over the branches i.
+    """Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ) over the branches i, `(batch, time, embed_dim)`.
 
     Args:
         heads: o, what each branch read, `(batch, branches, time, head_dim)`.
@@ -48,13 +45,8 @@ def branched_feed_forward(
         kappa, alpha: `(branches,)`.
         up: W₁ and b₁, `(ffn_dim, embed_dim)` and `(ffn_dim,)`.
         down: W₂ and b₂, `(embed_dim, ffn_dim)` and `(embed_dim,)`.
-        split: branch i has the i-th part of the hidden units for itself, rather than a turn with
-            all of them.
-        dropout: probability with which a unit of the summed hidden layer is dropped.
-        activation: that of the feed-forward, by its name in `headwise.ops.activations`.
-
-    Returns:
-        `(batch, time, embed_dim)`.
+        split: branch i has the i-th part of the hidden units for itself.
+        dropout, activation: of the summed hidden layer.
     """
     batch, branches, time, head_dim = heads.shape
     assert up.bias is not None and down.bias is not None
@@ -93,14 +85,8 @@ def feed_forward_of_streams(
 ) -> Tensor:
     """factor · Σᵢ αᵢ FFNᵢ(zᵢ), or Σᵢ αᵢ FFN(zᵢ) where branches share all units.
 
-    Args:
-        z: what each branch feeds in, `(branches, rows, embed_dim)`.
-        factor: M where the units of all branches together are those of a layer.
-        alpha, up, down, split, dropout, activation: as in `branched_feed_forward`. Of b₂ each FFNᵢ
-            has the part that makes it b₂ in the sum.
-
-    Returns:
-        `(rows, embed_dim)`.
+    From z `(branches, rows, embed_dim)` to `(rows, embed_dim)`; the other arguments are as in
+    `branched_feed_forward`. Of b₂ each FFNᵢ has the part that makes it b₂ in the sum.
     """
     assert up.bias is not None
     if split:
@@ -117,12 +103,8 @@ def branched_macs(
 ) -> int:
     """Multiply-accumulates of `branched_feed_forward`, whichever way it takes.
 
-    >>> branched_macs(10, 8, 64, 512, 2048)  # unfolded: eight products with W₁
-    96993280
-    >>> branched_macs(2048, 8, 64, 512, 2048)  # folded: those of one feed-forward
-    4831838208
-    >>> 2048 * (512 * 512 + 2 * 512 * 2048)
-    4831838208
+    >>> branched_macs(2048, 8, 64, 512, 2048) == 2048 * (512 * 512 + 2 * 512 * 2048)  # folded
+    True
     """
     units = ffn_dim // branches if split else ffn_dim
     sizes = (tokens, branches, head_dim, embed_dim, units)
@@ -132,11 +114,7 @@ def branched_macs(
 def streams_macs(
     branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = True
 ) -> int:
-    """Multiply-accumulates of one position, from what the heads have read to the output.
-
-    >>> streams_macs(8, 64, 512, 2048) == 512 * 512 + 2 * 512 * 2048  # an ordinary layer's
-    True
-    """
+    """Multiply-accumulates of one position, from what the heads have read to the output."""
     products_with_up = 1 if split else branches
     return branches * head_dim * embed_dim + (products_with_up + 1) * embed_dim * ffn_dim
 

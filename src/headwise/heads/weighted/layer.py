@@ -63,26 +63,20 @@ class BranchedAttention(Attention):
     A step of an optimizer leaves the simplex: `BranchesOnSimplex`, the rule that headwise's trainer
     follows, projects κ and α back after each. The forward pass takes them as they are.
 
-    Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
-    layer it follows an ordinary masked self-attention, in place of the attention over the encoder's
-    output and of the feed-forward. The paper says that it adds 192 weights to a model of 213M
-    parameters, which has 16 branches: what 6 encoder layers add. But it also says that the decoder
-    has it, and masked, as the self-attention is, behind which no feed-forward follows; and both
-    stacks together have 384 such weights, or 192 with 8 branches. So a plan decides:
-    `attention: weighted` is both stacks, `attention: {encoder_self: weighted}` the encoder alone.
+    Readings:
 
-    Readings: equation 7 gives all branches the same feed-forward (`ffn="shared"`); to the letter it
-    costs no more than one, see `headwise.heads.weighted.feed_forward`, and behind a norm M products
-    with W₁. `ffn="split"` gives branch i the i-th part of the hidden units for itself, with as many
-    parameters. Wᵢ has no bias: that of the values acts as one. The paper says that κ and α are
-    "initialized randomly": anywhere on the simplex (`start="random"`) leaves most branches nearly
-    silent, so that they start at 1/M each unless told otherwise, and their maps at random.
-
-    Variants that the paper tried beside its own, and found worse: a softmax in place of the
-    simplex; κ and α drawn anew at each pass in training and 1/M in evaluation, as in Shake-Shake
-    (Gastaldi 2017; the backward pass uses the weights of the forward pass here); one vector for κ
-    and α; a gate that sums up the branches of largest α alone, which `top_k` asks for in training
-    and evaluation. The weights of all of them are the same for all inputs.
+    - Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
+      layer it follows an ordinary masked self-attention, in place of the attention over the
+      encoder's output and of the feed-forward. `attention: weighted` is both stacks,
+      `attention: {encoder_self: weighted}` the encoder alone.
+    - Equation 7 gives all branches the same feed-forward (`ffn="shared"`); to the letter it costs
+      no more than one, see `headwise.heads.weighted.feed_forward`. `ffn="split"` gives branch i the
+      i-th part of the hidden units for itself. Wᵢ has no bias: that of the values acts as one.
+    - κ and α are "initialized randomly": anywhere on the simplex (`start="random"`) leaves most
+      branches nearly silent, so that they start at 1/M each unless told otherwise.
+    - Variants that the paper tried, and found worse: a softmax in place of the simplex; κ and α
+      drawn anew at each pass in training and 1/M in evaluation; one vector for κ and α; a gate that
+      sums up the branches of largest α alone (`top_k`).
 
     Args:
         embed_dim: width of queries and of the output.
@@ -101,14 +95,11 @@ class BranchedAttention(Attention):
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
         output_gain: the factor by which W is drawn larger than Glorot's bound for the map of one
-            branch, M if not given, so that κᵢWᵢ starts at the scale of a map; with residual sums,
-            than that for the map of all heads, 1 if not given.
+            branch, M if not given; with residual sums, for the map of all heads, 1 if not given.
         head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
         kdim, vdim, dropout: as in `MultiHeadAttention`.
-        residual_dropout: with residual sums, probability with which a unit of what a branch, and
-            of what the feed-forward adds is dropped in training.
-        ffn_dropout: probability with which a unit of the hidden layer is dropped in training; all
-            branches lose the same units of a shared feed-forward.
+        residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
+        ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
         ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of FFN.
         bias: whether the query, key and value projections have one; the feed-forward always has.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from headwise.ops.activations import check_activation
-from headwise.ops.bounds import check_among, check_gain, check_probability
+from headwise.ops.bounds import check_among, check_positive, check_probability
 
 Form = Literal["simplex", "softmax", "random", "uniform", "fixed"]
 FeedForwards = Literal["shared", "split", "full"]
@@ -18,9 +18,7 @@ def check_sizes(
     embed_dim: int, num_branches: int, ffn_dim: int, ffn: FeedForwards, head_dim: int | None
 ) -> None:
     """Raises `ValueError` for sizes that do not fit together."""
-    for name, size in (("num_branches", num_branches), ("ffn_dim", ffn_dim)):
-        if size < 1:
-            raise ValueError(f"{name} is {size}, expected a positive number")
+    check_positive(num_branches=num_branches, ffn_dim=ffn_dim)
     if head_dim is None and embed_dim % num_branches:
         raise ValueError(
             f"embed_dim is {embed_dim}, which num_branches = {num_branches} does not divide; "
@@ -37,8 +35,7 @@ def check_sizes(
 def check_weights(weights: Form, start: str, top_k: int | None, num_branches: int) -> None:
     """Raises `ValueError` for forms of κ and α that there are not."""
     check_among("start", start, ("random", "even"))
-    if weights not in get_args(Form):
-        raise ValueError(f"weights is {weights!r}, expected one of {', '.join(get_args(Form))}")
+    check_among("weights", weights, get_args(Form))
     if top_k is None:
         return
     if not 1 <= top_k <= num_branches:
@@ -57,7 +54,7 @@ def check_layer(
     check_among("inner", inner, ("none", "residual"))
     check_among("norm", norm, ("post", "pre"))
     if output_gain is not None:
-        check_gain("output_gain", output_gain)
+        check_positive(output_gain=output_gain)
     check_activation(activation)
     for name, probability in dropouts.items():
         check_probability(name, probability)

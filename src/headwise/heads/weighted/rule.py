@@ -1,18 +1,15 @@
 """How the Weighted Transformer trains κ and α.
 
-They stay on the simplex, learn at their own rate, and are frozen before the end.
-
 Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
 https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
 
 After each optimizer step κ and α are projected back onto the simplex, unless a layer has them as a
-softmax, which cannot leave it; then what follows holds for its logits. They have a learning rate of
-their own, (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not
-change in the last steps, while the rest goes on learning.
+softmax; then what follows holds for its logits. They have a learning rate of their own,
+(d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not change in the
+last steps, while the rest goes on learning.
 
 The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) there: κ and α warm up in a tenth of
 their steps, to √(10N) times their peak. With `warmup_share` they do so beside other schedules too.
-In short runs that is worse (docs/readings.md), so that the default is the paper's 400 steps.
 """
 
 from collections.abc import Mapping
@@ -136,10 +133,10 @@ def peak_learning_rate(
     """The learning rate of κ and α at the end of their warm-up.
 
     >>> moment = Moment(0, 60_000, peak_rate=512**-0.5 * 4000**-0.5, warmup_steps=4000)
-    >>> round(peak_learning_rate(BranchSettings(), moment, embed_dim=512, num_layers=6), 5)
-    0.00541
     >>> in_proportion = BranchSettings(warmup_share=0.1)
-    >>> round(peak_learning_rate(in_proportion, moment, embed_dim=512, num_layers=6), 5)
+    >>> for settings in (BranchSettings(), in_proportion):
+    ...     print(round(peak_learning_rate(settings, moment, embed_dim=512, num_layers=6), 5))
+    0.00541
     0.00541
     """
     if settings.warmup_share is not None and moment.warmup_steps and moment.peak_rate is not None:
@@ -152,9 +149,6 @@ def peak_learning_rate(
 def learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -> float:
     """What the peak learning rate is multiplied by in a step, counted from 0.
 
-    The paper's (d/N)^-0.5 · min(s^-0.5, s · warmup^-1.5) over its peak (d/N)^-0.5 · warmup^-0.5;
-    zero in the last `freeze_last` steps.
-
     >>> [learning_rate_factor(s, 4, total=20, freeze_last=3) for s in (0, 3, 15, 16, 17)]
     [0.25, 1.0, 0.5, 0.48507125007266594, 0.0]
     """
@@ -165,10 +159,7 @@ def learning_rate_factor(step: int, warmup: int, total: int, freeze_last: int) -
 
 
 def frozen_steps(settings: BranchSettings, total: int) -> int:
-    """Returns in how many steps at the end of a training of `total` steps κ and α stay fixed.
-
-    Raises:
-        ValueError: in more steps than there are.
+    """In how many steps at the end of a training of `total` steps κ and α stay fixed.
 
     >>> frozen_steps(BranchSettings(), 60_000)
     10000
