@@ -55,12 +55,6 @@ class Request(NamedTuple):
 def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
     """Analyses finished runs side by side and writes the page and its numbers.
 
-    Args:
-        request: which runs, on what.
-        folder: where the page and the record are written.
-        command: that reproduces this.
-        console: for bars and notes.
-
     Raises:
         FolderError: there is no finished run in a folder, or another process writes to `folder`.
         ValueError: the runs are not of the same items, or other arguments do not fit them.

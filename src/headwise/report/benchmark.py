@@ -129,11 +129,7 @@ def benchmark_verdict(benchmark: Benchmark) -> str:
 
 
 def benchmark_differences(benchmark: Benchmark) -> Differences:
-    """Returns the differences to the baseline, with p-values corrected over all of the table.
-
-    Returns:
-        By data set and system, and by `MEAN` and system those of the means over data sets.
-    """
+    """Returns the differences to the baseline, with p-values corrected over all of the table."""
     found: Differences = {
         (data_set, system.name): system.difference
         for data_set, comparison in benchmark.comparisons.items()

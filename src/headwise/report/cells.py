@@ -157,10 +157,6 @@ def find_score(run: RunResult, name: str) -> Score | None:
 def directions(scores: Iterable[Score], where: str = "") -> str:
     """Says which scores are better when they are higher, and which when they are lower.
 
-    Args:
-        scores: each score once.
-        where: the part on which they were computed, followed by a comma and a space; may be empty.
-
     >>> directions([Score(name="BLEU", value=26.4), Score(name="chrF", value=48.4)])
     'BLEU and chrF: higher is better.'
     """
@@ -189,10 +185,6 @@ def difference_sources(comparison: Comparison) -> set[Source]:
 def chance_over(sources: Collection[Source], item_name: str) -> str:
     """Says whose chance intervals and p-values hold.
 
-    Args:
-        sources: those of all that are spoken of, at least one.
-        item_name: what the bootstrap draws.
-
     >>> chance_over(["seeds and items"], "sentences")
     'over seeds and test sentences together'
     >>> chance_over(["items", "seeds"], "sentences")
@@ -207,12 +199,7 @@ def chance_over(sources: Collection[Source], item_name: str) -> str:
 
 
 def chance_notes(differences: Sequence[Difference], item_name: str) -> list[str]:
-    """Explains p-values and stars of the differences to the baseline, and where there are none.
-
-    Args:
-        differences: all of the table.
-        item_name: what the bootstrap draws: sentences.
-    """
+    """Explains p-values and stars of the differences to the baseline, and where there are none."""
     notes = []
     tested = {found.source for found in differences} - {"items"}
     if len(tested) < len({found.source for found in differences}):
@@ -276,13 +263,7 @@ def column_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
 
 
 def pieces(widths: Sequence[int], width: int, together: int = 1) -> list[list[int]]:
-    """Divides the columns of a table that is too wide among several; returns their numbers.
-
-    Args:
-        widths: of the columns.
-        width: number of characters of the terminal.
-        together: so many neighbours are not parted.
-    """
+    """Divides the columns of a table that is too wide among several; returns their numbers."""
     found: list[list[int]] = []
     left = 0
     for start in range(0, len(widths), together):

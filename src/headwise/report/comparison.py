@@ -107,12 +107,7 @@ def render_report(comparison: Comparison) -> str:
 
 
 def _body(comparison: Comparison, at: str = "") -> str:
-    """What a comparison has found, as HTML.
-
-    Args:
-        comparison: on one data set.
-        at: a prefix of all ids, which makes them unique in a page of several comparisons.
-    """
+    """What a comparison has found, as HTML."""
     look_of = looks(comparison)
     learning = [
         ("From the first step", learning_curves(comparison, f"{at}curves")),

@@ -20,14 +20,7 @@ def cost_table(
     lengths: Mapping[str, int],
     source: str = "",
 ) -> Table:
-    """Returns a table with a row for each system, for a terminal of 80 columns.
-
-    Args:
-        title: the title of the table.
-        configs: names of systems to configurations, which all have the same vocabulary.
-        lengths: the length in each stack of the input for which MACs are counted.
-        source: whose lengths these are, if they are neither the recipe's nor the user's.
-    """
+    """Returns a table with a row for each system, for a terminal of 80 columns."""
     counted = f"{_input(lengths)} ({source})" if source else _input(lengths)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")

@@ -150,14 +150,6 @@ def course_over_training(
     """What was recorded of a layer over training, a panel for each name and a line per unit.
 
     The units that end highest and lowest are named.
-
-    Args:
-        course: of the layer.
-        words: of its system.
-        scale: `value_scale` of all layers of the system, so that their panels can be compared.
-        look: of the system.
-        identity: unique in the page.
-        alone: the model has a single stack.
     """
     floor, ceiling = scale
     said = []
@@ -185,15 +177,7 @@ def course_over_training(
 def course_panels(
     courses: list[Course], words: Words, look: Look, prefix: str, alone: bool
 ) -> dict[str, list[tuple[str, Markup]]]:
-    """The figures of all courses of a system, on one scale: by site, a title and a figure each.
-
-    Args:
-        courses: of the system.
-        words: of the system.
-        look: of the run.
-        prefix: of all ids, unique in the page.
-        alone: the model has a single stack.
-    """
+    """The figures of all courses of a system, on one scale: by site, a title and a figure each."""
     scale = value_scale(row for each in courses for rows in each.values.values() for row in rows)
     by_site: dict[str, list[tuple[str, Markup]]] = {}
     for number, course in enumerate(courses):
@@ -257,17 +241,7 @@ def dots_by_row(
     width: int = WIDTH,
     markersize: float = 8,
 ) -> Markup:
-    """A dot for each row, from top to bottom, with its interval.
-
-    Args:
-        dots: the rows.
-        axis: what the numbers are.
-        label: for screen readers.
-        identity: unique in the page.
-        zero: whether there is a line at zero.
-        hollow: the colour inside dots that are not filled.
-        row_height, width, markersize: in points.
-    """
+    """A dot for each row, from top to bottom, with its interval."""
     with drawing(identity):
         figure, axes = panel(46 + row_height * len(dots), width)
         if zero:
@@ -305,15 +279,7 @@ def layers_by_unit(
     *,
     fontsize: float,
 ) -> Markup:
-    """Layers × units, as coloured cells with a text where there is room for it.
-
-    Args:
-        layers: the layer to the number of each unit, and its cell.
-        unit: what it is called.
-        label: for screen readers.
-        identity: unique in the page.
-        fontsize: of the texts.
-    """
+    """Layers × units, as coloured cells with a text where there is room for it."""
     units = 1 + max(number for cells in layers.values() for number in cells)
     rows = [
         {at: cell if are_numbered(units) else cell._replace(text="") for at, cell in cells.items()}

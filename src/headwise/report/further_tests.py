@@ -69,12 +69,7 @@ def further_notes(comparison: Comparison) -> list[str]:
 
 
 def further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
-    """Yields tables for a terminal, each with as many test sets as it has room for.
-
-    Args:
-        comparison: the comparison; without further test sets there are no tables.
-        width: number of characters of the terminal.
-    """
+    """Yields tables for a terminal, each with as many test sets as it has room for."""
     columns, rows = further_columns(comparison), further_rows(comparison)
     widths = column_widths(columns, rows)
     shown = [number for number, column in enumerate(columns) if column.short]

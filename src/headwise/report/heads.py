@@ -94,15 +94,7 @@ def entropy_by_layer(
     *,
     alone: bool = False,
 ) -> Markup:
-    """Entropy over layers, a line per site, and the entropy of equal weights for reference.
-
-    Args:
-        records: of one system.
-        words: of this system; they say whether the lowest percentile is drawn too.
-        look: of the system.
-        identity: unique in the page.
-        alone: the model has a single stack.
-    """
+    """Entropy over layers, a line per site, and the entropy of equal weights for reference."""
     bounds = sorted({round(uniform_entropy(record), 6) for record in records})
     sites = list(dict.fromkeys(record.site for record in records))
     with drawing(identity):
@@ -155,15 +147,7 @@ def load_scale(loads: Iterable[list[float]]) -> float:
 def expert_load(
     loads: Mapping[int, list[float]], words: Words, scale: float, place: str, identity: str
 ) -> Markup:
-    """Layers × experts of one site; the stronger a cell's colour, the larger its share.
-
-    Args:
-        loads: a layer to the share of each expert, equally many in all layers.
-        words: of their system.
-        scale: `load_scale` of all sites of the system, so that their colours can be compared.
-        place: what the site is called.
-        identity: unique in the page.
-    """
+    """Layers × experts of one site; the stronger a cell's colour, the larger its share."""
     experts = len(next(iter(loads.values())))
     cells = {
         layer: {

@@ -15,12 +15,7 @@ from headwise.report.svg import drawing, looks, panel, to_svg
 
 
 def how_soon_section(comparison: Comparison, identity: str) -> dict[str, Any] | None:
-    """Returns a table, its notes and a figure; None if nothing was compared, and nothing decoded.
-
-    Args:
-        comparison: what the report is about.
-        identity: of the figure, unique in the page.
-    """
+    """Returns a table, its notes and a figure; None if nothing was compared, and nothing decoded."""
     found = [system.how_soon for system in comparison.systems if system.how_soon is not None]
     decoding = [each.decoding for each in found if each.decoding is not None]
     columns: list[Column[SystemSummary]] = []
@@ -148,15 +143,7 @@ def _decoding_note(speed: DecodingSpeed) -> str:
 
 
 def losses_against_each_other(comparison: Comparison, identity: str) -> Markup | None:
-    """Validation loss against training loss, a line per run; training goes to the right.
-
-    Args:
-        comparison: the runs, of which those that diverged are left out.
-        identity: unique in the page.
-
-    Returns:
-        The figure; None if no run has two points.
-    """
+    """Validation loss against training loss, a line per run; training goes to the right."""
     curves = {system.name: _curves(system) for system in comparison.systems}
     drawn = [points for of_system in curves.values() for points in of_system]
     if not drawn:

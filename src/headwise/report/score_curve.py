@@ -59,10 +59,6 @@ def draw_score_curve(curve: ScoreCurve, identity: str) -> Markup:
     """The score of each system over the values of the key, with the intervals over seeds.
 
     A system with a single value is a level: a dashed line across the figure.
-
-    Args:
-        curve: the scores.
-        identity: unique in the page.
     """
     systems = curve.systems
     lines = [name for name in systems if len(curve.of(name)) > 1]

@@ -68,11 +68,7 @@ _MOST_NUMBERED = 10  # units whose cells have room for a number
 
 @contextmanager
 def drawing(identity: str) -> Iterator[None]:
-    """Figures drawn in this context have the look of the page.
-
-    Args:
-        identity: makes the ids in the SVG unique in the page.
-    """
+    """Figures drawn in this context have the look of the page."""
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": identity}):
         yield
 
@@ -123,13 +119,7 @@ def name_end(axes: Axes, name: str, step: float, value: float) -> None:
 
 
 def to_svg(figure: Figure, identity: str, label: str) -> Markup:
-    """Returns the figure as an `<svg>` element, which the page scales to the available width.
-
-    Args:
-        figure: a figure in the placeholder colours.
-        identity: a prefix of all ids, unique in the page.
-        label: the text that a screen reader says; empty if the figure is decoration.
-    """
+    """Returns the figure as an `<svg>` element, which the page scales to the available width."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
@@ -206,15 +196,7 @@ def draw_cells(
     fontsize: float,
     between_rows: float = 2,
 ) -> None:
-    """Draws coloured cells of size 1, the first of them around (0, 0) at the top left.
-
-    Args:
-        axes: where they are drawn, which become their frame.
-        rows: number of a column to its cell.
-        columns: number of columns.
-        fontsize: of the texts.
-        between_rows: width of the lines between rows; those between columns are 1 wide.
-    """
+    """Draws coloured cells of size 1, the first of them around (0, 0) at the top left."""
     for row, cells in enumerate(rows):
         for column, cell in cells.items():
             alpha = HEAT_OPACITY * min(1.0, max(0.0, cell.strength))

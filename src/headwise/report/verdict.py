@@ -160,14 +160,7 @@ def _judge(comparison: Comparison, system: SystemSummary) -> str:
 
 
 def judged(found: Difference, digits: int, of: str = "", over: str = "") -> str:
-    """Says whether a difference may be chance.
-
-    Args:
-        found: the difference.
-        digits: those of the score.
-        of: what the interval is of.
-        over: over what the interval of single runs is.
-    """
+    """Says whether a difference may be chance."""
     interval = f"95% interval {of}{signed(found.low, digits)} to {signed(found.high, digits)}"
     if found.source == "items":
         told = "a difference that single runs cannot tell from the chance of training"
@@ -189,10 +182,6 @@ def _detectable(comparison: Comparison, systems: list[SystemSummary]) -> str:
 
 def would_be_found(sizes: Sequence[float], digits: int) -> str:
     """Says how large a difference is mostly found.
-
-    Args:
-        sizes: the detectable differences of the systems that are spoken of.
-        digits: those of the score.
 
     >>> would_be_found([0.52, 1.38], 1)
     'true differences of 0.5 to 1.4, by system, would be found in 80% of such comparisons'

@@ -207,12 +207,7 @@ def _match_parameters(
 
 
 def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
-    """Returns the folder of the run to go on with: of what decides something, that of best score.
-
-    Args:
-        found: the comparison; of several data sets the first counts.
-        folder: of the comparison.
-    """
+    """Returns the folder of the run to go on with: of what decides something, that of best score."""
     if isinstance(found, Benchmark):
         name, found = next(iter(found.comparisons.items()))
         folder = folder / name

@@ -19,11 +19,6 @@ class FolderError(ValueError):
 def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] | None = None) -> None:
     """Finds out whether a folder holds one run, and changes name keys that it reads.
 
-    Args:
-        folder: of the run.
-        changes: to its recipe, as `--set` takes them.
-        keys: which keys changes may be of; by default those that the evaluation of its task reads.
-
     Raises:
         FolderError: it holds none, or several, or its recipe is damaged.
         ValueError: there is no key of a name, or a finished run does not read it.

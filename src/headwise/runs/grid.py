@@ -68,12 +68,6 @@ def parse_grid(
 ) -> Grid | None:
     """Returns what the options of the command line ask for; None without any.
 
-    Args:
-        options: arguments of `--tune`, each `key.key=value,value`. The values are YAML; one that
-            is a list stands in brackets.
-        steps: `--tune-steps`.
-        equal_within: `--tune-equal`.
-
     Raises:
         ValueError: an option is not of this form, names no key of `model` or `training`, has fewer
             than two values, or has a key in common with another; or `equal_within` is below 0 or
@@ -137,12 +131,6 @@ def check_grid(
 ) -> None:
     """Checks that tuning would undo nothing that the user has said.
 
-    Args:
-        grid: the tuned values.
-        file: the recipe.
-        systems, seeds: what is compared.
-        match: whether all systems are made as large as the first.
-
     Raises:
         ValueError: a tuned key is set on the command line, by one of the systems, or by the match
             of sizes; or a run has the seed of the tries.
@@ -191,11 +179,7 @@ class Candidate(NamedTuple):
     training: TrainingSettings
 
     def folder_name(self, steps: int | None) -> str:
-        """Returns a name for the folder of the try.
-
-        Args:
-            steps: of `--tune-steps`; tries of other numbers of steps have other folders.
-        """
+        """Returns a name for the folder of the try."""
         parts = [f"{key}={_plain(value)}" for key, value in self.values.items()]
         parts += [f"steps={steps}"] if steps is not None else []
         wanted = ",".join(parts)
@@ -210,12 +194,6 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
 
     Combinations differ in nothing, and are one try, that set the rule of training of a system that
     the model does not have.
-
-    Args:
-        file: the recipe.
-        system: name of the system.
-        dataset: name of the data set; None for the recipe's `data`.
-        grid: the tuned values.
 
     Raises:
         RecipeError: there is no such key, or a value is wrong.

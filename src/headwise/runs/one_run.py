@@ -38,14 +38,6 @@ def train_system(
 ) -> RunResult:
     """Train and evaluate one system in `folder`, from wherever an earlier start got to.
 
-    Args:
-        recipe: of the system.
-        name: of the system.
-        folder: of the run.
-        task: the recipe's data.
-        console: for the bars.
-        label: what they call the run; by default the name.
-
     Raises:
         FolderError: the folder is that of another run.
         Interrupted: Ctrl-C came; the next call goes on.
@@ -110,10 +102,6 @@ def train_model(
     snapshots: bool = False,
 ) -> Run:
     """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
-
-    Args:
-        recipe, folder, task, console, label: as in `train_system`.
-        snapshots: whether to note what its systems decide at each validation.
 
     Raises:
         ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an

@@ -97,11 +97,6 @@ def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
     """What an earlier evaluation of a run gave on the items of a part.
 
     None if there was none, or if it is damaged, so that whoever asks evaluates the run again.
-
-    Args:
-        folder: of the run.
-        task: its data.
-        part: `test`, or the name of a further test set.
     """
     path = folder / _of_part(OUTCOME, part)
     if not path.is_file():
@@ -123,15 +118,7 @@ def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) 
 def mend_outputs(
     outcome: Outcome, folder: Path, console: Console, label: str, part: str = TEST
 ) -> None:
-    """Writes those of a run's outputs and pictures again that are not as its evaluation gave them.
-
-    Args:
-        outcome: of the evaluation, as the run has kept it.
-        folder: of the run.
-        console: where it is printed which files were damaged.
-        label: of the run.
-        part: `test`, or the name of a further test set.
-    """
+    """Writes those of a run's outputs and pictures again that are not as its evaluation gave them."""
     for path, content in _outputs(outcome, folder, part):
         if is_main_process() and not (path.is_file() and path.read_bytes() == content):
             said = f"{label}: {path} is not as the evaluation gave it: it is written again"

@@ -130,11 +130,7 @@ def is_other_data(task: Task, folder: Path) -> bool:
 
 
 def _read_digest(stamp: Path) -> str:
-    """The hash that a run has kept.
-
-    Raises:
-        FolderError: the file has none.
-    """
+    """The hash that a run has kept."""
     digest = stamp.read_text(encoding="utf-8", errors="replace").strip()
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise FolderError(
@@ -160,13 +156,6 @@ def prepare_task(
     stamp_name: str = RECIPE,
 ) -> Task:
     """Read a recipe's data and learn what encodes them, or load what `folder` has.
-
-    Args:
-        recipe: says which data.
-        folder: becomes that of `claimed`, once the data have been read.
-        console: for facts about the data.
-        claimed: by default the recipe; a comparison's folder is that of several.
-        stamp_name: as in `claim_folder`.
 
     Raises:
         FolderError: the runs in `folder` were started on other data, or it is of something else.

@@ -49,15 +49,7 @@ class DamagedError(FolderError):
 
 
 def discard(record: Path, why: DamagedError, console: Console, label: str, instead: str) -> None:
-    """Deletes a record, so that it is made again, and prints why.
-
-    Args:
-        record: the file; another of the same run may be the damaged one.
-        why: which file is damaged, and how.
-        console: where it is printed.
-        label: of the run.
-        instead: what is done now.
-    """
+    """Deletes a record, so that it is made again, and prints why."""
     said = f"{label}: {why.problem}: {instead}"
     console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
     if is_main_process():
@@ -69,10 +61,6 @@ def open_run(
     changes: Sequence[str] = (),
 ) -> tuple[Recipe, HeadwiseModel]:
     """The recipe and the final model of a run, to be used with the settings of its evaluation.
-
-    Args:
-        folder: of the run.
-        changes: to `evaluation` in its recipe, as `--set` takes them.
 
     Raises:
         FolderError: it is none, or it is not finished.
@@ -88,12 +76,7 @@ def read_recipe(
     *,
     keys: Sequence[str] | None = None,
 ) -> Recipe:
-    """The recipe of a run.
-
-    Args:
-        folder, changes: see `open_run`.
-        keys: which keys changes may be of; by default those that the evaluation of its task reads.
-    """
+    """The recipe of a run."""
     check_run(folder, changes, keys)
     return load_recipe(str(folder / RECIPE), changes).recipe
 
@@ -153,11 +136,6 @@ def read_result(path: Path) -> RunResult:
 def read_record(kind: type[_Record], path: Path, remedy: str) -> _Record:
     """Returns what a JSON file of a run holds.
 
-    Args:
-        kind: of the record.
-        path: of the file.
-        remedy: what the user can do if the file is damaged.
-
     Raises:
         DamagedError: the file cannot be read.
     """
@@ -176,10 +154,6 @@ def how_to_evaluate_again(folder: Path) -> str:
 
 def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResult]]:
     """Returns the finished runs in folders, each with the value of a key of its recipe.
-
-    Args:
-        folders: of runs, or of comparisons, whose runs may stand in folders of data sets.
-        key: a key with a number, such as `data.train_fraction`.
 
     Raises:
         FolderError: a folder has no finished run.

@@ -126,18 +126,7 @@ def _train_one_by_one(
 def _train_side_by_side(
     planned: Sequence[PlannedRun[Any]], jobs: int, console: Console, ended: Ended[Any]
 ) -> None:
-    """Trains runs, `jobs` at a time.
-
-    Args:
-        planned: the runs, none of them finished.
-        jobs: how many at a time.
-        console: for bars and notes.
-        ended: called in this thread when a run has ended, with its result or why it failed.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM came, and all runs that were at work have stopped.
-        NoSpaceError: the disk is full, and all runs that were at work have stopped.
-    """
+    """Trains runs, `jobs` at a time."""
     with (
         RunBars(console, transient=True) as bars,
         ThreadPoolExecutor(jobs, initializer=_hold_ctrl_c_back) as pool,

@@ -151,13 +151,7 @@ def _sound(runs: Runs, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, l
 def step_times(
     recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
 ) -> dict[str, OverRounds]:
-    """How long a step of each system takes over one of the first, the baseline.
-
-    Args:
-        recipes: of the systems, by their names.
-        models: a model of each, trained or not.
-        task: whose training part gives the batches.
-    """
+    """How long a step of each system takes over one of the first, the baseline."""
     loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
     device = next(iter(models.values())).device
     some = [

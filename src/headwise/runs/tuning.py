@@ -52,13 +52,6 @@ def tune(
     Finished tries are not trained again. A system of which all combinations are alike, since its
     model has nothing that the tuned keys set, has no tries.
 
-    Args:
-        experiments: what is compared.
-        tried: what is tried.
-        grid: how many steps the tries take, and which of them count as equal.
-        console: for bars and for what was chosen.
-        jobs: how many tries to train at a time, see `train_runs`.
-
     Raises:
         ValueError: all tries of a system diverged, or a tuned key changes sizes that
             `--match parameters` has made equal.
@@ -120,10 +113,6 @@ def tune(
 
 def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> None:
     """Finds runs that were trained with other values than those that the tries choose now.
-
-    Args:
-        planned: the runs of a data set.
-        tries: system to its tries.
 
     Raises:
         FolderError: there are some; the message says which, and what can be done.
@@ -191,12 +180,7 @@ def _choice(tries: list[Try], equal_within: float) -> Tries:
 
 
 def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
-    """Returns a sentence for each value of a try that is the largest or the smallest of all.
-
-    Args:
-        tries: all of them.
-        number: of the try.
-    """
+    """Returns a sentence for each value of a try that is the largest or the smallest of all."""
     notes = []
     for key, value in tries[number].values.items():
         values = [each.values[key] for each in tries if key in each.values]
@@ -257,14 +241,6 @@ def train_try(
     recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
 ) -> TryResult:
     """Trains a try in `folder`, from wherever an earlier start got to.
-
-    Args:
-        recipe: of the try.
-        name: of the system.
-        folder: of the try.
-        task: the recipe's data.
-        console: for the bars.
-        label: what they call the try; by default the name.
 
     Raises:
         FolderError: the folder is that of another try.

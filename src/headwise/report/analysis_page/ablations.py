@@ -37,12 +37,7 @@ class Measure(NamedTuple):
 
 
 def ablation_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
-    """Returns the section; None if no run was ablated.
-
-    Args:
-        runs: side by side.
-        looks: of the runs, by name.
-    """
+    """Returns the section; None if no run was ablated."""
     ablated = [
         (run.name, run.ablations, f"{IDENTITY}-{number}")
         for number, run in enumerate(runs)
@@ -209,12 +204,7 @@ def measures_of(found: AblationAnalysis) -> list[Measure]:
 
 
 def what_is_done(result: AblationResult, several_systems: bool = False) -> str:
-    """Returns what an ablation changes, and where.
-
-    Args:
-        result: the ablation.
-        several_systems: the model has several kinds of systems, so that their names are needed.
-    """
+    """Returns what an ablation changes, and where."""
     if result.unit is None:
         return _of_all(result, several_systems)
     unit = f"{result.unit} {result.number}"

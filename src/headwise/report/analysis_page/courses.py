@@ -160,13 +160,7 @@ def _row(course: DecisionCourse, labels: list[str], alone: bool) -> list[str]:
 def runs_over_training(
     curves: Mapping[str, Mapping[int, float]], looks: Mapping[str, Look], identity: str
 ) -> Markup:
-    """The relative entropy of several runs over training.
-
-    Args:
-        curves: name of a run to its `relative_entropy`.
-        looks: of the runs.
-        identity: unique in the page.
-    """
+    """The relative entropy of several runs over training."""
     with drawing(identity):
         figure, axes = panel(230)
         for name, curve in curves.items():
@@ -203,16 +197,6 @@ def layers_over_training(
     """One quantity over training, a line for each layer: the higher the layer, the stronger.
 
     The last layer is named, and so is the first, unless both end at about the same height.
-
-    Args:
-        courses: of one site, in the order of their layers.
-        curves: the quantity of each of them.
-        look: of the run.
-        scale: both ends of the vertical axis.
-        identity: unique in the page.
-        what: the quantity and the site, for screen readers.
-        lowest: of each of them a second curve, which is drawn as a thin line.
-        reference: where a dashed line is drawn.
     """
     floor, ceiling = scale
     room = 0.06 * (ceiling - floor)

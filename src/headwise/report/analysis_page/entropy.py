@@ -23,12 +23,7 @@ Points = dict[str, tuple[float, float, float]]
 
 
 def entropy_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
-    """Returns the section; None if no run decides anything.
-
-    Args:
-        runs: side by side; others are compared with the last.
-        looks: of the runs, by name.
-    """
+    """Returns the section; None if no run decides anything."""
     found = kinds(runs, lambda run: run.entropy.modules if run.entropy else [])
     if not found:
         return None

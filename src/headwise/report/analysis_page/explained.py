@@ -64,16 +64,7 @@ def explained_shares(
     looks: Mapping[str, Look],
     identity: str,
 ) -> Markup:
-    """Bars from 0, one for each place and run, with their numbers behind them.
-
-    Args:
-        label: what explains the decisions.
-        by_run: the records of the label.
-        order: names of places, from top to bottom.
-        bounds: least and greatest share of all labels, so that their figures have one scale.
-        looks: of the runs, by name.
-        identity: unique in the page.
-    """
+    """Bars from 0, one for each place and run, with their numbers behind them."""
     places = [name for name in order if any(name in found for found in by_run.values())]
     height = 1 / (len(by_run) + 0.6)
     said = []

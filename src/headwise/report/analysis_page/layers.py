@@ -80,15 +80,7 @@ def _heat(title: str, matrix: Matrix, names: list[str], identity: str, what: str
 
 
 def layers_matrix(title: str, matrix: Matrix, names: list[str], identity: str, what: str) -> Markup:
-    """Cells that are the stronger in colour the further from 0; what is negative is orange.
-
-    Args:
-        title: of the matrix, for screen readers.
-        matrix: of one stack, square; None where there is no number.
-        names: of rows and columns.
-        identity: unique in the page.
-        what: the numbers are, for screen readers.
-    """
+    """Cells that are the stronger in colour the further from 0; what is negative is orange."""
     size = len(names)
     with drawing(identity):
         figure, axes = panel(min(WIDTH, 70 + 34 * size))
@@ -122,14 +114,7 @@ def level_shares(
     looks: Mapping[str, Look],
     identity: str,
 ) -> Markup:
-    """How much of a quantity the decisions of each layer say, a line for each run and stack.
-
-    Args:
-        found: stacks, each with the name of its run.
-        level: name of the quantity.
-        looks: of the runs, by name.
-        identity: unique in the page.
-    """
+    """How much of a quantity the decisions of each layer say, a line for each run and stack."""
     order = list(dict.fromkeys(name for _, stack in found for name in place_names(stack.places)))
     said, values = [], [0.0]
     with drawing(identity):

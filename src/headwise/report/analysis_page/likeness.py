@@ -105,14 +105,7 @@ def likeness_by_layer(
     identity: str,
     label: str,
 ) -> Markup:
-    """A mean likeness over layers, a line for each run.
-
-    Args:
-        lines: name of a run to its layers and values.
-        looks: name of a run to its look.
-        identity: unique in the page.
-        label: what is drawn, for screen readers; the values follow it.
-    """
+    """A mean likeness over layers, a line for each run."""
     with drawing(identity):
         figure, axes = panel(210)
         for name, points in lines.items():
@@ -131,13 +124,7 @@ def likeness_by_layer(
 
 
 def likeness_matrix(outputs: Matrix, attention: Matrix, identity: str, label: str) -> Markup:
-    """Heads × heads: outputs below the diagonal, attention above; the stronger, the more alike.
-
-    Args:
-        outputs, attention: heads × heads; None where a pair has no likeness.
-        identity: unique in the page.
-        label: for screen readers.
-    """
+    """Heads × heads: outputs below the diagonal, attention above; the stronger, the more alike."""
     heads = len(outputs)
     below = np.tril(np.ones((heads, heads), dtype=bool), -1)
     both = np.where(below, _numbers(outputs), _numbers(attention))

@@ -20,12 +20,7 @@ MEASURES = {"lead": "leads", "choice": "is chosen", "weight": "mean weight"}
 
 
 def load_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
-    """Returns the section; None if no run decides anything.
-
-    Args:
-        runs: side by side.
-        looks: of the runs, by name.
-    """
+    """Returns the section; None if no run decides anything."""
     found = kinds(runs, lambda run: run.load)
     if not found:
         return None

@@ -57,15 +57,7 @@ def write_analysis(
     against: str | None = None,
     command: str = "",
 ) -> AnalysisRecord:
-    """Writes the page and the record of analysed runs into a folder, and returns the record.
-
-    Args:
-        folder: where they are written.
-        runs: side by side, at least one.
-        part: the part of the data, and how much it is.
-        against: name of the run to which differences are given, the last one; None for none.
-        command: that makes the files; empty if none does.
-    """
+    """Writes the page and the record of analysed runs into a folder, and returns the record."""
     record = AnalysisRecord(
         title=f"What the heads do: {', '.join(run.name for run in runs)}",
         command=command,

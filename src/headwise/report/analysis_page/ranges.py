@@ -44,15 +44,7 @@ def ranges_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Se
 
 
 def token_ranges(found: PlaceRanges, title: str, words: Words, look: Look, identity: str) -> Markup:
-    """A line from the least to the greatest weight of each token, with the mean as a dot.
-
-    Args:
-        found: of one system; the first `SHOWN` tokens are drawn.
-        title: of the figure, for screen readers.
-        words: of the system.
-        look: of the run.
-        identity: unique in the page.
-    """
+    """A line from the least to the greatest weight of each token, with the mean as a dot."""
     tokens = found.tokens[:SHOWN]
     said, coloured = [], False
     with drawing(identity):

@@ -17,12 +17,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}")
 
 
 def tokens_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
-    """Returns the section; None if no run has anything at its positions that can be told apart.
-
-    Args:
-        runs: side by side.
-        looks: of the runs, by name; tables need none.
-    """
+    """Returns the section; None if no run has anything at its positions that can be told apart."""
     tables = _tables(runs)
     if not tables:
         return None

@@ -123,13 +123,7 @@ def given_text(source: Source) -> str | None:
 
 
 def check_length(ids: list[int], longest: int | None, what: str) -> None:
-    """Raises `ValueError` if a model cannot read so many tokens, or the page show them.
-
-    Args:
-        ids: the tokens.
-        longest: how many the model can read; None if there is no limit.
-        what: what they are, as it stands in a sentence: the text.
-    """
+    """Raises `ValueError` if a model cannot read so many tokens, or the page show them."""
     for most, who in ((longest, "the model reads"), (MOST_TOKENS, "the page shows")):
         if most is not None and len(ids) > most:
             raise ValueError(

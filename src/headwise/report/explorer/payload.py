@@ -54,11 +54,6 @@ class Blob(Record):
     ) -> "Blob":
         """Packs an array; numbers beyond 0 to `scale` become the nearest of these.
 
-        Args:
-            array: the numbers.
-            scale: by default the largest of them, or 1 if all are 0.
-            levels, power, triangle: see the fields.
-
         Example:
             >>> blob = Blob.of(np.array([[1.0, 0.0], [0.4, 0.6]]), triangle=True)
             >>> blob.numbers().round(2).tolist()

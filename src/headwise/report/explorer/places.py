@@ -49,15 +49,7 @@ class Watched(NamedTuple):
 
 @torch.no_grad()
 def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watched]]:
-    """Runs a model once in evaluation mode on a batch of one sequence.
-
-    Args:
-        model: a headwise model, or any module that holds systems.
-        inputs: arguments of its forward.
-
-    Returns:
-        What the model returns, and what each system has done, in the order in which they stand.
-    """
+    """Runs a model once in evaluation mode on a batch of one sequence."""
     places = attention_sites(model)
     readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
 
@@ -95,11 +87,6 @@ def recorded_places(
     Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
     as for some hundred tokens, or compress well, as where heads look at single tokens. Of others
     the steps are coarser.
-
-    Args:
-        watched: the systems.
-        stacks: the stacks of the model; keys that no stack has the length of belong to none.
-        budget: how many letters all attention may take.
 
     Raises:
         ValueError: a system has other positions than the input.

@@ -39,11 +39,6 @@ _WITHOUT_TEXT = {"images": "an image", "speech-enhancement": "a WAV or FLAC file
 class Explorer:
     """Models of finished runs that read the same inputs.
 
-    Args:
-        runs: the runs, at least one, all of one task.
-        source: the input of the page.
-        changes: to `evaluation` in the recipes, as `--set` takes them.
-
     Raises:
         FolderError: a folder is no finished run, or of one that has diverged.
         ValueError: the runs are of different tasks.
@@ -89,12 +84,6 @@ class Explorer:
         command: str = "",
     ) -> Payload:
         """Returns what the page is given.
-
-        Args:
-            source: the input; by default that of the explorer.
-            asked: the ablations that are in force.
-            served: whether the page is served by a running model.
-            command: the command that makes the page.
 
         Raises:
             ValueError: the input cannot be read, or an ablation is not possible.
@@ -164,13 +153,6 @@ def recorded_run(
     name: str, task: str, model: nn.Module, given: Input, budget: float = BUDGET
 ) -> Run:
     """Returns what a model does with one input, as the page shows it.
-
-    Args:
-        name: of the run or the model.
-        task: of its recipe; empty for any other model.
-        model: the model.
-        given: the input.
-        budget: how many letters its attention may take on the page.
 
     Raises:
         ValueError: the input is too long for the page, or the model holds no system.

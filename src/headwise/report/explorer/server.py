@@ -37,11 +37,6 @@ class ExplorerServer(ThreadingHTTPServer):
     for this machine by name (so that a foreign name that leads here is refused), they must not come
     from the page of another server, and their body must say that it is JSON.
 
-    Args:
-        payload: what the page is given at first.
-        answer: answers a question; `ValueError` is shown to the reader.
-        port: the port; 0 takes a free one.
-
     Raises:
         ValueError: the port is in use, or not allowed.
     """
