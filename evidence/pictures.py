@@ -78,7 +78,7 @@ def card(figure: Figure, identity: str, label: str) -> str:
         identity: a prefix of all ids.
         label: all that the picture says, for screen readers.
     """
-    svg = str(to_svg(figure, identity, label))
+    svg = str(to_svg(figure, label, identity))
     for variable, colour in _COLOURS.items():
         svg = svg.replace(variable, colour)
     svg = _PLACES.sub(lambda found: _LONG.sub(r"\1", found[0]), svg)

@@ -8,7 +8,7 @@ from headwise.report.comparison_figures import differences, intervals
 
 def test_differences_are_drawn_with_zero() -> None:
     made = comparison(seeds=3)
-    svg = differences(made, "d")
+    svg = differences(made)
     assert svg is not None
     assert (
         "Differences to the baseline with their 95% intervals: mae-7 +0.9, +0.5 to +1.3; moa +0.5,"
@@ -17,14 +17,14 @@ def test_differences_are_drawn_with_zero() -> None:
     for system in made.systems[1:]:
         assert system.difference is not None
         system.difference.low, system.difference.value, system.difference.high = 4.0, 5.0, 6.0
-    svg = differences(made, "d") or ""
+    svg = differences(made) or ""
     assert "0" in Page(svg).texts["text"]
-    assert differences(comparison(("standard",)), "d") is None
+    assert differences(comparison(("standard",))) is None
 
 
 def test_the_figure_of_scores_has_a_mark_for_each_seed_beside_the_mean() -> None:
     def marks(seeds: int) -> int:
-        svg = intervals(comparison(seeds=seeds), "i")
+        svg = intervals(comparison(seeds=seeds))
         assert svg is not None
         return len(Page(svg).all("use"))
 

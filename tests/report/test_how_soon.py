@@ -1,15 +1,15 @@
 """What the report shows of how soon systems learn and how fast they decode."""
 
 import math
-import re
+from html import unescape
 
 import pytest
 
 from headwise.analysis.how_soon import how_soon
-from headwise.analysis.results import Benchmark, Comparison, RunResult, SystemSummary
+from headwise.analysis.results import Comparison, RunResult, SystemSummary
 from headwise.analysis.speed import DecodingSpeed, OverRounds
-from headwise.report.cells import Cell, times_cell
-from headwise.report.comparison import render_benchmark, render_report
+from headwise.report.cells import Cell
+from headwise.report.comparison import render_report
 from headwise.report.how_soon import how_soon_section, losses_against_each_other
 from headwise.tasks.outcome import Score
 
@@ -82,7 +82,7 @@ def comparison(seeds=1, decodes=True, names=tuple(SPEEDS)):
 
 
 def section_of(made):
-    return how_soon_section(made, "x")
+    return how_soon_section(made)
 
 
 def cells(made):
@@ -100,7 +100,7 @@ def test_one_seed_has_figures_without_intervals():
     assert found["slow"]["Steps to the baseline's loss"] == Cell("> 1.00×", ("never reached",))
     assert found["slow"]["Time to the baseline's loss"] == Cell("–")
     assert found["fast"]["Validation loss at equal training loss"].details == ()
-    notes = " ".join(section_of(comparison())["notes"])
+    notes = unescape(section_of(comparison())["notes"])
     assert "2.249 at step 600" in notes
     assert "From one seed these figures have no interval" in notes
 
@@ -111,7 +111,7 @@ def test_several_seeds_have_intervals_and_say_who_gets_there():
     low, high = map(float, interval.split("–"))
     assert low < 0.5 < high
     assert found["fast"]["Validation loss at equal training loss"].details
-    notes = " ".join(section_of(comparison(seeds=3))["notes"])
+    notes = unescape(section_of(comparison(seeds=3))["notes"])
     assert "over seeds" in notes
     assert "From one seed" not in notes
 
@@ -131,13 +131,7 @@ def test_decoding_is_shown_with_its_spread():
     assert found["fast"]["Tokens per second"] == Cell("1.50k", ("1.40k–1.60k",))
     assert found["fast"]["Time per token"] == Cell("1.50×", ("1.40–1.60",))
     assert found["standard"]["Time per token"] == Cell("1.00×")
-    assert "the median of 9 rounds" in section_of(comparison())["notes"][-1]
-
-
-def test_tasks_that_generate_nothing_have_no_columns_of_it():
-    section = section_of(comparison(decodes=False))
-    assert [c.header for c in section["columns"] if "oken" in c.header] == []
-    assert not any("Decoding" in note for note in section["notes"])
+    assert "the median of 9 rounds" in section_of(comparison())["notes"]
 
 
 def test_a_baseline_alone_is_compared_with_nothing():
@@ -150,12 +144,6 @@ def test_a_baseline_alone_is_compared_with_nothing():
     assert section_of(comparison(names=("standard",), decodes=False)) is None
 
 
-def test_a_time_has_its_spread_below_it():
-    assert times_cell(rounds(1.25)) == Cell("1.25×", ("1.15–1.35",))
-    assert times_cell(rounds(1.0, 0.0)) == Cell("1.00×")
-    assert times_cell(None) == Cell("–")
-
-
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_report_has_the_table_and_the_figure(seeds):
     page = render_report(comparison(seeds))
@@ -165,23 +153,15 @@ def test_the_report_has_the_table_and_the_figure(seeds):
     assert ("thin lines are further seeds" in page) == (seeds > 1)
 
 
-def test_a_page_of_several_data_sets_has_each_id_once():
-    made = {name: comparison() for name in ("flickr", "coco")}
-    page = render_benchmark(Benchmark(title="numerals", comparisons=made))
-    assert page.count(">How soon</h2>") == 2
-    ids = re.findall(r'\bid="([^"]*)"', page)
-    assert len(set(ids)) == len(ids)
-
-
 def test_without_losses_there_is_no_figure():
     made = comparison()
     for system in made.systems:
         system.runs[0].history = []
-    assert losses_against_each_other(made, "x") is None
+    assert losses_against_each_other(made) is None
     assert 'id="how-soon"' in render_report(made)
 
 
 def test_runs_that_diverged_are_not_drawn():
     made = comparison()
     made.systems[1].runs[0].validation_loss = math.nan
-    assert "fast" not in losses_against_each_other(made, "x")
+    assert "fast" not in losses_against_each_other(made)

@@ -1,10 +1,11 @@
 """The table of the same systems on several data sets, with its notes and its verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
+from markupsafe import Markup
+from rich.console import ConsoleRenderable, Group
 from rich.text import Text
 
 from headwise.analysis.results import (
@@ -27,9 +28,9 @@ from headwise.analysis.statistics.estimates import (
 from headwise.report.cells import (
     Cell,
     Column,
+    Fitted,
     Row,
     all_scores,
-    chance_notes,
     chance_over,
     column_widths,
     directions,
@@ -42,6 +43,7 @@ from headwise.report.cells import (
     terminal_table,
 )
 from headwise.report.formatting import NONE, heading, in_words, listed
+from headwise.report.rendering import notes
 from headwise.report.verdict import judged
 from headwise.tasks.outcome import Score
 
@@ -55,7 +57,7 @@ def benchmark_columns(benchmark: Benchmark) -> list[Column[str]]:
     The mean over data sets comes last, if all data sets rank systems by the same score.
     """
     differences = benchmark_differences(benchmark)
-    various = len({score.name for score in _shown_scores(benchmark)}) > 1
+    various = len(_shown_scores(benchmark)) > 1
 
     def column(header: str, score: Score, cell: Callable[[str], Cell]) -> Column[str]:
         return Column(header, cell, short=header, detail=heading(score.name) * various)
@@ -101,23 +103,20 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
     return rows
 
 
-def benchmark_notes(benchmark: Benchmark) -> list[str]:
+def benchmark_notes(benchmark: Benchmark) -> Markup:
     """Returns the notes below the table, which explain its figures."""
     comparisons = list(benchmark.comparisons.values())
-    notes = [_directions(benchmark)]
-    items = _items(benchmark)
-    if sources := _sources(benchmark):
-        over = chance_over(sources, items)
-        notes.append(f"In brackets: the 95% interval of the figure above it, {over}.")
-    if any(map(several_seeds, comparisons)):
-        notes.append("Scores are means over seeds; ± is the seeds' standard deviation.")
-    if shared_score(benchmark) is not None:
-        notes.append("Mean: over data sets, each counting alike.")
-    found = [each for each in benchmark_differences(benchmark).values() if each is not None]
-    notes += chance_notes(found, items)
-    if any(diverged(run) for c in comparisons for system in c.systems for run in system.runs):
-        notes.append("Runs that diverged are left out of these numbers.")
-    return notes
+    runs = [run for c in comparisons for system in c.systems for run in system.runs]
+    return notes(
+        "of_benchmark",
+        scores=_shown_scores(benchmark),
+        sources=_sources(benchmark),
+        item_name=_items(benchmark),
+        differences=[each for each in benchmark_differences(benchmark).values() if each],
+        several_seeds=any(map(several_seeds, comparisons)),
+        has_mean=shared_score(benchmark) is not None,
+        has_diverged=any(map(diverged, runs)),
+    )
 
 
 def benchmark_verdict(benchmark: Benchmark) -> str:
@@ -149,36 +148,31 @@ def benchmark_differences(benchmark: Benchmark) -> Differences:
 
 def benchmark_table(benchmark: Benchmark) -> ConsoleRenderable:
     """Returns the table for a terminal; for a narrow one, in pieces one below the other."""
-    return _PiecedTable(benchmark)
+    return Fitted(partial(_in_pieces, benchmark))
 
 
-class _PiecedTable:
-    def __init__(self, benchmark: Benchmark) -> None:
-        self.benchmark = benchmark
+def _in_pieces(benchmark: Benchmark, width: int) -> Iterator[ConsoleRenderable]:
+    columns, rows = benchmark_columns(benchmark), benchmark_rows(benchmark)
+    shown: list[ConsoleRenderable] = []
+    for piece in pieces(column_widths(columns, rows), width):
+        table = terminal_table("" if shown else benchmark.title, columns, rows, piece)
+        shown += [Text(), table] if shown else [table]
+    yield Group(*shown, Text(_caption(benchmark), style="table.caption"))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns, rows = benchmark_columns(self.benchmark), benchmark_rows(self.benchmark)
-        shown: list[ConsoleRenderable] = []
-        for piece in pieces(column_widths(columns, rows), options.max_width):
-            title = "" if shown else self.benchmark.title
-            table = terminal_table(title, columns, rows, piece)
-            shown += [Text(), table] if shown else [table]
-        yield Group(*shown, Text(self._caption(), style="table.caption"))
 
-    def _caption(self) -> str:
-        comparisons = self.benchmark.comparisons.values()
-        parts = [_directions(self.benchmark)]
-        if sources := _sources(self.benchmark):
-            parts.append(f"95% intervals {chance_over(sources, _items(self.benchmark))}.")
-        found = [each for each in benchmark_differences(self.benchmark).values() if each]
-        if any(each.source == "items" for each in found):
-            parts.append("One seed says nothing of training's own chance.")
-        if any(each.source != "items" for each in found):
-            baseline = _baseline(self.benchmark)
-            parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
-        if any(map(several_seeds, comparisons)):
-            parts.append("± over seeds.")
-        return " ".join(parts)
+def _caption(benchmark: Benchmark) -> str:
+    parts = [directions(_shown_scores(benchmark))]
+    if sources := _sources(benchmark):
+        parts.append(f"95% intervals {chance_over(sources, _items(benchmark))}.")
+    found = [each for each in benchmark_differences(benchmark).values() if each]
+    if any(each.source == "items" for each in found):
+        parts.append("One seed says nothing of training's own chance.")
+    if any(each.source != "items" for each in found):
+        baseline = _baseline(benchmark)
+        parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
+    if any(map(several_seeds, benchmark.comparisons.values())):
+        parts.append("± over seeds.")
+    return " ".join(parts)
 
 
 def _cell(
@@ -220,11 +214,9 @@ def _mean(benchmark: Benchmark, name: str) -> Estimate | None:
 
 
 def _shown_scores(benchmark: Benchmark) -> list[Score]:
-    return [score for each in benchmark.comparisons.values() for score in all_scores(each)]
-
-
-def _directions(benchmark: Benchmark) -> str:
-    return directions({score.name: score for score in _shown_scores(benchmark)}.values())
+    """The scores of all data sets, each once."""
+    scores = [score for each in benchmark.comparisons.values() for score in all_scores(each)]
+    return list({score.name: score for score in scores}.values())
 
 
 def _best_mean(benchmark: Benchmark) -> str:
@@ -260,7 +252,8 @@ def _best_mean(benchmark: Benchmark) -> str:
             f"{best} is ahead in the {over}, {figure[best]}; the baseline {baseline} has "
             f"{figure[baseline]}{judged}."
         )
-    return f"{best} is ahead in the {over}, {figure[best]}; the next, {others[0]}, has " + (
+    return (
+        f"{best} is ahead in the {over}, {figure[best]}; the next, {others[0]}, has "
         f"{figure[others[0]]}."
     )
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rich import box
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from headwise.analysis.results import Comparison, RunResult, SystemSummary, sound_runs
 from headwise.analysis.speed import OverRounds
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, Estimate, Source
+from headwise.analysis.statistics.estimates import Difference, Estimate, Source
 from headwise.report.formatting import NONE, compact, heading, in_words, listed, p_value, signed
 from headwise.report.verdict import interval_of, mean_and_deviation
 from headwise.tasks.outcome import Score
@@ -198,47 +199,27 @@ def chance_over(sources: Collection[Source], item_name: str) -> str:
     return " or ".join(text for source, text in said.items() if source in sources)
 
 
-def chance_notes(differences: Sequence[Difference], item_name: str) -> list[str]:
-    """Explains p-values and stars of the differences to the baseline, and where there are none."""
-    notes = []
-    tested = {found.source for found in differences} - {"items"}
-    if len(tested) < len({found.source for found in differences}):
-        notes.append(
-            f"Where a system has a single run, its difference has an interval over test "
-            f"{item_name} alone and no star: one seed says nothing of training's own chance, and "
-            f"another may reverse the difference. Three seeds or more can tell (--seeds 1,2,3)."
-        )
-    if tested:
-        several = len(differences) > 1
-        holm = (
-            f", corrected by Holm's method for the {len(differences)} comparisons of this table "
-            f"(intervals are not)"
-        )
-        notes.append(
-            f"p is the probability of so large a difference between equally good systems, "
-            f"{chance_over(tested, item_name)}{holm if several else ''}; * marks p < "
-            f"{SIGNIFICANT}, a significant difference."
-        )
-    return notes
-
-
 # In a terminal
 
 
-def new_table(title: str) -> Table:
-    """Returns a table for a terminal that has its first column, the names of the systems."""
-    table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
-    table.title = Text(title, style="bold")
-    table.caption_justify = "left"
-    table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
-    return table
+class Fitted:
+    """What a terminal shows of a width that is known when it is printed."""
+
+    def __init__(self, draw: Callable[[int], Iterable[ConsoleRenderable]]) -> None:
+        self.draw = draw
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.draw(options.max_width)
 
 
 def terminal_table(
     title: str, columns: Sequence[Column], rows: Sequence[Row], shown: Iterable[int]
 ) -> Table:
     """Returns a table for a terminal with some of the columns; long headers are broken."""
-    table = new_table(title)
+    table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
+    table.title = Text(title, style="bold")
+    table.caption_justify = "left"
+    table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
     shown = list(shown)
     for number in shown:
         column = columns[number]

@@ -7,13 +7,13 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from headwise.analysis.results import (
     Benchmark,
     ComparedPicture,
-    ComparedSample,
     Comparison,
     RunResult,
-    SystemSummary,
     diverged,
     first_score,
     incomplete,
@@ -30,6 +30,7 @@ from headwise.report.cells import (
     all_scores,
     chance_over,
     difference_sources,
+    find_score,
     interval_sources,
     several_seeds,
 )
@@ -41,14 +42,16 @@ from headwise.report.comparison_figures import (
     measured_curves,
     measures,
 )
-from headwise.report.formatting import NONE, heading
-from headwise.report.further_tests import further_columns, further_notes, further_rows
+from headwise.report.formatting import NONE, decimals, heading
 from headwise.report.heads import decisions_of, uniform_entropy
 from headwise.report.how_soon import how_soon_section
 from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
-from headwise.report.svg import HEAT_OPACITY, looks, swatch
+from headwise.report.svg import legend, looks
 from headwise.report.table import (
+    further_columns,
+    further_notes,
+    further_rows,
     perplexity,
     table_columns,
     table_notes,
@@ -106,16 +109,19 @@ def render_report(comparison: Comparison) -> str:
     )
 
 
-def _body(comparison: Comparison, at: str = "") -> str:
-    """What a comparison has found, as HTML."""
+def _body(comparison: Comparison, at: str = "") -> Markup:
+    """What a comparison has found, as HTML.
+
+    `at` begins the ids of its sections, which makes them unique in a page of several comparisons.
+    """
     look_of = looks(comparison)
+    in_legend = {
+        system.name if sound_runs(system) else f"{system.name} (diverged)": look_of[system.name]
+        for system in comparison.systems
+    }
     learning = [
-        ("From the first step", learning_curves(comparison, f"{at}curves")),
-        ("Validation loss, second half", close_up(comparison, f"{at}close-up")),
-    ]
-    measured = [
-        (heading(name), measured_curves(comparison, name, f"{at}measured-{n}"))
-        for n, name in enumerate(measures(comparison))
+        ("From the first step", learning_curves(comparison)),
+        ("Validation loss, second half", close_up(comparison)),
     ]
     runs = [run for system in comparison.systems for run in system.runs]
     return rendered(
@@ -131,55 +137,39 @@ def _body(comparison: Comparison, at: str = "") -> str:
             "notes": further_notes(comparison),
         },
         several_seeds=several_seeds(comparison),
-        legend=[
-            (
-                _in_legend(system),
-                swatch(look_of[system.name], f"{at}swatch-{number}"),
-            )
-            for number, system in enumerate(comparison.systems)
-        ],
-        intervals=intervals(comparison, f"{at}intervals"),
-        differences=differences(comparison, f"{at}differences"),
+        legend=legend(in_legend, in_legend),
+        intervals=intervals(comparison),
+        differences=differences(comparison),
         intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
         differences_over=chance_over(difference_sources(comparison), comparison.item_name),
-        first_score=heading(first_score(comparison).name),
+        first_score=first_score(comparison).name,
         learning=[(title, svg) for title, svg in learning if svg is not None],
-        soon=how_soon_section(comparison, f"{at}how-soon-losses"),
-        measured=measured,
+        soon=how_soon_section(comparison),
+        measured=[
+            (heading(name), measured_curves(comparison, name)) for name in measures(comparison)
+        ],
         decisions=[
             decision
-            for number, system in enumerate(comparison.systems)
+            for system in comparison.systems
             if not diverged(system.runs[0])
-            for decision in decisions_of(system, look_of[system.name], f"{at}heads-{number}")
+            for decision in decisions_of(system, look_of[system.name])
         ],
         decisions_lost=[
             s.name
             for s in comparison.systems
             if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
         ],
-        heat_opacity=HEAT_OPACITY,
         site_name=site_name,
         uniform_entropy=uniform_entropy,
         diverged=diverged,
         perplexity=perplexity,
-        has_perplexity=comparison.loss_has_perplexity,
-        expected=_expected,
         pictures=[views_of(comparison, picture) for picture in comparison.pictures],
         shown_pictures=SHOWN_PICTURES,
-        scores={heading(score.name): score.name for score in all_scores(comparison)},
+        scores=all_scores(comparison),
         score_notes=_score_notes(runs),
         exactly=_exactly,
         runs=runs,
     )
-
-
-def _in_legend(system: SystemSummary) -> str:
-    return system.name if sound_runs(system) else f"{system.name} (diverged)"
-
-
-def _expected(sample: ComparedSample) -> list[str]:
-    """The labels of what a system is to find: all but the first, which is what it sees."""
-    return list(sample.given)[1:]
 
 
 def _score_notes(runs: list[RunResult]) -> list[str]:
@@ -195,10 +185,8 @@ def _score_notes(runs: list[RunResult]) -> list[str]:
 
 def _exactly(run: RunResult, name: str) -> str:
     """A score with one more digit than elsewhere in the report."""
-    found = [score for score in run.scores if score.name == name]
-    if not found or not math.isfinite(found[0].value):
-        return NONE
-    return f"{found[0].value:.{found[0].digits + 1}f}"
+    found = find_score(run, name)
+    return NONE if found is None else decimals(found.value, found.digits + 1)
 
 
 def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]:
@@ -212,31 +200,31 @@ def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]
     views = []
     for (png, caption), names in shown.items():
         systems = "all systems" if everybody and len(shown) == 1 else ", ".join(names)
-        size = _png_size(png)
-        is_small = size is not None and size[0] < _SMALL
-        if size is not None and is_small:
-            factor = math.ceil(_SMALL / size[0])
-            size = (factor * size[0], factor * size[1])
+        width, height = _png_size(png)
+        factor = math.ceil(_SMALL / width) if 0 < width < _SMALL else 1
         views.append(
             {
                 "systems": systems,
                 "caption": caption,  # unless all have the same
                 "png": png,  # base64
-                "size": size,
-                "is_small": is_small,
+                "size": (factor * width, factor * height),
+                "is_small": 0 < width < _SMALL,
             }
         )
     caption = shared.pop() if len(shared) == 1 else ""
     return {"title": picture.title, "caption": caption, "views": views}
 
 
-def _png_size(png: str) -> tuple[int, int] | None:
-    """Width and height from a PNG's head, so that the page does not jump while it loads."""
+def _png_size(png: str) -> tuple[int, int]:
+    """Width and height from a PNG's head, so that the page does not jump while it loads.
+
+    Both are 0 for what is no PNG.
+    """
     try:
         head = base64.b64decode(png[:32])
     except (ValueError, binascii.Error):
-        return None
+        return 0, 0
     if len(head) < 24 or head[12:16] != b"IHDR":
-        return None
+        return 0, 0
     width, height = struct.unpack(">II", head[16:24])
-    return (width, height) if width and height else None
+    return width, height

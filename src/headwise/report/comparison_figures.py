@@ -29,7 +29,7 @@ ENTROPY = "entropy of decisions / uniform"
 _NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
 
-def intervals(comparison: Comparison, identity: str) -> Markup | None:
+def intervals(comparison: Comparison) -> Markup | None:
     """The first score: a point for each seed, the mean and its interval; None for one system."""
     score = first_score(comparison)
     systems = [s for s in comparison.systems if score.name in s.estimates]
@@ -48,10 +48,10 @@ def intervals(comparison: Comparison, identity: str) -> Markup | None:
         said.append(text)
     axis = heading(score.name)
     label = f"{axis} of each system with its 95% interval: {'; '.join(said)}."
-    return dots_by_row(dots, axis, label, identity)
+    return dots_by_row(dots, axis, label)
 
 
-def differences(comparison: Comparison, identity: str) -> Markup | None:
+def differences(comparison: Comparison) -> Markup | None:
     """The differences of the first score to the baseline with their intervals, and zero."""
     score = first_score(comparison)
     dots, said = [], []
@@ -65,7 +65,7 @@ def differences(comparison: Comparison, identity: str) -> Markup | None:
         return None
     axis = f"{heading(score.name)}, difference to {_shortened(comparison.baseline)}"
     label = f"Differences to the baseline with their 95% intervals: {'; '.join(said)}."
-    return dots_by_row(dots, axis, label, identity, zero=True)
+    return dots_by_row(dots, axis, label, zero=True)
 
 
 def _shortened(name: str) -> str:
@@ -81,12 +81,12 @@ def _curve(run: RunResult, key: str) -> Curve:
     return relative_entropy(run.snapshots) if key == ENTROPY else curve(run.history, key)
 
 
-def learning_curves(comparison: Comparison, identity: str) -> Markup | None:
+def learning_curves(comparison: Comparison) -> Markup | None:
     """Training and validation loss of all systems from the first step; None if not recorded."""
     ceiling = _ceiling(comparison)
     if ceiling is None:
         return None
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(290)
         lowest = _draw_training(axes, comparison)
         lowest = min(lowest, _draw_curves(axes, comparison, "eval_loss"))
@@ -95,10 +95,10 @@ def learning_curves(comparison: Comparison, identity: str) -> Markup | None:
         axes.set_xlim(left=0)
         _name_axes(axes, "Step", f"Loss, {comparison.loss_name}")
         label = "Training and validation loss of each system over the steps of training."
-        return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
+        return to_svg(figure, f"{label} {_last_losses(comparison)}")
 
 
-def close_up(comparison: Comparison, identity: str) -> Markup | None:
+def close_up(comparison: Comparison) -> Markup | None:
     """Validation loss in the second half of training, where all curves lie close together."""
     steps = [step for run in _runs(comparison) for step in _curve(run, "eval_loss")]
     if len(set(steps)) < 4:
@@ -113,7 +113,7 @@ def close_up(comparison: Comparison, identity: str) -> Markup | None:
     ]
     if not values:
         return None
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(290)
         _draw_curves(axes, comparison, "eval_loss")
         room = 0.06 * (max(values) - min(values)) or 0.1
@@ -121,7 +121,7 @@ def close_up(comparison: Comparison, identity: str) -> Markup | None:
         axes.set_xlim(start - 0.02 * end, end * 1.02)
         _name_axes(axes, "Step", "Validation loss")
         label = "Validation loss of each system in the second half of training."
-        return to_svg(figure, identity, f"{label} {_last_losses(comparison)}")
+        return to_svg(figure, f"{label} {_last_losses(comparison)}")
 
 
 def measures(comparison: Comparison) -> list[str]:
@@ -135,9 +135,9 @@ def measures(comparison: Comparison) -> list[str]:
     ]
 
 
-def measured_curves(comparison: Comparison, name: str, identity: str) -> Markup:
+def measured_curves(comparison: Comparison, name: str) -> Markup:
     """A measured figure of all systems over the steps of training."""
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(290)
         _draw_curves(axes, comparison, name)
         axes.set_xlim(left=0)
@@ -147,7 +147,7 @@ def measured_curves(comparison: Comparison, name: str, identity: str) -> Markup:
             if values := _mean_of_sound(system, name):
                 ends.append(f"{system.name} {values[max(values)]:.3g}")
         label = f"{heading(name)} of each system over the steps of training."
-        return to_svg(figure, identity, f"{label} Last: {'; '.join(ends)}.")
+        return to_svg(figure, f"{label} Last: {'; '.join(ends)}.")
 
 
 def _draw_training(axes: Axes, comparison: Comparison) -> float:

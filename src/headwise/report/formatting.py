@@ -98,3 +98,12 @@ def p_value(value: float) -> str:
     ('p = 0.012', 'p < 0.001')
     """
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def bare_p_value(value: float) -> str:
+    """Returns a p-value as it stands in a column of p-values.
+
+    >>> bare_p_value(0.0123), bare_p_value(0.0001)
+    ('0.012', '< 0.001')
+    """
+    return p_value(value).removeprefix("p ").removeprefix("= ")

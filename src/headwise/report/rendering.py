@@ -8,12 +8,20 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from headwise.report.formatting import count, decimals
+from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT
+from headwise.report.cells import chance_over, directions
+from headwise.report.formatting import count, decimals, heading, signed
+from headwise.report.svg import HEAT_OPACITY, with_own_ids
 
 
 def rendered(template: str, **values: Any) -> Markup:
     """Returns a template of this folder, or of those in it, with the values in it."""
-    return Markup(_environment().get_template(template).render(values))
+    return Markup(with_own_ids(_environment().get_template(template).render(values)))
+
+
+def notes(kind: str, **values: Any) -> Markup:
+    """Returns the notes below a table: what a macro of `notes.html.jinja` makes of the values."""
+    return Markup(getattr(_environment().get_template("notes.html.jinja").module, kind)(**values))
 
 
 def duration(seconds: float) -> str:
@@ -39,5 +47,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=count, decimals=decimals, duration=duration)
+    environment.filters.update(
+        count=count, decimals=decimals, duration=duration, heading=heading, signed=signed
+    )
+    environment.globals.update(
+        heat_opacity=HEAT_OPACITY,
+        chance_over=chance_over,
+        directions=directions,
+        significant=SIGNIFICANT,
+        power=POWER,
+    )
     return environment

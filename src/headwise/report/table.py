@@ -1,10 +1,16 @@
-"""The table of a comparison on one data set, for the report and for the terminal."""
+"""The table of a comparison on one data set, for the report and for the terminal.
+
+Further test sets have a table of their own.
+"""
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import median
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+from markupsafe import Markup
+from rich.console import ConsoleRenderable
+from rich.table import Table
 from rich.text import Text
 
 from headwise.analysis.results import (
@@ -16,38 +22,33 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
-from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT
+from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT, Difference
 from headwise.report.benchmark import benchmark_table
 from headwise.report.cells import (
     NARROWEST_NAME,
     Cell,
     Column,
+    Fitted,
     Row,
     all_scores,
-    chance_notes,
     chance_over,
     column_widths,
     difference_cell,
     difference_sources,
-    directions,
+    estimate_cell,
     find_score,
     interval_sources,
     over_seeds,
+    pieces,
     score_cell,
     seeds_lost,
     several_seeds,
     terminal_table,
     times_cell,
 )
-from headwise.report.formatting import (
-    NONE,
-    count,
-    heading,
-    in_words,
-    listed,
-    p_value,
-)
-from headwise.report.further_tests import further_tables
+from headwise.report.formatting import NONE, bare_p_value, count, heading, in_words, listed
+from headwise.report.rendering import notes
+from headwise.report.verdict import mean_and_deviation
 from headwise.tasks.outcome import Score
 
 
@@ -129,45 +130,20 @@ def table_rows(comparison: Comparison) -> list[Row]:
     ]
 
 
-def table_notes(comparison: Comparison) -> list[str]:
+def table_notes(comparison: Comparison) -> Markup:
     """Returns the notes below the table, which explain its columns and figures."""
-    scores = all_scores(comparison)
-    loss = f"Loss: {comparison.loss_name}, on the validation part"
-    if comparison.loss_has_perplexity:
-        loss += "; perplexity is its exponential"
-    better = directions(scores, "on the test part, ")
-    notes = [
-        f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
-        f"per step: forward and backward, baseline = 1.00×, the median of rounds in which all "
-        f"systems take turns; below it the median's 95% interval. {loss}. {better}"
-    ]
-    if sources := interval_sources(comparison):
-        over = chance_over(sources, comparison.item_name)
-        notes[0] += f" In brackets: the 95% interval of the figure above it, {over}."
-    if several_seeds(comparison):
-        notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
-    if any(system.matched for system in comparison.systems):
-        notes.append(
-            "The sizes under a system's name were chosen by --match: they give it "
-            "about as many parameters as the baseline has."
-        )
-    if any(system.tuning for system in comparison.systems):
-        notes.append(
-            "Every system had the same tries on the validation part, and its runs have the values "
-            "that it chose: see Tuning, under How it was made."
-        )
-    found = [s.difference for s in comparison.systems if s.difference is not None]
-    notes += chance_notes(found, comparison.item_name)
-    if any(difference.detectable is not None for difference in found):
-        notes.append(
-            f"Detectable: the true difference that so many seeds and {comparison.item_name} show "
-            f"to be significant with probability {POWER}. Where it is large, the lack of a star "
-            f"does not mean that systems are alike."
-        )
-    notes += early_stops(comparison)
-    if any(diverged(run) for system in comparison.systems for run in system.runs):
-        notes.append("Runs that diverged are left out of these numbers.")
-    return notes
+    runs = [run for system in comparison.systems for run in system.runs]
+    return notes(
+        "of_comparison",
+        comparison=comparison,
+        lengths=_macs_lengths(comparison),
+        scores=all_scores(comparison),
+        sources=interval_sources(comparison),
+        differences=[s.difference for s in comparison.systems if s.difference is not None],
+        several_seeds=several_seeds(comparison),
+        early_stops=early_stops(comparison),
+        has_diverged=any(map(diverged, runs)),
+    )
 
 
 def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
@@ -189,7 +165,7 @@ def _uncorrected(system: SystemSummary, of_runs: bool) -> Cell:
     found = system.difference
     if found is None or (found.source == "items") != of_runs:
         return Cell(NONE)
-    return Cell(p_value(found.p_value).removeprefix("p ").removeprefix("= "))
+    return Cell(bare_p_value(found.p_value))
 
 
 def _median(system: SystemSummary, score: Score) -> Cell:
@@ -205,53 +181,49 @@ def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
 
 def comparison_table(comparison: Comparison) -> ConsoleRenderable:
     """Returns the table for a terminal; a narrow one shows only the columns of most worth."""
-    return _FittingTable(comparison)
+    return Fitted(partial(_fitting, comparison))
 
 
-class _FittingTable:
-    def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
+def _fitting(comparison: Comparison, width: int) -> Iterator[Table]:
+    columns, rows = table_columns(comparison), table_rows(comparison)
+    widths = column_widths(columns, rows)
+    shown = [number for number, column in enumerate(columns) if column.short]
+    lost = []
+    for number in sorted(shown, key=lambda number: columns[number].worth):
+        needed = NARROWEST_NAME + sum(widths[n] for n in shown)
+        if needed <= width or math.isinf(columns[number].worth):
+            break
+        shown.remove(number)
+        lost.append(number)
+    table = terminal_table(comparison.title, columns, rows, shown)
+    table.caption = Text(_caption(comparison, [columns[number].short for number in sorted(lost)]))
+    yield table
+    yield from _further_tables(comparison, width)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns, rows = table_columns(self.comparison), table_rows(self.comparison)
-        widths = column_widths(columns, rows)
-        shown = [number for number, column in enumerate(columns) if column.short]
-        lost = []
-        for number in sorted(shown, key=lambda number: columns[number].worth):
-            width = NARROWEST_NAME + sum(widths[n] for n in shown)
-            if width <= options.max_width or math.isinf(columns[number].worth):
-                break
-            shown.remove(number)
-            lost.append(number)
-        table = terminal_table(self.comparison.title, columns, rows, shown)
-        table.caption = Text(self._caption([columns[number].short for number in sorted(lost)]))
-        yield table
-        yield from further_tables(self.comparison, options.max_width)
 
-    def _caption(self, lost: list[str]) -> str:
-        comparison = self.comparison
-        first, *further = all_scores(comparison)
-        parts = []
-        if sources := interval_sources(comparison):
-            parts.append(f"95% intervals {chance_over(sources, comparison.item_name)}.")
-        if "items" in sources:
-            parts.append("One seed says nothing of training's own chance.")
-        if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
-            names = [heading(lower[0]), *map(in_words, lower[1:])]
-            parts.append(f"{listed(names)}: lower is better.")
-        if difference_sources(comparison) - {"items"}:
-            parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
-            parts.append(f"Detectable: the true difference found with probability {POWER}.")
-        if several_seeds(comparison):
-            parts.append("± over seeds.")
-        if any(system.matched for system in comparison.systems):
-            parts.append("Sizes matched in parameters.")
-        if any(system.tuning for system in comparison.systems):
-            parts.append("Tuned with equal tries on the validation part.")
-        parts += early_stops(comparison)
-        if lost:
-            parts.append(f"Too narrow for {listed(lost)}.")
-        return " ".join(parts)
+def _caption(comparison: Comparison, lost: list[str]) -> str:
+    first, *further = all_scores(comparison)
+    parts = []
+    if sources := interval_sources(comparison):
+        parts.append(f"95% intervals {chance_over(sources, comparison.item_name)}.")
+    if "items" in sources:
+        parts.append("One seed says nothing of training's own chance.")
+    if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
+        names = [heading(lower[0]), *map(in_words, lower[1:])]
+        parts.append(f"{listed(names)}: lower is better.")
+    if difference_sources(comparison) - {"items"}:
+        parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
+        parts.append(f"Detectable: the true difference found with probability {POWER}.")
+    if several_seeds(comparison):
+        parts.append("± over seeds.")
+    if any(system.matched for system in comparison.systems):
+        parts.append("Sizes matched in parameters.")
+    if any(system.tuning for system in comparison.systems):
+        parts.append("Tuned with equal tries on the validation part.")
+    parts += early_stops(comparison)
+    if lost:
+        parts.append(f"Too narrow for {listed(lost)}.")
+    return " ".join(parts)
 
 
 def _macs_lengths(comparison: Comparison) -> str:
@@ -317,3 +289,101 @@ def _when(system: SystemSummary, run: RunResult) -> str:
     best = run.early_stop.best_step
     since = f" (lowest at {best:,})" if best is not None else ""
     return f"at step {run.steps:,} of {run.early_stop.planned_steps:,}{since}{seed}"
+
+
+# Further test sets: a column for each, with p-values corrected over all of them.
+
+
+def further_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
+    """Returns the columns: for each further test set the first score, its difference, others."""
+    columns: list[Column[SystemSummary]] = []
+    for test, scores in _test_scores(comparison).items():
+        first, *others = scores
+        difference = partial(
+            _test_difference, baseline=comparison.baseline, test=test, digits=first.digits
+        )
+        columns += [
+            Column(
+                test, partial(_test_score, test=test, score=first), test, detail=heading(first.name)
+            ),
+            Column(test, difference, test, detail="Difference"),
+        ]
+        columns += [
+            Column(test, partial(_test_score, test=test, score=score), detail=heading(score.name))
+            for score in others
+        ]
+    return columns
+
+
+def further_rows(comparison: Comparison) -> list[Row]:
+    """Returns the row of every system, with cells in the order of `further_columns`."""
+    columns = further_columns(comparison)
+    return [
+        Row(system.name, tuple(c.cell(system) for c in columns), note=seeds_lost(system))
+        for system in comparison.systems
+    ]
+
+
+def further_notes(comparison: Comparison) -> Markup:
+    """Returns the notes below the table."""
+    different = {s.name: s for scores in _test_scores(comparison).values() for s in scores}
+    found = _test_differences(comparison)
+    item_name = comparison.item_name
+    return notes(
+        "of_tests", scores=list(different.values()), differences=found, item_name=item_name
+    )
+
+
+def _further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
+    """Yields tables for a terminal, each with as many test sets as it has room for."""
+    columns, rows = further_columns(comparison), further_rows(comparison)
+    widths = column_widths(columns, rows)
+    shown = [number for number, column in enumerate(columns) if column.short]
+    # A score and its difference stay together.
+    for piece in pieces([widths[number] for number in shown], width, together=2):
+        table = terminal_table("Other test sets", columns, rows, [shown[at] for at in piece])
+        if any(difference.source != "items" for difference in _test_differences(comparison)):
+            table.caption = Text(
+                f"* p < {SIGNIFICANT}, corrected for the comparisons on all of these test sets."
+            )
+        yield table
+
+
+def _test_scores(comparison: Comparison) -> dict[str, Sequence[Score]]:
+    """Returns the scores on each further test set, with names, digits and directions for all."""
+    found: dict[str, Sequence[Score]] = {}
+    for system in comparison.systems:
+        for run in system.runs:
+            for name, scores in run.tests.items():
+                found.setdefault(name, scores)
+    return found
+
+
+def _test_differences(comparison: Comparison) -> list[Difference]:
+    return [
+        test.difference
+        for system in comparison.systems
+        for test in system.tests.values()
+        if test.difference is not None
+    ]
+
+
+def _test_score(system: SystemSummary, test: str, score: Score) -> Cell:
+    estimate = system.tests[test].estimates.get(score.name) if test in system.tests else None
+    if estimate is None:
+        return Cell(NONE)
+    values = [
+        of_run.value
+        for run in sound_runs(system)
+        for of_run in run.tests.get(test, [])
+        if of_run.name == score.name
+    ]
+    deviation = mean_and_deviation(values)[1] if len(values) > 1 else math.nan
+    return estimate_cell(estimate, score.digits, deviation)
+
+
+def _test_difference(system: SystemSummary, baseline: str, test: str, digits: int) -> Cell:
+    if system.name == baseline:
+        return Cell("baseline")
+    found = system.tests[test].difference if test in system.tests else None
+    return difference_cell(found, digits)

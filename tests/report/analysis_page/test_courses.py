@@ -77,12 +77,6 @@ def test_a_value_for_each_step():
         course(explained={"position": [0.5, 0.5]})
 
 
-def test_a_run_without_anything_has_no_section():
-    run = analysed("a", [], system="moa")
-    assert run.courses is None
-    assert courses_section([run], looks_of(["a"])) is None
-
-
 def test_the_figures_say_what_moved():
     snapshots = [
         course(),
@@ -124,12 +118,6 @@ def test_runs_are_side_by_side_and_ids_are_unique():
     start, end = 0.6 / math.log(2), 0.25 / math.log(2)
     assert f"<i>a from {start:.3f} to {end:.3f}; b from {start:.3f}" in together
     assert sum("κ ends between" in label for label in labels(page)) == 4
-
-
-def test_an_older_run_has_what_its_rule_recorded_alone():
-    page = page_of(analysed("a", []))
-    assert len(labels(page)) == 4
-    assert all("κ ends between" in label for label in labels(page))
 
 
 def test_where_the_share_is_the_weight_it_is_drawn_once():

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import pytest
 import torch
 from decided import Choosing, Leading, batch, place, random_weights, standing
 from pages import Page
@@ -21,7 +20,7 @@ from headwise.report.analysis_page.entropy import entropy_section
 from headwise.report.analysis_page.load import load_section
 from headwise.report.analysis_page.section import Section
 from headwise.report.analysis_page.tokens import tokens_section
-from headwise.report.svg import Look, looks_of
+from headwise.report.svg import Look, looks_of, with_own_ids
 
 Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
 SECTIONS: tuple[Draw, ...] = (entropy_section, load_section, tokens_section)
@@ -63,8 +62,8 @@ def page(*runs: RunAnalysis, of: Sequence[Draw] = SECTIONS) -> tuple[Page, str]:
     """Sections, and their HTML."""
     looks = looks_of([run.name for run in runs])
     sections = [section(runs, looks) for section in of]
-    html = "".join(section.body for section in sections if section is not None)
-    return Page(f"<main>{html}</main>"), html
+    html = with_own_ids("".join(s.body for s in sections if s is not None))
+    return Page(html), html
 
 
 def test_one_model_shows_each_site_and_needs_no_legend() -> None:
@@ -148,13 +147,6 @@ def test_ids_are_unique_and_what_comes_from_the_data_is_escaped() -> None:
     assert "&lt;script&gt;" in html
 
 
-def test_colours_are_shown() -> None:
-    run = analysis("mine", deciding(0))
-    run.tokens[0].units[0].leading[0].name = "#00ff7f"
-    _, html = page(run, of=[tokens_section])
-    assert html.count("background: #00ff7f") == 1
-
-
 def test_the_lowest_entropies_are_a_line_of_their_own_where_the_words_say_so() -> None:
     runs = [analysis("mine", deciding(0), words=Words(shows_lowest=is_so)) for is_so in (0, 1)]
     plain, lowest = (page(run, of=[entropy_section])[1].count("<path") for run in runs)
@@ -183,9 +175,3 @@ def test_a_run_that_diverged_is_drawn_all_the_same() -> None:
     again = RunAnalysis.model_validate(json.loads(run.model_dump_json()))
     found, _ = page(again, analysis("sound", deciding(0)))
     assert found.row("mine", "nan")
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_nothing_is_said_of_standard_attention(section: Draw) -> None:
-    runs = [analysis("one", []), analysis("two", [])]
-    assert section(runs, looks_of(["one", "two"])) is None

@@ -1,6 +1,6 @@
 """The page of an analysis: one HTML file that needs nothing beside it, no network, no scripts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -11,20 +11,21 @@ from headwise.heads.words import Words
 from headwise.report.analysis_page.ablations import ablation_section, costliest
 from headwise.report.analysis_page.courses import courses_section
 from headwise.report.analysis_page.entropy import entropy_section
-from headwise.report.analysis_page.explained import explained_section
-from headwise.report.analysis_page.layers import layers_section
-from headwise.report.analysis_page.likeness import likeness_section
+from headwise.report.analysis_page.likeness import layers_section, likeness_section
 from headwise.report.analysis_page.load import load_section
-from headwise.report.analysis_page.ranges import ranges_section
-from headwise.report.analysis_page.section import Section
-from headwise.report.analysis_page.tokens import tokens_section
+from headwise.report.analysis_page.section import Looks, Section
+from headwise.report.analysis_page.tokens import (
+    explained_section,
+    ranges_section,
+    tokens_section,
+)
 from headwise.report.rendering import rendered
-from headwise.report.svg import Look, looks_of
+from headwise.report.svg import looks_of
 
 TEMPLATE = "analysis_page/page.html.jinja"
 PAGE, RECORD = "analysis.html", "analysis.json"
 # In the order of the page.
-SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = (
+SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Looks], Section | None], ...] = (
     entropy_section,
     load_section,
     tokens_section,
