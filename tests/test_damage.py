@@ -20,7 +20,7 @@ from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
 from headwise.runs.reading import open_run
-from headwise.runs.tuning import finished_try, train_try
+from headwise.runs.tuning import TryRun
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,14 @@ def test_the_mends_of_what_a_run_is_of(recipe, finished, run):
 def test_a_damaged_try_is_trained_again(recipe, tmp_path, damage):
     folder = tmp_path / "try"
     task = prepare_task(recipe, folder, Console(quiet=True))
-    before = train_try(recipe, "mae", folder, task, Console(quiet=True))
+    run = TryRun(recipe, "mae", folder, task, "mae try 1")
+    before = run.train(Console(quiet=True))
     damage(folder / "try.json")
     said = io.StringIO()
     console = Console(file=said, width=10_000)
-    assert finished_try(recipe, folder, task, console, "mae try 1") is None
+    assert run.finished(console) is None
     assert "mae try 1: " in said.getvalue() and "try is trained again" in said.getvalue()
-    again = train_try(recipe, "mae", folder, task, Console(quiet=True))
-    assert again.validation_loss == before.validation_loss
+    assert run.train(Console(quiet=True)).validation_loss == before.validation_loss
 
 
 def test_a_run_without_sums_is_read_as_before(recipe, run, finished):

@@ -1,6 +1,5 @@
 """Further test sets of runs, and finished runs on other data and against each other."""
 
-import json
 import re
 import shutil
 
@@ -18,7 +17,6 @@ from headwise.report.table import comparison_table
 from headwise.runs import evaluating, one_run, outcomes, reading
 from headwise.runs.comparing import compare_systems
 from headwise.runs.evaluating import compare_runs, evaluate_run
-from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system
 from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
@@ -104,40 +102,6 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
     assert train(later, tmp_path / "run") == after and len(scored) == 1
 
 
-def test_one_whose_data_change_is_scored_anew(world, run, tmp_path):
-    text = {end: (world / f"short.{end}").read_text().splitlines() for end in ("en", "fr")}
-
-    def write(lines):
-        for end, of_side in text.items():
-            (tmp_path / f"mine.{end}").write_text("\n".join(of_side[:lines]) + "\n")
-
-    changes = [
-        f"data.tests.mine.{k}={tmp_path}/mine.{e}" for k, e in (("source", "en"), ("target", "fr"))
-    ]
-    recipe = of(world, changes=changes).system("mae")
-    shutil.copytree(run, tmp_path / "run")
-    write(20)
-    train(recipe, tmp_path / "run")
-    write(15)
-    train(recipe, tmp_path / "run")
-    assert len(read_outcome(tmp_path / "run", "mine").items["BLEU"]) == 15
-
-
-def test_other_keys_of_the_data_still_make_another_run(world, run):
-    with pytest.raises(FolderError, match="another recipe"):
-        train(of(world, "short", changes=["data.max_length=3"]).system("mae"), run)
-
-
-def test_lines_that_do_not_match_are_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_run, "run_training", None)
-    (tmp_path / "cut.fr").write_text("un\n")
-    cut = [f"data.tests.cut.source={world}/short.en", f"data.tests.cut.target={tmp_path}/cut.fr"]
-    with pytest.raises(
-        ValueError, match=r"tests\.cut: .*short\.en has 20 lines and .*cut\.fr has 1"
-    ):
-        train(of(world, changes=cut).system("mae"), tmp_path / "run")
-
-
 @pytest.mark.slow
 def test_a_comparison_has_a_table_of_them(world, tmp_path):
     file = of(world, "short", "other")
@@ -173,16 +137,6 @@ def headwise(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_a_part_of_any_name_is_evaluated(run):
-    done = headwise("evaluate", run, "--part", "short")
-    assert done.exit_code == 0
-    assert "short: 20 pairs" in done.stdout
-    assert f"{read_outcome(run, 'short').scores[0]}" in done.stdout
-    done = headwise("evaluate", run, "--part", "shrot")
-    assert done.exit_code == 2
-    assert "--part is 'shrot', expected one of train, validation, test, short" in done.stderr
-
-
 def test_other_data_are_scored_with_the_encoding_of_the_run(world, run):
     data = f"source={world}/short.en, target={world}/short.fr"
     found = evaluate_run(run, "test", QUIET, data=data)
@@ -208,29 +162,6 @@ def test_wrong_data_are_errors_that_name_the_keys(world, run, data, message):
     done = headwise("evaluate", run, "--data", data.format(world=world))
     assert done.exit_code == 2 and done.stdout == ""
     assert message in done.stderr
-
-
-def test_a_value_may_be_a_list(tmp_path):
-    path = tiny_tasks.write_recipe("language-modelling", tmp_path)
-    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text("one two three\n" * 20)
-    both = evaluate_run(
-        tmp_path / "run",
-        "test",
-        QUIET,
-        data=f"files=[{tmp_path}/a.txt,{tmp_path}/b.txt],documents=line",
-    )
-    assert len(both.task.corpus.tests["other"]) == 40
-
-
-def test_data_that_have_no_further_test_sets_say_so(tmp_path):
-    path = tiny_tasks.write_recipe("probing", tmp_path)
-    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
-    with pytest.raises(
-        ValueError, match="run of probing on data of the kind senteval, which takes"
-    ):
-        evaluate_run(tmp_path / "run", "test", QUIET, data="file=a.tsv")
 
 
 @pytest.mark.parametrize(
@@ -280,13 +211,6 @@ def test_the_command_says_what_single_runs_cannot_tell(world, run, rival):
     assert "nothing of that of training" in done.stdout
 
 
-def test_an_ablated_run_can_be_tested_against_itself(run):
-    done = headwise("evaluate", run, "--against", run, "--ablate", "mae=uniform")
-    assert done.exit_code == 0, done.output
-    assert f"\n{run}, ablated: mae=uniform\n" in done.stdout
-    assert "difference of BLEU: " in done.stdout
-
-
 def test_runs_on_other_items_are_refused(world, run, rival):
     found = evaluate_run(run, "test", QUIET, may_be_stored=True)
     other = evaluate_run(rival, "validation", QUIET)
@@ -307,12 +231,3 @@ def test_perplexities_of_different_vocabularies_are_refused(tmp_path):
     with pytest.raises(ValueError, match="equal data, tokenizer, block_length"):
         compare_runs(a, b)
     assert compare_runs(a, c) is not None
-
-
-def test_an_older_outcome_is_made_again(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
-    path = tmp_path / "run" / "outcome.json"
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in kept.items() if key != "digest"}))
-    found = evaluate_run(tmp_path / "run", "test", QUIET, may_be_stored=True)
-    assert found.outcome.items == kept["items"]

@@ -15,8 +15,8 @@ from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.runs.folder import is_main_process
 from headwise.runs.grid import Grid, candidates, check_grid
 from headwise.runs.matching import match_parameters
-from headwise.runs.one_run import finished_result, train_system
-from headwise.runs.planned import PlannedRun, Runs
+from headwise.runs.one_run import SystemRun
+from headwise.runs.planned import Runs
 from headwise.runs.preparing import empty_model, prepare_task, with_seed
 from headwise.runs.running import check_jobs, train_runs
 from headwise.runs.summary import Experiment, summary
@@ -163,11 +163,11 @@ def _prepare(
     return Experiment(folder, task, recipes, matched, tries={})
 
 
-def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[PlannedRun]:
+def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> list[SystemRun]:
     """The runs of one data set: of each seed all systems, so that early results compare."""
     several = len(seeds) > 1
     return [
-        PlannedRun(
+        SystemRun(
             recipe=with_seed(recipe, seed),
             system=name,
             folder=experiment.folder / f"{name}-seed{seed}",
@@ -175,8 +175,6 @@ def _plan(experiment: Experiment, seeds: Sequence[int], dataset: str | None) -> 
             label=" ".join(
                 [*([dataset] if dataset else []), name, *([f"seed {seed}"] if several else [])]
             ),
-            train=train_system,
-            finished=finished_result,
         )
         for seed in seeds
         for name, recipe in experiment.recipes.items()
@@ -207,7 +205,7 @@ def _match_parameters(
 
 
 def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
-    """Returns the folder of the run to go on with: of what decides something, that of best score."""
+    """Returns the folder of the run to go on with: the best of those that decide something."""
     if isinstance(found, Benchmark):
         name, found = next(iter(found.comparisons.items()))
         folder = folder / name

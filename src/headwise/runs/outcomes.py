@@ -13,8 +13,9 @@ from headwise.checksums import write_summed
 from headwise.files import write_bytes
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
-from headwise.recipes.settings import EvaluationSettings, Recipe
+from headwise.recipes.settings import EvaluationSettings
 from headwise.runs.folder import RESULT, is_main_process
+from headwise.runs.planned import PlannedRun
 from headwise.runs.reading import DamagedError, how_to_evaluate_again, read_model, read_record
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
@@ -61,24 +62,23 @@ def as_evaluated(
         yield
 
 
-def with_tests(
-    result: RunResult, recipe: Recipe, folder: Path, task: Task, console: Console, label: str
-) -> RunResult:
+def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) -> RunResult:
     """Returns the result of a finished run with the scores on all further test sets.
 
     The run is evaluated on those that it was not evaluated on before, or whose data have changed.
     """
+    task, folder, settings = run.task, run.folder, run.recipe.evaluation
     scores: dict[str, list[Score]] = {}
     model: HeadwiseModel | None = None
     for name, items in task.tests.items():
         outcome = stored_outcome(folder, task, name)
         if outcome is None:
             model = model or read_model(folder, type(task))
-            outcome = evaluate(model, task, items, recipe.evaluation, console, f"{label} {name}")
+            outcome = evaluate(model, task, items, settings, console, f"{run.label} {name}")
             if is_main_process():
                 write_outcome(outcome, folder, task, name)
         else:
-            mend_outputs(outcome, folder, console, label, name)
+            mend_outputs(outcome, run, console, name)
         scores[name] = outcome.scores
     if scores == result.tests:
         return result
@@ -116,13 +116,12 @@ def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) 
 
 
 def mend_outputs(
-    outcome: Outcome, folder: Path, console: Console, label: str, part: str = TEST
+    outcome: Outcome, run: PlannedRun[RunResult], console: Console, part: str = TEST
 ) -> None:
-    """Writes those of a run's outputs and pictures again that are not as its evaluation gave them."""
-    for path, content in _outputs(outcome, folder, part):
+    """Writes those of a run's outputs and pictures again that are not as evaluation gave them."""
+    for path, content in _outputs(outcome, run.folder, part):
         if is_main_process() and not (path.is_file() and path.read_bytes() == content):
-            said = f"{label}: {path} is not as the evaluation gave it: it is written again"
-            console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
+            run.warn(console, f"{path} is not as the evaluation gave it: it is written again")
             write_bytes(path, content)
 
 

@@ -1,6 +1,7 @@
 """The runs of a comparison: what is planned, and why one may fail."""
 
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class PlannedRun(Generic[Result]):
-    """A run of a comparison, before it is trained.
+class PlannedRun(ABC, Generic[Result]):
+    """A run before it is trained, of a system or of one of its tries.
 
     Attributes:
         recipe: of the run, with its seed.
@@ -28,9 +29,6 @@ class PlannedRun(Generic[Result]):
         folder: of the run.
         task: the data.
         label: what bars and messages call the run.
-        train: trains it in its folder and returns its result, from the attributes above and a
-            console: `train_system`, or `train_try`, which evaluates nothing.
-        finished: returns the result if the folder has it: `finished_result` or `finished_try`.
     """
 
     recipe: Recipe
@@ -38,17 +36,27 @@ class PlannedRun(Generic[Result]):
     folder: Path
     task: Task
     label: str
-    train: Callable[[Recipe, str, Path, Task, Console, str], Result]
-    finished: Callable[[Recipe, Path, Task, Console, str], Result | None]
 
-    def make(self, console: Console) -> Result:
-        """Trains the run in its folder, which is locked, and returns its result.
+    @abstractmethod
+    def train(self, console: Console) -> Result:
+        """Trains the run in its folder, from wherever an earlier start got to.
 
         Raises:
-            LockedError: another process has the folder.
+            FolderError: the folder is that of another run.
+            Interrupted: Ctrl-C came; the next call goes on.
         """
+
+    @abstractmethod
+    def finished(self, console: Console) -> Result | None:
+        """Returns the result that the folder has, or None while the run is not finished.
+
+        What is damaged is said, and made again.
+        """
+
+    def make(self, console: Console) -> Result:
+        """Trains the run in its folder, which is locked against other processes."""
         with locked(self.folder):
-            return self.train(self.recipe, self.system, self.folder, self.task, console, self.label)
+            return self.train(console)
 
     def result(self, console: Console) -> Result | None:
         """Returns the result of the run, or None while it is not finished.
@@ -59,9 +67,14 @@ class PlannedRun(Generic[Result]):
         held = locked(self.folder) if self.folder.is_dir() else nullcontext()
         try:
             with held:
-                return self.finished(self.recipe, self.folder, self.task, console, self.label)
+                return self.finished(console)
         except LockedError:  # to be said when it is the run's turn
             return None
+
+    def warn(self, console: Console, said: str) -> None:
+        """Prints what was found in the folder and is mended."""
+        said = f"{self.label}: {said}"
+        console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 class Failure(NamedTuple):

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
-from rich.console import Console
 from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
@@ -48,10 +47,8 @@ class DamagedError(FolderError):
         self.problem = problem
 
 
-def discard(record: Path, why: DamagedError, console: Console, label: str, instead: str) -> None:
-    """Deletes a record, so that it is made again, and prints why."""
-    said = f"{label}: {why.problem}: {instead}"
-    console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
+def discard(record: Path) -> None:
+    """Deletes a record, so that it is made again."""
     if is_main_process():
         record.unlink(missing_ok=True)
 

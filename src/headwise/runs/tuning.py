@@ -24,7 +24,6 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
-from headwise.recipes.settings import Recipe
 from headwise.runs.folder import FolderError, is_main_process
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
@@ -33,7 +32,6 @@ from headwise.runs.preparing import batches, changed_keys, claim_folder, empty_m
 from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import train_runs
 from headwise.runs.summary import Experiment
-from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
 from headwise.training.validation import validation_loss
@@ -42,6 +40,43 @@ TRIES, TRY = "tries", "try.json"
 
 Experiments = Mapping[str | None, Experiment]  # by data set
 Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set and system
+
+
+class TryRun(PlannedRun[TryResult]):
+    """A try, of which only the validation loss is computed."""
+
+    def train(self, console: Console) -> TryResult:
+        folder, task = self.folder, self.task
+        claim_folder(folder, self.recipe)
+        finished = self.finished(console)
+        if finished is not None:
+            return finished
+        with threads_of_run(folder, self.label, console):
+            run = train_model(self, console)
+            part = batches(task, task.validation, self.recipe.training)
+            loss = validation_loss(run.model, part)
+        result = TryResult(
+            validation_loss=loss,
+            steps=run.steps,
+            seconds=run.history[-1]["seconds"],
+            history=curves(run.history),
+        )
+        if is_main_process():
+            write_summed(folder / TRY, result.model_dump_json(indent=1))
+            for used in (*checkpoints(folder), folder / MODEL):
+                shutil.rmtree(used)
+        return result
+
+    def finished(self, console: Console) -> TryResult | None:
+        path = self.folder / TRY
+        if not path.is_file():
+            return None
+        try:
+            return read_record(TryResult, path, "the try has to be trained again")
+        except DamagedError as error:
+            self.warn(console, f"{error.problem}: the try is trained again")
+            discard(path)
+            return None
 
 
 def tune(
@@ -63,7 +98,7 @@ def tune(
         dataset: {name: _sized(name, of, experiments[dataset]) for name, of in systems.items()}
         for dataset, systems in tried.items()
     }
-    planned: list[PlannedRun[TryResult]] = []
+    planned: list[TryRun] = []
     waiting: dict[tuple[str | None, str], slice] = {}  # the place of a system's tries among all
     for dataset, systems in tried.items():
         for name, of_system in systems.items():
@@ -143,16 +178,14 @@ def _plan(
     name: str,
     of_system: Sequence[Candidate],
     steps: int | None,
-) -> list[PlannedRun[TryResult]]:
+) -> list[TryRun]:
     return [
-        PlannedRun(
+        TryRun(
             recipe=candidate.recipe.model_copy(update={"training": candidate.training}),
             system=name,
             folder=experiment.folder / TRIES / name / candidate.folder_name(steps),
             task=experiment.task,
             label=f"{_label(dataset, name)} try {number}/{len(of_system)}",
-            train=train_try,
-            finished=finished_try,
         )
         for number, candidate in enumerate(of_system, 1)
     ]
@@ -235,49 +268,3 @@ def _sized(
         recipe = candidate.recipe.model_copy(update={"model": model})
         sized.append(candidate._replace(recipe=recipe))
     return sized
-
-
-def train_try(
-    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
-) -> TryResult:
-    """Trains a try in `folder`, from wherever an earlier start got to.
-
-    Raises:
-        FolderError: the folder is that of another try.
-        Interrupted: Ctrl-C came; the next call goes on.
-    """
-    claim_folder(folder, recipe)
-    finished = finished_try(recipe, folder, task, console, label)
-    if finished is not None:
-        return finished
-    with threads_of_run(folder, label or name, console):
-        run = train_model(recipe, folder, task, console, label or name)
-        loss = validation_loss(run.model, batches(task, task.validation, recipe.training))
-    result = TryResult(
-        validation_loss=loss,
-        steps=run.steps,
-        seconds=run.history[-1]["seconds"],
-        history=curves(run.history),
-    )
-    if is_main_process():
-        write_summed(folder / TRY, result.model_dump_json(indent=1))
-        for used in (*checkpoints(folder), folder / MODEL):
-            shutil.rmtree(used)
-    return result
-
-
-def finished_try(
-    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
-) -> TryResult | None:
-    """Returns the result of a try, or None while it is not finished.
-
-    A damaged one is removed, so that the try is trained again. The arguments are those of
-    `train_try`.
-    """
-    if not (folder / TRY).is_file():
-        return None
-    try:
-        return read_record(TryResult, folder / TRY, "the try has to be trained again")
-    except DamagedError as error:
-        discard(folder / TRY, error, console, label, "the try is trained again")
-        return None
