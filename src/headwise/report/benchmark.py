@@ -1,7 +1,6 @@
 """The table of the same systems on several data sets, with its notes and its verdict."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from markupsafe import Markup
@@ -42,9 +41,8 @@ from headwise.report.cells import (
     several_seeds,
     terminal_table,
 )
-from headwise.report.formatting import NONE, heading, in_words, listed
-from headwise.report.rendering import notes
-from headwise.report.verdict import judged
+from headwise.report.formatting import NONE, heading, listed
+from headwise.report.rendering import notes, said
 from headwise.tasks.outcome import Score
 
 MEAN = "Mean"
@@ -121,10 +119,42 @@ def benchmark_notes(benchmark: Benchmark) -> Markup:
 
 def benchmark_verdict(benchmark: Benchmark) -> str:
     """Says which system is best on average, and on how many data sets each beats the baseline."""
-    parts = [_best_mean(benchmark), _against_baseline(benchmark)]
-    said = " ".join(filter(None, parts))
-    number = len(benchmark.comparisons)
-    return said or f"{listed(_system_names(benchmark))} on {_data_sets(number)}."
+    score, baseline = shared_score(benchmark), _baseline(benchmark)
+    differences = benchmark_differences(benchmark)
+    means = {
+        name: mean.value
+        for name in _system_names(benchmark)
+        if score is not None and (mean := _mean(benchmark, name)) is not None
+    }
+    sign = -1 if score is None or score.higher_is_better else 1
+    # In a tie the baseline comes first.
+    ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
+    judged = next((name for name in ranked if name != baseline), "")
+    return said(
+        "of_benchmark",
+        number=len(benchmark.comparisons),
+        names=_system_names(benchmark),
+        baseline=baseline,
+        score=score,
+        ranked=ranked,
+        means={name: f"{mean:.{score.digits}f}" for name, mean in means.items() if score},
+        found=differences.get((MEAN, judged)),
+        wins=_wins(benchmark, differences),
+    )
+
+
+def _wins(benchmark: Benchmark, differences: Differences) -> dict[str, tuple[int, int, int]]:
+    """System to how many tests find it better, how many worse, and how many there are."""
+    wins: dict[str, tuple[int, int, int]] = {}
+    for (data_set, name), found in differences.items():
+        if data_set != MEAN and found is not None and found.source != "items":
+            higher = first_score(benchmark.comparisons[data_set]).higher_is_better
+            is_better = (found.value > 0) == higher
+            better, worse, tests = wins.get(name, (0, 0, 0))
+            better += found.significant and is_better
+            worse += found.significant and not is_better
+            wins[name] = better, worse, tests + 1
+    return wins
 
 
 def benchmark_differences(benchmark: Benchmark) -> Differences:
@@ -219,89 +249,6 @@ def _shown_scores(benchmark: Benchmark) -> list[Score]:
     return list({score.name: score for score in scores}.values())
 
 
-def _best_mean(benchmark: Benchmark) -> str:
-    score = shared_score(benchmark)
-    if score is None:
-        return ""
-    over = f"mean {in_words(score.name)} over {_data_sets(len(benchmark.comparisons))}"
-    means = {
-        name: mean.value
-        for name in _system_names(benchmark)
-        if (mean := _mean(benchmark, name)) is not None
-    }
-    if not means:
-        return ""
-    sign = -1 if score.higher_is_better else 1
-    baseline = _baseline(benchmark)
-    # In a tie the baseline comes first.
-    ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
-    best, *others = ranked
-    figure = {name: f"{mean:.{score.digits}f}" for name, mean in means.items()}
-    if not others:
-        return f"{best} has a {over} of {figure[best]}."
-    if best == baseline:
-        closest = others[0]
-        judged = _judged(benchmark, closest, score.digits)
-        return (
-            f"No system is ahead of the {over} of the baseline {best}, {figure[best]}: the "
-            f"closest, {closest}, has {figure[closest]}{judged}."
-        )
-    if baseline in others:
-        judged = _judged(benchmark, best, score.digits)
-        return (
-            f"{best} is ahead in the {over}, {figure[best]}; the baseline {baseline} has "
-            f"{figure[baseline]}{judged}."
-        )
-    return (
-        f"{best} is ahead in the {over}, {figure[best]}; the next, {others[0]}, has "
-        f"{figure[others[0]]}."
-    )
-
-
-def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
-    """What the test says of the mean over data sets of a system and of the baseline."""
-    found = benchmark_differences(benchmark).get((MEAN, name))
-    return "" if found is None else f", {judged(found, digits, of='of the difference ')}"
-
-
-def _against_baseline(benchmark: Benchmark) -> str:
-    """Says on how many data sets the tests find each system better or worse."""
-    counted = {name: _Wins() for name in _system_names(benchmark) if name != _baseline(benchmark)}
-    for (data_set, name), found in benchmark_differences(benchmark).items():
-        if data_set == MEAN or found is None or found.source == "items":
-            continue
-        higher = first_score(benchmark.comparisons[data_set]).higher_is_better
-        wins = counted[name]
-        wins.tests += 1
-        if found.significant:
-            is_better = (found.value > 0) == higher
-            wins.better += is_better
-            wins.worse += not is_better
-    parts = [f"{name} {wins}" for name, wins in counted.items() if wins.tests]
-    if not parts:
-        return ""
-    return f"Against the baseline {_baseline(benchmark)}, {'; '.join(parts)}."
-
-
-@dataclass
-class _Wins:
-    """How many tests a system has, and how many of them are significant."""
-
-    tests: int = 0
-    better: int = 0
-    worse: int = 0
-
-    def __str__(self) -> str:
-        parts = [
-            f"significantly {group} on {number}"
-            for group, number in (("better", self.better), ("worse", self.worse))
-            if number
-        ]
-        if not parts:
-            return f"shows no significant difference on any of {_data_sets(self.tests)}"
-        return f"is {' and '.join(parts)} of {_data_sets(self.tests)}"
-
-
 def _items(benchmark: Benchmark) -> str:
     """What the bootstrap draws, of all data sets."""
     return listed(list(dict.fromkeys(c.item_name for c in benchmark.comparisons.values())))
@@ -310,10 +257,6 @@ def _items(benchmark: Benchmark) -> str:
 def _sources(benchmark: Benchmark) -> set[Source]:
     """Whose chance the intervals of all data sets hold."""
     return set[Source]().union(*map(interval_sources, benchmark.comparisons.values()))
-
-
-def _data_sets(number: int) -> str:
-    return f"{number} data set{'s' if number > 1 else ''}"
 
 
 def _system_names(benchmark: Benchmark) -> list[str]:

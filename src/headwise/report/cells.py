@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Generic, TypeVar
 
 from rich import box
@@ -15,7 +16,6 @@ from headwise.analysis.results import Comparison, RunResult, SystemSummary, soun
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import Difference, Estimate, Source
 from headwise.report.formatting import NONE, compact, heading, in_words, listed, p_value, signed
-from headwise.report.verdict import interval_of, mean_and_deviation
 from headwise.tasks.outcome import Score
 
 Of = TypeVar("Of")  # what a row is of
@@ -77,6 +77,28 @@ def several_seeds(comparison: Comparison) -> bool:
 
 
 # Figures
+
+
+def mean_and_deviation(values: Iterable[float]) -> tuple[float, float]:
+    """Returns the mean of the finite values, and their standard deviation.
+
+    Either is NaN if there are too few values to compute it.
+
+    >>> mean_and_deviation([1.0, 2.0, 3.0, math.nan])
+    (2.0, 1.0)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return math.nan, math.nan
+    return fmean(finite), stdev(finite) if len(finite) > 1 else math.nan
+
+
+def interval_of(estimate: Estimate | None) -> tuple[float, float] | None:
+    """Returns both ends of the interval of a mean, or None if one is missing or not finite."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    ends = (estimate.low, estimate.high)
+    return ends if all(map(math.isfinite, ends)) else None
 
 
 def all_scores(comparison: Comparison) -> list[Score]:

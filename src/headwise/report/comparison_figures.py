@@ -17,10 +17,10 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
+from headwise.report.cells import interval_of
 from headwise.report.figures import Dot, dots_by_row
 from headwise.report.formatting import heading, signed
 from headwise.report.svg import drawing, looks, panel, to_svg
-from headwise.report.verdict import interval_of
 
 _LETTERS_OF_A_NAME = 22
 # What snapshots show of all systems alike.

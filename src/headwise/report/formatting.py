@@ -67,6 +67,11 @@ def decimals(value: float | None, digits: int = 2) -> str:
     return text if text.strip("−0.") else text.removeprefix("−")
 
 
+def fixed(value: float, digits: int) -> str:
+    """Returns a number with so many decimals."""
+    return f"{value:.{digits}f}"
+
+
 def count(value: float) -> str:
     """Returns a large number with three digits and a unit.
 

@@ -1,6 +1,7 @@
 """Pages from templates. Everything that comes from the data is escaped."""
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT
-from headwise.report.cells import chance_over, directions
-from headwise.report.formatting import count, decimals, heading, signed
+from headwise.report.cells import chance_over, directions, interval_of
+from headwise.report.formatting import (
+    count,
+    decimals,
+    fixed,
+    heading,
+    in_words,
+    listed,
+    p_value,
+    signed,
+)
 from headwise.report.svg import HEAT_OPACITY, with_own_ids
 
 
@@ -22,6 +32,13 @@ def rendered(template: str, **values: Any) -> Markup:
 def notes(kind: str, **values: Any) -> Markup:
     """Returns the notes below a table: what a macro of `notes.html.jinja` makes of the values."""
     return Markup(getattr(_environment().get_template("notes.html.jinja").module, kind)(**values))
+
+
+def said(kind: str, **values: Any) -> str:
+    """Returns the sentences that a macro of `sentences.txt.jinja` makes of the values."""
+    text = getattr(_environment().get_template("sentences.txt.jinja").module, kind)(**values)
+    text = re.sub(r"[ \n]+", " ", text).strip()
+    return re.sub(r" (?=[,.;:)])|(?<=\() ", "", text)
 
 
 def duration(seconds: float) -> str:
@@ -42,18 +59,18 @@ def duration(seconds: float) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        count=count, decimals=decimals, duration=duration, heading=heading, signed=signed
-    )
+    for function in (count, decimals, duration, fixed, heading, in_words, listed, p_value, signed):
+        environment.filters[function.__name__] = function
     environment.globals.update(
         heat_opacity=HEAT_OPACITY,
         chance_over=chance_over,
         directions=directions,
+        interval_of=interval_of,
         significant=SIGNIFICANT,
         power=POWER,
     )

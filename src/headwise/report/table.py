@@ -38,6 +38,7 @@ from headwise.report.cells import (
     estimate_cell,
     find_score,
     interval_sources,
+    mean_and_deviation,
     over_seeds,
     pieces,
     score_cell,
@@ -48,7 +49,6 @@ from headwise.report.cells import (
 )
 from headwise.report.formatting import NONE, bare_p_value, count, heading, in_words, listed
 from headwise.report.rendering import notes
-from headwise.report.verdict import mean_and_deviation
 from headwise.tasks.outcome import Score
 
 

@@ -13,7 +13,7 @@ from headwise.report.analysis_page.section import Figures, Looks, Section
 from headwise.report.figures import Dot, dots_by_row, layers_by_unit
 from headwise.report.formatting import NONE, bare_p_value, heading, in_words, signed
 from headwise.report.place_names import SITES, place_name, site_name
-from headwise.report.rendering import rendered
+from headwise.report.rendering import rendered, said
 from headwise.report.svg import SURFACE, HeatCell, Look
 
 _MOST_DRAWN = 24  # rows of a figure
@@ -213,22 +213,17 @@ def several_systems(found: AblationAnalysis) -> bool:
 
 def ablation_finding(found: AblationAnalysis) -> str:
     """Returns what the ablations of a model come to, in a few sentences."""
-    judged = [result.score for result in found.results if result.score.p_value is not None]
-    text = f"No ablation can be judged by so few {found.item_name}."
-    if judged:
-        worse, better = _significant(judged)
-        text = (
-            f"{worse or 'None'} of {len(judged)} ablations {'make' if worse > 1 else 'makes'} "
-            f"{in_words(found.score)} worse by more than the chance of the {found.item_name}, "
-            f"{better or 'none'} better."
-        )
+    scores = [result.score for result in found.results if result.score.p_value is not None]
     losses = [result.loss for result in found.results if result.loss is not None]
-    if any(loss.p_value is not None for loss in losses):
-        worse, better = _significant(losses)
-        text += f" The loss is worse under {worse or 'none'} of them and better under "
-        text += f"{better or 'none'}."
-    first = costliest(found)
-    return f"{text} The costliest: {first}." if first else text
+    has_losses = any(loss.p_value is not None for loss in losses)
+    return said(
+        "of_ablations",
+        found=found,
+        judged=len(scores),
+        score=_significant(scores),
+        loss=_significant(losses) if has_losses else None,
+        costliest=costliest(found),
+    )
 
 
 def costliest(found: AblationAnalysis) -> str:
