@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from markupsafe import Markup
 from rich.console import ConsoleRenderable, Group
@@ -16,7 +17,6 @@ from headwise.analysis.results import (
     sound_runs,
 )
 from headwise.analysis.statistics.estimates import (
-    SIGNIFICANT,
     Difference,
     Estimate,
     Source,
@@ -25,14 +25,14 @@ from headwise.analysis.statistics.estimates import (
     mean_estimate,
 )
 from headwise.report.cells import (
+    NO_CELL,
     Cell,
     Column,
     Fitted,
     Row,
     all_scores,
-    chance_over,
+    cells_of,
     column_widths,
-    directions,
     estimate_cell,
     interval_sources,
     pieces,
@@ -41,7 +41,7 @@ from headwise.report.cells import (
     several_seeds,
     terminal_table,
 )
-from headwise.report.formatting import NONE, heading, listed
+from headwise.report.formatting import heading, listed
 from headwise.report.rendering import notes, said
 from headwise.tasks.outcome import Score
 
@@ -92,7 +92,7 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
         rows.append(
             Row(
                 name,
-                tuple(column.cell(name) for column in columns),
+                cells_of(columns, name),
                 first.description,
                 first.matched,
                 "; ".join(f"{data_set}: {said}" for data_set, said in lost.items() if said),
@@ -103,18 +103,22 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
 
 def benchmark_notes(benchmark: Benchmark) -> Markup:
     """Returns the notes below the table, which explain its figures."""
-    comparisons = list(benchmark.comparisons.values())
+    comparisons = benchmark.comparisons.values()
     runs = [run for c in comparisons for system in c.systems for run in system.runs]
-    return notes(
-        "of_benchmark",
-        scores=_shown_scores(benchmark),
-        sources=_sources(benchmark),
-        item_name=_items(benchmark),
-        differences=[each for each in benchmark_differences(benchmark).values() if each],
-        several_seeds=any(map(several_seeds, comparisons)),
-        has_mean=shared_score(benchmark) is not None,
-        has_diverged=any(map(diverged, runs)),
-    )
+    has_mean, has_diverged = shared_score(benchmark) is not None, any(map(diverged, runs))
+    return notes("of_benchmark", **_facts(benchmark), has_mean=has_mean, has_diverged=has_diverged)
+
+
+def _facts(benchmark: Benchmark) -> dict[str, Any]:
+    """What is said below the table, in the report and in a terminal."""
+    comparisons = benchmark.comparisons.values()
+    return {
+        "scores": _shown_scores(benchmark),
+        "sources": set[Source]().union(*map(interval_sources, comparisons)),
+        "item_name": listed(list(dict.fromkeys(c.item_name for c in comparisons))),
+        "differences": [each for each in benchmark_differences(benchmark).values() if each],
+        "several_seeds": any(map(several_seeds, comparisons)),
+    }
 
 
 def benchmark_verdict(benchmark: Benchmark) -> str:
@@ -187,22 +191,8 @@ def _in_pieces(benchmark: Benchmark, width: int) -> Iterator[ConsoleRenderable]:
     for piece in pieces(column_widths(columns, rows), width):
         table = terminal_table("" if shown else benchmark.title, columns, rows, piece)
         shown += [Text(), table] if shown else [table]
-    yield Group(*shown, Text(_caption(benchmark), style="table.caption"))
-
-
-def _caption(benchmark: Benchmark) -> str:
-    parts = [directions(_shown_scores(benchmark))]
-    if sources := _sources(benchmark):
-        parts.append(f"95% intervals {chance_over(sources, _items(benchmark))}.")
-    found = [each for each in benchmark_differences(benchmark).values() if each]
-    if any(each.source == "items" for each in found):
-        parts.append("One seed says nothing of training's own chance.")
-    if any(each.source != "items" for each in found):
-        baseline = _baseline(benchmark)
-        parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
-    if any(map(several_seeds, benchmark.comparisons.values())):
-        parts.append("± over seeds.")
-    return " ".join(parts)
+    below = said("below_benchmark", **_facts(benchmark), baseline=_baseline(benchmark))
+    yield Group(*shown, Text(below, style="table.caption"))
 
 
 def _cell(
@@ -210,7 +200,7 @@ def _cell(
 ) -> Cell:
     system = _system(comparison, name)
     if system is None:
-        return Cell(NONE)
+        return NO_CELL
     if not sound_runs(system):
         return Cell("diverged")
     cell = score_cell(system, score)
@@ -221,7 +211,7 @@ def _cell(
 
 def _mean_cell(benchmark: Benchmark, score: Score, differences: Differences, name: str) -> Cell:
     estimate = _mean(benchmark, name)
-    cell = Cell(NONE) if estimate is None else estimate_cell(estimate, score.digits)
+    cell = NO_CELL if estimate is None else estimate_cell(estimate, score.digits)
     return _marked(cell, differences.get((MEAN, name)))
 
 
@@ -247,16 +237,6 @@ def _shown_scores(benchmark: Benchmark) -> list[Score]:
     """The scores of all data sets, each once."""
     scores = [score for each in benchmark.comparisons.values() for score in all_scores(each)]
     return list({score.name: score for score in scores}.values())
-
-
-def _items(benchmark: Benchmark) -> str:
-    """What the bootstrap draws, of all data sets."""
-    return listed(list(dict.fromkeys(c.item_name for c in benchmark.comparisons.values())))
-
-
-def _sources(benchmark: Benchmark) -> set[Source]:
-    """Whose chance the intervals of all data sets hold."""
-    return set[Source]().union(*map(interval_sources, benchmark.comparisons.values()))
 
 
 def _system_names(benchmark: Benchmark) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Generic, TypeVar
 
+from markupsafe import Markup
 from rich import box
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.table import Table
@@ -41,6 +42,9 @@ class Cell:
         return (self.figure, *self.details)
 
 
+NO_CELL = Cell(NONE)
+
+
 @dataclass(frozen=True)
 class Column(Generic[Of]):
     """One column of a table.
@@ -69,6 +73,20 @@ class Row:
     description: str = ""
     matched: str = ""  # how its size was changed to match the baseline's
     note: str = ""  # how many seeds diverged
+
+
+@dataclass(frozen=True)
+class ScoreTable(Generic[Of]):
+    """A table of the report with what stands below it."""
+
+    columns: list[Column[Of]]
+    rows: list[Row]
+    notes: Markup
+
+
+def cells_of(columns: Sequence[Column[Of]], of: Of) -> tuple[Cell, ...]:
+    """Returns the cells of a row."""
+    return tuple(column.cell(of) for column in columns)
 
 
 def several_seeds(comparison: Comparison) -> bool:
@@ -111,17 +129,23 @@ def all_scores(comparison: Comparison) -> list[Score]:
     return list(found.values())
 
 
+def values_of(system: SystemSummary, name: str) -> list[float]:
+    """Returns a score of the runs that did not diverge and have it."""
+    scores = (find_score(run, name) for run in sound_runs(system))
+    return [score.value for score in scores if score is not None]
+
+
 def score_cell(system: SystemSummary, score: Score) -> Cell:
     """Returns the mean of a score over the seeds, their standard deviation and its interval."""
     estimate = system.estimates.get(score.name)
     if estimate is None:
-        return Cell(NONE)
-    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
-    return estimate_cell(estimate, score.digits, mean_and_deviation(values)[1])
+        return NO_CELL
+    return estimate_cell(estimate, score.digits, values_of(system, score.name))
 
 
-def estimate_cell(estimate: Estimate, digits: int, deviation: float = math.nan) -> Cell:
-    """Returns a mean, the standard deviation over seeds if it is known, and its interval."""
+def estimate_cell(estimate: Estimate, digits: int, values: Iterable[float] = ()) -> Cell:
+    """Returns a mean, the standard deviation of the values it is of, and its interval."""
+    _, deviation = mean_and_deviation(values)
     ends = interval_of(estimate) or ()
     figure, spread, *shown = compact([estimate.value, deviation, *ends], digits)
     details = [f"± {spread}"] * (not math.isnan(deviation))
@@ -135,7 +159,7 @@ def difference_cell(difference: Difference | None, digits: int) -> Cell:
     would be about these runs, not about the systems.
     """
     if difference is None:
-        return Cell(NONE)
+        return NO_CELL
     low, high = signed(difference.low, digits), signed(difference.high, digits)
     text = signed(difference.value, digits) + " *" * difference.significant
     details = [f"[{low}, {high}]"]
@@ -148,7 +172,7 @@ def over_seeds(values: list[float], digits: int) -> Cell:
     """Returns the mean of values over seeds, and their standard deviation."""
     value, deviation = mean_and_deviation(values)
     if not math.isfinite(value):
-        return Cell(NONE)
+        return NO_CELL
     text, spread = compact([value, deviation], digits)
     return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
 
@@ -156,7 +180,7 @@ def over_seeds(values: list[float], digits: int) -> Cell:
 def times_cell(ratio: OverRounds | None) -> Cell:
     """Returns a ratio of times with its interval; the baseline's own has none."""
     if ratio is None:
-        return Cell(NONE)
+        return NO_CELL
     interval = () if ratio.low == ratio.high else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
     return Cell(f"{ratio.value:.2f}×", interval)
 

@@ -49,9 +49,7 @@ from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
 from headwise.report.svg import legend, looks
 from headwise.report.table import (
-    further_columns,
-    further_notes,
-    further_rows,
+    further_table,
     perplexity,
     table_columns,
     table_notes,
@@ -131,11 +129,7 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
         columns=table_columns(comparison),
         rows=table_rows(comparison),
         notes=table_notes(comparison),
-        further={
-            "columns": further_columns(comparison),
-            "rows": further_rows(comparison),
-            "notes": further_notes(comparison),
-        },
+        further=further_table(comparison),
         several_seeds=several_seeds(comparison),
         legend=legend(in_legend, in_legend),
         intervals=intervals(comparison),

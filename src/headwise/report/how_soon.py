@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from headwise.analysis.how_soon import OverSeeds, by_training_loss, target
 from headwise.analysis.results import Comparison, SystemSummary, diverged, find_baseline
-from headwise.report.cells import Cell, Column, Row, several_seeds, times_cell
+from headwise.report.cells import NO_CELL, Cell, Column, Row, cells_of, several_seeds, times_cell
 from headwise.report.formatting import NONE, count, listed, signed
 from headwise.report.rendering import notes
 from headwise.report.svg import drawing, looks, panel, to_svg
@@ -41,10 +41,7 @@ def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
         return None
     return {
         "columns": columns,
-        "rows": [
-            Row(system.name, tuple(column.cell(system) for column in columns))
-            for system in comparison.systems
-        ],
+        "rows": [Row(system.name, cells_of(columns, system)) for system in comparison.systems],
         "notes": notes(
             "of_how_soon",
             compares=compares,
@@ -59,7 +56,7 @@ def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
 def _steps(system: SystemSummary) -> Cell:
     found = system.how_soon
     if found is None or not found.pairs:
-        return Cell(NONE)
+        return NO_CELL
     cell = _share(found.steps, f"> {found.waited:.2f}×" if found.waited is not None else NONE)
     if found.reached == found.pairs:
         return cell
@@ -83,7 +80,7 @@ def _share(found: OverSeeds | None, otherwise: str) -> Cell:
 def _loss(system: SystemSummary) -> Cell:
     found = system.how_soon.equal_training_loss if system.how_soon else None
     if found is None:
-        return Cell(NONE)
+        return NO_CELL
     if found.low is None or found.high is None:
         return Cell(signed(found.value, 3))
     return Cell(signed(found.value, 3), (f"[{signed(found.low, 3)}, {signed(found.high, 3)}]",))
@@ -91,7 +88,7 @@ def _loss(system: SystemSummary) -> Cell:
 
 def _tokens_per_second(system: SystemSummary) -> Cell:
     if system.how_soon is None or system.how_soon.decoding is None:
-        return Cell(NONE)
+        return NO_CELL
     found = system.how_soon.decoding.tokens_per_second
     return Cell(count(found.value), (f"{count(found.low)}–{count(found.high)}",))
 

@@ -36,7 +36,9 @@ def notes(kind: str, **values: Any) -> Markup:
 
 def said(kind: str, **values: Any) -> str:
     """Returns the sentences that a macro of `sentences.txt.jinja` makes of the values."""
-    text = getattr(_environment().get_template("sentences.txt.jinja").module, kind)(**values)
+    text = getattr(_environment(trim=False).get_template("sentences.txt.jinja").module, kind)(
+        **values
+    )
     text = re.sub(r"[ \n]+", " ", text).strip()
     return re.sub(r" (?=[,.;:)])|(?<=\() ", "", text)
 
@@ -56,13 +58,13 @@ def duration(seconds: float) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(*, trim: bool = True) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        trim_blocks=trim,
+        lstrip_blocks=trim,
     )
     for function in (count, decimals, duration, fixed, heading, in_words, listed, p_value, signed):
         environment.filters[function.__name__] = function

@@ -5,8 +5,10 @@ Further test sets have a table of their own.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 from markupsafe import Markup
 from rich.console import ConsoleRenderable
@@ -22,23 +24,23 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
-from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT, Difference
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
 from headwise.report.benchmark import benchmark_table
 from headwise.report.cells import (
     NARROWEST_NAME,
+    NO_CELL,
     Cell,
     Column,
     Fitted,
     Row,
+    ScoreTable,
     all_scores,
-    chance_over,
+    cells_of,
     column_widths,
     difference_cell,
     difference_sources,
     estimate_cell,
-    find_score,
     interval_sources,
-    mean_and_deviation,
     over_seeds,
     pieces,
     score_cell,
@@ -46,9 +48,10 @@ from headwise.report.cells import (
     several_seeds,
     terminal_table,
     times_cell,
+    values_of,
 )
-from headwise.report.formatting import NONE, bare_p_value, count, heading, in_words, listed
-from headwise.report.rendering import notes
+from headwise.report.formatting import bare_p_value, count, heading, listed
+from headwise.report.rendering import notes, said
 from headwise.tasks.outcome import Score
 
 
@@ -89,15 +92,15 @@ def table_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
 
 def _trained_column(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the number of parameters that learned, if some systems have frozen ones."""
+
+    def cell(system: SystemSummary) -> Cell:
+        run = system.runs[0]
+        trained = run.trained_parameters
+        return Cell(count(run.parameters if trained is None else trained))
+
     if all(s.runs[0].trained_parameters is None for s in comparison.systems):
         return []
-    return [
-        Column("Trained parameters", lambda s: Cell(count(_trained(s.runs[0]))), "Trained", 3.5)
-    ]
-
-
-def _trained(run: RunResult) -> int:
-    return run.parameters if run.trained_parameters is None else run.trained_parameters
+    return [Column("Trained parameters", cell, "Trained", 3.5)]
 
 
 def _test_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
@@ -119,31 +122,28 @@ def table_rows(comparison: Comparison) -> list[Row]:
     """Returns the row of every system, with cells in the order of `table_columns`."""
     columns = table_columns(comparison)
     return [
-        Row(
-            name=system.name,
-            description=system.description,
-            matched=system.matched,
-            note=seeds_lost(system),
-            cells=tuple(column.cell(system) for column in columns),
-        )
-        for system in comparison.systems
+        Row(s.name, cells_of(columns, s), s.description, s.matched, seeds_lost(s))
+        for s in comparison.systems
     ]
 
 
 def table_notes(comparison: Comparison) -> Markup:
     """Returns the notes below the table, which explain its columns and figures."""
     runs = [run for system in comparison.systems for run in system.runs]
-    return notes(
-        "of_comparison",
-        comparison=comparison,
-        lengths=_macs_lengths(comparison),
-        scores=all_scores(comparison),
-        sources=interval_sources(comparison),
-        differences=[s.difference for s in comparison.systems if s.difference is not None],
-        several_seeds=several_seeds(comparison),
-        early_stops=early_stops(comparison),
-        has_diverged=any(map(diverged, runs)),
-    )
+    facts, lengths = _facts(comparison), _macs_lengths(comparison)
+    return notes("of_comparison", **facts, lengths=lengths, has_diverged=any(map(diverged, runs)))
+
+
+def _facts(comparison: Comparison) -> dict[str, Any]:
+    """What is said below the table, in the report and in a terminal."""
+    return {
+        "comparison": comparison,
+        "scores": all_scores(comparison),
+        "sources": interval_sources(comparison),
+        "differences": [s.difference for s in comparison.systems if s.difference is not None],
+        "several_seeds": several_seeds(comparison),
+        "early_stops": early_stops(comparison),
+    }
 
 
 def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
@@ -156,7 +156,7 @@ def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
 def _detectable(comparison: Comparison, system: SystemSummary) -> Cell:
     found = system.difference
     if found is None or found.detectable is None:
-        return Cell(NONE)
+        return NO_CELL
     return Cell(f"{found.detectable:.{first_score(comparison).digits}f}")
 
 
@@ -164,14 +164,13 @@ def _uncorrected(system: SystemSummary, of_runs: bool) -> Cell:
     """The p-value of a difference between systems, or of one between single runs."""
     found = system.difference
     if found is None or (found.source == "items") != of_runs:
-        return Cell(NONE)
+        return NO_CELL
     return Cell(bare_p_value(found.p_value))
 
 
 def _median(system: SystemSummary, score: Score) -> Cell:
-    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
-    finite = [value for value in values if math.isfinite(value)]
-    return Cell(f"{median(finite):.{score.digits}f}" if finite else NONE)
+    finite = [value for value in values_of(system, score.name) if math.isfinite(value)]
+    return Cell(f"{median(finite):.{score.digits}f}") if finite else NO_CELL
 
 
 def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
@@ -196,34 +195,10 @@ def _fitting(comparison: Comparison, width: int) -> Iterator[Table]:
         shown.remove(number)
         lost.append(number)
     table = terminal_table(comparison.title, columns, rows, shown)
-    table.caption = Text(_caption(comparison, [columns[number].short for number in sorted(lost)]))
+    too_wide = [columns[number].short for number in sorted(lost)]
+    table.caption = Text(said("below_comparison", **_facts(comparison), lost=too_wide))
     yield table
     yield from _further_tables(comparison, width)
-
-
-def _caption(comparison: Comparison, lost: list[str]) -> str:
-    first, *further = all_scores(comparison)
-    parts = []
-    if sources := interval_sources(comparison):
-        parts.append(f"95% intervals {chance_over(sources, comparison.item_name)}.")
-    if "items" in sources:
-        parts.append("One seed says nothing of training's own chance.")
-    if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
-        names = [heading(lower[0]), *map(in_words, lower[1:])]
-        parts.append(f"{listed(names)}: lower is better.")
-    if difference_sources(comparison) - {"items"}:
-        parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
-        parts.append(f"Detectable: the true difference found with probability {POWER}.")
-    if several_seeds(comparison):
-        parts.append("± over seeds.")
-    if any(system.matched for system in comparison.systems):
-        parts.append("Sizes matched in parameters.")
-    if any(system.tuning for system in comparison.systems):
-        parts.append("Tuned with equal tries on the validation part.")
-    parts += early_stops(comparison)
-    if lost:
-        parts.append(f"Too narrow for {listed(lost)}.")
-    return " ".join(parts)
 
 
 def _macs_lengths(comparison: Comparison) -> str:
@@ -294,49 +269,37 @@ def _when(system: SystemSummary, run: RunResult) -> str:
 # Further test sets: a column for each, with p-values corrected over all of them.
 
 
-def further_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
-    """Returns the columns: for each further test set the first score, its difference, others."""
+def further_table(comparison: Comparison) -> ScoreTable[SystemSummary]:
+    """For each further test set the first score, its difference to the baseline, and others."""
+    tests: dict[str, Sequence[Score]] = {}
+    for system in comparison.systems:
+        for run in system.runs:
+            tests = {**run.tests, **tests}
     columns: list[Column[SystemSummary]] = []
-    for test, scores in _test_scores(comparison).items():
-        first, *others = scores
+    for test, (first, *others) in tests.items():
         difference = partial(
             _test_difference, baseline=comparison.baseline, test=test, digits=first.digits
         )
         columns += [
-            Column(
-                test, partial(_test_score, test=test, score=first), test, detail=heading(first.name)
-            ),
+            replace(_test_column(test, first), short=test),
             Column(test, difference, test, detail="Difference"),
+            *(_test_column(test, score) for score in others),
         ]
-        columns += [
-            Column(test, partial(_test_score, test=test, score=score), detail=heading(score.name))
-            for score in others
-        ]
-    return columns
-
-
-def further_rows(comparison: Comparison) -> list[Row]:
-    """Returns the row of every system, with cells in the order of `further_columns`."""
-    columns = further_columns(comparison)
-    return [
-        Row(system.name, tuple(c.cell(system) for c in columns), note=seeds_lost(system))
-        for system in comparison.systems
-    ]
-
-
-def further_notes(comparison: Comparison) -> Markup:
-    """Returns the notes below the table."""
-    different = {s.name: s for scores in _test_scores(comparison).values() for s in scores}
-    found = _test_differences(comparison)
-    item_name = comparison.item_name
-    return notes(
-        "of_tests", scores=list(different.values()), differences=found, item_name=item_name
+    scores = {score.name: score for scores in tests.values() for score in scores}
+    below = notes(
+        "of_tests",
+        scores=list(scores.values()),
+        differences=_test_differences(comparison),
+        item_name=comparison.item_name,
     )
+    rows = [Row(s.name, cells_of(columns, s), note=seeds_lost(s)) for s in comparison.systems]
+    return ScoreTable(columns, rows, below)
 
 
 def _further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
     """Yields tables for a terminal, each with as many test sets as it has room for."""
-    columns, rows = further_columns(comparison), further_rows(comparison)
+    further = further_table(comparison)
+    columns, rows = further.columns, further.rows
     widths = column_widths(columns, rows)
     shown = [number for number, column in enumerate(columns) if column.short]
     # A score and its difference stay together.
@@ -349,37 +312,19 @@ def _further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
         yield table
 
 
-def _test_scores(comparison: Comparison) -> dict[str, Sequence[Score]]:
-    """Returns the scores on each further test set, with names, digits and directions for all."""
-    found: dict[str, Sequence[Score]] = {}
-    for system in comparison.systems:
-        for run in system.runs:
-            for name, scores in run.tests.items():
-                found.setdefault(name, scores)
-    return found
-
-
 def _test_differences(comparison: Comparison) -> list[Difference]:
-    return [
-        test.difference
-        for system in comparison.systems
-        for test in system.tests.values()
-        if test.difference is not None
-    ]
+    tests = [test for system in comparison.systems for test in system.tests.values()]
+    return [test.difference for test in tests if test.difference is not None]
 
 
-def _test_score(system: SystemSummary, test: str, score: Score) -> Cell:
-    estimate = system.tests[test].estimates.get(score.name) if test in system.tests else None
-    if estimate is None:
-        return Cell(NONE)
-    values = [
-        of_run.value
-        for run in sound_runs(system)
-        for of_run in run.tests.get(test, [])
-        if of_run.name == score.name
-    ]
-    deviation = mean_and_deviation(values)[1] if len(values) > 1 else math.nan
-    return estimate_cell(estimate, score.digits, deviation)
+def _test_column(test: str, score: Score) -> Column[SystemSummary]:
+    def cell(system: SystemSummary) -> Cell:
+        estimate = system.tests[test].estimates.get(score.name) if test in system.tests else None
+        of_runs = [run.tests.get(test, []) for run in sound_runs(system)]
+        values = [each.value for of in of_runs for each in of if each.name == score.name]
+        return NO_CELL if estimate is None else estimate_cell(estimate, score.digits, values)
+
+    return Column(test, cell, detail=heading(score.name))
 
 
 def _test_difference(system: SystemSummary, baseline: str, test: str, digits: int) -> Cell:
