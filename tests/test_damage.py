@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from headwise.checksums import SUMS
 from headwise.files import NoSpaceError
 from headwise.recipes import load_recipe
+from headwise.runs.evaluating import read_outcome
 from headwise.runs.folder import FolderError
 from headwise.runs.locking import locked
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
 from headwise.runs.reading import open_run
 from headwise.runs.tuning import TryRun

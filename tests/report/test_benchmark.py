@@ -105,23 +105,6 @@ def test_runs_that_diverged_are_left_out_of_the_mean() -> None:
     assert _cells(made, "mae-7")["Mean"] == Cell("–")
 
 
-def test_no_mean_of_different_scores_and_several_of_one_data_set() -> None:
-    made = benchmark(data_sets=2)
-    made.comparisons["speech"] = of_task("speech", ("standard", "moa"))
-    cells = _cells(made, "moa")
-    assert list(cells) == [
-        "SeLen Accuracy",
-        "WC Accuracy",
-        "speech PESQ",
-        "speech PESQ noisy",
-        "speech SI-SDR",
-        "speech SI-SDR noisy",
-    ]
-    assert _cells(made, "mae-7")["speech PESQ"] == Cell("–")  # it was not run there
-    assert "mean" not in benchmark_verdict(made)
-    assert "PESQ noisy" in " ".join(_printed(made, 120).split())
-
-
 @pytest.mark.parametrize("width", [100, 60, 40])
 def test_a_narrow_terminal_gets_the_table_in_pieces(width: int) -> None:
     made = benchmark(ALL, data_sets=10)

@@ -1,7 +1,7 @@
 """What the report shows of the heads of each system, and of what training recorded of them."""
 
 from pages import Page, diverge
-from synthetic import ALL, comparison, of_task
+from synthetic import ALL, comparison
 
 from headwise.report.comparison import render_report
 
@@ -52,22 +52,3 @@ def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:
     rows = [[i % 3 / 10, 0.3, 0.7 - i % 3 / 10] for i in range(5000)]
     course.values = {"kappa": rows, "alpha": rows}
     assert len(render_report(made)) < 1.5 * short
-
-
-def test_two_kinds_in_one_system() -> None:
-    made = comparison(("moa", "tim"))
-    moa, tim = (system.runs[0] for system in made.systems)
-    moa.attention += tim.attention
-    moa.words |= tim.words
-    page = Page(render_report(made))
-    assert page.texts["h3"][:3] == ["moa: experts", "moa: mechanisms", "tim"]
-    # Two layers, under moa's mechanisms and again under tim; none of them under moa's experts.
-    assert sum(row[0].strip() == "Encoder layers" for row in page.rows) == 4
-    assert sum(row[0].strip() == "Encoder self-attention" for row in page.rows) == 2
-
-
-def test_sites_of_a_single_stack() -> None:
-    page = Page(render_report(of_task("images", ("standard", "mae-7", "weighted"))))
-    assert "Self-attention: share of each expert" in page.texts["figcaption"]
-    assert page.texts["h4"] == ["Self-attention"]
-    assert not any(word in "".join(page.texts["body"]) for word in ("Decoder", "Encoder"))

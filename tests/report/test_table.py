@@ -138,21 +138,6 @@ def test_p_of_single_runs_stands_apart_from_p_of_systems() -> None:
     assert "Where a system has a single run" in notes
 
 
-@pytest.mark.parametrize("kind", ["speech", "images"])
-def test_no_mean_stands_beside_an_interval_that_does_not_hold_it(kind: str) -> None:
-    for seeds in (1, 3):
-        made = of_task(kind, seeds=seeds)
-        for system in made.systems:
-            for name, estimate in system.estimates.items():
-                mean = (
-                    sum(s.value for run in system.runs for s in run.scores if s.name == name)
-                    / seeds
-                )
-                assert estimate.value == pytest.approx(mean)
-                assert estimate.low is not None and estimate.high is not None
-                assert estimate.low < mean < estimate.high
-
-
 @pytest.mark.parametrize(
     ("kind", "headers"),
     [
@@ -251,22 +236,6 @@ def test_a_score_without_items_and_one_that_a_run_lacks() -> None:
     assert "interval" not in _printed(made)
 
 
-def test_seeds_alone_are_said_to_be_alone() -> None:
-    made = of_task("speech", ("standard", "mae-7"), seeds=3)
-    judge(made, has_items=False)
-    notes = unescape(table_notes(made))
-    assert "interval of the figure above it, over seeds alone." in notes
-    assert "equally good systems, over seeds alone; * marks p < 0.05" in notes
-    assert "95% intervals over seeds alone." in " ".join(_printed(made).split())
-
-
-@pytest.mark.parametrize(("loss", "text"), [(0.0123, "0.0123"), (12.3, "12.300"), (0.0, "0.000")])
-def test_small_losses_keep_three_digits(loss: float, text: str) -> None:
-    made = of_task("speech", ("standard",))
-    made.systems[0].runs[0].validation_loss = loss
-    assert _cell(made, table_rows(made)[0], "Validation loss").figure == text
-
-
 def test_perplexity_of_any_loss() -> None:
     made = comparison(("standard",))
     assert perplexity(1000.0) == math.inf
@@ -274,27 +243,6 @@ def test_perplexity_of_any_loss() -> None:
     assert _cell(made, table_rows(made)[0], "Perplexity").figure == "–"
     made.systems[0].runs[0].validation_loss = 30.0
     assert _cell(made, table_rows(made)[0], "Perplexity").figure == "1.1e+13"
-
-
-def test_what_decides_on_perplexity_is_no_name() -> None:
-    made = of_task("language-modelling", ("standard",))
-    made.loss_name = "nats per subword"
-    made.systems[0].runs[0].scores[0].name = "PPL"
-    assert "Validation perplexity" in _headers(made)
-    made.systems[0].runs[0].scores[0].is_perplexity = False
-    assert "Perplexity" in _headers(made)
-    made.loss_name, made.loss_has_perplexity = "nats per token", False
-    assert not [header for header in _headers(made) if "erplexity" in header]
-    assert "exponential" not in unescape(table_notes(made))
-
-
-def test_who_was_stopped_when_is_said() -> None:
-    made = comparison(("standard", "mae-7", "moa"))
-    made.systems[1].runs[0].steps = 450
-    made.systems[1].runs[0].early_stop = EarlyStop(planned_steps=1200, best_step=300)
-    (said,) = early_stops(made)
-    assert said.endswith("mae-7 at step 450 of 1,200 (lowest at 300).")
-    assert said in table_notes(made)
 
 
 def test_of_several_seeds_those_that_were_stopped_are_named() -> None:

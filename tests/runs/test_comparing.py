@@ -1,12 +1,9 @@
 """Comparisons in their folders, on one data set and on several."""
 
 import pytest
-import torch
 from rich.console import Console
-from safetensors.torch import load_file
 
 from headwise.analysis.results import Benchmark, Comparison
-from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import holm
 from headwise.recipes import load_recipe
 from headwise.runs import one_run
@@ -58,13 +55,6 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
     assert len(set(losses)) == 6  # no run is another one's copy
     assert contents(folder) >= {f"{name}-seed{seed}" for name in SYSTEMS for seed in (1, 2)}
     assert Comparison.model_validate_json(found.model_dump_json()) == found
-
-
-def test_systems_are_compared_on_the_same_vocabularies(compared):
-    _, folder = compared
-    vocabularies = {path.read_bytes() for path in folder.rglob("tokenizer/tokenizer.json")}
-    assert len(list(folder.rglob("tokenizer/tokenizer.json"))) == 7
-    assert len(vocabularies) == 1
 
 
 def test_the_baseline_is_tested_against_none(compared):
@@ -143,24 +133,6 @@ def test_a_comparison_in_a_folder_of_other_things_is_refused(tmp_path, file):
     with pytest.raises(FolderError, match="holds other things"):
         compare(file, tmp_path)
     assert contents(tmp_path) == {"thesis.tex"}
-
-
-def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
-    _, folder = compared
-    seen = {}
-
-    def spy(models, gates, batches, rounds):
-        seen.update(models=models, gates=gates, batches=batches)
-        return dict.fromkeys(models, OverRounds(value=1.0, low=1.0, high=1.0, rounds=7))
-
-    monkeypatch.setattr("headwise.runs.summary.relative_step_times", spy)
-    compare(file, folder, ["standard", "mae"], seeds=[2, 1])
-    assert list(seen["models"]) == ["standard", "mae"]
-    kept = load_file(folder / "mae-seed2" / "model" / "model.safetensors")
-    state = seen["models"]["mae"].state_dict()
-    assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
-    assert seen["gates"]["mae"]["mae"].period == 2
-    assert 1 <= len(seen["batches"]) <= 3
 
 
 # Several data sets

@@ -14,11 +14,10 @@ from headwise.cli import app
 from headwise.recipes import load_recipe
 from headwise.report.comparison import render_report
 from headwise.report.table import comparison_table
-from headwise.runs import evaluating, one_run, outcomes, reading
+from headwise.runs import evaluating, one_run, reading
 from headwise.runs.comparing import compare_systems
-from headwise.runs.evaluating import compare_runs, evaluate_run
+from headwise.runs.evaluating import compare_runs, evaluate_run, read_outcome
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
 
 QUIET = Console(quiet=True)
@@ -82,14 +81,14 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
     shutil.copytree(run, tmp_path / "run")
     before = RunResult.model_validate_json((run / "result.json").read_text())
     scored = []
-    evaluate = outcomes.evaluate
+    evaluate = evaluating.evaluate
 
     def spy(model, task, items, *others):
         scored.append(len(items))
         return evaluate(model, task, items, *others)
 
     monkeypatch.setattr(one_run, "run_training", None)  # nothing is trained again
-    monkeypatch.setattr(outcomes, "evaluate", spy)
+    monkeypatch.setattr(evaluating, "evaluate", spy)
     later = of(world, "short", "other").system("mae")
     after = train(later, tmp_path / "run")
     assert scored == [20]  # the new one alone
@@ -176,15 +175,6 @@ def test_keys_that_evaluation_does_not_read_are_refused(run, change):
     assert "expected keys of evaluation" in done.stderr
 
 
-def test_data_of_another_model_are_refused(tmp_path):
-    path = tiny_tasks.write_recipe("classification", tmp_path)
-    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
-    rows = [f"{line}\t{'abc'[number % 3]}" for number, line in enumerate(tiny_tasks.lines(60))]
-    (tmp_path / "three.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    with pytest.raises(ValueError, match="the changes give data for a model whose"):
-        evaluate_run(tmp_path / "run", "test", QUIET, changes=[f"data.train={tmp_path}/three.tsv"])
-
-
 # One run against another
 
 
@@ -198,17 +188,6 @@ def test_two_runs_are_tested_on_what_they_have_stored(run, rival, monkeypatch):
     assert difference.value == pytest.approx(bleu[0] - bleu[1])
     assert difference.source == "items" and difference.low <= difference.value <= difference.high
     assert (back.value, back.p_value) == (pytest.approx(-difference.value), difference.p_value)
-
-
-def test_the_command_says_what_single_runs_cannot_tell(world, run, rival):
-    data = f"source={world}/short.en,target={world}/short.fr"
-    done = headwise("evaluate", run, "--against", rival, "--data", data)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.index(str(run)) < done.stdout.index(str(rival))
-    assert re.search(
-        r"difference of BLEU: [+-]\d+\.\d\d \[.*\], p [=<] [\d.]+ over items", done.stdout
-    )
-    assert "nothing of that of training" in done.stdout
 
 
 def test_runs_on_other_items_are_refused(world, run, rival):

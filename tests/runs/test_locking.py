@@ -14,8 +14,8 @@ from headwise.cli import app
 from headwise.recipes import load_recipe
 from headwise.runs.comparing import compare_systems
 from headwise.runs.locking import LOCK, LockedError, locked
-from headwise.runs.planned import RunsFailed
 from headwise.runs.preparing import claim_folder
+from headwise.runs.running import RunsFailed
 from headwise.training.progress import Relay
 
 

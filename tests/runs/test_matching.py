@@ -64,17 +64,6 @@ def test_a_size_out_of_reach_is_an_error():
     assert f"{target:,}" in str(error.value)
 
 
-def test_widths_that_a_system_cannot_have_are_passed_over():
-    def picky(model: TranslationModel) -> int:
-        if model.embed_dim % 12:
-            raise ValueError("embed_dim")
-        return count(model)
-
-    before = TranslationModel(**{**SIZES, "embed_dim": 60})
-    match = match_parameters(before, round(count(before) * 1.4), picky)
-    assert match.model.embed_dim in (60, 72, 84)
-
-
 @pytest.mark.parametrize(
     "plan",
     [

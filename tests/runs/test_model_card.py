@@ -26,8 +26,8 @@ import headwise as hw
 from headwise.models.base import model_class
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import TASKS
+from headwise.runs.evaluating import read_outcome
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run, read_result
 from headwise.tasks.text.parallel.translating import translate

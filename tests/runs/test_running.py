@@ -24,8 +24,15 @@ from headwise.report.comparison import write_report
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.locking import LOCK, locked
-from headwise.runs.planned import Failure, PlannedRun, RunsFailed
-from headwise.runs.running import _End, _for_process, _Processes, _train
+from headwise.runs.running import (
+    Failure,
+    PlannedRun,
+    RunsFailed,
+    _End,
+    _for_process,
+    _Processes,
+    _train,
+)
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -350,6 +357,13 @@ def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path,
     assert not (tmp_path / "standard-seed1").exists()
 
 
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_wrong_numbers_of_jobs(world, tmp_path, jobs):
+    with pytest.raises(ValueError, match=f"--jobs is {jobs}, expected a whole number from 1"):
+        compare(world, tmp_path / "runs", ["standard"], jobs=jobs)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_processes_take_turns_with_the_gpus(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -360,16 +374,3 @@ def test_processes_take_turns_with_the_gpus(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     assert "CUDA_VISIBLE_DEVICES" not in _for_process(1, 1)
     assert _for_process(1, 3)["OMP_NUM_THREADS"] == "3"
-
-
-@pytest.mark.parametrize("jobs", [0, -1])
-def test_wrong_numbers_of_jobs(world, tmp_path, jobs):
-    with pytest.raises(ValueError, match=f"--jobs is {jobs}, expected a whole number from 1"):
-        compare(world, tmp_path / "runs", ["standard"], jobs=jobs)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_torchrun_and_jobs_exclude_each_other(world, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="--jobs is 3 within 2 processes that share every run"):
-        compare(world, tmp_path / "runs", ["standard"], jobs=3)

@@ -10,12 +10,10 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.results import Comparison
 from headwise.checksums import SUMS, write_summed
 from headwise.cli import app
 from headwise.recipes import load_recipe
 from headwise.report.comparison import render_report
-from headwise.report.rendering import duration
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError
@@ -226,25 +224,6 @@ def test_a_choice_at_the_edge_is_said(again, file):
         for note in of_system:
             assert f"{name}: {note}" in printed
             assert f"{name}: {note}" in report
-
-
-def test_the_report_has_every_try(tuned):
-    found, _ = tuned
-    report = render_report(found)
-    section = report[report.index("<h3>Tuning") : report.index("<h3>To reproduce")]
-    assert str(TUNING_SEED) in section
-    assert "Every system had the same tries on the validation part" in report  # by the table
-    for system in found.systems:
-        for number, each in enumerate(system.tuning.tries):
-            chosen = "yes" if number == system.tuning.chosen else ""
-            loss = "diverged" if each.diverged else f"{each.validation_loss:#.5g}"
-            row = (
-                f'<tr><th scope="row">{system.name}</th><td>{each.values[RATE]}</td>'
-                f"<td>{each.values.get(PERIOD, '–')}</td><td>{each.steps}</td>"
-                f"<td>{duration(each.seconds)}</td><td>{loss}</td><td>{chosen}</td></tr>"
-            )
-            assert row in section
-    assert Comparison.model_validate_json(found.model_dump_json()).systems[0].tuning is not None
 
 
 # With other options

@@ -39,7 +39,7 @@ def translate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
-        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.evaluating import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
@@ -82,7 +82,7 @@ def generate(
         check_runs([run], changes, keys=("evaluation",))
 
         from headwise.recipes.catalogue import task_class
-        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.evaluating import as_evaluated
         from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
@@ -108,7 +108,7 @@ def enhance(
 
         from rich.progress import Progress
 
-        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.evaluating import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement

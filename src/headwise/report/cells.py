@@ -47,21 +47,13 @@ NO_CELL = Cell(NONE)
 
 @dataclass(frozen=True)
 class Column(Generic[Of]):
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        header: its header in the report.
-        cell: returns the cell of a row's system.
-        short: its header in a terminal; empty if only the report has the column.
-        worth: a terminal that is too narrow leaves out the columns of least worth.
-        detail: a second line of the header.
-    """
-
-    header: str
-    cell: Callable[[Of], Cell]
-    short: str = ""
-    worth: float = 0
-    detail: str = ""
+    header: str  # its header in the report
+    cell: Callable[[Of], Cell]  # returns the cell of a row's system
+    short: str = ""  # its header in a terminal; empty if only the report has the column
+    worth: float = 0  # a terminal that is too narrow leaves out the columns of least worth
+    detail: str = ""  # a second line of the header
 
 
 @dataclass(frozen=True)

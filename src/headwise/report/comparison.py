@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
+from headwise.analysis.decisions.snapshots import relative_entropy
+from headwise.analysis.how_soon import Curve, curve, mean_curve
 from headwise.analysis.results import (
     Benchmark,
     ComparedPicture,
     Comparison,
     RunResult,
+    SystemSummary,
     diverged,
     first_score,
     incomplete,
@@ -31,23 +36,17 @@ from headwise.report.cells import (
     chance_over,
     difference_sources,
     find_score,
+    interval_of,
     interval_sources,
     several_seeds,
 )
-from headwise.report.comparison_figures import (
-    close_up,
-    differences,
-    intervals,
-    learning_curves,
-    measured_curves,
-    measures,
-)
-from headwise.report.formatting import NONE, decimals, heading
+from headwise.report.figures import Dot, dots_by_row
+from headwise.report.formatting import NONE, decimals, heading, signed
 from headwise.report.heads import decisions_of, uniform_entropy
 from headwise.report.how_soon import how_soon_section
 from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
-from headwise.report.svg import legend, looks
+from headwise.report.svg import drawing, legend, looks, panel, to_svg
 from headwise.report.table import (
     further_table,
     perplexity,
@@ -64,6 +63,11 @@ BENCHMARK_TEMPLATE = "benchmark.html.jinja"
 SHOWN_PICTURES = 6
 # A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
 _SMALL = 200
+_LETTERS_OF_A_NAME = 22
+# What snapshots show of all systems alike.
+ENTROPY = "entropy of decisions / uniform"
+# Records of a validation that are no figures measured by a task.
+_NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
 
 def write_report(results: Comparison | Benchmark, path: Path) -> None:
@@ -222,3 +226,203 @@ def _png_size(png: str) -> tuple[int, int]:
         return 0, 0
     width, height = struct.unpack(">II", head[16:24])
     return width, height
+
+
+# Its figures: scores, and losses over training, each an `<svg>` element.
+
+
+def intervals(comparison: Comparison) -> Markup | None:
+    """The first score: a point for each seed, the mean and its interval; None for one system."""
+    score = first_score(comparison)
+    systems = [s for s in comparison.systems if score.name in s.estimates]
+    if len(systems) < 2:
+        return None
+    dots, said = [], []
+    for system in systems:
+        estimate = system.estimates[score.name]
+        text = f"{system.name} {estimate.value:.{score.digits}f}"
+        if (ends := interval_of(estimate)) is not None:
+            text += f", {ends[0]:.{score.digits}f} to {ends[1]:.{score.digits}f}"
+        values = [run.scores[0].value for run in sound_runs(system)]
+        seeds = [value for value in values if math.isfinite(value)]
+        look = looks(comparison)[system.name]
+        dots.append(Dot(_shortened(system.name), estimate.value, ends, look, seeds=seeds))
+        said.append(text)
+    axis = heading(score.name)
+    label = f"{axis} of each system with its 95% interval: {'; '.join(said)}."
+    return dots_by_row(dots, axis, label)
+
+
+def differences(comparison: Comparison) -> Markup | None:
+    """The differences of the first score to the baseline with their intervals, and zero."""
+    score = first_score(comparison)
+    dots, said = [], []
+    for system in comparison.systems:
+        if (found := system.difference) is not None:
+            ends, look = (found.low, found.high), looks(comparison)[system.name]
+            dots.append(Dot(_shortened(system.name), found.value, ends, look, found.significant))
+            value, *interval = (signed(x, score.digits) for x in (found.value, *ends))
+            said.append(f"{system.name} {value}, {' to '.join(interval)}")
+    if not dots:
+        return None
+    axis = f"{heading(score.name)}, difference to {_shortened(comparison.baseline)}"
+    label = f"Differences to the baseline with their 95% intervals: {'; '.join(said)}."
+    return dots_by_row(dots, axis, label, zero=True)
+
+
+def _shortened(name: str) -> str:
+    """Shortens a long name in its middle, since similar names differ at the end."""
+    if len(name) <= _LETTERS_OF_A_NAME:
+        return name
+    half = (_LETTERS_OF_A_NAME - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def _curve(run: RunResult, key: str) -> Curve:
+    """The finite values by step under a key of the history, or ENTROPY."""
+    return relative_entropy(run.snapshots) if key == ENTROPY else curve(run.history, key)
+
+
+def learning_curves(comparison: Comparison) -> Markup | None:
+    """Training and validation loss of all systems from the first step; None if not recorded."""
+    ceiling = _ceiling(comparison)
+    if ceiling is None:
+        return None
+    with drawing():
+        figure, axes = panel(290)
+        lowest = _draw_training(axes, comparison)
+        lowest = min(lowest, _draw_curves(axes, comparison, "eval_loss"))
+        room = 0.05 * (ceiling - lowest) or 0.1
+        axes.set_ylim(lowest - room, ceiling + room)
+        axes.set_xlim(left=0)
+        _name_axes(axes, "Step", f"Loss, {comparison.loss_name}")
+        label = "Training and validation loss of each system over the steps of training."
+        return to_svg(figure, f"{label} {_last_losses(comparison)}")
+
+
+def close_up(comparison: Comparison) -> Markup | None:
+    """Validation loss in the second half of training, where all curves lie close together."""
+    steps = [step for run in _runs(comparison) for step in _curve(run, "eval_loss")]
+    if len(set(steps)) < 4:
+        return None
+    start, end = max(steps) / 2, max(steps)
+    ceiling = _ceiling(comparison)
+    values = [
+        value
+        for run in _runs(comparison)
+        for step, value in _curve(run, "eval_loss").items()
+        if step >= start and ceiling is not None and value <= ceiling
+    ]
+    if not values:
+        return None
+    with drawing():
+        figure, axes = panel(290)
+        _draw_curves(axes, comparison, "eval_loss")
+        room = 0.06 * (max(values) - min(values)) or 0.1
+        axes.set_ylim(min(values) - room, max(values) + room)
+        axes.set_xlim(start - 0.02 * end, end * 1.02)
+        _name_axes(axes, "Step", "Validation loss")
+        label = "Validation loss of each system in the second half of training."
+        return to_svg(figure, f"{label} {_last_losses(comparison)}")
+
+
+def measures(comparison: Comparison) -> list[str]:
+    """What was measured at validations, by name: the task's own figures, and ENTROPY."""
+    found = [key for run in _runs(comparison) for record in run.history for key in record]
+    names = dict.fromkeys([*found, ENTROPY])
+    return [
+        name
+        for name in names
+        if name not in _NOT_MEASURED and any(_curve(run, name) for run in _runs(comparison))
+    ]
+
+
+def measured_curves(comparison: Comparison, name: str) -> Markup:
+    """A measured figure of all systems over the steps of training."""
+    with drawing():
+        figure, axes = panel(290)
+        _draw_curves(axes, comparison, name)
+        axes.set_xlim(left=0)
+        _name_axes(axes, "Step", heading(name))
+        ends = []
+        for system in comparison.systems:
+            if values := _mean_of_sound(system, name):
+                ends.append(f"{system.name} {values[max(values)]:.3g}")
+        label = f"{heading(name)} of each system over the steps of training."
+        return to_svg(figure, f"{label} Last: {'; '.join(ends)}.")
+
+
+def _draw_training(axes: Axes, comparison: Comparison) -> float:
+    """Returns the lowest value drawn."""
+    lowest = math.inf
+    for system in comparison.systems:
+        mean = _mean_of_sound(system, "loss")
+        look = looks(comparison)[system.name]
+        axes.plot(list(mean), list(mean.values()), color=look.colour, linewidth=1.2, alpha=0.45)
+        lowest = min([lowest, *mean.values()])
+    return lowest
+
+
+def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
+    """What is recorded at validations. Returns the lowest value drawn."""
+    lowest = math.inf
+    for system in comparison.systems:
+        look = looks(comparison)[system.name]
+        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+        mean = _mean_of_sound(system, key)
+        axes.plot(
+            list(mean),
+            list(mean.values()),
+            marker=look.marker,
+            markersize=5,
+            markevery=max(1, len(mean) // 8),
+            **line,
+        )
+        lowest = min([lowest, *mean.values()])
+        for run in system.runs if len(system.runs) > 1 else []:
+            each = _curve(run, key)
+            axes.plot(list(each), list(each.values()), linewidth=0.9, alpha=0.7, **line)
+            lowest = min([lowest, *each.values()])
+    return lowest
+
+
+def _mean_of_sound(system: SystemSummary, key: str) -> Curve:
+    """Returns the mean curve of the seeds that did not diverge, or of all if all diverged."""
+    return mean_curve([_curve(run, key) for run in sound_runs(system) or system.runs])
+
+
+def _ceiling(comparison: Comparison) -> float | None:
+    """The top of the picture: where losses start. A run that explodes leaves through it."""
+    runs = _runs(comparison)
+    starts = [
+        losses[min(losses)]
+        for run in [run for run in runs if not diverged(run)] or runs
+        for key in ("loss", "eval_loss")
+        if (losses := _curve(run, key))
+    ]
+    return max(starts) if starts else None
+
+
+def _runs(comparison: Comparison) -> list[RunResult]:
+    return [run for system in comparison.systems for run in system.runs]
+
+
+def _last_losses(comparison: Comparison) -> str:
+    """The final losses of the lines that are drawn: means over the seeds that did not diverge."""
+    ends = []
+    for system in comparison.systems:
+        losses = _mean_of_sound(system, "eval_loss")
+        if not sound_runs(system):
+            ends.append(f"{system.name} diverged")
+        elif losses:
+            ends.append(f"{system.name} {losses[max(losses)]:.3f}")
+    several = any(len(system.runs) > 1 for system in comparison.systems)
+    which = "Last validation loss, mean over seeds" if several else "Last validation loss"
+    return f"{which}: {'; '.join(ends)}." if ends else ""
+
+
+def _name_axes(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))

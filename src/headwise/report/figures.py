@@ -36,16 +36,11 @@ _POINTS_OF_A_CURVE = 100
 
 @dataclass(frozen=True)
 class Banded:
-    """A line with a band.
+    """A line with a band."""
 
-    Attributes:
-        name: what the line is of, for screen readers.
-        look: how it is drawn.
-        points: of each place on the horizontal axis the value, and the band's lower and upper end.
-    """
-
-    name: str
-    look: Look
+    name: str  # what the line is of, for screen readers
+    look: Look  # how it is drawn
+    # Of each place on the horizontal axis the value, and the band's lower and upper end.
     points: dict[str, tuple[float, float, float]]
 
 

@@ -23,12 +23,12 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipes.settings import Recipe
+from headwise.runs.evaluating import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
 from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.model_card import CARD, write_for_tools
-from headwise.runs.outcomes import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
-from headwise.runs.planned import PlannedRun
 from headwise.runs.preparing import batches, build_model, check_start, claim_folder
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
+from headwise.runs.running import PlannedRun
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
 from headwise.training.validation import validation_loss
@@ -56,12 +56,7 @@ class SystemRun(PlannedRun[RunResult]):
             return _train_and_evaluate(self, console)
 
     def finished(self, console: Console) -> RunResult | None:
-        """Returns the result with the scores on all further test sets, see `PlannedRun.finished`.
-
-        Raises:
-            FolderError: the folder is that of another run, or its final model is missing or
-                damaged.
-        """
+        """Returns the result with the scores on all further test sets; see `PlannedRun`."""
         folder, model = self.folder, self.folder / MODEL
         if not (folder / RESULT).is_file():
             return None
@@ -124,11 +119,6 @@ def train_model(planned: PlannedRun[Any], console: Console, *, snapshots: bool =
     """Trains the model of a run; nothing is evaluated but the validation loss.
 
     With `snapshots` it is noted what its systems decide at each validation.
-
-    Raises:
-        ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an
-            ablation of the recipe does not fit the model.
-        Interrupted: Ctrl-C came; the next call goes on.
     """
     recipe, task = planned.recipe, planned.task
     for part in (task.validation, task.test):

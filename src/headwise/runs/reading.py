@@ -57,12 +57,7 @@ def open_run(
     folder: Path,
     changes: Sequence[str] = (),
 ) -> tuple[Recipe, HeadwiseModel]:
-    """The recipe and the final model of a run, to be used with the settings of its evaluation.
-
-    Raises:
-        FolderError: it is none, or it is not finished.
-        ValueError: a change is not one of `evaluation`, the only keys that are read.
-    """
+    """The recipe and the final model of a run, to be used with the settings of its evaluation."""
     recipe = read_recipe(folder, changes, keys=("evaluation",))
     return recipe, read_model(folder, task_class(recipe.task))
 
@@ -79,12 +74,7 @@ def read_recipe(
 
 
 def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
-    """The final model of a run, in evaluation mode.
-
-    Raises:
-        FolderError: the run is not finished, or its files are damaged.
-        NotTrustedError: its model names a class whose module is not imported.
-    """
+    """The final model of a run, in evaluation mode."""
     if not (folder / RESULT).is_file():
         check_holds(folder, "finished", MODEL)
     check_model(folder)
@@ -131,11 +121,7 @@ def read_result(path: Path) -> RunResult:
 
 
 def read_record(kind: type[_Record], path: Path, remedy: str) -> _Record:
-    """Returns what a JSON file of a run holds.
-
-    Raises:
-        DamagedError: the file cannot be read.
-    """
+    """Returns what a JSON file of a run holds."""
     if is_changed(path):
         raise DamagedError(f"{path} is not as it was written", remedy)
     try:
@@ -150,12 +136,7 @@ def how_to_evaluate_again(folder: Path) -> str:
 
 
 def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResult]]:
-    """Returns the finished runs in folders, each with the value of a key of its recipe.
-
-    Raises:
-        FolderError: a folder has no finished run.
-        ValueError: a recipe has no number under the key.
-    """
+    """Returns the finished runs in folders, each with the value of a key of its recipe."""
     found: dict[Path, tuple[float, RunResult]] = {}  # a run that two folders hold counts once
     for folder in folders:
         for run in check_holds_runs(folder):

@@ -24,14 +24,13 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
+from headwise.runs.comparing import Experiment
 from headwise.runs.folder import FolderError, is_main_process
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
-from headwise.runs.planned import PlannedRun
 from headwise.runs.preparing import batches, changed_keys, claim_folder, empty_model
 from headwise.runs.reading import DamagedError, discard, read_record
-from headwise.runs.running import train_runs
-from headwise.runs.summary import Experiment
+from headwise.runs.running import PlannedRun, train_runs
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
 from headwise.training.validation import validation_loss
@@ -86,13 +85,6 @@ def tune(
 
     Finished tries are not trained again. A system of which all combinations are alike, since its
     model has nothing that the tuned keys set, has no tries.
-
-    Raises:
-        ValueError: all tries of a system diverged, or a tuned key changes sizes that
-            `--match parameters` has made equal.
-        FolderError: the folder of a try is that of another.
-        Interrupted: Ctrl-C came; the next call goes on.
-        RunsFailed: some tries failed; the next call tries them again.
     """
     tried = {
         dataset: {name: _sized(name, of, experiments[dataset]) for name, of in systems.items()}
@@ -147,11 +139,7 @@ def tune(
 
 
 def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> None:
-    """Finds runs that were trained with other values than those that the tries choose now.
-
-    Raises:
-        FolderError: there are some; the message says which, and what can be done.
-    """
+    """Finds runs that were trained with other values than those that the tries choose now."""
     stale: dict[Path, list[str]] = {}
     for run in planned:
         if run.system in tries:

@@ -88,12 +88,6 @@ def test_several_runs_stand_side_by_side(heads):
     assert len(body) < 400_000
 
 
-def test_attentions_of_other_models_are_named_by_their_path():
-    where = Where(path="blocks.3.attn", site="", layer=3, system="standard", whole_layer=False)
-    _, page = section_of(run("mine", module(3).model_copy(update={"where": where})))
-    assert page.row("blocks.3.attn")[1] == "standard"
-
-
 # How alike layers decide.
 
 
@@ -127,12 +121,6 @@ def test_two_units_have_both_matrices_and_a_curve():
     first, other = [row for row in page.rows if row[0].strip() == "layer 2"]
     assert (len(first), len(other)) == (4, 5)
     assert first[3] == " 1.00"
-
-
-def test_more_units_have_no_plain_correlation():
-    page = shown(layers_section, layers_run("tiny", units=3))
-    assert page.texts["h3"] == ["How much the decisions say of a quantity"]
-    assert len(page.all("svg")) == 2
 
 
 def test_runs_and_stacks_stand_side_by_side():

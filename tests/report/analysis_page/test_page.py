@@ -15,7 +15,6 @@ from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import Tokens
 from headwise.heads.system import Routing
 from headwise.heads.words import Words
-from headwise.models.sites import AttentionSite
 from headwise.report.analysis_page.entropy import entropy_section
 from headwise.report.analysis_page.load import load_section
 from headwise.report.analysis_page.section import Section
@@ -138,27 +137,10 @@ def test_several_models_are_compared_with_the_last_of_their_kind() -> None:
     assert [row[-1].strip() for row in found.rows if "wide" in row[0] and len(row) == 10] == ["–"]
 
 
-def test_ids_are_unique_and_what_comes_from_the_data_is_escaped() -> None:
-    runs = [analysis(name, deciding(seed)) for seed, name in enumerate(["<b>one", "two"])]
-    for run in runs:
-        run.tokens[0].units[0].leading[0].name = "<script>"
-    _, html = page(*runs)
-    assert "<script>" not in html and "<b>" not in html
-    assert "&lt;script&gt;" in html
-
-
 def test_the_lowest_entropies_are_a_line_of_their_own_where_the_words_say_so() -> None:
     runs = [analysis("mine", deciding(0), words=Words(shows_lowest=is_so)) for is_so in (0, 1)]
     plain, lowest = (page(run, of=[entropy_section])[1].count("<path") for run in runs)
     assert lowest == plain + 1
-
-
-def test_a_module_that_is_no_model_of_headwise_is_named_by_its_path() -> None:
-    own = AttentionSite("", 0, Leading(), "blocks.3.mix")
-    observed = batch({own: Routing(random_weights(8, 40, 3))})
-    found, _ = page(analysis("mine", observed))
-    assert "Systems: by layer" in found.texts["figcaption"]
-    assert found.row("blocks.3.mix", "0", "each position")
 
 
 def test_a_decision_for_everything() -> None:

@@ -62,12 +62,6 @@ def test_the_name_of_a_colour_is_none_of_the_pages_colours():
     assert not any("currentColor" in text for text in page.texts["text"])
 
 
-def test_ranges_of_runs_stand_side_by_side():
-    runs = ranges_run("one", [of_two(FIRST)]), ranges_run("two", [of_two(1 - FIRST)])
-    _, page = ranges_shown(*runs)
-    assert page.texts["figcaption"] == ["one, layer 0", "two, layer 0"]
-
-
 def explained_run(name, seed=0, layers=2):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(4, (6, 20), generator=generator)

@@ -130,23 +130,6 @@ class Own(nn.Module):
         return x if self.memory is None else self.memory(x, x[:, :2]).output
 
 
-def test_any_module_that_holds_systems(tokenizer):
-    model = Own(tokenizer.vocab_size, cross=True).train()
-    run = run_of(hw.explore(model, tokenizer.tokenizer, "open the file", name="mine"))
-    assert model.training and model.layer.training
-    assert run.name == "mine" and list(run.stacks) == ["input"]
-    own, memory = run.places
-    assert (own.path, own.site, own.stack, own.decides) == (
-        "layer.self_attn",
-        "",
-        "input",
-        "position",
-    )
-    assert own.weights.shape == [4, 4]  # the tokens, the heads
-    assert own.attentions[0].unit_of_head == [0, 1, 2, 3]
-    assert memory.attentions[0].keys is None and memory.attentions[0].heads[0].shape == [4, 2]
-
-
 def test_a_system_with_other_positions_is_refused(tokenizer):
     model = Own(tokenizer.vocab_size, cross=True)
     forward = model.forward

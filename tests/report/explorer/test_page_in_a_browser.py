@@ -16,12 +16,10 @@ from explorer_payloads import (
     payload,
     removals,
     run,
-    speech,
     text_stack,
     translation,
 )
 
-from headwise.heads.words import Words
 from headwise.report.explorer.page import WEB, Explored, page_html
 from headwise.report.explorer.payload import Payload, Question
 from headwise.report.explorer.server import ExplorerServer
@@ -160,22 +158,6 @@ def test_the_view_is_that_of_the_address(shown) -> None:
     )
 
 
-def test_the_pointer_shows_what_is_read(shown) -> None:
-    tab = shown(payload(), "head=0")
-    tab.point(".token", 4)
-    tab.wait("document.querySelector('.inspector h3').textContent.includes('<b>')")
-    assert tab.styles(".token", "--read") == [0, 0, 0, 1, 0, 0]
-    tab.point("h1")
-    tab.wait("document.querySelector('.inspector h3').textContent === 'The whole input'")
-    assert not any(tab.styles(".token", "--read"))
-    # What is clicked stays.
-    tab.point(".token", 2, click=True)
-    tab.point("h1")
-    tab.wait("location.hash.endsWith('token=encoder:2')")
-    tab.wait("document.querySelector('.inspector h3').textContent.includes('sle')")
-    assert tab.styles(".token", "--read") == [0, 1, 0, 0, 0, 0]
-
-
 def test_the_keyboard_goes_everywhere(shown) -> None:
     tab = shown(payload())
     tab.value("document.querySelector('.token').focus()")
@@ -198,20 +180,6 @@ def test_the_keyboard_goes_everywhere(shown) -> None:
     tab.press("ArrowLeft")
     tab.wait("location.hash.includes('layer=0')")
     assert tab.value("document.activeElement.same") and tab.texts("output")[0] == "0 of 0–1"
-
-
-def test_runs_side_by_side_share_site_layer_and_token(shown) -> None:
-    other = run("two", words={"own": Words(unit="head", units="heads")}, task="classification")
-    tab = shown(payload(run(), other), "token=encoder:4")
-    assert tab.texts("h2") == ["one", "two"]
-    assert tab.texts(".inspector h3") == ["“<b>” position 4"] * 2
-    tops = tab.value(
-        "[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)"
-    )
-    assert tops[0] == tops[1]
-    tab.point("[aria-label=Show] button", 2, click=True)
-    tab.wait("location.hash.includes('run=1')")
-    assert tab.texts("h2") == ["two"]
 
 
 def test_cross_attention_shows_both_texts(shown) -> None:
@@ -245,19 +213,6 @@ def test_images_are_coloured_by_pixel(shown) -> None:
         "document.querySelector('.image-map').ariaLabel"
     )
     assert "row 1, column 0" in tab.value("document.getElementById('announcement').textContent")
-
-
-def test_speech_is_coloured_by_frame(shown) -> None:
-    tab = shown(payload(speech(), takes_text=False, text=None))
-    assert tab.pixels(".strip", 0, 0, width=2) == [0x05, 0x3D, 0xDD, 255, 0xD1, 0x77, 0x00, 255]
-    tab.value("document.querySelector('.sound-map').focus()")
-    tab.press("ArrowRight")
-    tab.wait("location.hash.endsWith('token=decoder:0')")
-    tab.press("ArrowRight")
-    tab.wait("location.hash.endsWith('token=decoder:1')")
-    assert tab.value("document.querySelector('.sound-map').ariaValueText").startswith(
-        "0.02 s: expert 1 leads"
-    )
 
 
 def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:

@@ -160,14 +160,6 @@ def test_holes_are_filled(runs):
     assert all(h.probability is not None for h in holes)
 
 
-def test_a_pair_of_texts_is_classified(runs):
-    (run,) = Explorer([runs("classification")], Source(text="one two\tthree")).record().runs
-    assert sum(each.probability for each in run.output.classes) == pytest.approx(1)
-    assert {each.text for each in run.output.classes} == {"long", "short"}
-    tokens = run.stacks["encoder"].tokens
-    assert tokens[0] == "<bos>" and tokens.count("<eos>") == 3
-
-
 def test_images_are_shown_in_the_palettes_colours(runs, tmp_path):
     from PIL import Image
 
@@ -251,14 +243,6 @@ def test_a_text_longer_than_the_model_takes_is_refused_with_its_length(runs):
     assert len(fitting.runs[0].stacks["decoder"].tokens) == 20
     with pytest.raises(ValueError, match="the target has 30 tokens, expected at most 20"):
         Explorer([run], Source(text="one", target="un" + " un" * 28)).record()
-
-
-def test_runs_of_different_tasks_are_refused_and_other_vocabularies_are_not(runs):
-    with pytest.raises(ValueError, match="the runs are of different tasks"):
-        Explorer([runs("images"), runs("translation")], Source())
-    pair = [runs("translation"), runs("translation", "mae")]
-    names = [run.name for run in Explorer(pair, Source(text=TEXT)).record().runs]
-    assert names == ["translation-moa", "translation-mae"]
 
 
 def test_items_of_other_data_are_not_shown_side_by_side(runs, tmp_path):

@@ -22,16 +22,11 @@ _LETTERS = 30  # of the name of a row
 
 
 class Measure(NamedTuple):
-    """A number that ablations change.
+    """A number that ablations change."""
 
-    Attributes:
-        name: within a sentence: BLEU, or nats per token.
-        digits: number of decimals of differences.
-        change_of: its change under an ablation; None if it was not computed.
-    """
-
-    name: str
-    digits: int
+    name: str  # within a sentence: BLEU, or nats per token
+    digits: int  # number of decimals of differences
+    # Its change under an ablation; None if it was not computed.
     change_of: Callable[[AblationResult], Change | None]
 
 

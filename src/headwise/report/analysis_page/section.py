@@ -17,17 +17,11 @@ Figures = list[tuple[str, Markup]]  # title and figure
 
 
 class Section(NamedTuple):
-    """What one question came to, for all runs of an analysis.
+    """What one question came to, for all runs of an analysis."""
 
-    Attributes:
-        identity: its anchor in the page.
-        title: its heading.
-        body: figures, tables and what they mean, as HTML.
-    """
-
-    identity: str
-    title: str
-    body: Markup
+    identity: str  # its anchor in the page
+    title: str  # its heading
+    body: Markup  # figures, tables and what they mean, as HTML
 
 
 def legend_of(runs: Sequence[RunAnalysis], looks: Looks) -> list[tuple[str, Markup]]:
@@ -47,16 +41,11 @@ Record = TypeVar("Record", bound=Placed)
 
 @dataclass(frozen=True)
 class Kind(Generic[Record]):
-    """The records of one kind of system.
+    """The records of one kind of system."""
 
-    Attributes:
-        name: the system's name in plans.
-        words: for its decisions.
-        sites: what a site is called to the number of a run to its records, by layer.
-    """
-
-    name: str
-    words: Words
+    name: str  # the system's name in plans
+    words: Words  # for its decisions
+    # What a site is called to the number of a run to its records, by layer.
     sites: dict[str, dict[int, list[Record]]]
 
     def modules(self) -> Iterator[tuple[int, str, Record]]:

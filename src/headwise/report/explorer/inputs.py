@@ -37,38 +37,24 @@ _FRAME = 0.016  # seconds from one frame to the next
 
 @dataclass(frozen=True)
 class Source:
-    """The input that a user asks for: a text, a file, or an item of the data.
+    """The input that a user asks for: a text, a file, or an item of the data."""
 
-    Attributes:
-        text: the text; None if the input is something else.
-        target: what the decoder of a translation is to read; None for the model's own translation.
-        file: a text file, an image or a sound.
-        part: the part of the data of which the item is.
-        item: its number.
-    """
-
-    text: str | None = None
+    text: str | None = None  # the text; None if the input is something else
+    # What the decoder of a translation is to read; None for the model's own translation.
     target: str | None = None
-    file: Path | None = None
-    part: str = "test"
-    item: int = 0
+    file: Path | None = None  # a text file, an image or a sound
+    part: str = "test"  # the part of the data of which the item is
+    item: int = 0  # its number
 
 
 @dataclass
 class Trained:
-    """A model of headwise with what its run says of it.
+    """A model of headwise with what its run says of it."""
 
-    Attributes:
-        name: the name of the run.
-        folder: its folder.
-        recipe: its recipe.
-        model: its model, in evaluation mode.
-    """
-
-    name: str
-    folder: Path
-    recipe: Any
-    model: Any
+    name: str  # the name of the run
+    folder: Path  # its folder
+    recipe: Any  # its recipe
+    model: Any  # its model, in evaluation mode
 
     @cached_property
     def task(self) -> Task:
@@ -86,11 +72,7 @@ class Trained:
         return TranslationTokenizer.load(self.folder / TOKENIZER)
 
     def item(self, source: Source) -> tuple[Any, Item]:
-        """Returns a part of the data, and which of its items a source asks for.
-
-        Raises:
-            ValueError: there is no such part, or no item of that number.
-        """
+        """Returns a part of the data, and which of its items a source asks for."""
         known = [*PARTS, *self.task.tests]
         if source.part not in known:
             raise ValueError(f"part is {source.part!r}, expected one of {', '.join(known)}")
@@ -105,31 +87,18 @@ class Trained:
 
 @dataclass(frozen=True)
 class Input:
-    """One input, as a model reads it.
+    """One input, as a model reads it."""
 
-    Attributes:
-        arguments: of the model's forward, a batch of one sequence.
-        stacks: what stands at its positions.
-        output: makes what the page shows of what the model returns.
-        text: the input as a text, if it is one.
-        item: the item of the data that it is, if it is one.
-        note: what a reader should know of the input.
-    """
-
-    arguments: dict[str, Tensor]
-    stacks: dict[str, Stack]
-    output: Callable[[Any], Output]
-    text: str | None = None
-    item: Item | None = None
-    note: str = ""
+    arguments: dict[str, Tensor]  # of the model's forward, a batch of one sequence
+    stacks: dict[str, Stack]  # what stands at its positions
+    output: Callable[[Any], Output]  # makes what the page shows of what the model returns
+    text: str | None = None  # the input as a text, if it is one
+    item: Item | None = None  # the item of the data that it is, if it is one
+    note: str = ""  # what a reader should know of the input
 
 
 def given_text(source: Source) -> str | None:
-    """Returns the text that a user gives, or has put into a file; None without one.
-
-    Raises:
-        ValueError: the text is empty, or the file cannot be read.
-    """
+    """Returns the text that a user gives, or has put into a file; None without one."""
     text = source.text
     if source.file is not None:
         text = "\n".join(read_lines(source.file))

@@ -62,12 +62,7 @@ _WITHOUT_TEXT = {"images": "an image", "speech-enhancement": "a WAV or FLAC file
 
 
 class Explorer:
-    """Models of finished runs that read the same inputs.
-
-    Raises:
-        FolderError: a folder is no finished run, or of one that has diverged.
-        ValueError: the runs are of different tasks.
-    """
+    """Models of finished runs that read the same inputs."""
 
     def __init__(self, runs: Sequence[Path], source: Source, changes: Sequence[str] = ()) -> None:
         self.source = source
@@ -86,11 +81,7 @@ class Explorer:
         self.task: str = self.trained[0].recipe.task
 
     def answer(self, question: Question) -> Payload:
-        """Returns what the page asks a server for.
-
-        Raises:
-            ValueError: the input cannot be read, or an ablation is not possible.
-        """
+        """Returns what the page asks a server for."""
         source = self.source
         if question.text is not None:
             source = replace(source, text=question.text, target=None, file=None)
@@ -177,11 +168,7 @@ def _recorded(
 def recorded_run(
     name: str, task: str, model: nn.Module, given: Input, budget: float = BUDGET
 ) -> Run:
-    """Returns what a model does with one input, as the page shows it.
-
-    Raises:
-        ValueError: the input is too long for the page, or the model holds no system.
-    """
+    """Returns what a model does with one input, as the page shows it."""
     check_size(model, given.stacks)
     out, watched = watch(model, given.arguments)
     return Run(
@@ -240,15 +227,10 @@ def _chosen(possible: Sequence[Ablation], asked: Asked) -> Ablation:
 
 
 class Reading(NamedTuple):
-    """How the heads of one attention have read in its last call.
+    """How the heads of one attention have read in its last call."""
 
-    Attributes:
-        is_cross: whether its keys are of something else than its queries.
-        weights: `(heads, queries, keys)` of the first sequence.
-    """
-
-    is_cross: bool
-    weights: Tensor
+    is_cross: bool  # whether its keys are of something else than its queries
+    weights: Tensor  # `(heads, queries, keys)` of the first sequence
 
 
 class Watched(NamedTuple):
@@ -299,9 +281,6 @@ def recorded_places(
     Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
     as for some hundred tokens, or compress well, as where heads look at single tokens. Of others
     the steps are coarser.
-
-    Raises:
-        ValueError: a system has other positions than the input.
     """
     read = [reading for seen in watched for reading in seen.readings.values()]
     share = budget / max(1, sum(reading.weights.numel() for reading in read))

@@ -36,9 +36,6 @@ class ExplorerServer(ThreadingHTTPServer):
     random. Nor can a web page of somebody else's that is open in the same browser: requests must be
     for this machine by name (so that a foreign name that leads here is refused), they must not come
     from the page of another server, and their body must say that it is JSON.
-
-    Raises:
-        ValueError: the port is in use, or not allowed.
     """
 
     daemon_threads = True

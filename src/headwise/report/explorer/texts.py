@@ -122,12 +122,7 @@ def labelled_input(trained: Trained, source: Source) -> Input:
 
 
 def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> Input:
-    """Returns a text as a model reads it that is of no run.
-
-    Raises:
-        ValueError: the text is empty or too long, a target is given to another model, or an
-            argument is something else.
-    """
+    """Returns a text as a model reads it that is of no run."""
     if not isinstance(text, str):
         raise ValueError(f"text is {text!r}, expected a single text for the model to read")
     if not text.strip():
