@@ -357,13 +357,6 @@ def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path,
     assert not (tmp_path / "standard-seed1").exists()
 
 
-@pytest.mark.parametrize("jobs", [0, -1])
-def test_wrong_numbers_of_jobs(world, tmp_path, jobs):
-    with pytest.raises(ValueError, match=f"--jobs is {jobs}, expected a whole number from 1"):
-        compare(world, tmp_path / "runs", ["standard"], jobs=jobs)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_processes_take_turns_with_the_gpus(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

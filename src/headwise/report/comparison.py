@@ -1,15 +1,15 @@
 """A comparison as one HTML file that needs nothing beside it: no network, no scripts."""
 
 import base64
-import binascii
+import io
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from headwise.analysis.decisions.snapshots import relative_entropy
 from headwise.analysis.how_soon import Curve, curve, mean_curve
@@ -214,18 +214,12 @@ def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]
 
 
 def _png_size(png: str) -> tuple[int, int]:
-    """Width and height from a PNG's head, so that the page does not jump while it loads.
-
-    Both are 0 for what is no PNG.
-    """
+    """Width and height, so that the page does not jump while it loads; 0 for what is no PNG."""
     try:
-        head = base64.b64decode(png[:32])
-    except (ValueError, binascii.Error):
+        with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+            return picture.size
+    except (ValueError, OSError):
         return 0, 0
-    if len(head) < 24 or head[12:16] != b"IHDR":
-        return 0, 0
-    width, height = struct.unpack(">II", head[16:24])
-    return width, height
 
 
 # Its figures: scores, and losses over training, each an `<svg>` element.

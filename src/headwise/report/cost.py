@@ -30,21 +30,13 @@ def cost_table(
     )
     table.caption_justify = "left"
     table.add_column("System", min_width=9, max_width=20, overflow="fold")
-    for header in (
-        "Embed-\ndings",
-        "Atten-\ntion",
-        "Routing",
-        "Feed-\nforward",
-        "Rest",
-        "Para-\nmeters",
-        "MACs\nlinear",
-        "MACs\nall",
-    ):
+    parts = ("Embed-\ndings", "Atten-\ntion", "Routing", "Feed-\nforward", "Rest", "Para-\nmeters")
+    for header in (*parts, "MACs\nlinear", "MACs\nall"):
         table.add_column(header, justify="right", no_wrap=True)
     for name, config in configs.items():
         cost = model_cost(config, lengths)
-        parts = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
-        figures = (NONE if figure is None else count(figure) for figure in parts)
+        found = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
+        figures = (NONE if figure is None else count(figure) for figure in found)
         table.add_row(Text(name, style="bold"), *figures)
     return table
 

@@ -1,7 +1,6 @@
 """The page of `headwise explore`: in a browser where there is one, else its files alone."""
 
 import base64
-import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import chromium
-import numpy as np
 import pytest
 from explorer_payloads import (
     image,
@@ -44,59 +42,6 @@ def test_nothing_is_fetched_and_no_data_becomes_markup(path: Path) -> None:
     assert not re.search(r"https?:|//\w+\.\w|@import|url\(|\bsrc=|\bimport\b", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
     assert not re.search(r"\bon\w+=|\bstyle=", text)
-
-
-# What colour-blind readers see of linear red, green and blue (Machado et al., 2009), and the
-# colours as they are.
-VISION = {
-    "all": np.eye(3),
-    "protanopia": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deuteranopia": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
-    "tritanopia": [
-        [1.255528, -0.076749, -0.178779],
-        [-0.078411, 0.930809, 0.147602],
-        [0.004733, 0.691367, 0.303900],
-    ],
-}
-
-
-def linear(colour: str) -> np.ndarray:
-    parts = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-
-
-def cielab(rgb: np.ndarray) -> np.ndarray:
-    to_xyz = np.array(
-        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-    )
-    white = np.array([0.95047, 1, 1.08883])
-    xyz = to_xyz @ np.clip(rgb, 0, 1) / white
-    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-def schemes() -> list[dict[str, str]]:
-    """The colours of units on a light page, and on a dark one."""
-    style = (WEB / "explorer.css").read_text(encoding="utf-8")
-    light, dark = re.findall(r":root \{(.*?)\n *\}", style, re.DOTALL)[:2]
-    found = [dict(re.findall(r"--(unit-\d): (#\w{6})", block)) for block in (light, dark)]
-    return [found[0], {**found[0], **found[1]}]
-
-
-@pytest.mark.parametrize("colours", schemes(), ids=["light", "dark"])
-@pytest.mark.parametrize("vision", VISION)
-def test_colours_of_units_are_told_apart(colours: dict[str, str], vision: str) -> None:
-    assert len(colours) == 8
-    seen = [cielab(np.array(VISION[vision]) @ linear(colour)) for colour in colours.values()]
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 24
 
 
 # From here on in a browser.

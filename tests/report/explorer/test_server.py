@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -125,11 +124,6 @@ def test_who_has_no_token_reads_nothing(server, query):
         assert status == 403 and "token is missing or wrong" in json.loads(said)["error"]
         status, _, said = ask(server, method, f"{path}?token={server.token[:-1]}", body)
         assert status == 403
-
-
-def connected(server):
-    """A connection, on which nothing is sent yet."""
-    return socket.create_connection(server.server_address[:2], timeout=30)
 
 
 def test_a_failure_of_the_model_is_said_and_the_server_goes_on(capfd):
