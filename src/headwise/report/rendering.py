@@ -63,6 +63,7 @@ def _environment(*, trim: bool = True) -> Environment:
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
+        extensions=["jinja2.ext.do"],
         trim_blocks=trim,
         lstrip_blocks=trim,
     )
