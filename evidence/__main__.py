@@ -20,7 +20,7 @@ from evidence.questions import Question, claims_and_questions, find_questions
 from evidence.training import measure_times, run_experiment, run_question
 from headwise.cli.printing import clear_errors, print_error, print_path, silence
 from headwise.messages import one_of
-from headwise.runs.planned import RunsFailed
+from headwise.runs.running import RunsFailed
 
 app = typer.Typer(
     help="The papers' claims: what is known of them, and how to test them.",

@@ -20,16 +20,15 @@ from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_row
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
 from headwise.analysis.results import RunResult, machine, versions
 from headwise.models.ablation import ablated, parse_ablations
+from headwise.runs.comparing import Experiment as Prepared
+from headwise.runs.comparing import decoding_speeds_of, step_times
+from headwise.runs.evaluating import evaluate, read_outcome
 from headwise.runs.folder import RESULT
 from headwise.runs.grid import candidates
-from headwise.runs.one_run import finished_result, train_system
-from headwise.runs.outcomes import evaluate, read_outcome
-from headwise.runs.planned import PlannedRun
+from headwise.runs.one_run import SystemRun
 from headwise.runs.preparing import build_model, prepare_task, with_seed
 from headwise.runs.reading import read_model
 from headwise.runs.running import train_runs
-from headwise.runs.summary import Experiment as Prepared
-from headwise.runs.summary import decoding_speeds_of, step_times
 from headwise.runs.tuning import tune
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import score_of
@@ -164,17 +163,15 @@ def _read_task(conditions: Conditions, system: str, dataset: str | None, console
     )
 
 
-def _planned(run: AskedRun, task: Task) -> PlannedRun[RunResult]:
+def _planned(run: AskedRun, task: Task) -> SystemRun:
     choice = run.conditions.choice(run.system)
     recipe = run.conditions.file.system(run.system, run.dataset, choice)
-    return PlannedRun(
+    return SystemRun(
         recipe=with_seed(recipe, run.seed),
         system=run.system,
         folder=run.folder,
         task=task,
         label=" ".join([*([run.dataset] if run.dataset else []), run.system, f"seed {run.seed}"]),
-        train=train_system,
-        finished=finished_result,
     )
 
 

@@ -54,7 +54,7 @@ def few_rounds():
     from headwise.analysis.speed import Rounds  # here, since not every session needs it
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("headwise.runs.summary.ROUNDS", Rounds(1, 1))
+        patched.setattr("headwise.runs.comparing.ROUNDS", Rounds(1, 1))
         yield
 
 

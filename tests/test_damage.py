@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from headwise.checksums import SUMS
 from headwise.files import NoSpaceError
 from headwise.recipes import load_recipe
+from headwise.runs.evaluating import read_outcome
 from headwise.runs.folder import FolderError
 from headwise.runs.locking import locked
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
 from headwise.runs.reading import open_run
-from headwise.runs.tuning import finished_try, train_try
+from headwise.runs.tuning import TryRun
 
 
 @pytest.fixture(scope="module")
@@ -161,14 +161,14 @@ def test_the_mends_of_what_a_run_is_of(recipe, finished, run):
 def test_a_damaged_try_is_trained_again(recipe, tmp_path, damage):
     folder = tmp_path / "try"
     task = prepare_task(recipe, folder, Console(quiet=True))
-    before = train_try(recipe, "mae", folder, task, Console(quiet=True))
+    run = TryRun(recipe, "mae", folder, task, "mae try 1")
+    before = run.train(Console(quiet=True))
     damage(folder / "try.json")
     said = io.StringIO()
     console = Console(file=said, width=10_000)
-    assert finished_try(recipe, folder, task, console, "mae try 1") is None
+    assert run.finished(console) is None
     assert "mae try 1: " in said.getvalue() and "try is trained again" in said.getvalue()
-    again = train_try(recipe, "mae", folder, task, Console(quiet=True))
-    assert again.validation_loss == before.validation_loss
+    assert run.train(Console(quiet=True)).validation_loss == before.validation_loss
 
 
 def test_of_a_full_disk_folder_and_mend_are_told_and_nothing_is_lost(

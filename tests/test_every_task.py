@@ -14,9 +14,9 @@ from headwise.recipes.catalogue import TASKS
 from headwise.report.comparison import render_report
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
+from headwise.runs.evaluating import OUTCOME, evaluate, read_outcome
 from headwise.runs.folder import RESULT
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import OUTCOME, evaluate, read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run
 from headwise.tasks.significance import LEAST_ITEMS

@@ -45,15 +45,6 @@ def test_a_run_against_itself_is_said(runs):
     assert found.exit_code == 2 and "expected another one" in found.output.replace("\n", " ")
 
 
-def test_where_nothing_can_be_written_is_said_before_the_work(runs, tmp_path):
-    run = runs("classification", "mae")
-    (tmp_path / "file").touch()
-    (tmp_path / "page" / "analysis.html").mkdir(parents=True)
-    for folder, message in (("file", "file is a file"), ("page", "is a folder, expected the name")):
-        found = typed(run, "--output", tmp_path / folder)
-        assert found.exit_code == 2 and message in found.output.replace("\n", "")
-
-
 def test_two_analyses_do_not_write_into_one_folder(runs, tmp_path):
     with locked(tmp_path):
         found = typed(runs("classification", "mae"), "--output", tmp_path)

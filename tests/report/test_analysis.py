@@ -30,16 +30,6 @@ def test_batches_may_be_gone_through_once():
     assert first.sequences == 12
 
 
-def test_without_batches_it_says_so():
-    with pytest.raises(ValueError, match="batches are none"):
-        _ = hw.Analysis(Own(), []).record
-
-
-def test_tokens_are_of_stacks():
-    with pytest.raises(ValueError, match="tokens has the keys 'source'"):
-        hw.Analysis(Own(), batches(), tokens={"source": "input_ids"})
-
-
 def test_quality_of_other_items_under_ablation_is_refused():
     model, calls = Own(), []
 

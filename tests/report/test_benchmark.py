@@ -3,14 +3,14 @@
 import io
 import math
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic import ALL, benchmark, comparison, judge, of_task
+from synthetic import ALL, benchmark, judge, of_task
 
 from headwise.analysis.results import Benchmark
-from headwise.analysis.statistics.estimates import mean_difference
 from headwise.report.benchmark import (
     MEAN,
     benchmark_columns,
@@ -20,7 +20,7 @@ from headwise.report.benchmark import (
     benchmark_verdict,
 )
 from headwise.report.cells import Cell
-from headwise.report.comparison import render_benchmark, write_report
+from headwise.report.comparison import write_report
 from headwise.report.table import results_table
 
 
@@ -47,7 +47,7 @@ def test_figures_of_data_sets_and_their_mean() -> None:
     }
     better = Cell("76.9 *", ("± 0.1", "[75.0, 78.8]"), significant=True)
     assert _cells(made, "mae-7")["SeLen"] == better
-    notes = " ".join(benchmark_notes(made))
+    notes = unescape(benchmark_notes(made))
     assert (
         "the 95% interval of the figure above it, over seeds and test examples together." in notes
     )
@@ -78,7 +78,7 @@ def test_one_seed_has_no_star_and_says_why() -> None:
     assert not any(cell.significant for row in benchmark_rows(made) for cell in row.cells)
     text = " ".join(_printed(made).split())
     assert "95% intervals over test examples alone. One seed says nothing" in text
-    notes = " ".join(benchmark_notes(made))
+    notes = unescape(benchmark_notes(made))
     assert "one seed says nothing of training's own chance" in notes
     assert "significant" not in notes + benchmark_verdict(made)
     assert benchmark_verdict(made) == (
@@ -103,27 +103,6 @@ def test_runs_that_diverged_are_left_out_of_the_mean() -> None:
     assert benchmark_differences(made)[MEAN, "mae-7"] is None
     assert _cells(made, "mae-7")["WC"] == Cell("diverged")
     assert _cells(made, "mae-7")["Mean"] == Cell("–")
-
-
-def test_no_mean_of_different_scores_and_several_of_one_data_set() -> None:
-    made = benchmark(data_sets=2)
-    made.comparisons["speech"] = of_task("speech", ("standard", "moa"))
-    cells = _cells(made, "moa")
-    assert list(cells) == [
-        "SeLen Accuracy",
-        "WC Accuracy",
-        "speech PESQ",
-        "speech PESQ noisy",
-        "speech SI-SDR",
-        "speech SI-SDR noisy",
-    ]
-    assert _cells(made, "mae-7")["speech PESQ"] == Cell("–")  # it was not run there
-    assert "mean" not in benchmark_verdict(made)
-    assert "PESQ noisy" in " ".join(_printed(made, 120).split())
-
-
-def test_one_data_set_has_no_mean() -> None:
-    assert list(_cells(benchmark(data_sets=1), "moa")) == ["SeLen"]
 
 
 @pytest.mark.parametrize("width", [100, 60, 40])
@@ -160,17 +139,7 @@ def test_the_baseline_wins_ties_and_a_single_system_is_told() -> None:
     )
     alone = benchmark(("standard",))
     assert benchmark_verdict(alone) == "standard has a mean accuracy over 3 data sets of 77.0."
-    assert "p" not in " ".join(benchmark_notes(alone)).split()
-
-
-def test_what_the_mean_would_find_is_at_the_level_of_the_whole_table() -> None:
-    found = benchmark_differences(benchmark())
-    parts = [found[data_set, "moa"] for data_set in ("SeLen", "WC", "BShift")]
-    # Two systems on three data sets, and their means.
-    expected = mean_difference([part for part in parts if part is not None], 8)
-    mean = found[MEAN, "moa"]
-    assert mean is not None and expected is not None
-    assert mean.detectable == expected.detectable
+    assert "p" not in unescape(benchmark_notes(alone)).split()
 
 
 def test_lower_is_better_on_average_too() -> None:
@@ -199,15 +168,3 @@ def test_one_file_has_the_reports_of_all_data_sets(tmp_path: Path) -> None:
     assert len(set(ids)) == len(ids) > 20
     named = set(re.findall(r'(?:aria-labelledby="|href="#|url\(#)([^")]*)', page))
     assert named <= set(ids)
-
-
-def test_hostile_names_are_escaped() -> None:
-    made = Benchmark(title="<b>t</b>", comparisons={"<i>/x": comparison(("standard",))})
-    made.comparisons["<i>/x"].systems[0].runs[0].scores[0].name = "<u>"
-    page = render_benchmark(made)
-    assert not any(tag in page for tag in ("<b>", "<i>", "<u>"))
-
-
-def test_it_survives_its_file() -> None:
-    made = benchmark()
-    assert Benchmark.model_validate_json(made.model_dump_json()) == made

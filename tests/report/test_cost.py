@@ -5,9 +5,8 @@ import io
 from rich.console import Console
 
 from headwise.analysis.papers.figures import Figure, Paper
-from headwise.analysis.papers.published import published_figures
 from headwise.models.seq2seq import Seq2SeqLMConfig
-from headwise.report.cost import cost_table, papers_summary, papers_tables
+from headwise.report.cost import cost_table, papers_summary
 
 
 def test_the_table_has_a_row_for_each_system():
@@ -28,31 +27,11 @@ def test_the_table_has_a_row_for_each_system():
     assert max(map(len, lines)) <= 80
 
 
-def test_the_table_of_separate_vocabularies_has_both():
-    config = Seq2SeqLMConfig(vocab_size=900, target_vocab_size=700, share_embeddings="target")
-    caption = cost_table("", {"a": config}, {"encoder": 1, "decoder": 1}).caption
-    assert "vocabularies of 900 and 700;" in caption.plain
-
-
 def test_it_is_said_whose_lengths_they_are():
     caption = cost_table(
         "", {"a": Seq2SeqLMConfig()}, {"encoder": 4, "decoder": 5}, "table 9"
     ).caption
     assert "MACs: 4 source and 5 target tokens (table 9); linear" in caption.plain
-
-
-def test_the_tables_fit_a_terminal_and_cut_nothing():
-    file = io.StringIO()
-    console = Console(width=80, file=file)
-    for table in papers_tables(published_figures()):
-        console.print(table)
-    text = file.getvalue()
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    for paper in published_figures():
-        assert paper.title in text
-        for figure in paper.figures:
-            assert f" {figure.printed} " in text
 
 
 def test_the_summary_counts_what_differs_and_what_is_missing():

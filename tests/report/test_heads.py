@@ -1,13 +1,9 @@
 """What the report shows of the heads of each system, and of what training recorded of them."""
 
-import math
-
-import pytest
 from pages import Page, diverge
-from synthetic import ALL, comparison, of_task
+from synthetic import ALL, comparison
 
 from headwise.report.comparison import render_report
-from headwise.report.svg import value_scale
 
 
 def test_every_kind_of_decision_in_its_own_words() -> None:
@@ -48,37 +44,6 @@ def test_weights_of_branches_over_training() -> None:
     assert "h4" not in Page(render_report(made)).texts
 
 
-def test_what_a_rule_records_of_a_system_that_decides_nothing() -> None:
-    made = comparison(("standard", "weighted"), layers=2)
-    run = made.systems[1].runs[0]
-    run.attention = []
-    page = Page(render_report(made))
-    assert page.texts["h4"] == ["Encoder self-attention", "Decoder cross-attention"]
-    labels = [svg["aria-label"] or "" for svg in page.all("svg") if "aria-label" in svg]
-    assert sum("κ ends between" in label for label in labels) == 4
-    assert not any(text.startswith("The numbers of") for text in page.texts["summary"])
-    for course in run.courses:
-        course.steps, course.values = [0], {n: v[:1] for n, v in course.values.items()}
-    assert "h4" not in Page(render_report(made)).texts
-    diverge(made, system=1, run=0, step=10)
-    assert "because the run diverged: weighted" in render_report(made)
-
-
-@pytest.mark.parametrize(
-    "rows, scale",
-    [
-        ([[0.2, 0.8], [0.4, 0.6]], (0.0, 0.8)),
-        ([[-0.3, -0.4], [-0.5, -0.6]], (-0.6, 0.0)),
-        ([[-0.5, 2.0], [math.nan, math.inf]], (-0.5, 2.0)),
-        ([[0.0, 0.0]], (0.0, 1.0)),
-    ],
-)
-def test_the_scale_of_a_record_holds_its_values_and_zero(
-    rows: list[list[float]], scale: tuple[float, float]
-) -> None:
-    assert value_scale(rows) == scale
-
-
 def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:
     made = comparison(("weighted",), layers=1)
     course = made.systems[0].runs[0].courses[0]
@@ -87,22 +52,3 @@ def test_a_long_record_of_branches_is_drawn_with_few_points() -> None:
     rows = [[i % 3 / 10, 0.3, 0.7 - i % 3 / 10] for i in range(5000)]
     course.values = {"kappa": rows, "alpha": rows}
     assert len(render_report(made)) < 1.5 * short
-
-
-def test_two_kinds_in_one_system() -> None:
-    made = comparison(("moa", "tim"))
-    moa, tim = (system.runs[0] for system in made.systems)
-    moa.attention += tim.attention
-    moa.words |= tim.words
-    page = Page(render_report(made))
-    assert page.texts["h3"][:3] == ["moa: experts", "moa: mechanisms", "tim"]
-    # Two layers, under moa's mechanisms and again under tim; none of them under moa's experts.
-    assert sum(row[0].strip() == "Encoder layers" for row in page.rows) == 4
-    assert sum(row[0].strip() == "Encoder self-attention" for row in page.rows) == 2
-
-
-def test_sites_of_a_single_stack() -> None:
-    page = Page(render_report(of_task("images", ("standard", "mae-7", "weighted"))))
-    assert "Self-attention: share of each expert" in page.texts["figcaption"]
-    assert page.texts["h4"] == ["Self-attention"]
-    assert not any(word in "".join(page.texts["body"]) for word in ("Decoder", "Encoder"))

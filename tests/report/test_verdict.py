@@ -71,14 +71,6 @@ def test_six_systems_each_told_of_once() -> None:
     )
 
 
-def test_others_where_the_baseline_wins() -> None:
-    made = _with_bleu(3, standard=30.0, agreement=27.0, weighted=26.0, tim=25.0)
-    assert "the closest, agreement, is 3.0 below, a significant difference" in verdict(made)
-    assert verdict(made).endswith(
-        "Of the others, weighted and tim are significantly worse than the baseline."
-    )
-
-
 def test_a_lead_that_may_be_chance_and_a_time_not_measured() -> None:
     made = _with_bleu(3, standard=26.0, moa=27.0)
     made.systems[1].relative_step_time = None
@@ -88,15 +80,6 @@ def test_a_lead_that_may_be_chance_and_a_time_not_measured() -> None:
         f"−0.4 to +2.4, p = {found.p_value:.3f}; a true difference of {found.detectable:.1f} would "
         f"be found in 80% of such comparisons), at 1.01× the parameters."
     )
-
-
-def test_the_corrected_p_value_decides() -> None:
-    made = _with_bleu(3, standard=26.0, moa=27.0)
-    found = _difference(made, "moa")
-    found.p_value, found.corrected_p_value = 0.001, 0.05
-    assert "may be chance" in verdict(made)
-    found.corrected_p_value = 0.0499
-    assert "a significant difference" in verdict(made)
 
 
 def test_the_baseline_wins_and_wins_ties() -> None:
@@ -110,16 +93,6 @@ def test_the_baseline_wins_and_wins_ties() -> None:
 def test_a_lead_that_rounds_to_nothing() -> None:
     made = _with_bleu(standard=26.0, moa=26.03)
     assert "less than 0.1 above the baseline" in verdict(made)
-
-
-def test_a_single_seed_that_is_left_tells_no_more_than_one() -> None:
-    made = comparison(("standard", "mae-7"), seeds=3)
-    assert "a significant difference" in verdict(made)
-    for run in made.systems[1].runs[1:]:
-        run.validation_loss = math.nan
-    judge(made)
-    assert "(mean of 1 seed, 2 diverged, 95% interval" in verdict(made)
-    assert "that single runs cannot tell from the chance of training" in verdict(made)
 
 
 def test_systems_that_diverged() -> None:
@@ -163,19 +136,6 @@ def test_other_scores_whichever_way_they_are_better(
     ) in said
 
 
-def test_a_baseline_of_lowest_perplexity() -> None:
-    made = of_task("language-modelling", ("standard", "weighted"), seeds=3)
-    assert verdict(made).startswith(
-        "No system is ahead of the baseline standard, 88.0 word perplexity (mean of 3 seeds, 95% "
-        "interval 84.1 to 91.9): the closest, weighted, is 1.6 above, a significant difference"
-    )
-    for value, said in ((87.97, "less than 0.1 below the baseline"), (88.0, "is level with it")):
-        for run in made.systems[1].runs:
-            run.scores[0].value = value
-        judge(made)
-        assert said in verdict(made)
-
-
 def test_a_score_without_items_and_without_a_value() -> None:
     made = of_task("speech", ("standard", "moa"))
     judge(made, has_items=False)
@@ -190,9 +150,3 @@ def test_a_score_without_items_and_without_a_value() -> None:
     made.systems[1].runs[0].scores[0].value = math.nan
     judge(made)
     assert verdict(made) == "No system has a PESQ."
-
-
-def test_seeds_alone_judge_a_score_without_items() -> None:
-    made = of_task("speech", ("standard", "mae-7"), seeds=3)
-    judge(made, has_items=False)
-    assert "a significant difference (95% interval" in verdict(made)

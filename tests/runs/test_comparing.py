@@ -1,19 +1,14 @@
 """Comparisons in their folders, on one data set and on several."""
 
-import numerals
 import pytest
-import torch
 from rich.console import Console
-from safetensors.torch import load_file
 
 from headwise.analysis.results import Benchmark, Comparison
-from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import holm
 from headwise.recipes import load_recipe
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError
-from headwise.runs.reading import open_run
 from headwise.training.run import Interrupted
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -62,20 +57,6 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
     assert Comparison.model_validate_json(found.model_dump_json()) == found
 
 
-def test_systems_are_compared_on_the_same_vocabularies(compared):
-    _, folder = compared
-    vocabularies = {path.read_bytes() for path in folder.rglob("tokenizer/tokenizer.json")}
-    assert len(list(folder.rglob("tokenizer/tokenizer.json"))) == 7
-    assert len(vocabularies) == 1
-
-
-def test_the_task_says_whether_its_loss_has_a_perplexity(compared, file, monkeypatch):
-    found, folder = compared
-    assert found.loss_has_perplexity
-    monkeypatch.setattr("headwise.tasks.translation.Translation.loss_has_perplexity", False)
-    assert not compare(file, folder).loss_has_perplexity
-
-
 def test_the_baseline_is_tested_against_none(compared):
     found, _ = compared
     assert found.systems[0].difference is None
@@ -97,18 +78,6 @@ def test_the_baseline_is_tested_against_none(compared):
         assert difference.corrected_p_value == pytest.approx(
             holm(p_values)[p_values.index(difference.p_value)]
         )
-
-
-def test_samples_and_facts_are_of_the_test_part(compared):
-    found, _folder = compared
-    assert 0 < len(found.samples) <= 12
-    translations = dict(numerals.pairs(120))
-    for sample in found.samples:
-        assert translations[sample.given["Source"]] == sample.given["Reference"]
-        assert list(sample.made) == SYSTEMS
-    assert found.facts["corpus"] == "text files train.en, train.fr"
-    assert found.facts["vocabulary"].endswith("subwords, joint")
-    assert {"train", "validation", "test"} <= found.facts.keys()
 
 
 def test_finished_systems_are_not_trained_again(compared, file, monkeypatch):
@@ -159,52 +128,11 @@ def test_a_comparison_of_other_data_is_refused(compared, world):
     assert not (folder / "standard-seed5").exists()
 
 
-def test_another_system_may_join(compared, world):
-    _, folder = compared
-    wider = load_recipe(str(world / "numerals.yaml"), ["systems.wide.model.ffn_dim=64"])
-    found = compare(wider, folder, ["standard", "wide"], seeds=[1])
-    assert [system.name for system in found.systems] == ["standard", "wide"]
-
-
 def test_a_comparison_in_a_folder_of_other_things_is_refused(tmp_path, file):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(FolderError, match="holds other things"):
         compare(file, tmp_path)
     assert contents(tmp_path) == {"thesis.tex"}
-
-
-def test_a_single_system_can_be_compared_with_nothing(compared, file):
-    _, folder = compared
-    found = compare(file, folder, ["moa"], seeds=[1, 2])
-    assert found.systems[0].difference is None
-    assert found.systems[0].relative_step_time.value == 1.0
-
-
-def test_step_times_are_of_the_kept_models(compared, file, monkeypatch):
-    _, folder = compared
-    seen = {}
-
-    def spy(models, gates, batches, rounds):
-        seen.update(models=models, gates=gates, batches=batches)
-        return dict.fromkeys(models, OverRounds(value=1.0, low=1.0, high=1.0, rounds=7))
-
-    monkeypatch.setattr("headwise.runs.summary.relative_step_times", spy)
-    compare(file, folder, ["standard", "mae"], seeds=[2, 1])
-    assert list(seen["models"]) == ["standard", "mae"]
-    kept = load_file(folder / "mae-seed2" / "model" / "model.safetensors")
-    state = seen["models"]["mae"].state_dict()
-    assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
-    assert seen["gates"]["mae"]["mae"].period == 2
-    assert 1 <= len(seen["batches"]) <= 3
-
-
-@pytest.mark.slow
-def test_a_folder_of_several_runs_names_them(compared):
-    _, folder = compared
-    with pytest.raises(
-        FolderError, match=r"holds several runs, .* mae-seed1, mae-seed2, moa-seed1"
-    ):
-        open_run(folder)
 
 
 # Several data sets

@@ -1,6 +1,5 @@
 """Further test sets of runs, and finished runs on other data and against each other."""
 
-import json
 import re
 import shutil
 
@@ -15,12 +14,10 @@ from headwise.cli import app
 from headwise.recipes import load_recipe
 from headwise.report.comparison import render_report
 from headwise.report.table import comparison_table
-from headwise.runs import evaluating, one_run, outcomes, reading
+from headwise.runs import evaluating, one_run, reading
 from headwise.runs.comparing import compare_systems
-from headwise.runs.evaluating import compare_runs, evaluate_run
-from headwise.runs.folder import FolderError
+from headwise.runs.evaluating import compare_runs, evaluate_run, read_outcome
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import prepare_task
 
 QUIET = Console(quiet=True)
@@ -84,14 +81,14 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
     shutil.copytree(run, tmp_path / "run")
     before = RunResult.model_validate_json((run / "result.json").read_text())
     scored = []
-    evaluate = outcomes.evaluate
+    evaluate = evaluating.evaluate
 
     def spy(model, task, items, *others):
         scored.append(len(items))
         return evaluate(model, task, items, *others)
 
     monkeypatch.setattr(one_run, "run_training", None)  # nothing is trained again
-    monkeypatch.setattr(outcomes, "evaluate", spy)
+    monkeypatch.setattr(evaluating, "evaluate", spy)
     later = of(world, "short", "other").system("mae")
     after = train(later, tmp_path / "run")
     assert scored == [20]  # the new one alone
@@ -102,40 +99,6 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
     # A run that is asked for fewer keeps what it has.
     assert train(recipe, tmp_path / "run").tests == before.tests
     assert train(later, tmp_path / "run") == after and len(scored) == 1
-
-
-def test_one_whose_data_change_is_scored_anew(world, run, tmp_path):
-    text = {end: (world / f"short.{end}").read_text().splitlines() for end in ("en", "fr")}
-
-    def write(lines):
-        for end, of_side in text.items():
-            (tmp_path / f"mine.{end}").write_text("\n".join(of_side[:lines]) + "\n")
-
-    changes = [
-        f"data.tests.mine.{k}={tmp_path}/mine.{e}" for k, e in (("source", "en"), ("target", "fr"))
-    ]
-    recipe = of(world, changes=changes).system("mae")
-    shutil.copytree(run, tmp_path / "run")
-    write(20)
-    train(recipe, tmp_path / "run")
-    write(15)
-    train(recipe, tmp_path / "run")
-    assert len(read_outcome(tmp_path / "run", "mine").items["BLEU"]) == 15
-
-
-def test_other_keys_of_the_data_still_make_another_run(world, run):
-    with pytest.raises(FolderError, match="another recipe"):
-        train(of(world, "short", changes=["data.max_length=3"]).system("mae"), run)
-
-
-def test_lines_that_do_not_match_are_found_before_training(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(one_run, "run_training", None)
-    (tmp_path / "cut.fr").write_text("un\n")
-    cut = [f"data.tests.cut.source={world}/short.en", f"data.tests.cut.target={tmp_path}/cut.fr"]
-    with pytest.raises(
-        ValueError, match=r"tests\.cut: .*short\.en has 20 lines and .*cut\.fr has 1"
-    ):
-        train(of(world, changes=cut).system("mae"), tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -173,16 +136,6 @@ def headwise(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_a_part_of_any_name_is_evaluated(run):
-    done = headwise("evaluate", run, "--part", "short")
-    assert done.exit_code == 0
-    assert "short: 20 pairs" in done.stdout
-    assert f"{read_outcome(run, 'short').scores[0]}" in done.stdout
-    done = headwise("evaluate", run, "--part", "shrot")
-    assert done.exit_code == 2
-    assert "--part is 'shrot', expected one of train, validation, test, short" in done.stderr
-
-
 def test_other_data_are_scored_with_the_encoding_of_the_run(world, run):
     data = f"source={world}/short.en, target={world}/short.fr"
     found = evaluate_run(run, "test", QUIET, data=data)
@@ -210,29 +163,6 @@ def test_wrong_data_are_errors_that_name_the_keys(world, run, data, message):
     assert message in done.stderr
 
 
-def test_a_value_may_be_a_list(tmp_path):
-    path = tiny_tasks.write_recipe("language-modelling", tmp_path)
-    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text("one two three\n" * 20)
-    both = evaluate_run(
-        tmp_path / "run",
-        "test",
-        QUIET,
-        data=f"files=[{tmp_path}/a.txt,{tmp_path}/b.txt],documents=line",
-    )
-    assert len(both.task.corpus.tests["other"]) == 40
-
-
-def test_data_that_have_no_further_test_sets_say_so(tmp_path):
-    path = tiny_tasks.write_recipe("probing", tmp_path)
-    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
-    with pytest.raises(
-        ValueError, match="run of probing on data of the kind senteval, which takes"
-    ):
-        evaluate_run(tmp_path / "run", "test", QUIET, data="file=a.tsv")
-
-
 @pytest.mark.parametrize(
     "change", ["training.learning_rate=1", "model.embed_dim=32", "tokenizer.vocab_size=300"]
 )
@@ -243,15 +173,6 @@ def test_keys_that_evaluation_does_not_read_are_refused(run, change):
     assert f"a finished run does not read {key}; expected keys of data, evaluation" in done.stderr
     done = headwise("translate", run, "--set", "data.max_length=3")
     assert "expected keys of evaluation" in done.stderr
-
-
-def test_data_of_another_model_are_refused(tmp_path):
-    path = tiny_tasks.write_recipe("classification", tmp_path)
-    train(load_recipe(str(path)).system("standard"), tmp_path / "run")
-    rows = [f"{line}\t{'abc'[number % 3]}" for number, line in enumerate(tiny_tasks.lines(60))]
-    (tmp_path / "three.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    with pytest.raises(ValueError, match="the changes give data for a model whose"):
-        evaluate_run(tmp_path / "run", "test", QUIET, changes=[f"data.train={tmp_path}/three.tsv"])
 
 
 # One run against another
@@ -267,24 +188,6 @@ def test_two_runs_are_tested_on_what_they_have_stored(run, rival, monkeypatch):
     assert difference.value == pytest.approx(bleu[0] - bleu[1])
     assert difference.source == "items" and difference.low <= difference.value <= difference.high
     assert (back.value, back.p_value) == (pytest.approx(-difference.value), difference.p_value)
-
-
-def test_the_command_says_what_single_runs_cannot_tell(world, run, rival):
-    data = f"source={world}/short.en,target={world}/short.fr"
-    done = headwise("evaluate", run, "--against", rival, "--data", data)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.index(str(run)) < done.stdout.index(str(rival))
-    assert re.search(
-        r"difference of BLEU: [+-]\d+\.\d\d \[.*\], p [=<] [\d.]+ over items", done.stdout
-    )
-    assert "nothing of that of training" in done.stdout
-
-
-def test_an_ablated_run_can_be_tested_against_itself(run):
-    done = headwise("evaluate", run, "--against", run, "--ablate", "mae=uniform")
-    assert done.exit_code == 0, done.output
-    assert f"\n{run}, ablated: mae=uniform\n" in done.stdout
-    assert "difference of BLEU: " in done.stdout
 
 
 def test_runs_on_other_items_are_refused(world, run, rival):
@@ -307,12 +210,3 @@ def test_perplexities_of_different_vocabularies_are_refused(tmp_path):
     with pytest.raises(ValueError, match="equal data, tokenizer, block_length"):
         compare_runs(a, b)
     assert compare_runs(a, c) is not None
-
-
-def test_an_older_outcome_is_made_again(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
-    path = tmp_path / "run" / "outcome.json"
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in kept.items() if key != "digest"}))
-    found = evaluate_run(tmp_path / "run", "test", QUIET, may_be_stored=True)
-    assert found.outcome.items == kept["items"]

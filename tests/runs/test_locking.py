@@ -14,8 +14,8 @@ from headwise.cli import app
 from headwise.recipes import load_recipe
 from headwise.runs.comparing import compare_systems
 from headwise.runs.locking import LOCK, LockedError, locked
-from headwise.runs.planned import RunsFailed
 from headwise.runs.preparing import claim_folder
+from headwise.runs.running import RunsFailed
 from headwise.training.progress import Relay
 
 
@@ -115,27 +115,11 @@ def test_nothing_is_left_of_a_lock(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["old"]
 
 
-def test_a_forked_process_leaves_the_lock_to_its_parent(tmp_path):
-    with locked(tmp_path):
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
-        with pytest.raises(LockedError), locked(tmp_path):
-            pass
-
-
 def test_of_processes_that_share_a_run_the_main_one_holds_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with locked(tmp_path / "run"):
         assert not (tmp_path / "run").exists()
-
-
-def test_a_process_that_is_alone_writes_whatever_its_rank(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")  # as some clusters do
-    with locked(tmp_path / "run"):
-        assert (tmp_path / "run" / LOCK).is_file()
 
 
 def test_a_run_that_another_process_trains_fails_alone(tmp_path, monkeypatch, few_rounds):
@@ -153,10 +137,3 @@ def test_a_run_that_another_process_trains_fails_alone(tmp_path, monkeypatch, fe
         )
     assert f"mae-seed1 is in use by process {os.getpid()}" in caught.value.failures["mae"].reason
     assert [system.name for system in written[-1].systems] == ["standard"]
-
-
-@pytest.mark.parametrize("command", ["train", "compare"])
-def test_a_folder_in_a_file_is_refused(tmp_path, command):
-    recipe = numerals.write_recipe(tmp_path)
-    said = refused(command, recipe, "--output", recipe / "run")
-    assert "numerals.yaml is a file, expected a folder; give another one by --output" in said

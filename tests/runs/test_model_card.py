@@ -26,8 +26,8 @@ import headwise as hw
 from headwise.models.base import model_class
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import TASKS
+from headwise.runs.evaluating import read_outcome
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run, read_result
 from headwise.tasks.text.parallel.translating import translate
@@ -164,18 +164,6 @@ def test_a_pipeline_classifies_as_the_evaluation_does(alone, runs, task):
     assert [each["label"] for each in found] == read_outcome(run).outputs
 
 
-def test_a_pipeline_predicts_numbers(tmp_path):
-    rows = [f"{line}\t{len(line.split())}.5" for line in tiny_tasks.lines(60)]
-    (tmp_path / "numbers.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    data = {"corpus": "files", "train": f"{tmp_path}/numbers.tsv", "problem": "regression"}
-    run = train("classification", tmp_path, data={**data, "max_length": 64})
-    recipe, _ = open_run(run)
-    part = prepare_task(recipe, run, QUIET).test
-    predict = pipeline("text-classification", model=str(run / "model"))
-    found = predict([example.text for example in part.examples])
-    assert [f"{each['score']:.3f}" for each in found] == read_outcome(run).outputs
-
-
 @pytest.mark.parametrize("joint", [True, False])
 def test_generate_translates_as_headwise_does(runs, tmp_path, joint):
     if joint:
@@ -215,13 +203,3 @@ def test_the_card_tells_what_the_model_is(runs, task):
     assert "import headwise" in card.text and f"{result.parameters:,}" in card.text
     text = card.text.partition("```yaml\n")[2].partition("```")[0]
     assert yaml.safe_load(text)["training"]["max_steps"] == recipe.training.max_steps
-
-
-def test_what_is_missing_beside_the_weights_is_written_again(runs, tmp_path):
-    run = shutil.copytree(runs["language-modelling"], tmp_path / "run")
-    for name in ("README.md", "tokenizer.json", "tokenizer_config.json"):
-        (run / "model" / name).unlink()
-    recipe, _ = open_run(run)
-    train_system(recipe, "mae", run, prepare_task(recipe, run, QUIET), QUIET)
-    written = {path.name for path in (run / "model").iterdir()}
-    assert written == {path.name for path in (runs["language-modelling"] / "model").iterdir()}

@@ -1,25 +1,20 @@
 """A run and its folder."""
 
 import json
-import re
-import shutil
 
 import numerals
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
 
 from headwise.analysis.results import RunResult
-from headwise.models.trust import NotTrustedError
 from headwise.recipes import load_recipe
 from headwise.runs import one_run, preparing
 from headwise.runs.folder import FolderError
 from headwise.runs.one_run import train_system
 from headwise.runs.preparing import build_model, claim_folder, prepare_task, with_seed
 from headwise.runs.reading import open_run, read_recipe
-from headwise.runs.tuning import train_try
-from headwise.tasks.text.tokenization import TranslationTokenizer
+from headwise.runs.tuning import TryRun
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -72,13 +67,6 @@ def test_a_run_leaves_all_that_it_says_and_nothing_half_written(run, file):
     assert result.threads == [torch.get_num_threads()]
 
 
-def test_translations_are_one_a_line(run, file):
-    corpus = prepare_task(file.system("mae"), run, QUIET).corpus
-    lines = (run / "outputs.txt").read_text(encoding="utf-8").split("\n")
-    assert len(lines) == len(corpus.test) + 1
-    assert lines[-1] == ""
-
-
 def test_a_run_that_was_stopped_early_says_so(world, run, tmp_path):
     assert RunResult.model_validate_json((run / "result.json").read_text()).early_stop is None
     changes = ["training.patience=1", "training.learning_rate=1.0", "training.evaluate_every=1"]
@@ -95,12 +83,6 @@ def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
     before = (run / "result.json").stat().st_mtime_ns
     train(file.system("mae"), run)
     assert (run / "result.json").stat().st_mtime_ns == before
-
-
-def test_vocabularies_are_learned_once(run, file, monkeypatch):
-    monkeypatch.setattr(TranslationTokenizer, "train", None)
-    data = prepare_task(file.system("mae"), run, QUIET)
-    assert data.tokenizer.source_vocab_size <= 280
 
 
 def test_the_seed_draws_the_weights(file, run):
@@ -134,17 +116,6 @@ def test_a_model_beyond_the_memory_is_refused_before_it_is_built(file, run, monk
     monkeypatch.setattr(data, "build_model", None)
     with pytest.raises(ValueError, match=r"parameters, whose weights take .* of this machine"):
         build_model(recipe, data)
-
-
-def test_what_was_trained_can_be_opened(run, file):
-    recipe, model = open_run(run)
-    assert recipe == file.system("mae")
-    tokenizer = TranslationTokenizer.load(run / "tokenizer")
-    assert tokenizer.target_vocab_size == model.config.target_vocab_size
-    kept = load_file(run / "model" / "model.safetensors")
-    state = model.state_dict()
-    assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())
-    assert open_run(run, ["evaluation.beam_size=1"])[0].evaluation.beam_size == 1
 
 
 def test_long_sentences_are_found_before_training(world, tmp_path, monkeypatch):
@@ -195,7 +166,8 @@ def test_standard_attention_and_tries_run_no_pass_for_snapshots(file, tmp_path, 
     folder = train(file.system("standard"), tmp_path / "standard", "standard")
     assert RunResult.model_validate_json((folder / "result.json").read_text()).snapshots == []
     recipe = file.system("mae")
-    train_try(recipe, "mae", tmp_path / "try", prepare_task(recipe, tmp_path / "try", QUIET), QUIET)
+    task = prepare_task(recipe, tmp_path / "try", QUIET)
+    TryRun(recipe, "mae", tmp_path / "try", task, "try").train(QUIET)
 
 
 def test_a_run_on_data_that_have_changed_since_is_refused(tmp_path):
@@ -217,20 +189,6 @@ def test_a_folder_with_other_things_is_refused_and_untouched(tmp_path, file):
     assert contents(tmp_path) == {"thesis.tex", "data", "a", "b"}
 
 
-def test_a_file_is_no_folder(tmp_path, file):
-    (tmp_path / "file").touch()
-    with pytest.raises(FolderError, match="is a file: use another output folder"):
-        claim_folder(tmp_path / "file", file.system("mae"))
-
-
-def test_hidden_files_are_no_strangers(tmp_path, file):
-    (tmp_path / ".DS_Store").touch()
-    (tmp_path / ".partial-recipe.yaml").touch()  # killed while it claimed the folder
-    claim_folder(tmp_path, file.system("mae"))
-    assert (tmp_path / "recipe.yaml").is_file()
-    assert not (tmp_path / ".partial-recipe.yaml").exists()
-
-
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
@@ -247,23 +205,6 @@ def test_what_is_no_finished_run_cannot_be_opened(tmp_path, file, missing, said)
     gone.unlink() if gone.is_file() else gone.rmdir()
     with pytest.raises(FolderError, match=said):
         open_run(tmp_path)
-
-
-def test_a_model_that_was_deleted_is_written_anew_as_the_message_says(tmp_path, file):
-    claim_folder(tmp_path, file.system("mae"))
-    (tmp_path / "result.json").touch()
-    with pytest.raises(FolderError, match=r"model cannot be read \(it is missing\): delete result"):
-        open_run(tmp_path)
-
-
-def test_a_class_that_is_not_trusted_is_no_damage(run, tmp_path):
-    run = shutil.copytree(run, tmp_path / "run")
-    (run / "model/SHA256SUMS").unlink()
-    config = run / "model/config.json"
-    config.write_text(re.sub(r'"mae"', '"not_imported:System"', config.read_text()))
-    with pytest.raises(NotTrustedError, match=r"say --trust") as raised:
-        open_run(run)
-    assert "result.json" not in str(raised.value)
 
 
 def test_a_model_cut_short_is_written_anew_as_the_message_says(world, file):

@@ -10,18 +10,16 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from headwise.analysis.results import Comparison
 from headwise.checksums import SUMS, write_summed
 from headwise.cli import app
 from headwise.recipes import load_recipe
 from headwise.report.comparison import render_report
-from headwise.report.rendering import duration
 from headwise.runs import one_run
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError
 from headwise.runs.grid import TUNING_SEED, parse_grid
 from headwise.runs.preparing import prepare_task, with_seed
-from headwise.runs.tuning import train_try
+from headwise.runs.tuning import TryRun
 from headwise.tasks.translation import Translation
 from headwise.training.run import Interrupted
 
@@ -73,19 +71,6 @@ def set_loss(folder, system, values, loss):
 # What is tried and chosen
 
 
-@pytest.mark.slow
-def test_every_system_has_the_same_tries(tuned):
-    found, _ = tuned
-    standard, mae = (system.tuning.tries for system in found.systems)
-    rates, periods = [0.001, 0.003, 1e30], [1, 2]
-    assert [each.values for each in mae] == [{RATE: r, PERIOD: p} for r in rates for p in periods]
-    # The standard model has nothing that the period changes.
-    assert [each.values for each in standard] == [{RATE: rate} for rate in rates]
-    assert {each.steps for each in [*standard, *mae] if not each.diverged} == {4}
-    assert all(each.seconds > 0 for each in [*standard, *mae])
-    assert len({each.validation_loss for each in mae if not each.diverged}) == 4
-
-
 def test_the_lowest_validation_loss_is_chosen_and_the_runs_have_it(tuned):
     found, folder = tuned
     for system in found.systems:
@@ -97,15 +82,6 @@ def test_the_lowest_validation_loss_is_chosen_and_the_runs_have_it(tuned):
         assert recipe["training"]["mae"]["period"] == best.values.get(PERIOD, 2)
         assert recipe["training"]["max_steps"] == system.runs[0].steps == 6
         assert system.tuning.seed != system.runs[0].seed == 1
-
-
-def test_a_try_that_diverges_is_counted_and_never_chosen(tuned):
-    found, _ = tuned
-    for system in found.systems:
-        diverged = [each for each in system.tuning.tries if each.diverged]
-        assert {each.values[RATE] for each in diverged} == {1e30}
-        assert {each.steps for each in diverged} == {3}  # the first validation, of 4 steps
-        assert not system.tuning.tries[system.tuning.chosen].diverged
 
 
 def test_a_try_is_trained_with_its_values_and_a_seed_of_its_own(tuned):
@@ -137,17 +113,10 @@ def test_tries_never_see_the_test_part(world, file, tmp_path, monkeypatch):
     task = prepare_task(recipe, tmp_path / "data", QUIET)
     task.test = Unseen(task.test)
     monkeypatch.setattr(Translation, "evaluate", None)
-    result = train_try(recipe, "mae", tmp_path / "try", task, QUIET)
+    result = TryRun(recipe, "mae", tmp_path / "try", task, "try").train(QUIET)
     losses = [record["eval_loss"] for record in result.history if "eval_loss" in record]
     assert result.validation_loss == pytest.approx(min(losses), rel=1e-5)
     assert (result.steps, len(losses)) == (6, 2)
-
-
-@pytest.mark.slow
-def test_without_a_choice_nothing_is_tried(world, file):
-    found = compare(file, world / "idle", PERIODS)
-    assert [system.tuning is None for system in found.systems] == [True, False]
-    assert not (world / "idle" / "tries" / "standard").exists()
 
 
 # Kept and resumed
@@ -188,15 +157,6 @@ def test_an_interrupted_comparison_goes_on_with_the_next_try(world, file, monkey
     compare(file, folder, RATES, systems=["standard"])
     assert trained[1:] == ["standard try 2/3", "standard try 3/3", "standard"]
     assert first in results(folder).items()
-
-
-@pytest.mark.slow
-def test_a_value_may_join_and_the_runs_stay_if_the_choice_does(again, file):
-    before = results(again)
-    compare(file, again, f"{RATE}=1e-4,1e-3,3e-3,1e30", PERIODS)
-    after = results(again)
-    assert len(after) == len(before) + 1 + 2
-    assert before.items() <= after.items()
 
 
 @pytest.mark.slow
@@ -241,26 +201,6 @@ def test_of_losses_that_count_as_equal_the_first_is_chosen(again, file, equal_wi
     assert (f"{RATE}=0.003, validation loss 0.5, the best of" in printed) == (chosen == 0.003)
 
 
-def test_tries_of_another_length_have_their_own_folders(again, file):
-    before = results(again)
-    found = compare(file, again, RATES, systems=["standard"], steps=5)
-    tries = found.systems[0].tuning.tries
-    assert {each.steps for each in tries if not each.diverged} == {5}
-    assert before.items() <= results(again).items()
-
-
-def test_a_damaged_try_is_trained_again_and_nothing_else(tuned, again, file):
-    before = results(again)
-    tried = f"tries/standard/{RATE}=0.001,steps=4/try.json"
-    (again / tried).write_text("{")
-    found = compare(file, again, RATES, PERIODS)
-    assert {path for path, time in results(again).items() if before[path] != time} == {tried}
-    losses = [
-        [each.validation_loss for each in of.systems[0].tuning.tries] for of in (found, tuned[0])
-    ]
-    assert str(losses[0]) == str(losses[1])  # one has diverged
-
-
 # What is said of it
 
 
@@ -284,53 +224,6 @@ def test_a_choice_at_the_edge_is_said(again, file):
         for note in of_system:
             assert f"{name}: {note}" in printed
             assert f"{name}: {note}" in report
-
-
-def test_nought_and_words_are_no_edges(world, file):
-    found = compare(
-        file, world / "edges", "model.dropout=0,0.9", "model.norm=post,pre", systems=["standard"]
-    )
-    notes = found.systems[0].tuning.notes
-    chosen = found.systems[0].tuning.tries[found.systems[0].tuning.chosen].values
-    assert chosen["model.dropout"] == 0
-    assert notes == []
-
-
-def test_a_line_for_each_system(tuned, file):
-    console = Console(record=True, width=200)
-    found = compare(file, tuned[1], RATES, PERIODS, console=console)
-    best = found.systems[0].tuning.tries[found.systems[0].tuning.chosen]
-    assert (
-        f"standard: {RATE}={best.values[RATE]}, validation loss {best.validation_loss:.4g}, the "
-        f"best of 3 tries, 1 of which diverged"
-    ) in console.export_text()
-
-
-def test_the_report_has_every_try(tuned):
-    found, _ = tuned
-    report = render_report(found)
-    section = report[report.index("<h3>Tuning") : report.index("<h3>To reproduce")]
-    assert str(TUNING_SEED) in section
-    assert "Every system had the same tries on the validation part" in report  # by the table
-    for system in found.systems:
-        for number, each in enumerate(system.tuning.tries):
-            chosen = "yes" if number == system.tuning.chosen else ""
-            loss = "diverged" if each.diverged else f"{each.validation_loss:#.5g}"
-            row = (
-                f'<tr><th scope="row">{system.name}</th><td>{each.values[RATE]}</td>'
-                f"<td>{each.values.get(PERIOD, '–')}</td><td>{each.steps}</td>"
-                f"<td>{duration(each.seconds)}</td><td>{loss}</td><td>{chosen}</td></tr>"
-            )
-            assert row in section
-    assert Comparison.model_validate_json(found.model_dump_json()).systems[0].tuning is not None
-
-
-def test_a_comparison_without_tuning_says_nothing_of_it(tuned):
-    found, _ = tuned
-    plain = [system.model_copy(update={"tuning": None}) for system in found.systems]
-    report = render_report(found.model_copy(update={"systems": plain}))
-    assert "<h3>Tuning" not in report
-    assert "tries" not in report
 
 
 # With other options
@@ -367,16 +260,6 @@ def test_tries_have_the_sizes_that_were_matched(world, file):
     }
     assert len(sizes) == 1
     assert sizes != {(16, 32)}  # of the recipe
-
-
-@pytest.mark.slow
-def test_a_try_in_a_process_of_its_own_has_the_same_loss(again, file, tuned):
-    values = f"{RATE}=0.001,{PERIOD}=2,steps=4"
-    shutil.rmtree(again / "tries" / "mae" / values)
-    found = compare(file, again, RATES, PERIODS, jobs=2)
-    before = [each.validation_loss for each in tuned[0].systems[1].tuning.tries]
-    losses = [each.validation_loss for each in found.systems[1].tuning.tries]
-    assert losses == pytest.approx(before, rel=1e-5, nan_ok=True)
 
 
 def test_what_changes_matched_sizes_cannot_be_tuned(world, file):
@@ -418,8 +301,3 @@ def test_the_command_line(world, monkeypatch):
     found = json.loads((folder / "comparison.json").read_text())
     assert found["systems"][0]["tuning"]["chosen"] == 0
     assert found["systems"][0]["tuning"]["equal_within"] == 1000
-    refused = headwise("--tune-equal", "0.1")
-    assert refused.exit_code == 2 and "nothing is tuned" in refused.stderr
-    refused = headwise("--tune", "training.learning_rat=1e-3,3e-3")
-    assert refused.exit_code == 2
-    assert "did you mean 'learning_rate'" in refused.stderr

@@ -123,7 +123,7 @@ def compare(
         from headwise.runs.folder import is_main_process
         from headwise.runs.grid import parse_grid
         from headwise.runs.locking import locked
-        from headwise.runs.planned import RunsFailed
+        from headwise.runs.running import RunsFailed
         from headwise.training.interrupted import Interrupted
 
         silence()

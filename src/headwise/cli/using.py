@@ -34,7 +34,7 @@ def translate(
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with clear_errors():
-        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.evaluating import as_evaluated
         from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
@@ -75,7 +75,7 @@ def generate(
     """Continue a text or draw images with a finished run."""
     with clear_errors():
         from headwise.recipes.catalogue import task_class
-        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.evaluating import as_evaluated
         from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
@@ -99,7 +99,7 @@ def enhance(
     with clear_errors():
         from rich.progress import Progress
 
-        from headwise.runs.outcomes import as_evaluated
+        from headwise.runs.evaluating import as_evaluated
         from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement

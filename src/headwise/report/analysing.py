@@ -20,10 +20,9 @@ from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
-from headwise.runs.evaluating import Opened, check_same_items, model_of, open_part
+from headwise.runs.evaluating import Opened, as_evaluated, check_same_items, model_of, open_part
 from headwise.runs.folder import RESULT, distinct_names
 from headwise.runs.locking import locked
-from headwise.runs.outcomes import as_evaluated
 from headwise.runs.preparing import batches
 from headwise.runs.reading import check_finite, read_result
 from headwise.tasks.splits import PARTS
@@ -33,38 +32,18 @@ FINISHED = "ablations"  # the folder with the ablations that are finished
 
 
 class Request(NamedTuple):
-    """What is to be analysed.
+    """What is to be analysed."""
 
-    Attributes:
-        runs: folders of finished runs on the same data.
-        part: `train`, `validation`, `test`, or the name of a further test set.
-        against: a run to which differences are given; None for none.
-        data: other data in the place of a part, as `evaluate_run` takes them.
-        level: which ablations are made, see `declared_ablations`.
-        changes: to the recipes, as `--set` takes them.
-    """
-
-    runs: Sequence[Path]
-    part: str = "test"
-    against: Path | None = None
-    data: str | None = None
-    level: Level = "units"
-    changes: Sequence[str] = ()
+    runs: Sequence[Path]  # folders of finished runs on the same data
+    part: str = "test"  # `train`, `validation`, `test`, or the name of a further test set
+    against: Path | None = None  # a run to which differences are given; None for none
+    data: str | None = None  # other data in the place of a part, as `evaluate_run` takes them
+    level: Level = "units"  # which ablations are made, see `declared_ablations`
+    changes: Sequence[str] = ()  # to the recipes, as `--set` takes them
 
 
 def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
-    """Analyses finished runs side by side and writes the page and its numbers.
-
-    Args:
-        request: which runs, on what.
-        folder: where the page and the record are written.
-        command: that reproduces this.
-        console: for bars and notes.
-
-    Raises:
-        FolderError: there is no finished run in a folder, or another process writes to `folder`.
-        ValueError: the runs are not of the same items, or other arguments do not fit them.
-    """
+    """Analyses finished runs side by side and writes the page and its numbers."""
     for name in (PAGE, RECORD):
         check_can_be_written(folder / name, "--output")
     against, folders = request.against, _different(request)

@@ -1,10 +1,11 @@
 """The table of the same systems on several data sets, with its notes and its verdict."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderResult
+from markupsafe import Markup
+from rich.console import ConsoleRenderable, Group
 from rich.text import Text
 
 from headwise.analysis.results import (
@@ -16,7 +17,6 @@ from headwise.analysis.results import (
     sound_runs,
 )
 from headwise.analysis.statistics.estimates import (
-    SIGNIFICANT,
     Difference,
     Estimate,
     Source,
@@ -25,14 +25,14 @@ from headwise.analysis.statistics.estimates import (
     mean_estimate,
 )
 from headwise.report.cells import (
+    NO_CELL,
     Cell,
     Column,
+    Fitted,
     Row,
     all_scores,
-    chance_notes,
-    chance_over,
+    cells_of,
     column_widths,
-    directions,
     estimate_cell,
     interval_sources,
     pieces,
@@ -41,8 +41,8 @@ from headwise.report.cells import (
     several_seeds,
     terminal_table,
 )
-from headwise.report.formatting import NONE, heading, in_words, listed
-from headwise.report.verdict import judged
+from headwise.report.formatting import heading, listed
+from headwise.report.rendering import notes, said
 from headwise.tasks.outcome import Score
 
 MEAN = "Mean"
@@ -55,7 +55,7 @@ def benchmark_columns(benchmark: Benchmark) -> list[Column[str]]:
     The mean over data sets comes last, if all data sets rank systems by the same score.
     """
     differences = benchmark_differences(benchmark)
-    various = len({score.name for score in _shown_scores(benchmark)}) > 1
+    various = len(_shown_scores(benchmark)) > 1
 
     def column(header: str, score: Score, cell: Callable[[str], Cell]) -> Column[str]:
         return Column(header, cell, short=header, detail=heading(score.name) * various)
@@ -92,7 +92,7 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
         rows.append(
             Row(
                 name,
-                tuple(column.cell(name) for column in columns),
+                cells_of(columns, name),
                 first.description,
                 first.matched,
                 "; ".join(f"{data_set}: {said}" for data_set, said in lost.items() if said),
@@ -101,39 +101,68 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
     return rows
 
 
-def benchmark_notes(benchmark: Benchmark) -> list[str]:
+def benchmark_notes(benchmark: Benchmark) -> Markup:
     """Returns the notes below the table, which explain its figures."""
-    comparisons = list(benchmark.comparisons.values())
-    notes = [_directions(benchmark)]
-    items = _items(benchmark)
-    if sources := _sources(benchmark):
-        over = chance_over(sources, items)
-        notes.append(f"In brackets: the 95% interval of the figure above it, {over}.")
-    if any(map(several_seeds, comparisons)):
-        notes.append("Scores are means over seeds; ± is the seeds' standard deviation.")
-    if shared_score(benchmark) is not None:
-        notes.append("Mean: over data sets, each counting alike.")
-    found = [each for each in benchmark_differences(benchmark).values() if each is not None]
-    notes += chance_notes(found, items)
-    if any(diverged(run) for c in comparisons for system in c.systems for run in system.runs):
-        notes.append("Runs that diverged are left out of these numbers.")
-    return notes
+    comparisons = benchmark.comparisons.values()
+    runs = [run for c in comparisons for system in c.systems for run in system.runs]
+    has_mean, has_diverged = shared_score(benchmark) is not None, any(map(diverged, runs))
+    return notes("of_benchmark", **_facts(benchmark), has_mean=has_mean, has_diverged=has_diverged)
+
+
+def _facts(benchmark: Benchmark) -> dict[str, Any]:
+    """What is said below the table, in the report and in a terminal."""
+    comparisons = benchmark.comparisons.values()
+    return {
+        "scores": _shown_scores(benchmark),
+        "sources": set[Source]().union(*map(interval_sources, comparisons)),
+        "item_name": listed(list(dict.fromkeys(c.item_name for c in comparisons))),
+        "differences": [each for each in benchmark_differences(benchmark).values() if each],
+        "several_seeds": any(map(several_seeds, comparisons)),
+    }
 
 
 def benchmark_verdict(benchmark: Benchmark) -> str:
     """Says which system is best on average, and on how many data sets each beats the baseline."""
-    parts = [_best_mean(benchmark), _against_baseline(benchmark)]
-    said = " ".join(filter(None, parts))
-    number = len(benchmark.comparisons)
-    return said or f"{listed(_system_names(benchmark))} on {_data_sets(number)}."
+    score, baseline = shared_score(benchmark), _baseline(benchmark)
+    differences = benchmark_differences(benchmark)
+    means = {
+        name: mean.value
+        for name in _system_names(benchmark)
+        if score is not None and (mean := _mean(benchmark, name)) is not None
+    }
+    sign = -1 if score is None or score.higher_is_better else 1
+    # In a tie the baseline comes first.
+    ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
+    judged = next((name for name in ranked if name != baseline), "")
+    return said(
+        "of_benchmark",
+        number=len(benchmark.comparisons),
+        names=_system_names(benchmark),
+        baseline=baseline,
+        score=score,
+        ranked=ranked,
+        means={name: f"{mean:.{score.digits}f}" for name, mean in means.items() if score},
+        found=differences.get((MEAN, judged)),
+        wins=_wins(benchmark, differences),
+    )
+
+
+def _wins(benchmark: Benchmark, differences: Differences) -> dict[str, tuple[int, int, int]]:
+    """System to how many tests find it better, how many worse, and how many there are."""
+    wins: dict[str, tuple[int, int, int]] = {}
+    for (data_set, name), found in differences.items():
+        if data_set != MEAN and found is not None and found.source != "items":
+            higher = first_score(benchmark.comparisons[data_set]).higher_is_better
+            is_better = (found.value > 0) == higher
+            better, worse, tests = wins.get(name, (0, 0, 0))
+            better += found.significant and is_better
+            worse += found.significant and not is_better
+            wins[name] = better, worse, tests + 1
+    return wins
 
 
 def benchmark_differences(benchmark: Benchmark) -> Differences:
-    """Returns the differences to the baseline, with p-values corrected over all of the table.
-
-    Returns:
-        By data set and system, and by `MEAN` and system those of the means over data sets.
-    """
+    """Returns the differences to the baseline, with p-values corrected over all of the table."""
     found: Differences = {
         (data_set, system.name): system.difference
         for data_set, comparison in benchmark.comparisons.items()
@@ -153,36 +182,17 @@ def benchmark_differences(benchmark: Benchmark) -> Differences:
 
 def benchmark_table(benchmark: Benchmark) -> ConsoleRenderable:
     """Returns the table for a terminal; for a narrow one, in pieces one below the other."""
-    return _PiecedTable(benchmark)
+    return Fitted(partial(_in_pieces, benchmark))
 
 
-class _PiecedTable:
-    def __init__(self, benchmark: Benchmark) -> None:
-        self.benchmark = benchmark
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns, rows = benchmark_columns(self.benchmark), benchmark_rows(self.benchmark)
-        shown: list[ConsoleRenderable] = []
-        for piece in pieces(column_widths(columns, rows), options.max_width):
-            title = "" if shown else self.benchmark.title
-            table = terminal_table(title, columns, rows, piece)
-            shown += [Text(), table] if shown else [table]
-        yield Group(*shown, Text(self._caption(), style="table.caption"))
-
-    def _caption(self) -> str:
-        comparisons = self.benchmark.comparisons.values()
-        parts = [_directions(self.benchmark)]
-        if sources := _sources(self.benchmark):
-            parts.append(f"95% intervals {chance_over(sources, _items(self.benchmark))}.")
-        found = [each for each in benchmark_differences(self.benchmark).values() if each]
-        if any(each.source == "items" for each in found):
-            parts.append("One seed says nothing of training's own chance.")
-        if any(each.source != "items" for each in found):
-            baseline = _baseline(self.benchmark)
-            parts.append(f"* p < {SIGNIFICANT} against {baseline}, corrected for all comparisons.")
-        if any(map(several_seeds, comparisons)):
-            parts.append("± over seeds.")
-        return " ".join(parts)
+def _in_pieces(benchmark: Benchmark, width: int) -> Iterator[ConsoleRenderable]:
+    columns, rows = benchmark_columns(benchmark), benchmark_rows(benchmark)
+    shown: list[ConsoleRenderable] = []
+    for piece in pieces(column_widths(columns, rows), width):
+        table = terminal_table("" if shown else benchmark.title, columns, rows, piece)
+        shown += [Text(), table] if shown else [table]
+    below = said("below_benchmark", **_facts(benchmark), baseline=_baseline(benchmark))
+    yield Group(*shown, Text(below, style="table.caption"))
 
 
 def _cell(
@@ -190,7 +200,7 @@ def _cell(
 ) -> Cell:
     system = _system(comparison, name)
     if system is None:
-        return Cell(NONE)
+        return NO_CELL
     if not sound_runs(system):
         return Cell("diverged")
     cell = score_cell(system, score)
@@ -201,7 +211,7 @@ def _cell(
 
 def _mean_cell(benchmark: Benchmark, score: Score, differences: Differences, name: str) -> Cell:
     estimate = _mean(benchmark, name)
-    cell = Cell(NONE) if estimate is None else estimate_cell(estimate, score.digits)
+    cell = NO_CELL if estimate is None else estimate_cell(estimate, score.digits)
     return _marked(cell, differences.get((MEAN, name)))
 
 
@@ -224,107 +234,9 @@ def _mean(benchmark: Benchmark, name: str) -> Estimate | None:
 
 
 def _shown_scores(benchmark: Benchmark) -> list[Score]:
-    return [score for each in benchmark.comparisons.values() for score in all_scores(each)]
-
-
-def _directions(benchmark: Benchmark) -> str:
-    return directions({score.name: score for score in _shown_scores(benchmark)}.values())
-
-
-def _best_mean(benchmark: Benchmark) -> str:
-    score = shared_score(benchmark)
-    if score is None:
-        return ""
-    over = f"mean {in_words(score.name)} over {_data_sets(len(benchmark.comparisons))}"
-    means = {
-        name: mean.value
-        for name in _system_names(benchmark)
-        if (mean := _mean(benchmark, name)) is not None
-    }
-    if not means:
-        return ""
-    sign = -1 if score.higher_is_better else 1
-    baseline = _baseline(benchmark)
-    # In a tie the baseline comes first.
-    ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
-    best, *others = ranked
-    figure = {name: f"{mean:.{score.digits}f}" for name, mean in means.items()}
-    if not others:
-        return f"{best} has a {over} of {figure[best]}."
-    if best == baseline:
-        closest = others[0]
-        judged = _judged(benchmark, closest, score.digits)
-        return (
-            f"No system is ahead of the {over} of the baseline {best}, {figure[best]}: the "
-            f"closest, {closest}, has {figure[closest]}{judged}."
-        )
-    if baseline in others:
-        judged = _judged(benchmark, best, score.digits)
-        return (
-            f"{best} is ahead in the {over}, {figure[best]}; the baseline {baseline} has "
-            f"{figure[baseline]}{judged}."
-        )
-    return f"{best} is ahead in the {over}, {figure[best]}; the next, {others[0]}, has " + (
-        f"{figure[others[0]]}."
-    )
-
-
-def _judged(benchmark: Benchmark, name: str, digits: int) -> str:
-    """What the test says of the mean over data sets of a system and of the baseline."""
-    found = benchmark_differences(benchmark).get((MEAN, name))
-    return "" if found is None else f", {judged(found, digits, of='of the difference ')}"
-
-
-def _against_baseline(benchmark: Benchmark) -> str:
-    """Says on how many data sets the tests find each system better or worse."""
-    counted = {name: _Wins() for name in _system_names(benchmark) if name != _baseline(benchmark)}
-    for (data_set, name), found in benchmark_differences(benchmark).items():
-        if data_set == MEAN or found is None or found.source == "items":
-            continue
-        higher = first_score(benchmark.comparisons[data_set]).higher_is_better
-        wins = counted[name]
-        wins.tests += 1
-        if found.significant:
-            is_better = (found.value > 0) == higher
-            wins.better += is_better
-            wins.worse += not is_better
-    parts = [f"{name} {wins}" for name, wins in counted.items() if wins.tests]
-    if not parts:
-        return ""
-    return f"Against the baseline {_baseline(benchmark)}, {'; '.join(parts)}."
-
-
-@dataclass
-class _Wins:
-    """How many tests a system has, and how many of them are significant."""
-
-    tests: int = 0
-    better: int = 0
-    worse: int = 0
-
-    def __str__(self) -> str:
-        parts = [
-            f"significantly {group} on {number}"
-            for group, number in (("better", self.better), ("worse", self.worse))
-            if number
-        ]
-        if not parts:
-            return f"shows no significant difference on any of {_data_sets(self.tests)}"
-        return f"is {' and '.join(parts)} of {_data_sets(self.tests)}"
-
-
-def _items(benchmark: Benchmark) -> str:
-    """What the bootstrap draws, of all data sets."""
-    return listed(list(dict.fromkeys(c.item_name for c in benchmark.comparisons.values())))
-
-
-def _sources(benchmark: Benchmark) -> set[Source]:
-    """Whose chance the intervals of all data sets hold."""
-    return set[Source]().union(*map(interval_sources, benchmark.comparisons.values()))
-
-
-def _data_sets(number: int) -> str:
-    return f"{number} data set{'s' if number > 1 else ''}"
+    """The scores of all data sets, each once."""
+    scores = [score for each in benchmark.comparisons.values() for score in all_scores(each)]
+    return list({score.name: score for score in scores}.values())
 
 
 def _system_names(benchmark: Benchmark) -> list[str]:

@@ -4,17 +4,19 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Generic, TypeVar
 
+from markupsafe import Markup
 from rich import box
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from headwise.analysis.results import Comparison, RunResult, SystemSummary, sound_runs
 from headwise.analysis.speed import OverRounds
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, Estimate, Source
+from headwise.analysis.statistics.estimates import Difference, Estimate, Source
 from headwise.report.formatting import NONE, compact, heading, in_words, listed, p_value, signed
-from headwise.report.verdict import interval_of, mean_and_deviation
 from headwise.tasks.outcome import Score
 
 Of = TypeVar("Of")  # what a row is of
@@ -40,23 +42,18 @@ class Cell:
         return (self.figure, *self.details)
 
 
+NO_CELL = Cell(NONE)
+
+
 @dataclass(frozen=True)
 class Column(Generic[Of]):
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        header: its header in the report.
-        cell: returns the cell of a row's system.
-        short: its header in a terminal; empty if only the report has the column.
-        worth: a terminal that is too narrow leaves out the columns of least worth.
-        detail: a second line of the header.
-    """
-
-    header: str
-    cell: Callable[[Of], Cell]
-    short: str = ""
-    worth: float = 0
-    detail: str = ""
+    header: str  # its header in the report
+    cell: Callable[[Of], Cell]  # returns the cell of a row's system
+    short: str = ""  # its header in a terminal; empty if only the report has the column
+    worth: float = 0  # a terminal that is too narrow leaves out the columns of least worth
+    detail: str = ""  # a second line of the header
 
 
 @dataclass(frozen=True)
@@ -70,12 +67,48 @@ class Row:
     note: str = ""  # how many seeds diverged
 
 
+@dataclass(frozen=True)
+class ScoreTable(Generic[Of]):
+    """A table of the report with what stands below it."""
+
+    columns: list[Column[Of]]
+    rows: list[Row]
+    notes: Markup
+
+
+def cells_of(columns: Sequence[Column[Of]], of: Of) -> tuple[Cell, ...]:
+    """Returns the cells of a row."""
+    return tuple(column.cell(of) for column in columns)
+
+
 def several_seeds(comparison: Comparison) -> bool:
     """Whether any system has several runs."""
     return any(len(system.runs) > 1 for system in comparison.systems)
 
 
 # Figures
+
+
+def mean_and_deviation(values: Iterable[float]) -> tuple[float, float]:
+    """Returns the mean of the finite values, and their standard deviation.
+
+    Either is NaN if there are too few values to compute it.
+
+    >>> mean_and_deviation([1.0, 2.0, 3.0, math.nan])
+    (2.0, 1.0)
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return math.nan, math.nan
+    return fmean(finite), stdev(finite) if len(finite) > 1 else math.nan
+
+
+def interval_of(estimate: Estimate | None) -> tuple[float, float] | None:
+    """Returns both ends of the interval of a mean, or None if one is missing or not finite."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    ends = (estimate.low, estimate.high)
+    return ends if all(map(math.isfinite, ends)) else None
 
 
 def all_scores(comparison: Comparison) -> list[Score]:
@@ -88,17 +121,23 @@ def all_scores(comparison: Comparison) -> list[Score]:
     return list(found.values())
 
 
+def values_of(system: SystemSummary, name: str) -> list[float]:
+    """Returns a score of the runs that did not diverge and have it."""
+    scores = (find_score(run, name) for run in sound_runs(system))
+    return [score.value for score in scores if score is not None]
+
+
 def score_cell(system: SystemSummary, score: Score) -> Cell:
     """Returns the mean of a score over the seeds, their standard deviation and its interval."""
     estimate = system.estimates.get(score.name)
     if estimate is None:
-        return Cell(NONE)
-    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
-    return estimate_cell(estimate, score.digits, mean_and_deviation(values)[1])
+        return NO_CELL
+    return estimate_cell(estimate, score.digits, values_of(system, score.name))
 
 
-def estimate_cell(estimate: Estimate, digits: int, deviation: float = math.nan) -> Cell:
-    """Returns a mean, the standard deviation over seeds if it is known, and its interval."""
+def estimate_cell(estimate: Estimate, digits: int, values: Iterable[float] = ()) -> Cell:
+    """Returns a mean, the standard deviation of the values it is of, and its interval."""
+    _, deviation = mean_and_deviation(values)
     ends = interval_of(estimate) or ()
     figure, spread, *shown = compact([estimate.value, deviation, *ends], digits)
     details = [f"± {spread}"] * (not math.isnan(deviation))
@@ -112,7 +151,7 @@ def difference_cell(difference: Difference | None, digits: int) -> Cell:
     would be about these runs, not about the systems.
     """
     if difference is None:
-        return Cell(NONE)
+        return NO_CELL
     low, high = signed(difference.low, digits), signed(difference.high, digits)
     text = signed(difference.value, digits) + " *" * difference.significant
     details = [f"[{low}, {high}]"]
@@ -125,7 +164,7 @@ def over_seeds(values: list[float], digits: int) -> Cell:
     """Returns the mean of values over seeds, and their standard deviation."""
     value, deviation = mean_and_deviation(values)
     if not math.isfinite(value):
-        return Cell(NONE)
+        return NO_CELL
     text, spread = compact([value, deviation], digits)
     return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
 
@@ -133,7 +172,7 @@ def over_seeds(values: list[float], digits: int) -> Cell:
 def times_cell(ratio: OverRounds | None) -> Cell:
     """Returns a ratio of times with its interval; the baseline's own has none."""
     if ratio is None:
-        return Cell(NONE)
+        return NO_CELL
     interval = () if ratio.low == ratio.high else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
     return Cell(f"{ratio.value:.2f}×", interval)
 
@@ -156,10 +195,6 @@ def find_score(run: RunResult, name: str) -> Score | None:
 
 def directions(scores: Iterable[Score], where: str = "") -> str:
     """Says which scores are better when they are higher, and which when they are lower.
-
-    Args:
-        scores: each score once.
-        where: the part on which they were computed, followed by a comma and a space; may be empty.
 
     >>> directions([Score(name="BLEU", value=26.4), Score(name="chrF", value=48.4)])
     'BLEU and chrF: higher is better.'
@@ -189,10 +224,6 @@ def difference_sources(comparison: Comparison) -> set[Source]:
 def chance_over(sources: Collection[Source], item_name: str) -> str:
     """Says whose chance intervals and p-values hold.
 
-    Args:
-        sources: those of all that are spoken of, at least one.
-        item_name: what the bootstrap draws.
-
     >>> chance_over(["seeds and items"], "sentences")
     'over seeds and test sentences together'
     >>> chance_over(["items", "seeds"], "sentences")
@@ -206,52 +237,27 @@ def chance_over(sources: Collection[Source], item_name: str) -> str:
     return " or ".join(text for source, text in said.items() if source in sources)
 
 
-def chance_notes(differences: Sequence[Difference], item_name: str) -> list[str]:
-    """Explains p-values and stars of the differences to the baseline, and where there are none.
-
-    Args:
-        differences: all of the table.
-        item_name: what the bootstrap draws: sentences.
-    """
-    notes = []
-    tested = {found.source for found in differences} - {"items"}
-    if len(tested) < len({found.source for found in differences}):
-        notes.append(
-            f"Where a system has a single run, its difference has an interval over test "
-            f"{item_name} alone and no star: one seed says nothing of training's own chance, and "
-            f"another may reverse the difference. Three seeds or more can tell (--seeds 1,2,3)."
-        )
-    if tested:
-        several = len(differences) > 1
-        holm = (
-            f", corrected by Holm's method for the {len(differences)} comparisons of this table "
-            f"(intervals are not)"
-        )
-        notes.append(
-            f"p is the probability of so large a difference between equally good systems, "
-            f"{chance_over(tested, item_name)}{holm if several else ''}; * marks p < "
-            f"{SIGNIFICANT}, a significant difference."
-        )
-    return notes
-
-
 # In a terminal
 
 
-def new_table(title: str) -> Table:
-    """Returns a table for a terminal that has its first column, the names of the systems."""
-    table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
-    table.title = Text(title, style="bold")
-    table.caption_justify = "left"
-    table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
-    return table
+class Fitted:
+    """What a terminal shows of a width that is known when it is printed."""
+
+    def __init__(self, draw: Callable[[int], Iterable[ConsoleRenderable]]) -> None:
+        self.draw = draw
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.draw(options.max_width)
 
 
 def terminal_table(
     title: str, columns: Sequence[Column], rows: Sequence[Row], shown: Iterable[int]
 ) -> Table:
     """Returns a table for a terminal with some of the columns; long headers are broken."""
-    table = new_table(title)
+    table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
+    table.title = Text(title, style="bold")
+    table.caption_justify = "left"
+    table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
     shown = list(shown)
     for number in shown:
         column = columns[number]
@@ -276,13 +282,7 @@ def column_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
 
 
 def pieces(widths: Sequence[int], width: int, together: int = 1) -> list[list[int]]:
-    """Divides the columns of a table that is too wide among several; returns their numbers.
-
-    Args:
-        widths: of the columns.
-        width: number of characters of the terminal.
-        together: so many neighbours are not parted.
-    """
+    """Divides the columns of a table that is too wide among several; returns their numbers."""
     found: list[list[int]] = []
     left = 0
     for start in range(0, len(widths), together):

@@ -1,16 +1,21 @@
 """A comparison as one HTML file that needs nothing beside it: no network, no scripts."""
 
 import base64
-import binascii
+import io
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
+
+from headwise.analysis.decisions.snapshots import relative_entropy
+from headwise.analysis.how_soon import Curve, curve, mean_curve
 from headwise.analysis.results import (
     Benchmark,
     ComparedPicture,
-    ComparedSample,
     Comparison,
     RunResult,
     SystemSummary,
@@ -30,25 +35,20 @@ from headwise.report.cells import (
     all_scores,
     chance_over,
     difference_sources,
+    find_score,
+    interval_of,
     interval_sources,
     several_seeds,
 )
-from headwise.report.comparison_figures import (
-    close_up,
-    differences,
-    intervals,
-    learning_curves,
-    measured_curves,
-    measures,
-)
-from headwise.report.formatting import NONE, heading
-from headwise.report.further_tests import further_columns, further_notes, further_rows
+from headwise.report.figures import Dot, dots_by_row
+from headwise.report.formatting import NONE, decimals, heading, signed
 from headwise.report.heads import decisions_of, uniform_entropy
 from headwise.report.how_soon import how_soon_section
 from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
-from headwise.report.svg import HEAT_OPACITY, looks, swatch
+from headwise.report.svg import drawing, legend, looks, panel, to_svg
 from headwise.report.table import (
+    further_table,
     perplexity,
     table_columns,
     table_notes,
@@ -63,6 +63,11 @@ BENCHMARK_TEMPLATE = "benchmark.html.jinja"
 SHOWN_PICTURES = 6
 # A picture less wide is drawn by the pixel; enlarged, its pixels stay sharp.
 _SMALL = 200
+_LETTERS_OF_A_NAME = 22
+# What snapshots show of all systems alike.
+ENTROPY = "entropy of decisions / uniform"
+# Records of a validation that are no figures measured by a task.
+_NOT_MEASURED = ("step", "epoch", "loss", "eval_loss", "seconds")
 
 
 def write_report(results: Comparison | Benchmark, path: Path) -> None:
@@ -106,21 +111,19 @@ def render_report(comparison: Comparison) -> str:
     )
 
 
-def _body(comparison: Comparison, at: str = "") -> str:
+def _body(comparison: Comparison, at: str = "") -> Markup:
     """What a comparison has found, as HTML.
 
-    Args:
-        comparison: on one data set.
-        at: a prefix of all ids, which makes them unique in a page of several comparisons.
+    `at` begins the ids of its sections, which makes them unique in a page of several comparisons.
     """
     look_of = looks(comparison)
+    in_legend = {
+        system.name if sound_runs(system) else f"{system.name} (diverged)": look_of[system.name]
+        for system in comparison.systems
+    }
     learning = [
-        ("From the first step", learning_curves(comparison, f"{at}curves")),
-        ("Validation loss, second half", close_up(comparison, f"{at}close-up")),
-    ]
-    measured = [
-        (heading(name), measured_curves(comparison, name, f"{at}measured-{n}"))
-        for n, name in enumerate(measures(comparison))
+        ("From the first step", learning_curves(comparison)),
+        ("Validation loss, second half", close_up(comparison)),
     ]
     runs = [run for system in comparison.systems for run in system.runs]
     return rendered(
@@ -130,61 +133,41 @@ def _body(comparison: Comparison, at: str = "") -> str:
         columns=table_columns(comparison),
         rows=table_rows(comparison),
         notes=table_notes(comparison),
-        further={
-            "columns": further_columns(comparison),
-            "rows": further_rows(comparison),
-            "notes": further_notes(comparison),
-        },
+        further=further_table(comparison),
         several_seeds=several_seeds(comparison),
-        legend=[
-            (
-                _in_legend(system),
-                swatch(look_of[system.name], f"{at}swatch-{number}"),
-            )
-            for number, system in enumerate(comparison.systems)
-        ],
-        intervals=intervals(comparison, f"{at}intervals"),
-        differences=differences(comparison, f"{at}differences"),
+        legend=legend(in_legend, in_legend),
+        intervals=intervals(comparison),
+        differences=differences(comparison),
         intervals_over=chance_over(interval_sources(comparison), comparison.item_name),
         differences_over=chance_over(difference_sources(comparison), comparison.item_name),
-        first_score=heading(first_score(comparison).name),
+        first_score=first_score(comparison).name,
         learning=[(title, svg) for title, svg in learning if svg is not None],
-        soon=how_soon_section(comparison, f"{at}how-soon-losses"),
-        measured=measured,
+        soon=how_soon_section(comparison),
+        measured=[
+            (heading(name), measured_curves(comparison, name)) for name in measures(comparison)
+        ],
         decisions=[
             decision
-            for number, system in enumerate(comparison.systems)
+            for system in comparison.systems
             if not diverged(system.runs[0])
-            for decision in decisions_of(system, look_of[system.name], f"{at}heads-{number}")
+            for decision in decisions_of(system, look_of[system.name])
         ],
         decisions_lost=[
             s.name
             for s in comparison.systems
             if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
         ],
-        heat_opacity=HEAT_OPACITY,
         site_name=site_name,
         uniform_entropy=uniform_entropy,
         diverged=diverged,
         perplexity=perplexity,
-        has_perplexity=comparison.loss_has_perplexity,
-        expected=_expected,
         pictures=[views_of(comparison, picture) for picture in comparison.pictures],
         shown_pictures=SHOWN_PICTURES,
-        scores={heading(score.name): score.name for score in all_scores(comparison)},
+        scores=all_scores(comparison),
         score_notes=_score_notes(runs),
         exactly=_exactly,
         runs=runs,
     )
-
-
-def _in_legend(system: SystemSummary) -> str:
-    return system.name if sound_runs(system) else f"{system.name} (diverged)"
-
-
-def _expected(sample: ComparedSample) -> list[str]:
-    """The labels of what a system is to find: all but the first, which is what it sees."""
-    return list(sample.given)[1:]
 
 
 def _score_notes(runs: list[RunResult]) -> list[str]:
@@ -200,10 +183,8 @@ def _score_notes(runs: list[RunResult]) -> list[str]:
 
 def _exactly(run: RunResult, name: str) -> str:
     """A score with one more digit than elsewhere in the report."""
-    found = [score for score in run.scores if score.name == name]
-    if not found or not math.isfinite(found[0].value):
-        return NONE
-    return f"{found[0].value:.{found[0].digits + 1}f}"
+    found = find_score(run, name)
+    return NONE if found is None else decimals(found.value, found.digits + 1)
 
 
 def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]:
@@ -217,31 +198,225 @@ def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]
     views = []
     for (png, caption), names in shown.items():
         systems = "all systems" if everybody and len(shown) == 1 else ", ".join(names)
-        size = _png_size(png)
-        is_small = size is not None and size[0] < _SMALL
-        if size is not None and is_small:
-            factor = math.ceil(_SMALL / size[0])
-            size = (factor * size[0], factor * size[1])
+        width, height = _png_size(png)
+        factor = math.ceil(_SMALL / width) if 0 < width < _SMALL else 1
         views.append(
             {
                 "systems": systems,
                 "caption": caption,  # unless all have the same
                 "png": png,  # base64
-                "size": size,
-                "is_small": is_small,
+                "size": (factor * width, factor * height),
+                "is_small": 0 < width < _SMALL,
             }
         )
     caption = shared.pop() if len(shared) == 1 else ""
     return {"title": picture.title, "caption": caption, "views": views}
 
 
-def _png_size(png: str) -> tuple[int, int] | None:
-    """Width and height from a PNG's head, so that the page does not jump while it loads."""
+def _png_size(png: str) -> tuple[int, int]:
+    """Width and height, so that the page does not jump while it loads; 0 for what is no PNG."""
     try:
-        head = base64.b64decode(png[:32])
-    except (ValueError, binascii.Error):
+        with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+            return picture.size
+    except (ValueError, OSError):
+        return 0, 0
+
+
+# Its figures: scores, and losses over training, each an `<svg>` element.
+
+
+def intervals(comparison: Comparison) -> Markup | None:
+    """The first score: a point for each seed, the mean and its interval; None for one system."""
+    score = first_score(comparison)
+    systems = [s for s in comparison.systems if score.name in s.estimates]
+    if len(systems) < 2:
         return None
-    if len(head) < 24 or head[12:16] != b"IHDR":
+    dots, said = [], []
+    for system in systems:
+        estimate = system.estimates[score.name]
+        text = f"{system.name} {estimate.value:.{score.digits}f}"
+        if (ends := interval_of(estimate)) is not None:
+            text += f", {ends[0]:.{score.digits}f} to {ends[1]:.{score.digits}f}"
+        values = [run.scores[0].value for run in sound_runs(system)]
+        seeds = [value for value in values if math.isfinite(value)]
+        look = looks(comparison)[system.name]
+        dots.append(Dot(_shortened(system.name), estimate.value, ends, look, seeds=seeds))
+        said.append(text)
+    axis = heading(score.name)
+    label = f"{axis} of each system with its 95% interval: {'; '.join(said)}."
+    return dots_by_row(dots, axis, label)
+
+
+def differences(comparison: Comparison) -> Markup | None:
+    """The differences of the first score to the baseline with their intervals, and zero."""
+    score = first_score(comparison)
+    dots, said = [], []
+    for system in comparison.systems:
+        if (found := system.difference) is not None:
+            ends, look = (found.low, found.high), looks(comparison)[system.name]
+            dots.append(Dot(_shortened(system.name), found.value, ends, look, found.significant))
+            value, *interval = (signed(x, score.digits) for x in (found.value, *ends))
+            said.append(f"{system.name} {value}, {' to '.join(interval)}")
+    if not dots:
         return None
-    width, height = struct.unpack(">II", head[16:24])
-    return (width, height) if width and height else None
+    axis = f"{heading(score.name)}, difference to {_shortened(comparison.baseline)}"
+    label = f"Differences to the baseline with their 95% intervals: {'; '.join(said)}."
+    return dots_by_row(dots, axis, label, zero=True)
+
+
+def _shortened(name: str) -> str:
+    """Shortens a long name in its middle, since similar names differ at the end."""
+    if len(name) <= _LETTERS_OF_A_NAME:
+        return name
+    half = (_LETTERS_OF_A_NAME - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def _curve(run: RunResult, key: str) -> Curve:
+    """The finite values by step under a key of the history, or ENTROPY."""
+    return relative_entropy(run.snapshots) if key == ENTROPY else curve(run.history, key)
+
+
+def learning_curves(comparison: Comparison) -> Markup | None:
+    """Training and validation loss of all systems from the first step; None if not recorded."""
+    ceiling = _ceiling(comparison)
+    if ceiling is None:
+        return None
+    with drawing():
+        figure, axes = panel(290)
+        lowest = _draw_training(axes, comparison)
+        lowest = min(lowest, _draw_curves(axes, comparison, "eval_loss"))
+        room = 0.05 * (ceiling - lowest) or 0.1
+        axes.set_ylim(lowest - room, ceiling + room)
+        axes.set_xlim(left=0)
+        _name_axes(axes, "Step", f"Loss, {comparison.loss_name}")
+        label = "Training and validation loss of each system over the steps of training."
+        return to_svg(figure, f"{label} {_last_losses(comparison)}")
+
+
+def close_up(comparison: Comparison) -> Markup | None:
+    """Validation loss in the second half of training, where all curves lie close together."""
+    steps = [step for run in _runs(comparison) for step in _curve(run, "eval_loss")]
+    if len(set(steps)) < 4:
+        return None
+    start, end = max(steps) / 2, max(steps)
+    ceiling = _ceiling(comparison)
+    values = [
+        value
+        for run in _runs(comparison)
+        for step, value in _curve(run, "eval_loss").items()
+        if step >= start and ceiling is not None and value <= ceiling
+    ]
+    if not values:
+        return None
+    with drawing():
+        figure, axes = panel(290)
+        _draw_curves(axes, comparison, "eval_loss")
+        room = 0.06 * (max(values) - min(values)) or 0.1
+        axes.set_ylim(min(values) - room, max(values) + room)
+        axes.set_xlim(start - 0.02 * end, end * 1.02)
+        _name_axes(axes, "Step", "Validation loss")
+        label = "Validation loss of each system in the second half of training."
+        return to_svg(figure, f"{label} {_last_losses(comparison)}")
+
+
+def measures(comparison: Comparison) -> list[str]:
+    """What was measured at validations, by name: the task's own figures, and ENTROPY."""
+    found = [key for run in _runs(comparison) for record in run.history for key in record]
+    names = dict.fromkeys([*found, ENTROPY])
+    return [
+        name
+        for name in names
+        if name not in _NOT_MEASURED and any(_curve(run, name) for run in _runs(comparison))
+    ]
+
+
+def measured_curves(comparison: Comparison, name: str) -> Markup:
+    """A measured figure of all systems over the steps of training."""
+    with drawing():
+        figure, axes = panel(290)
+        _draw_curves(axes, comparison, name)
+        axes.set_xlim(left=0)
+        _name_axes(axes, "Step", heading(name))
+        ends = []
+        for system in comparison.systems:
+            if values := _mean_of_sound(system, name):
+                ends.append(f"{system.name} {values[max(values)]:.3g}")
+        label = f"{heading(name)} of each system over the steps of training."
+        return to_svg(figure, f"{label} Last: {'; '.join(ends)}.")
+
+
+def _draw_training(axes: Axes, comparison: Comparison) -> float:
+    """Returns the lowest value drawn."""
+    lowest = math.inf
+    for system in comparison.systems:
+        mean = _mean_of_sound(system, "loss")
+        look = looks(comparison)[system.name]
+        axes.plot(list(mean), list(mean.values()), color=look.colour, linewidth=1.2, alpha=0.45)
+        lowest = min([lowest, *mean.values()])
+    return lowest
+
+
+def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
+    """What is recorded at validations. Returns the lowest value drawn."""
+    lowest = math.inf
+    for system in comparison.systems:
+        look = looks(comparison)[system.name]
+        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
+        mean = _mean_of_sound(system, key)
+        axes.plot(
+            list(mean),
+            list(mean.values()),
+            marker=look.marker,
+            markersize=5,
+            markevery=max(1, len(mean) // 8),
+            **line,
+        )
+        lowest = min([lowest, *mean.values()])
+        for run in system.runs if len(system.runs) > 1 else []:
+            each = _curve(run, key)
+            axes.plot(list(each), list(each.values()), linewidth=0.9, alpha=0.7, **line)
+            lowest = min([lowest, *each.values()])
+    return lowest
+
+
+def _mean_of_sound(system: SystemSummary, key: str) -> Curve:
+    """Returns the mean curve of the seeds that did not diverge, or of all if all diverged."""
+    return mean_curve([_curve(run, key) for run in sound_runs(system) or system.runs])
+
+
+def _ceiling(comparison: Comparison) -> float | None:
+    """The top of the picture: where losses start. A run that explodes leaves through it."""
+    runs = _runs(comparison)
+    starts = [
+        losses[min(losses)]
+        for run in [run for run in runs if not diverged(run)] or runs
+        for key in ("loss", "eval_loss")
+        if (losses := _curve(run, key))
+    ]
+    return max(starts) if starts else None
+
+
+def _runs(comparison: Comparison) -> list[RunResult]:
+    return [run for system in comparison.systems for run in system.runs]
+
+
+def _last_losses(comparison: Comparison) -> str:
+    """The final losses of the lines that are drawn: means over the seeds that did not diverge."""
+    ends = []
+    for system in comparison.systems:
+        losses = _mean_of_sound(system, "eval_loss")
+        if not sound_runs(system):
+            ends.append(f"{system.name} diverged")
+        elif losses:
+            ends.append(f"{system.name} {losses[max(losses)]:.3f}")
+    several = any(len(system.runs) > 1 for system in comparison.systems)
+    which = "Last validation loss, mean over seeds" if several else "Last validation loss"
+    return f"{which}: {'; '.join(ends)}." if ends else ""
+
+
+def _name_axes(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))

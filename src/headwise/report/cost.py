@@ -20,14 +20,7 @@ def cost_table(
     lengths: Mapping[str, int],
     source: str = "",
 ) -> Table:
-    """Returns a table with a row for each system, for a terminal of 80 columns.
-
-    Args:
-        title: the title of the table.
-        configs: names of systems to configurations, which all have the same vocabulary.
-        lengths: the length in each stack of the input for which MACs are counted.
-        source: whose lengths these are, if they are neither the recipe's nor the user's.
-    """
+    """Returns a table with a row for each system, for a terminal of 80 columns."""
     counted = f"{_input(lengths)} ({source})" if source else _input(lengths)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")
@@ -37,21 +30,13 @@ def cost_table(
     )
     table.caption_justify = "left"
     table.add_column("System", min_width=9, max_width=20, overflow="fold")
-    for header in (
-        "Embed-\ndings",
-        "Atten-\ntion",
-        "Routing",
-        "Feed-\nforward",
-        "Rest",
-        "Para-\nmeters",
-        "MACs\nlinear",
-        "MACs\nall",
-    ):
+    parts = ("Embed-\ndings", "Atten-\ntion", "Routing", "Feed-\nforward", "Rest", "Para-\nmeters")
+    for header in (*parts, "MACs\nlinear", "MACs\nall"):
         table.add_column(header, justify="right", no_wrap=True)
     for name, config in configs.items():
         cost = model_cost(config, lengths)
-        parts = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
-        figures = (NONE if figure is None else count(figure) for figure in parts)
+        found = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
+        figures = (NONE if figure is None else count(figure) for figure in found)
         table.add_row(Text(name, style="bold"), *figures)
     return table
 

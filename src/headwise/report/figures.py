@@ -1,7 +1,7 @@
 """The figures that several pages share, each an `<svg>` element."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -36,16 +36,11 @@ _POINTS_OF_A_CURVE = 100
 
 @dataclass(frozen=True)
 class Banded:
-    """A line with a band.
+    """A line with a band."""
 
-    Attributes:
-        name: what the line is of, for screen readers.
-        look: how it is drawn.
-        points: of each place on the horizontal axis the value, and the band's lower and upper end.
-    """
-
-    name: str
-    look: Look
+    name: str  # what the line is of, for screen readers
+    look: Look  # how it is drawn
+    # Of each place on the horizontal axis the value, and the band's lower and upper end.
     points: dict[str, tuple[float, float, float]]
 
 
@@ -54,7 +49,6 @@ def banded_lines(
     places: Sequence[str],
     bounds: Sequence[tuple[float, str]],
     axes_names: tuple[str, str],
-    identity: str,
     what: str,
     *,
     thin: Sequence[Banded] = (),
@@ -66,12 +60,11 @@ def banded_lines(
         places: on the horizontal axis, from the left.
         bounds: values at which a dashed line is drawn, with what is written on it.
         axes_names: of the horizontal and the vertical axis.
-        identity: unique in the page.
         what: what is drawn, for screen readers.
         thin: further lines, without marks and bands.
     """
     at = {place: number for number, place in enumerate(places)}
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(230)
         for bound, text in bounds:
             reference_line(axes, bound, text)
@@ -107,7 +100,7 @@ def banded_lines(
         said = "; ".join(
             f"{line.name} from {_said(line, 0)} to {_said(line, -1)}" for line in lines
         )
-        return to_svg(figure, identity, f"{what}: {said}.")
+        return to_svg(figure, f"{what}: {said}.")
 
 
 def _said(line: Banded, number: int) -> str:
@@ -138,30 +131,16 @@ def smoothing(courses: Sequence[Course]) -> int:
     return max((2 * _radius(course) + 1 for course in courses), default=1)
 
 
-def course_over_training(
-    course: Course,
-    words: Words,
-    scale: tuple[float, float],
-    look: Look,
-    identity: str,
-    *,
-    alone: bool = False,
+def _course_over_training(
+    course: Course, words: Words, scale: tuple[float, float], look: Look, site: str
 ) -> Markup:
     """What was recorded of a layer over training, a panel for each name and a line per unit.
 
     The units that end highest and lowest are named.
-
-    Args:
-        course: of the layer.
-        words: of its system.
-        scale: `value_scale` of all layers of the system, so that their panels can be compared.
-        look: of the system.
-        identity: unique in the page.
-        alone: the model has a single stack.
     """
     floor, ceiling = scale
     said = []
-    with drawing(identity):
+    with drawing():
         number = len(course.values)
         figure, side_by_side = panels(160, columns=number, width=max(280, 140 * number))
         for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
@@ -170,52 +149,35 @@ def course_over_training(
             curves = [smoothed(list(of_unit), radius) for of_unit in zip(*rows, strict=True)]
             last = [curve[-1] for curve in curves]
             top, bottom = last.index(max(last)), last.index(min(last))
-            are_shares = all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows)
-            _draw_course(axes, course.steps, curves, {top, bottom}, look, evenly=are_shares)
+            if all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows):  # shares
+                axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
+            _draw_course(axes, course.steps, curves, {top, bottom}, look)
             axes.set_title(symbol, loc="left", fontsize=13)
             axes.set_ylim(1.05 * floor, 1.05 * ceiling)
             said.append(
                 f"{symbol} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
                 f"{last[top]:.3f} ({words.unit} {top})"
             )
-        site = site_name(course, alone=alone)
-        return to_svg(figure, identity, f"{site}, layer {course.layer}: {'; '.join(said)}.")
+        return to_svg(figure, f"{site}, layer {course.layer}: {'; '.join(said)}.")
 
 
 def course_panels(
-    courses: list[Course], words: Words, look: Look, prefix: str, alone: bool
+    courses: list[Course], words: Words, look: Look, alone: bool
 ) -> dict[str, list[tuple[str, Markup]]]:
-    """The figures of all courses of a system, on one scale: by site, a title and a figure each.
-
-    Args:
-        courses: of the system.
-        words: of the system.
-        look: of the run.
-        prefix: of all ids, unique in the page.
-        alone: the model has a single stack.
-    """
+    """The figures of all courses of a system, on one scale: by site, a title and a figure each."""
     scale = value_scale(row for each in courses for rows in each.values.values() for row in rows)
     by_site: dict[str, list[tuple[str, Markup]]] = {}
-    for number, course in enumerate(courses):
+    for course in courses:
         site = site_name(course, alone=alone)
-        identity = f"{prefix}-course-{number}"
-        svg = course_over_training(course, words, scale, look, identity, alone=alone)
+        svg = _course_over_training(course, words, scale, look, site)
         by_site.setdefault(site, []).append((f"Layer {course.layer}", svg))
     return by_site
 
 
 def _draw_course(
-    axes: Axes,
-    steps: list[int],
-    curves: list[list[float]],
-    named: set[int],
-    look: Look,
-    *,
-    evenly: bool,
+    axes: Axes, steps: list[int], curves: list[list[float]], named: set[int], look: Look
 ) -> None:
-    """Draws a line for each unit, and for shares a dashed line at the equal share."""
-    if evenly:
-        axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
+    """Draws a line for each unit."""
     for unit, values in enumerate(curves):
         width, alpha = (1.8, 1.0) if unit in named else (1.0, 0.6)
         points = _thinned(steps, values)
@@ -249,7 +211,6 @@ def dots_by_row(
     dots: Sequence[Dot],
     axis: str,
     label: str,
-    identity: str,
     *,
     zero: bool = False,
     hollow: str = "none",
@@ -257,18 +218,8 @@ def dots_by_row(
     width: int = WIDTH,
     markersize: float = 8,
 ) -> Markup:
-    """A dot for each row, from top to bottom, with its interval.
-
-    Args:
-        dots: the rows.
-        axis: what the numbers are.
-        label: for screen readers.
-        identity: unique in the page.
-        zero: whether there is a line at zero.
-        hollow: the colour inside dots that are not filled.
-        row_height, width, markersize: in points.
-    """
-    with drawing(identity):
+    """A dot for each row, from top to bottom, with its interval."""
+    with drawing():
         figure, axes = panel(46 + row_height * len(dots), width)
         if zero:
             axes.axvline(0, color=MUTED, linewidth=1.2)
@@ -294,36 +245,55 @@ def dots_by_row(
         axes.set_ylim(len(dots) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(axis)
-        return to_svg(figure, identity, label)
+        return to_svg(figure, label)
 
 
 def layers_by_unit(
     layers: Mapping[int, Mapping[int, HeatCell]],
     unit: str,
     label: str,
-    identity: str,
     *,
     fontsize: float,
 ) -> Markup:
-    """Layers × units, as coloured cells with a text where there is room for it.
-
-    Args:
-        layers: the layer to the number of each unit, and its cell.
-        unit: what it is called.
-        label: for screen readers.
-        identity: unique in the page.
-        fontsize: of the texts.
-    """
+    """Layers × units, as coloured cells with a text where there is room for it."""
     units = 1 + max(number for cells in layers.values() for number in cells)
     rows = [
         {at: cell if are_numbered(units) else cell._replace(text="") for at, cell in cells.items()}
         for _, cells in sorted(layers.items())
     ]
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(52 + 26 * len(layers))
         draw_cells(axes, rows, units, fontsize=fontsize)
         axes.set_yticks(range(len(layers)), [str(layer) for layer in sorted(layers)])
         number_units(axes.xaxis, units)
         axes.set_xlabel(unit.capitalize())
         axes.set_ylabel("Layer")
-        return to_svg(figure, identity, label)
+        return to_svg(figure, label)
+
+
+def line_of_each(
+    lines: Iterable[tuple[str, Mapping[int, float]]],
+    looks: Mapping[str, Look],
+    axes_names: tuple[str, str],
+    label: str,
+    ends: tuple[float, float],
+    *,
+    ticks: Sequence[str] = (),
+) -> Markup:
+    """Lines with the names of their runs, between two ends; `ticks` are the names of 0, 1, ...."""
+    with drawing():
+        figure, axes = panel(230)
+        for name, points in lines:
+            every = max(1, len(points) // 8)
+            x, y = list(points), list(points.values())
+            axes.plot(x, y, **looks[name].line, markersize=6, markevery=every)
+        axes.set_ylim(*ends)
+        if ticks:
+            axes.axhline(0, color=MUTED, linewidth=1)
+            axes.set_xticks(range(len(ticks)), ticks)
+            axes.set_xlim(-0.4, len(ticks) - 0.6)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+        axes.set_xlabel(axes_names[0])
+        axes.set_ylabel(axes_names[1])
+        return to_svg(figure, label)

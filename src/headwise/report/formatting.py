@@ -67,6 +67,11 @@ def decimals(value: float | None, digits: int = 2) -> str:
     return text if text.strip("−0.") else text.removeprefix("−")
 
 
+def fixed(value: float, digits: int) -> str:
+    """Returns a number with so many decimals."""
+    return f"{value:.{digits}f}"
+
+
 def count(value: float) -> str:
     """Returns a large number with three digits and a unit.
 
@@ -98,3 +103,12 @@ def p_value(value: float) -> str:
     ('p = 0.012', 'p < 0.001')
     """
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def bare_p_value(value: float) -> str:
+    """Returns a p-value as it stands in a column of p-values.
+
+    >>> bare_p_value(0.0123), bare_p_value(0.0001)
+    ('0.012', '< 0.001')
+    """
+    return p_value(value).removeprefix("p ").removeprefix("= ")

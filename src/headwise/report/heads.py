@@ -18,7 +18,7 @@ _SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}
 _SITE_DASHES = {"encoder_self": "-", "decoder_self": (0, (5, 2)), "decoder_cross": (0, (1, 1.5))}
 
 
-def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[dict[str, Any]]:
+def decisions_of(system: SystemSummary, look: Look) -> list[dict[str, Any]]:
     """What is shown of each kind of system in a model.
 
     Of the first seed: which expert bears which number is chance, so seeds have no mean.
@@ -27,30 +27,26 @@ def decisions_of(system: SystemSummary, look: Look, identity: str) -> list[dict[
     alone = len(run.macs_lengths) == 1
     # A system that decides nothing may still have a rule of training that records something.
     followed = [course for course in run.courses if len(course.steps) > 1]
-    of_attention = [record.system for record in run.attention]
-    names = list(dict.fromkeys([*of_attention, *(course.system for course in followed)]))
+    names = list(
+        dict.fromkeys([*(r.system for r in run.attention), *(course.system for course in followed)])
+    )
     found = []
-    for number, name in enumerate(names):
+    for name in names:
         words = run.words.get(name, Words())
         records = [record for record in run.attention if record.system == name]
-        title = f"{system.name}: {words.units}" if len(names) > 1 else system.name
         courses = [course for course in followed if course.system == name]
-        prefix = f"{identity}-{number}"
         scale = load_scale(record.load for record in records)
-        entropy = Markup()
-        if records:
-            entropy = entropy_by_layer(records, words, look, f"{prefix}-entropy", alone=alone)
         found.append(
             {
-                "title": title,
+                "title": f"{system.name}: {words.units}" if len(names) > 1 else system.name,
                 "alone": alone,
                 "words": words,
                 "records": records,
                 "percentiles": _percentiles(records),
-                "entropy": entropy,
+                "entropy": _entropy_by_layer(records, words, look, alone) if records else "",
                 "scale": scale,
-                "loads": _loads(records, words, scale, prefix, alone),
-                "courses": course_panels(courses, words, look, prefix, alone),
+                "loads": _loads(records, words, scale, alone),
+                "courses": course_panels(courses, words, look, alone),
                 "smoothing": smoothing(courses),
             }
         )
@@ -65,19 +61,18 @@ def _percentiles(records: list[AttentionRecord]) -> list[int]:
 
 
 def _loads(
-    records: list[AttentionRecord], words: Words, scale: float, prefix: str, alone: bool
+    records: list[AttentionRecord], words: Words, scale: float, alone: bool
 ) -> list[tuple[str, Markup]]:
     groups: dict[tuple[str, int], list[AttentionRecord]] = {}
     for record in records:
         groups.setdefault((record.site, record.experts), []).append(record)
     sizes = {experts for _, experts in groups}
     loads = []
-    for number, ((_, experts), group) in enumerate(groups.items()):
+    for (_, experts), group in groups.items():
         site = site_name(group[0], alone=alone)
         title = f"{site}, {experts} {words.units}" if len(sizes) > 1 else site
         shares = {record.layer: record.load for record in group}
-        svg = expert_load(shares, words, scale, site, f"{prefix}-load-{number}")
-        loads.append((title, svg))
+        loads.append((title, expert_load(shares, words, scale, site)))
     return loads
 
 
@@ -86,45 +81,31 @@ def uniform_entropy(record: AttentionRecord) -> float:
     return math.log(record.experts) if record.uniform is None else record.uniform
 
 
-def entropy_by_layer(
-    records: list[AttentionRecord],
-    words: Words,
-    look: Look,
-    identity: str,
-    *,
-    alone: bool = False,
+def _entropy_by_layer(
+    records: list[AttentionRecord], words: Words, look: Look, alone: bool
 ) -> Markup:
-    """Entropy over layers, a line per site, and the entropy of equal weights for reference.
-
-    Args:
-        records: of one system.
-        words: of this system; they say whether the lowest percentile is drawn too.
-        look: of the system.
-        identity: unique in the page.
-        alone: the model has a single stack.
-    """
+    """Entropy over layers, a line per site, and the entropy of equal weights for reference."""
     bounds = sorted({round(uniform_entropy(record), 6) for record in records})
     sites = list(dict.fromkeys(record.site for record in records))
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(250)
         for bound in bounds:
             reference_line(axes, bound, f"uniform: ln {math.exp(bound):.0f} = {bound:.2f}")
         handles = []
         for site in sites:
-            points = sorted((r.layer, r.entropy) for r in records if r.site == site)
+            of_site = sorted((r for r in records if r.site == site), key=lambda r: r.layer)
             style: dict[str, Any] = {
                 "color": look.colour,
                 "linestyle": _SITE_DASHES.get(site, "-"),
                 "marker": _SITE_MARKERS.get(site, "D"),
                 "markersize": 7,
             }
-            axes.plot([layer for layer, _ in points], [value for _, value in points], **style)
-            name = _short_site(next(r for r in records if r.site == site), alone)
-            handles.append(Line2D([], [], label=name, **style))
+            axes.plot([r.layer for r in of_site], [r.entropy for r in of_site], **style)
+            handles.append(Line2D([], [], label=_short_site(of_site[0], alone), **style))
             lowest = [
                 (r.layer, min(r.entropy_percentiles.values()))
-                for r in sorted(records, key=lambda record: record.layer)
-                if r.site == site and words.shows_lowest and r.entropy_percentiles
+                for r in of_site
+                if words.shows_lowest and r.entropy_percentiles
             ]
             style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
             axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)
@@ -142,9 +123,7 @@ def entropy_by_layer(
             )  # fmt: skip
         said = "; ".join(f"{_short_site(r, alone)} {r.layer}: {r.entropy:.2f}" for r in records)
         limit = ", ".join(f"{bound:.2f}" for bound in bounds)
-        return to_svg(
-            figure, identity, f"Entropy per site and layer, {said}; {limit} would be uniform."
-        )
+        return to_svg(figure, f"Entropy per site and layer, {said}; {limit} would be uniform.")
 
 
 def load_scale(loads: Iterable[list[float]]) -> float:
@@ -152,18 +131,8 @@ def load_scale(loads: Iterable[list[float]]) -> float:
     return max([2.0, *(max(load) * len(load) for load in loads if load)])
 
 
-def expert_load(
-    loads: Mapping[int, list[float]], words: Words, scale: float, place: str, identity: str
-) -> Markup:
-    """Layers × experts of one site; the stronger a cell's colour, the larger its share.
-
-    Args:
-        loads: a layer to the share of each expert, equally many in all layers.
-        words: of their system.
-        scale: `load_scale` of all sites of the system, so that their colours can be compared.
-        place: what the site is called.
-        identity: unique in the page.
-    """
+def expert_load(loads: Mapping[int, list[float]], words: Words, scale: float, place: str) -> Markup:
+    """Layers × experts of one site; the stronger a cell's colour, the larger its share."""
     experts = len(next(iter(loads.values())))
     cells = {
         layer: {
@@ -174,7 +143,7 @@ def expert_load(
     }
     said = "; ".join(f"layer {layer} {_extremes(load)}" for layer, load in sorted(loads.items()))
     label = f"{place}, share of each of {experts} {words.units}: {said}."
-    return layers_by_unit(cells, words.unit, label, identity, fontsize=11)
+    return layers_by_unit(cells, words.unit, label, fontsize=11)
 
 
 def _extremes(load: list[float]) -> str:

@@ -15,12 +15,7 @@ SITES = {
 
 
 def site_name(record: AttentionRecord | Course | Where, *, alone: bool = False) -> str:
-    """Returns the site of a system for titles; in a model that is none of headwise's, `Systems`.
-
-    Args:
-        record: of the system.
-        alone: the model has a single stack, which needs no name.
-    """
+    """Returns the site of a system for titles; in a model that is none of headwise's, `Systems`."""
     site = record.site
     if not site:
         return "Systems"

@@ -1,6 +1,7 @@
 """Pages from templates. Everything that comes from the data is escaped."""
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,38 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from headwise.report.formatting import count, decimals
+from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT
+from headwise.report.cells import chance_over, directions, interval_of
+from headwise.report.formatting import (
+    count,
+    decimals,
+    fixed,
+    heading,
+    in_words,
+    listed,
+    p_value,
+    signed,
+)
+from headwise.report.svg import HEAT_OPACITY, with_own_ids
 
 
 def rendered(template: str, **values: Any) -> Markup:
     """Returns a template of this folder, or of those in it, with the values in it."""
-    return Markup(_environment().get_template(template).render(values))
+    return Markup(with_own_ids(_environment().get_template(template).render(values)))
+
+
+def notes(kind: str, **values: Any) -> Markup:
+    """Returns the notes below a table: what a macro of `notes.html.jinja` makes of the values."""
+    return Markup(getattr(_environment().get_template("notes.html.jinja").module, kind)(**values))
+
+
+def said(kind: str, **values: Any) -> str:
+    """Returns the sentences that a macro of `sentences.txt.jinja` makes of the values."""
+    text = getattr(_environment(trim=False).get_template("sentences.txt.jinja").module, kind)(
+        **values
+    )
+    text = re.sub(r"[ \n]+", " ", text).strip()
+    return re.sub(r" (?=[,.;:)])|(?<=\() ", "", text)
 
 
 def duration(seconds: float) -> str:
@@ -31,13 +58,23 @@ def duration(seconds: float) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def _environment(*, trim: bool = True) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=lambda name: name is not None and ".html." in name,
         undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
+        trim_blocks=trim,
+        lstrip_blocks=trim,
     )
-    environment.filters.update(count=count, decimals=decimals, duration=duration)
+    for function in (count, decimals, duration, fixed, heading, in_words, listed, p_value, signed):
+        environment.filters[function.__name__] = function
+    environment.globals.update(
+        heat_opacity=HEAT_OPACITY,
+        chance_over=chance_over,
+        directions=directions,
+        interval_of=interval_of,
+        significant=SIGNIFICANT,
+        power=POWER,
+    )
     return environment

@@ -7,7 +7,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from headwise.analysis.score_curve import CurvePoint, ScoreCurve
 from headwise.report.formatting import NONE, count, heading
 from headwise.report.rendering import rendered
-from headwise.report.svg import drawing, looks_of, name_end, panel, reference_line, swatch, to_svg
+from headwise.report.svg import drawing, legend, looks_of, name_end, panel, reference_line, to_svg
 
 _CLOSE = 0.06  # part of the axis within which the names of levels would overlap
 _WIDE = 10  # values that differ by more than this factor stand on a logarithmic axis
@@ -31,10 +31,8 @@ def render_curve(curve: ScoreCurve) -> str:
     return rendered(
         "curve.html.jinja",
         title=f"{heading(curve.score)} against {curve.key}",
-        figure=draw_score_curve(curve, "curve"),
-        lines=[
-            (name, swatch(look_of[name], f"swatch-{number}")) for number, name in enumerate(lines)
-        ],
+        figure=draw_score_curve(curve),
+        lines=legend(lines, look_of),
         headers=curve_headers(curve),
         rows=curve_rows(curve),
     )
@@ -55,20 +53,16 @@ def _row(point: CurvePoint, digits: int) -> list[str]:
     ]
 
 
-def draw_score_curve(curve: ScoreCurve, identity: str) -> Markup:
+def draw_score_curve(curve: ScoreCurve) -> Markup:
     """The score of each system over the values of the key, with the intervals over seeds.
 
     A system with a single value is a level: a dashed line across the figure.
-
-    Args:
-        curve: the scores.
-        identity: unique in the page.
     """
     systems = curve.systems
     lines = [name for name in systems if len(curve.of(name)) > 1]
     values = sorted({point.value for point in curve.points})
     look_of = looks_of(systems)
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(320, width=520)
         for name in lines:
             points, look = curve.of(name), look_of[name]
@@ -98,7 +92,7 @@ def draw_score_curve(curve: ScoreCurve, identity: str) -> Markup:
             for name in systems
         ]
         label = f"{heading(curve.score)} against {curve.key}: {'; '.join(said)}."
-        return to_svg(figure, identity, label)
+        return to_svg(figure, label)
 
 
 def _draw_levels(axes: Axes, curve: ScoreCurve, names: list[str]) -> None:

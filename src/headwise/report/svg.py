@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from itertools import count
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -67,13 +68,9 @@ _MOST_NUMBERED = 10  # units whose cells have room for a number
 
 
 @contextmanager
-def drawing(identity: str) -> Iterator[None]:
-    """Figures drawn in this context have the look of the page.
-
-    Args:
-        identity: makes the ids in the SVG unique in the page.
-    """
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": identity}):
+def drawing(salt: str = "headwise") -> Iterator[None]:
+    """Figures drawn in this context have the look of the page."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
         yield
 
 
@@ -97,55 +94,49 @@ def reference_line(axes: Axes, value: float, text: str) -> None:
     """Draws a dashed horizontal line with a text at its right end."""
     axes.axhline(value, color=MUTED, linestyle="--", linewidth=1.2)
     axes.annotate(
-        text,
-        (0.995, value),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        color=MUTED,
-        fontsize=11,
-    )
+        text, (0.995, value), xycoords=("axes fraction", "data"), xytext=(0, 3), ha="right",
+        va="bottom", textcoords="offset points", color=MUTED, fontsize=11,
+    )  # fmt: skip
 
 
 def name_end(axes: Axes, name: str, step: float, value: float) -> None:
     """Writes the name of a line behind its last point."""
     axes.annotate(
-        name,
-        (step, value),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=11,
+        name, (step, value), xytext=(4, 0), textcoords="offset points", va="center", fontsize=11,
         annotation_clip=False,
-    )
+    )  # fmt: skip
 
 
-def to_svg(figure: Figure, identity: str, label: str) -> Markup:
-    """Returns the figure as an `<svg>` element, which the page scales to the available width.
+def to_svg(figure: Figure, label: str, identity: str = "figure") -> Markup:
+    """Returns a figure as an `<svg>` element, which the page scales to the available width.
 
-    Args:
-        figure: a figure in the placeholder colours.
-        identity: a prefix of all ids, unique in the page.
-        label: the text that a screen reader says; empty if the figure is decoration.
+    All ids in it begin with `identity`; `rendered` numbers the figures of a page. A screen reader
+    says the label; a figure without one is decoration.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    # The rules of this element would apply to the whole page.
-    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="', f'id="{identity}-', svg)
-    svg = re.sub(r'href="#', f'href="#{identity}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{identity}-", svg)
+    # The rules of a style element would apply to the whole page.
+    svg = re.sub(r"<metadata>.*?</metadata>\s*|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{identity}-", svg)
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), svg)
     meaning = f'role="img" aria-label="{escape(label)}"' if label else 'aria-hidden="true"'
     # Only the view box stays: without width and height, the page scales the figure.
     viewbox = re.search(r'viewBox="[^"]*"', svg)
     assert viewbox is not None
     return Markup(re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1))
+
+
+def with_own_ids(page: str) -> str:
+    """Numbers the figures of a page in their ids, so that none of these stands twice."""
+    number = count()
+
+    def numbered(svg: re.Match[str]) -> str:
+        own = rf"\g<1>figure{next(number)}-"
+        return re.sub(r'(\bid="|href="#|url\(#)figure\d*-', own, svg[0])
+
+    return re.sub(r"<svg.*?</svg>", numbered, page, flags=re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -178,15 +169,18 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
     return found
 
 
-def swatch(look: Look, identity: str) -> Markup:
-    """A piece of the system's line, for legends in the page."""
-    with drawing(identity):
+def legend(names: Iterable[str], looks: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+    """Names with a piece of their lines."""
+    return [(name, _swatch(looks[name])) for name in names]
+
+
+def _swatch(look: Look) -> Markup:
+    with drawing():
         figure = Figure(figsize=(34 / 72, 14 / 72), dpi=72)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
-        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
-        axes.plot([0, 0.5, 1], [0, 0, 0], marker=look.marker, markevery=[1], markersize=7, **line)
-        return to_svg(figure, identity, "")
+        axes.plot([0, 0.5, 1], [0, 0, 0], markevery=[1], markersize=7, **look.line)
+        return to_svg(figure, "")
 
 
 class HeatCell(NamedTuple):
@@ -206,15 +200,7 @@ def draw_cells(
     fontsize: float,
     between_rows: float = 2,
 ) -> None:
-    """Draws coloured cells of size 1, the first of them around (0, 0) at the top left.
-
-    Args:
-        axes: where they are drawn, which become their frame.
-        rows: number of a column to its cell.
-        columns: number of columns.
-        fontsize: of the texts.
-        between_rows: width of the lines between rows; those between columns are 1 wide.
-    """
+    """Draws coloured cells of size 1, the first of them around (0, 0) at the top left."""
     for row, cells in enumerate(rows):
         for column, cell in cells.items():
             alpha = HEAT_OPACITY * min(1.0, max(0.0, cell.strength))

@@ -1,10 +1,18 @@
-"""The table of a comparison on one data set, for the report and for the terminal."""
+"""The table of a comparison on one data set, for the report and for the terminal.
+
+Further test sets have a table of their own.
+"""
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+from markupsafe import Markup
+from rich.console import ConsoleRenderable
+from rich.table import Table
 from rich.text import Text
 
 from headwise.analysis.results import (
@@ -16,38 +24,34 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
-from headwise.analysis.statistics.estimates import POWER, SIGNIFICANT
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
 from headwise.report.benchmark import benchmark_table
 from headwise.report.cells import (
     NARROWEST_NAME,
+    NO_CELL,
     Cell,
     Column,
+    Fitted,
     Row,
+    ScoreTable,
     all_scores,
-    chance_notes,
-    chance_over,
+    cells_of,
     column_widths,
     difference_cell,
     difference_sources,
-    directions,
-    find_score,
+    estimate_cell,
     interval_sources,
     over_seeds,
+    pieces,
     score_cell,
     seeds_lost,
     several_seeds,
     terminal_table,
     times_cell,
+    values_of,
 )
-from headwise.report.formatting import (
-    NONE,
-    count,
-    heading,
-    in_words,
-    listed,
-    p_value,
-)
-from headwise.report.further_tests import further_tables
+from headwise.report.formatting import bare_p_value, count, heading, listed
+from headwise.report.rendering import notes, said
 from headwise.tasks.outcome import Score
 
 
@@ -88,15 +92,15 @@ def table_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
 
 def _trained_column(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the number of parameters that learned, if some systems have frozen ones."""
+
+    def cell(system: SystemSummary) -> Cell:
+        run = system.runs[0]
+        trained = run.trained_parameters
+        return Cell(count(run.parameters if trained is None else trained))
+
     if all(s.runs[0].trained_parameters is None for s in comparison.systems):
         return []
-    return [
-        Column("Trained parameters", lambda s: Cell(count(_trained(s.runs[0]))), "Trained", 3.5)
-    ]
-
-
-def _trained(run: RunResult) -> int:
-    return run.parameters if run.trained_parameters is None else run.trained_parameters
+    return [Column("Trained parameters", cell, "Trained", 3.5)]
 
 
 def _test_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
@@ -118,56 +122,28 @@ def table_rows(comparison: Comparison) -> list[Row]:
     """Returns the row of every system, with cells in the order of `table_columns`."""
     columns = table_columns(comparison)
     return [
-        Row(
-            name=system.name,
-            description=system.description,
-            matched=system.matched,
-            note=seeds_lost(system),
-            cells=tuple(column.cell(system) for column in columns),
-        )
-        for system in comparison.systems
+        Row(s.name, cells_of(columns, s), s.description, s.matched, seeds_lost(s))
+        for s in comparison.systems
     ]
 
 
-def table_notes(comparison: Comparison) -> list[str]:
+def table_notes(comparison: Comparison) -> Markup:
     """Returns the notes below the table, which explain its columns and figures."""
-    scores = all_scores(comparison)
-    loss = f"Loss: {comparison.loss_name}, on the validation part"
-    if comparison.loss_has_perplexity:
-        loss += "; perplexity is its exponential"
-    better = directions(scores, "on the test part, ")
-    notes = [
-        f"MACs: multiply-accumulates of one forward pass over {_macs_lengths(comparison)}. Time "
-        f"per step: forward and backward, baseline = 1.00×, the median of rounds in which all "
-        f"systems take turns; below it the median's 95% interval. {loss}. {better}"
-    ]
-    if sources := interval_sources(comparison):
-        over = chance_over(sources, comparison.item_name)
-        notes[0] += f" In brackets: the 95% interval of the figure above it, {over}."
-    if several_seeds(comparison):
-        notes.append("Scores and losses are means over seeds; ± is the seeds' standard deviation.")
-    if any(system.matched for system in comparison.systems):
-        notes.append(
-            "The sizes under a system's name were chosen by --match: they give it "
-            "about as many parameters as the baseline has."
-        )
-    if any(system.tuning for system in comparison.systems):
-        notes.append(
-            "Every system had the same tries on the validation part, and its runs have the values "
-            "that it chose: see Tuning, under How it was made."
-        )
-    found = [s.difference for s in comparison.systems if s.difference is not None]
-    notes += chance_notes(found, comparison.item_name)
-    if any(difference.detectable is not None for difference in found):
-        notes.append(
-            f"Detectable: the true difference that so many seeds and {comparison.item_name} show "
-            f"to be significant with probability {POWER}. Where it is large, the lack of a star "
-            f"does not mean that systems are alike."
-        )
-    notes += early_stops(comparison)
-    if any(diverged(run) for system in comparison.systems for run in system.runs):
-        notes.append("Runs that diverged are left out of these numbers.")
-    return notes
+    runs = [run for system in comparison.systems for run in system.runs]
+    facts, lengths = _facts(comparison), _macs_lengths(comparison)
+    return notes("of_comparison", **facts, lengths=lengths, has_diverged=any(map(diverged, runs)))
+
+
+def _facts(comparison: Comparison) -> dict[str, Any]:
+    """What is said below the table, in the report and in a terminal."""
+    return {
+        "comparison": comparison,
+        "scores": all_scores(comparison),
+        "sources": interval_sources(comparison),
+        "differences": [s.difference for s in comparison.systems if s.difference is not None],
+        "several_seeds": several_seeds(comparison),
+        "early_stops": early_stops(comparison),
+    }
 
 
 def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
@@ -180,7 +156,7 @@ def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
 def _detectable(comparison: Comparison, system: SystemSummary) -> Cell:
     found = system.difference
     if found is None or found.detectable is None:
-        return Cell(NONE)
+        return NO_CELL
     return Cell(f"{found.detectable:.{first_score(comparison).digits}f}")
 
 
@@ -188,14 +164,13 @@ def _uncorrected(system: SystemSummary, of_runs: bool) -> Cell:
     """The p-value of a difference between systems, or of one between single runs."""
     found = system.difference
     if found is None or (found.source == "items") != of_runs:
-        return Cell(NONE)
-    return Cell(p_value(found.p_value).removeprefix("p ").removeprefix("= "))
+        return NO_CELL
+    return Cell(bare_p_value(found.p_value))
 
 
 def _median(system: SystemSummary, score: Score) -> Cell:
-    values = [s.value for run in sound_runs(system) if (s := find_score(run, score.name))]
-    finite = [value for value in values if math.isfinite(value)]
-    return Cell(f"{median(finite):.{score.digits}f}" if finite else NONE)
+    finite = [value for value in values_of(system, score.name) if math.isfinite(value)]
+    return Cell(f"{median(finite):.{score.digits}f}") if finite else NO_CELL
 
 
 def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
@@ -205,53 +180,25 @@ def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
 
 def comparison_table(comparison: Comparison) -> ConsoleRenderable:
     """Returns the table for a terminal; a narrow one shows only the columns of most worth."""
-    return _FittingTable(comparison)
+    return Fitted(partial(_fitting, comparison))
 
 
-class _FittingTable:
-    def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns, rows = table_columns(self.comparison), table_rows(self.comparison)
-        widths = column_widths(columns, rows)
-        shown = [number for number, column in enumerate(columns) if column.short]
-        lost = []
-        for number in sorted(shown, key=lambda number: columns[number].worth):
-            width = NARROWEST_NAME + sum(widths[n] for n in shown)
-            if width <= options.max_width or math.isinf(columns[number].worth):
-                break
-            shown.remove(number)
-            lost.append(number)
-        table = terminal_table(self.comparison.title, columns, rows, shown)
-        table.caption = Text(self._caption([columns[number].short for number in sorted(lost)]))
-        yield table
-        yield from further_tables(self.comparison, options.max_width)
-
-    def _caption(self, lost: list[str]) -> str:
-        comparison = self.comparison
-        first, *further = all_scores(comparison)
-        parts = []
-        if sources := interval_sources(comparison):
-            parts.append(f"95% intervals {chance_over(sources, comparison.item_name)}.")
-        if "items" in sources:
-            parts.append("One seed says nothing of training's own chance.")
-        if lower := [score.name for score in (first, *further) if not score.higher_is_better]:
-            names = [heading(lower[0]), *map(in_words, lower[1:])]
-            parts.append(f"{listed(names)}: lower is better.")
-        if difference_sources(comparison) - {"items"}:
-            parts.append(f"* p < {SIGNIFICANT}, corrected for all comparisons.")
-            parts.append(f"Detectable: the true difference found with probability {POWER}.")
-        if several_seeds(comparison):
-            parts.append("± over seeds.")
-        if any(system.matched for system in comparison.systems):
-            parts.append("Sizes matched in parameters.")
-        if any(system.tuning for system in comparison.systems):
-            parts.append("Tuned with equal tries on the validation part.")
-        parts += early_stops(comparison)
-        if lost:
-            parts.append(f"Too narrow for {listed(lost)}.")
-        return " ".join(parts)
+def _fitting(comparison: Comparison, width: int) -> Iterator[Table]:
+    columns, rows = table_columns(comparison), table_rows(comparison)
+    widths = column_widths(columns, rows)
+    shown = [number for number, column in enumerate(columns) if column.short]
+    lost = []
+    for number in sorted(shown, key=lambda number: columns[number].worth):
+        needed = NARROWEST_NAME + sum(widths[n] for n in shown)
+        if needed <= width or math.isinf(columns[number].worth):
+            break
+        shown.remove(number)
+        lost.append(number)
+    table = terminal_table(comparison.title, columns, rows, shown)
+    too_wide = [columns[number].short for number in sorted(lost)]
+    table.caption = Text(said("below_comparison", **_facts(comparison), lost=too_wide))
+    yield table
+    yield from _further_tables(comparison, width)
 
 
 def _macs_lengths(comparison: Comparison) -> str:
@@ -317,3 +264,71 @@ def _when(system: SystemSummary, run: RunResult) -> str:
     best = run.early_stop.best_step
     since = f" (lowest at {best:,})" if best is not None else ""
     return f"at step {run.steps:,} of {run.early_stop.planned_steps:,}{since}{seed}"
+
+
+# Further test sets: a column for each, with p-values corrected over all of them.
+
+
+def further_table(comparison: Comparison) -> ScoreTable[SystemSummary]:
+    """For each further test set the first score, its difference to the baseline, and others."""
+    tests: dict[str, Sequence[Score]] = {}
+    for system in comparison.systems:
+        for run in system.runs:
+            tests = {**run.tests, **tests}
+    columns: list[Column[SystemSummary]] = []
+    for test, (first, *others) in tests.items():
+        difference = partial(
+            _test_difference, baseline=comparison.baseline, test=test, digits=first.digits
+        )
+        columns += [
+            replace(_test_column(test, first), short=test),
+            Column(test, difference, test, detail="Difference"),
+            *(_test_column(test, score) for score in others),
+        ]
+    scores = {score.name: score for scores in tests.values() for score in scores}
+    below = notes(
+        "of_tests",
+        scores=list(scores.values()),
+        differences=_test_differences(comparison),
+        item_name=comparison.item_name,
+    )
+    rows = [Row(s.name, cells_of(columns, s), note=seeds_lost(s)) for s in comparison.systems]
+    return ScoreTable(columns, rows, below)
+
+
+def _further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
+    """Yields tables for a terminal, each with as many test sets as it has room for."""
+    further = further_table(comparison)
+    columns, rows = further.columns, further.rows
+    widths = column_widths(columns, rows)
+    shown = [number for number, column in enumerate(columns) if column.short]
+    # A score and its difference stay together.
+    for piece in pieces([widths[number] for number in shown], width, together=2):
+        table = terminal_table("Other test sets", columns, rows, [shown[at] for at in piece])
+        if any(difference.source != "items" for difference in _test_differences(comparison)):
+            table.caption = Text(
+                f"* p < {SIGNIFICANT}, corrected for the comparisons on all of these test sets."
+            )
+        yield table
+
+
+def _test_differences(comparison: Comparison) -> list[Difference]:
+    tests = [test for system in comparison.systems for test in system.tests.values()]
+    return [test.difference for test in tests if test.difference is not None]
+
+
+def _test_column(test: str, score: Score) -> Column[SystemSummary]:
+    def cell(system: SystemSummary) -> Cell:
+        estimate = system.tests[test].estimates.get(score.name) if test in system.tests else None
+        of_runs = [run.tests.get(test, []) for run in sound_runs(system)]
+        values = [each.value for of in of_runs for each in of if each.name == score.name]
+        return NO_CELL if estimate is None else estimate_cell(estimate, score.digits, values)
+
+    return Column(test, cell, detail=heading(score.name))
+
+
+def _test_difference(system: SystemSummary, baseline: str, test: str, digits: int) -> Cell:
+    if system.name == baseline:
+        return Cell("baseline")
+    found = system.tests[test].difference if test in system.tests else None
+    return difference_cell(found, digits)

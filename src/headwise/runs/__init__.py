@@ -1,10 +1,10 @@
 """Runs of recipes, whatever the task: one, many, and finished ones.
 
-    preparing, one_run, outcomes, model_card    one run: its data and model, training, evaluation
-    comparing, planned, running, summary        many runs, one after the other or side by side
-    grid, tuning, matching                      with values that each system chooses, or of one size
-    reading, evaluating                         what is done with a finished run
-    folder, locking                             what its folder holds, and whose it is
+    preparing, one_run, model_card      one run: its data and model, training, evaluation
+    comparing, running                  many runs, one after the other or side by side
+    grid, tuning, matching              with values that each system chooses, or of one size
+    reading, evaluating                 what is done with a finished run
+    folder, locking                     what its folder holds, and whose it is
 
 A run lives in a folder of its own:
 

@@ -1,31 +1,48 @@
-"""Finished runs, evaluated again: on any part, on other data, and against another run.
+"""What evaluation gives: computed, kept in the folder of a run, and compared with that of another.
 
-Both runs of a comparison are scored on the same items. Its interval and its p are over the items
-alone: they say whether these two runs differ. One run each cannot say how much of the difference is
-the chance of training; `headwise compare` with several seeds can.
+Finished runs are evaluated again on any part, on other data, and against another run. Both runs of
+a comparison are scored on the same items. Its interval and its p are over the items alone: they say
+whether these two runs differ. One run each cannot say how much of the difference is the chance of
+training; `headwise compare` with several seeds can.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
+from headwise.analysis.results import RunResult
 from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
+from headwise.checksums import write_summed
+from headwise.files import write_bytes
 from headwise.messages import did_you_mean
+from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
 from headwise.recipes.catalogue import task_class
-from headwise.recipes.settings import Recipe
-from headwise.runs.outcomes import evaluate, stored_outcome
+from headwise.recipes.settings import EvaluationSettings, Recipe
+from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.preparing import is_other_data
-from headwise.runs.reading import read_model, read_recipe
-from headwise.tasks.outcome import Outcome
+from headwise.runs.reading import (
+    DamagedError,
+    how_to_evaluate_again,
+    read_model,
+    read_recipe,
+    read_record,
+)
+from headwise.runs.running import PlannedRun
+from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.splits import PARTS
-from headwise.tasks.task import Task
+from headwise.tasks.task import Items, Task
+from headwise.training.progress import RunBars
 
+TEST = "test"  # the name of the test part
+OUTPUTS, PICTURES, OUTCOME = "outputs.txt", "pictures", "outcome.json"
 OTHER = "other"  # the name under which other data become a further test set of a run
 # Keys of a model's configuration that say nothing of the data.
 _NOT_OF_DATA = (
@@ -34,32 +51,136 @@ _NOT_OF_DATA = (
 )
 
 
+def evaluate(
+    model: HeadwiseModel,
+    task: Task,
+    part: Items,
+    settings: EvaluationSettings,
+    console: Console,
+    label: str,
+) -> Outcome:
+    """Evaluates a model on a part of the data and shows a progress bar."""
+    with (
+        as_evaluated(model, settings, console, label),
+        torch.no_grad(),
+        torch.random.fork_rng(),
+        RunBars(console, transient=True) as bars,
+    ):
+        bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")
+        model.eval()
+        return task.evaluate(model, part, settings, lambda n: bars.update(bar, advance=n))
+
+
+@contextmanager
+def as_evaluated(
+    model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
+) -> Iterator[None]:
+    """While this context is open, the model computes with the ablations of the evaluation."""
+    for name, asked in settings.ablation.items():
+        if asked != LEARNED and not held_systems(model, name):
+            console.print(
+                f"evaluation.ablation names {name}, which changes nothing: {label} has no system "
+                f"of that name",
+                style="yellow",
+                highlight=False,
+            )
+    with ablated(model, settings.ablation):
+        yield
+
+
+def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) -> RunResult:
+    """Returns the result of a finished run with the scores on all further test sets.
+
+    The run is evaluated on those that it was not evaluated on before, or whose data have changed.
+    """
+    task, folder, settings = run.task, run.folder, run.recipe.evaluation
+    scores: dict[str, list[Score]] = {}
+    model: HeadwiseModel | None = None
+    for name, items in task.tests.items():
+        outcome = stored_outcome(folder, task, name)
+        if outcome is None:
+            model = model or read_model(folder, type(task))
+            outcome = evaluate(model, task, items, settings, console, f"{run.label} {name}")
+            if is_main_process():
+                write_outcome(outcome, folder, task, name)
+        else:
+            mend_outputs(outcome, run, console, name)
+        scores[name] = outcome.scores
+    if scores == result.tests:
+        return result
+    result = result.model_copy(update={"tests": scores})
+    if is_main_process():
+        write_summed(folder / RESULT, result.model_dump_json(indent=1))
+    return result
+
+
+def read_outcome(folder: Path, part: str = TEST) -> Outcome:
+    """What the evaluation of a finished run on the test part, or a further test set, gave."""
+    return read_record(Outcome, folder / _of_part(OUTCOME, part), how_to_evaluate_again(folder))
+
+
+def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
+    """What an earlier evaluation of a run gave on the items of a part.
+
+    None if there was none, or if it is damaged, so that whoever asks evaluates the run again.
+    """
+    path = folder / _of_part(OUTCOME, part)
+    if not path.is_file():
+        return None
+    try:
+        outcome = read_outcome(folder, part)
+    except DamagedError:
+        return None
+    return outcome if outcome.digest == task.digest_of(part) else None
+
+
+def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
+    outcome = outcome.model_copy(update={"digest": task.digest_of(part)})
+    for path, content in _outputs(outcome, folder, part):
+        write_bytes(path, content)
+    write_summed(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+
+
+def mend_outputs(
+    outcome: Outcome, run: PlannedRun[RunResult], console: Console, part: str = TEST
+) -> None:
+    """Writes those of a run's outputs and pictures again that are not as evaluation gave them."""
+    for path, content in _outputs(outcome, run.folder, part):
+        if is_main_process() and not (path.is_file() and path.read_bytes() == content):
+            run.warn(console, f"{path} is not as the evaluation gave it: it is written again")
+            write_bytes(path, content)
+
+
+def _outputs(outcome: Outcome, folder: Path, part: str) -> Iterator[tuple[Path, bytes]]:
+    """What a user looks at of an outcome: files and their content."""
+    if outcome.outputs:
+        yield folder / _of_part(OUTPUTS, part), ("\n".join(outcome.outputs) + "\n").encode()
+    for number, picture in enumerate(outcome.pictures, 1):
+        name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
+        yield folder / _of_part(PICTURES, part) / f"{number:02}-{name}.png", picture.bytes
+
+
+def _of_part(name: str, part: str) -> str:
+    """Returns the name of a part's file: outcome.json of the test part, else outcome-NAME.json."""
+    stem, dot, suffix = name.partition(".")
+    return name if part == TEST else f"{stem}-{part}{dot}{suffix}"
+
+
 @dataclass(frozen=True)
 class Opened:
-    """A run and one part of its data.
+    """A run and one part of its data."""
 
-    Attributes:
-        run: folder of the run.
-        recipe: of the run, with the changes of the command line.
-        task: its data.
-        part: name of the part.
-    """
-
-    run: Path
-    recipe: Recipe
-    task: Task
-    part: str
+    run: Path  # folder of the run
+    recipe: Recipe  # of the run, with the changes of the command line
+    task: Task  # its data
+    part: str  # name of the part
 
 
 @dataclass(frozen=True)
 class Evaluation(Opened):
-    """A run and its scores on one part.
+    """A run and its scores on one part."""
 
-    Attributes:
-        outcome: the scores, and the items from which they are computed.
-    """
-
-    outcome: Outcome
+    outcome: Outcome  # the scores, and the items from which they are computed
 
 
 def evaluate_run(
@@ -128,12 +249,7 @@ def open_part(
 
 
 def model_of(opened: Opened, changes: Sequence[str] = ()) -> HeadwiseModel:
-    """The model of an opened run.
-
-    Raises:
-        FolderError: the run is not finished.
-        ValueError: the changes give data for another model.
-    """
+    """The model of an opened run."""
     model = read_model(opened.run, type(opened.task))
     if changes:
         _check_fits(model, opened.task, opened.recipe)

@@ -17,17 +17,7 @@ class FolderError(ValueError):
 
 
 def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] | None = None) -> None:
-    """Finds out whether a folder holds one run, and changes name keys that it reads.
-
-    Args:
-        folder: of the run.
-        changes: to its recipe, as `--set` takes them.
-        keys: which keys changes may be of; by default those that the evaluation of its task reads.
-
-    Raises:
-        FolderError: it holds none, or several, or its recipe is damaged.
-        ValueError: there is no key of a name, or a finished run does not read it.
-    """
+    """Finds out whether a folder holds one run, and changes name keys that it reads."""
     inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
     if inside and not (folder / MODEL).exists():
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
@@ -55,11 +45,7 @@ def check_holds(folder: Path, what: str, *names: str) -> None:
 
 
 def check_holds_runs(folder: Path) -> list[Path]:
-    """Returns the folders of the finished runs in a folder, sorted.
-
-    Raises:
-        FolderError: it has none.
-    """
+    """Returns the folders of the finished runs in a folder, sorted."""
     runs = sorted(path.parent for path in folder.rglob(RESULT))
     if not runs:
         raise FolderError(

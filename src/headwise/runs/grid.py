@@ -39,17 +39,12 @@ _FIXED["epochs"] = _FIXED["max_steps"]
 
 
 class Grid(NamedTuple):
-    """Values to choose from.
+    """Values to choose from."""
 
-    Attributes:
-        values: path of a key to its values, as YAML reads them.
-        steps: how many steps a try takes; None for as many as a run.
-        equal_within: tries whose validation loss is no further than this above the lowest count as
-            equal; of equal ones the first is chosen.
-    """
-
-    values: dict[KeyPath, list[Any]]
-    steps: int | None = None
+    values: dict[KeyPath, list[Any]]  # path of a key to its values, as YAML reads them
+    steps: int | None = None  # how many steps a try takes; None for as many as a run
+    # Tries whose validation loss is no further than this above the lowest count as equal; of equal
+    # ones the first is chosen.
     equal_within: float = 0.0
 
     def combinations(self) -> list[list[Change]]:
@@ -67,17 +62,6 @@ def parse_grid(
     options: Sequence[str], steps: int | None = None, equal_within: float | None = None
 ) -> Grid | None:
     """Returns what the options of the command line ask for; None without any.
-
-    Args:
-        options: arguments of `--tune`, each `key.key=value,value`. The values are YAML; one that
-            is a list stands in brackets.
-        steps: `--tune-steps`.
-        equal_within: `--tune-equal`.
-
-    Raises:
-        ValueError: an option is not of this form, names no key of `model` or `training`, has fewer
-            than two values, or has a key in common with another; or `equal_within` is below 0 or
-            not finite.
 
     >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"]).values
     {('training', 'adam_betas'): [[0.9, 0.98], [0.9, 0.999]]}
@@ -135,18 +119,7 @@ def _parse(option: str) -> tuple[KeyPath, list[Any]]:
 def check_grid(
     grid: Grid, file: RecipeFile, systems: Sequence[str], seeds: Sequence[int], *, match: bool
 ) -> None:
-    """Checks that tuning would undo nothing that the user has said.
-
-    Args:
-        grid: the tuned values.
-        file: the recipe.
-        systems, seeds: what is compared.
-        match: whether all systems are made as large as the first.
-
-    Raises:
-        ValueError: a tuned key is set on the command line, by one of the systems, or by the match
-            of sizes; or a run has the seed of the tries.
-    """
+    """Checks that tuning would undo nothing that the user has said."""
     if TUNING_SEED in seeds:
         raise ValueError(
             f"--seeds has {TUNING_SEED}, the seed of the tries of --tune: use another, so that no "
@@ -177,25 +150,16 @@ def dotted(path: KeyPath) -> str:
 
 
 class Candidate(NamedTuple):
-    """One combination of tuned values for one system.
+    """One combination of tuned values for one system."""
 
-    Attributes:
-        values: path of a key to its value, as the recipe reads it, without the settings of systems
-            that the model does not have.
-        recipe: of the runs, if they are to have these values.
-        training: how the try is trained: with its own seed and number of steps.
-    """
-
+    # Path of a key to its value, as the recipe reads it, without the settings of systems that the
+    # model does not have.
     values: dict[str, Any]
-    recipe: Recipe
-    training: TrainingSettings
+    recipe: Recipe  # of the runs, if they are to have these values
+    training: TrainingSettings  # how the try is trained: with its own seed and number of steps
 
     def folder_name(self, steps: int | None) -> str:
-        """Returns a name for the folder of the try.
-
-        Args:
-            steps: of `--tune-steps`; tries of other numbers of steps have other folders.
-        """
+        """Returns a name for the folder of the try."""
         parts = [f"{key}={_plain(value)}" for key, value in self.values.items()]
         parts += [f"steps={steps}"] if steps is not None else []
         wanted = ",".join(parts)
@@ -210,16 +174,6 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
 
     Combinations differ in nothing, and are one try, that set the rule of training of a system that
     the model does not have.
-
-    Args:
-        file: the recipe.
-        system: name of the system.
-        dataset: name of the data set; None for the recipe's `data`.
-        grid: the tuned values.
-
-    Raises:
-        RecipeError: there is no such key, or a value is wrong.
-        ValueError: a value is there twice, or the tries end while the learning rate still rises.
     """
     of_tries: list[Change] = [(("training", "seed"), TUNING_SEED)]
     if grid.steps is not None:

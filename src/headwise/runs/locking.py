@@ -30,9 +30,6 @@ def locked(folder: Path) -> Iterator[None]:
     that it had written in part, also those in folders inside that are not locked themselves. Of
     the processes that `torchrun` has started, only the main one takes the folder, for all.
 
-    Args:
-        folder: the folder, which is created if there is none.
-
     Raises:
         LockedError: another process has it.
         ValueError: nothing can be written there.

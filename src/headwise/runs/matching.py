@@ -15,15 +15,11 @@ TOLERANCE = 0.005  # largest relative difference in the number of parameters
 
 
 class Match(NamedTuple):
-    """The settings that were found for a model.
+    """The settings that were found for a model."""
 
-    Attributes:
-        model: the settings with the new `embed_dim` and `ffn_dim`, and perhaps `num_heads`.
-        parameters: the number of parameters of this model.
-    """
-
+    # The settings with the new `embed_dim` and `ffn_dim`, and perhaps `num_heads`.
     model: ModelSettings
-    parameters: int
+    parameters: int  # the number of parameters of this model
 
     def explain(self, before: ModelSettings, target: int) -> str:
         """Says what differs from the settings `before`, and how far the size is from `target`."""

@@ -31,14 +31,7 @@ _METRICS = {"chrF": "chrf", "Pearson": "pearsonr", "Spearman": "spearmanr"}
 
 
 def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> None:
-    """Completes the folder of a run's model; files of an earlier call are replaced.
-
-    Args:
-        folder: the folder of the run.
-        task: its data.
-        recipe: of the run.
-        result: what its evaluation gave.
-    """
+    """Completes the folder of a run's model; files of an earlier call are replaced."""
     model = folder / MODEL
     with (
         no_space_told(model),

@@ -23,60 +23,75 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipes.settings import Recipe
+from headwise.runs.evaluating import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
 from headwise.runs.folder import RESULT, is_main_process
 from headwise.runs.model_card import CARD, write_for_tools
-from headwise.runs.outcomes import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
 from headwise.runs.preparing import batches, build_model, check_start, claim_folder
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
+from headwise.runs.running import PlannedRun
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
 from headwise.training.validation import validation_loss
 
 
 def train_system(
-    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
+    recipe: Recipe, name: str, folder: Path, task: Task, console: Console
 ) -> RunResult:
-    """Train and evaluate one system in `folder`, from wherever an earlier start got to.
-
-    Args:
-        recipe: of the system.
-        name: of the system.
-        folder: of the run.
-        task: the recipe's data.
-        console: for the bars.
-        label: what they call the run; by default the name.
-
-    Raises:
-        FolderError: the folder is that of another run.
-        Interrupted: Ctrl-C came; the next call goes on.
-    """
-    claim_folder(folder, recipe)
-    check_start(folder, recipe)
-    finished = finished_result(recipe, folder, task, console, label or name)
-    if finished is not None:
-        return finished
-    if is_main_process():
-        task.save(folder)
-    with threads_of_run(folder, label or name, console):
-        return _train_and_evaluate(recipe, name, folder, task, console, label or name)
+    """Trains and evaluates one system of a recipe in a folder; see `PlannedRun.train`."""
+    return SystemRun(recipe, name, folder, task, name).train(console)
 
 
-def _train_and_evaluate(
-    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str
-) -> RunResult:
-    run = train_model(recipe, folder, task, console, label, snapshots=recipe.training.snapshots)
+class SystemRun(PlannedRun[RunResult]):
+    """A run of a system, which is evaluated when it is trained."""
+
+    def train(self, console: Console) -> RunResult:
+        claim_folder(self.folder, self.recipe)
+        check_start(self.folder, self.recipe)
+        finished = self.finished(console)
+        if finished is not None:
+            return finished
+        if is_main_process():
+            self.task.save(self.folder)
+        with threads_of_run(self.folder, self.label, console):
+            return _train_and_evaluate(self, console)
+
+    def finished(self, console: Console) -> RunResult | None:
+        """Returns the result with the scores on all further test sets; see `PlannedRun`."""
+        folder, model = self.folder, self.folder / MODEL
+        if not (folder / RESULT).is_file():
+            return None
+        claim_folder(folder, self.recipe)  # which may name other test sets than before
+        check_model(folder)
+        try:
+            known = read_result(folder / RESULT)
+            outcome = read_outcome(folder)
+        except DamagedError as error:
+            self.warn(console, f"{error.problem}: the run is evaluated again")
+            discard(folder / RESULT)
+            return None
+        mend_outputs(outcome, self, console)
+        result = with_tests(known, self, console)
+        is_complete = result is known and (model / CARD).is_file()
+        if is_main_process() and model.is_dir() and not is_complete:
+            write_for_tools(folder, self.task, self.recipe, result)
+        return result
+
+
+def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> RunResult:
+    recipe, folder, task = planned.recipe, planned.folder, planned.task
+    run = train_model(planned, console, snapshots=recipe.training.snapshots)
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
-    outcome = evaluate(model, task, task.test, recipe.evaluation, console, label)
+    outcome = evaluate(model, task, task.test, recipe.evaluation, console, planned.label)
     snapshots = decision_courses(model, run.history)
-    held_out = batches(task, task.test, recipe.training)
+    lengths = task.cost_lengths(recipe)
     result = RunResult(
-        system=name,
+        system=planned.system,
         seed=recipe.training.seed,
         parameters=count_parameters(model),
         trained_parameters=None if recipe.training.train == "all" else run.trained_parameters,
-        macs=model_cost(model.config, task.cost_lengths(recipe)).macs,
-        macs_lengths=task.cost_lengths(recipe),
+        macs=model_cost(model.config, lengths).macs,
+        macs_lengths=lengths,
         steps=run.steps,
         early_stop=EarlyStop(planned_steps=run.planned_steps, best_step=run.best_step)
         if run.stopped_early
@@ -86,7 +101,7 @@ def _train_and_evaluate(
         validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
         history=curves(run.history),
         scores=outcome.scores,
-        attention=record_attention(model, held_out, snapshots),
+        attention=record_attention(model, batches(task, task.test, recipe.training), snapshots),
         courses=courses_of(model, run.history),
         snapshots=snapshots,
         words=words_of(model),
@@ -94,32 +109,18 @@ def _train_and_evaluate(
     if is_main_process():
         write_outcome(outcome, folder, task)
         write_summed(folder / RESULT, result.model_dump_json(indent=1))
-    result = with_tests(result, recipe, folder, task, console, label)
+    result = with_tests(result, planned, console)
     if is_main_process():
         write_for_tools(folder, task, recipe, result)
     return result
 
 
-def train_model(
-    recipe: Recipe,
-    folder: Path,
-    task: Task,
-    console: Console,
-    label: str,
-    *,
-    snapshots: bool = False,
-) -> Run:
-    """Trains the model of a recipe in `folder`; nothing is evaluated but the validation loss.
+def train_model(planned: PlannedRun[Any], console: Console, *, snapshots: bool = False) -> Run:
+    """Trains the model of a run; nothing is evaluated but the validation loss.
 
-    Args:
-        recipe, folder, task, console, label: as in `train_system`.
-        snapshots: whether to note what its systems decide at each validation.
-
-    Raises:
-        ValueError: a sequence is too long for `batch_tokens` or for the model's positions, or an
-            ablation of the recipe does not fit the model.
-        Interrupted: Ctrl-C came; the next call goes on.
+    With `snapshots` it is noted what its systems decide at each validation.
     """
+    recipe, task = planned.recipe, planned.task
     for part in (task.validation, task.test):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
     task.check_positions(task.model_config(recipe.model))
@@ -133,43 +134,12 @@ def train_model(
         task.validation,
         task.collate,
         recipe.training,
-        folder,
+        planned.folder,
         measure=task.measure,
         snapshot=Snapshots(task, recipe.training.batch_tokens) if takes_snapshots else None,
-        label=label,
+        label=planned.label,
         console=console,
     )
-
-
-def finished_result(
-    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
-) -> RunResult | None:
-    """Returns the result of a run, or None while it is not finished.
-
-    It has the scores on all further test sets, on which the run is evaluated if need be. A damaged
-    result is removed, so that the run is evaluated again; outputs and pictures that are not those
-    of the result are written again. The arguments are those of `train_system`.
-
-    Raises:
-        FolderError: the folder is that of another run, or its final model is missing or damaged.
-    """
-    if not (folder / RESULT).is_file():
-        return None
-    claim_folder(folder, recipe)  # which may name other test sets than before
-    check_model(folder)
-    try:
-        known = read_result(folder / RESULT)
-        outcome = read_outcome(folder)
-    except DamagedError as error:
-        discard(folder / RESULT, error, console, label, "the run is evaluated again")
-        return None
-    mend_outputs(outcome, folder, console, label)
-    result = with_tests(known, recipe, folder, task, console, label)
-    model = folder / MODEL
-    is_complete = result is known and (model / CARD).is_file()
-    if is_main_process() and model.is_dir() and not is_complete:
-        write_for_tools(folder, task, recipe, result)
-    return result
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:

@@ -40,9 +40,6 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     """Make `folder` the folder of this recipe's run, if it is not yet.
 
     A comparison stamps its folder with another name than a run does.
-
-    Raises:
-        FolderError: as `check_folder` does.
     """
     check_folder(folder, recipe, stamp_name)
     stamp = folder / stamp_name
@@ -52,11 +49,7 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
 
 
 def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
-    """Find out whether `folder` is, or can become, that of this recipe's run.
-
-    Raises:
-        FolderError: it holds the run of another recipe (says how they differ), or other things.
-    """
+    """Find out whether `folder` is, or can become, that of this recipe's run."""
     if not is_main_process():
         return
     if (folder / stamp_name).is_file():
@@ -102,12 +95,7 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
 
 
 def check_start(folder: Path, recipe: Recipe) -> None:
-    """Note which weights a run starts from, or find out whether they are still the same.
-
-    Raises:
-        FolderError: `model.pretrained` had other weights when the run was started.
-        ValueError: there is no model of which the run could start.
-    """
+    """Note which weights a run starts from, or find out whether they are still the same."""
     run, stamp = recipe.pretrained_run(), folder / PRETRAINED
     if run is None or not is_main_process():
         return
@@ -130,11 +118,7 @@ def is_other_data(task: Task, folder: Path) -> bool:
 
 
 def _read_digest(stamp: Path) -> str:
-    """The hash that a run has kept.
-
-    Raises:
-        FolderError: the file has none.
-    """
+    """The hash that a run has kept."""
     digest = stamp.read_text(encoding="utf-8", errors="replace").strip()
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise FolderError(
@@ -159,19 +143,7 @@ def prepare_task(
     claimed: Recipe | None = None,
     stamp_name: str = RECIPE,
 ) -> Task:
-    """Read a recipe's data and learn what encodes them, or load what `folder` has.
-
-    Args:
-        recipe: says which data.
-        folder: becomes that of `claimed`, once the data have been read.
-        console: for facts about the data.
-        claimed: by default the recipe; a comparison's folder is that of several.
-        stamp_name: as in `claim_folder`.
-
-    Raises:
-        FolderError: the runs in `folder` were started on other data, or it is of something else.
-        ValueError: a logger of the recipe is not installed.
-    """
+    """Read a recipe's data and learn what encodes them, or load what `folder` has."""
     check_loggers(recipe.training.report_to)
     claimed = claimed or recipe
     check_folder(folder, claimed, stamp_name)
@@ -201,12 +173,7 @@ def batches(
 
 
 def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
-    """Returns the model of a recipe: initialised from its seed, or the one that it starts from.
-
-    Raises:
-        ValueError: the model cannot start from the run that `model.pretrained` names, or this
-            machine has no memory for its weights.
-    """
+    """Returns the model of a recipe: initialised from its seed, or the one that it starts from."""
     _check_memory(task.model_config(recipe.model).count_parameters())
     set_seed(recipe.training.seed)
     model = task.build_model(recipe.model)

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
-from rich.console import Console
 from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
@@ -47,18 +46,8 @@ class DamagedError(FolderError):
         self.problem = problem
 
 
-def discard(record: Path, why: DamagedError, console: Console, label: str, instead: str) -> None:
-    """Deletes a record, so that it is made again, and prints why.
-
-    Args:
-        record: the file; another of the same run may be the damaged one.
-        why: which file is damaged, and how.
-        console: where it is printed.
-        label: of the run.
-        instead: what is done now.
-    """
-    said = f"{label}: {why.problem}: {instead}"
-    console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
+def discard(record: Path) -> None:
+    """Deletes a record, so that it is made again."""
     if is_main_process():
         record.unlink(missing_ok=True)
 
@@ -67,16 +56,7 @@ def open_run(
     folder: Path,
     changes: Sequence[str] = (),
 ) -> tuple[Recipe, HeadwiseModel]:
-    """The recipe and the final model of a run, to be used with the settings of its evaluation.
-
-    Args:
-        folder: of the run.
-        changes: to `evaluation` in its recipe, as `--set` takes them.
-
-    Raises:
-        FolderError: it is none, or it is not finished.
-        ValueError: a change is not one of `evaluation`, the only keys that are read.
-    """
+    """The recipe and the final model of a run, to be used with the settings of its evaluation."""
     recipe = read_recipe(folder, changes, keys=("evaluation",))
     return recipe, read_model(folder, task_class(recipe.task))
 
@@ -87,23 +67,13 @@ def read_recipe(
     *,
     keys: Sequence[str] | None = None,
 ) -> Recipe:
-    """The recipe of a run.
-
-    Args:
-        folder, changes: see `open_run`.
-        keys: which keys changes may be of; by default those that the evaluation of its task reads.
-    """
+    """The recipe of a run."""
     check_run(folder, changes, keys)
     return load_recipe(str(folder / RECIPE), changes).recipe
 
 
 def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
-    """The final model of a run, in evaluation mode.
-
-    Raises:
-        FolderError: the run is not finished, or its files are damaged.
-        NotTrustedError: its model names a class whose module is not imported.
-    """
+    """The final model of a run, in evaluation mode."""
     if not (folder / RESULT).is_file():
         check_holds(folder, "finished", MODEL)
     check_model(folder)
@@ -150,16 +120,7 @@ def read_result(path: Path) -> RunResult:
 
 
 def read_record(kind: type[_Record], path: Path, remedy: str) -> _Record:
-    """Returns what a JSON file of a run holds.
-
-    Args:
-        kind: of the record.
-        path: of the file.
-        remedy: what the user can do if the file is damaged.
-
-    Raises:
-        DamagedError: the file cannot be read.
-    """
+    """Returns what a JSON file of a run holds."""
     if is_changed(path):
         raise DamagedError(f"{path} is not as it was written", remedy)
     try:
@@ -174,16 +135,7 @@ def how_to_evaluate_again(folder: Path) -> str:
 
 
 def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResult]]:
-    """Returns the finished runs in folders, each with the value of a key of its recipe.
-
-    Args:
-        folders: of runs, or of comparisons, whose runs may stand in folders of data sets.
-        key: a key with a number, such as `data.train_fraction`.
-
-    Raises:
-        FolderError: a folder has no finished run.
-        ValueError: a recipe has no number under the key.
-    """
+    """Returns the finished runs in folders, each with the value of a key of its recipe."""
     found: dict[Path, tuple[float, RunResult]] = {}  # a run that two folders hold counts once
     for folder in folders:
         for run in check_holds_runs(folder):

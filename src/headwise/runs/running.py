@@ -14,24 +14,31 @@ import os
 import signal
 import threading
 import time
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from rich.console import Console
 from rich.progress import TaskID
 from torch.multiprocessing import get_context
 
+from headwise.analysis.results import RunResult, Tries
 from headwise.files import NoSpaceError
+from headwise.recipes.settings import Recipe
 from headwise.runs.folder import launched_processes
-from headwise.runs.planned import Ended, Failure, PlannedRun, Result, RunsFailed
+from headwise.runs.locking import LockedError, locked
 from headwise.runs.preparing import check_folder
+from headwise.tasks.task import Task
 from headwise.training.interrupted import Interrupted
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
 
@@ -40,6 +47,101 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON
 _GPUS = "CUDA_VISIBLE_DEVICES"
 # Within which a run whose main process has died ends its step and writes its checkpoint.
 _SECONDS_TO_STOP = 300.0
+
+Runs = dict[str, list[RunResult]]  # by system, a run for each seed
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class PlannedRun(ABC, Generic[Result]):
+    """A run before it is trained, of a system or of one of its tries."""
+
+    recipe: Recipe  # of the run, with its seed
+    system: str  # name of the system
+    folder: Path  # of the run
+    task: Task  # the data
+    label: str  # what bars and messages call the run
+
+    @abstractmethod
+    def train(self, console: Console) -> Result:
+        """Trains the run in its folder, from wherever an earlier start got to.
+
+        Raises:
+            FolderError: the folder is that of another run.
+            Interrupted: Ctrl-C came; the next call goes on.
+        """
+
+    @abstractmethod
+    def finished(self, console: Console) -> Result | None:
+        """Returns the result that the folder has, or None while the run is not finished.
+
+        What is damaged is said, and made again.
+        """
+
+    def make(self, console: Console) -> Result:
+        """Trains the run in its folder, which is locked against other processes."""
+        with locked(self.folder):
+            return self.train(console)
+
+    def result(self, console: Console) -> Result | None:
+        """Returns the result of the run, or None while it is not finished.
+
+        What a process that was killed has left is removed. A run that another process has at work
+        is not finished, whatever stands in its folder.
+        """
+        held = locked(self.folder) if self.folder.is_dir() else nullcontext()
+        try:
+            with held:
+                return self.finished(console)
+        except LockedError:  # to be said when it is the run's turn
+            return None
+
+    def warn(self, console: Console, said: str) -> None:
+        """Prints what was found in the folder and is mended."""
+        said = f"{self.label}: {said}"
+        console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+class Failure(NamedTuple):
+    """Why a run failed."""
+
+    reason: str  # in a line or a few
+    traceback: str = ""  # empty if the reason says all, as of bad input and of a killed process
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Why a run failed that an exception has ended."""
+        if isinstance(error, (ValueError, OSError)):  # says how to mend it
+            return cls(str(error))
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        return cls(reason, "".join(traceback.format_exception(error)))
+
+
+class RunsFailed(Exception):
+    """Some runs of a comparison failed; those that could be finished are.
+
+    Attributes:
+        failures: label of a run to why it failed.
+    """
+
+    def __init__(self, failures: dict[str, Failure], planned: int) -> None:
+        self.failures = failures
+        reasons = "".join(f"\n  {label}: {f.reason}" for label, f in failures.items())
+        others = "; the others are finished" if len(failures) < planned else ""
+        super().__init__(f"{len(failures)} of {planned} runs failed{others}:{reasons}")
+
+
+Ended = Callable[[PlannedRun[Result], Result | Failure], None]  # called when a run has ended
+
+
+class Experiment(NamedTuple):
+    """What is to be compared on one data set, and where."""
+
+    folder: Path
+    task: Task
+    recipes: dict[str, Recipe]  # by system
+    matched: dict[str, str]  # what --match chose for them, in words
+    tries: Mapping[str, Tries]  # what --tune tried and chose for them
 
 
 def train_runs(
@@ -126,18 +228,7 @@ def _train_one_by_one(
 def _train_side_by_side(
     planned: Sequence[PlannedRun[Any]], jobs: int, console: Console, ended: Ended[Any]
 ) -> None:
-    """Trains runs, `jobs` at a time.
-
-    Args:
-        planned: the runs, none of them finished.
-        jobs: how many at a time.
-        console: for bars and notes.
-        ended: called in this thread when a run has ended, with its result or why it failed.
-
-    Raises:
-        Interrupted: Ctrl-C or SIGTERM came, and all runs that were at work have stopped.
-        NoSpaceError: the disk is full, and all runs that were at work have stopped.
-    """
+    """Trains runs, `jobs` at a time."""
     with (
         RunBars(console, transient=True) as bars,
         ThreadPoolExecutor(jobs, initializer=_hold_ctrl_c_back) as pool,
@@ -154,15 +245,11 @@ def _train_side_by_side(
 
 
 class _End(NamedTuple):
-    """How the process of a run has ended.
+    """How the process of a run has ended."""
 
-    Attributes:
-        said: why the run has not finished: an error, a full disk, or where it stopped.
-        death: what the process died of; empty if it did not.
-    """
-
+    # Why the run has not finished: an error, a full disk, or where it stopped.
     said: Failure | NoSpaceError | str = ""
-    death: str = ""
+    death: str = ""  # what the process died of; empty if it did not
 
 
 class _Processes:

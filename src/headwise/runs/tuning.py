@@ -24,16 +24,13 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
-from headwise.recipes.settings import Recipe
+from headwise.runs.comparing import Experiment
 from headwise.runs.folder import FolderError, is_main_process
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
-from headwise.runs.planned import PlannedRun
 from headwise.runs.preparing import batches, changed_keys, claim_folder, empty_model
 from headwise.runs.reading import DamagedError, discard, read_record
-from headwise.runs.running import train_runs
-from headwise.runs.summary import Experiment
-from headwise.tasks.task import Task
+from headwise.runs.running import PlannedRun, train_runs
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
 from headwise.training.validation import validation_loss
@@ -44,6 +41,43 @@ Experiments = Mapping[str | None, Experiment]  # by data set
 Tried = Mapping[str | None, Mapping[str, Sequence[Candidate]]]  # by data set and system
 
 
+class TryRun(PlannedRun[TryResult]):
+    """A try, of which only the validation loss is computed."""
+
+    def train(self, console: Console) -> TryResult:
+        folder, task = self.folder, self.task
+        claim_folder(folder, self.recipe)
+        finished = self.finished(console)
+        if finished is not None:
+            return finished
+        with threads_of_run(folder, self.label, console):
+            run = train_model(self, console)
+            part = batches(task, task.validation, self.recipe.training)
+            loss = validation_loss(run.model, part)
+        result = TryResult(
+            validation_loss=loss,
+            steps=run.steps,
+            seconds=run.history[-1]["seconds"],
+            history=curves(run.history),
+        )
+        if is_main_process():
+            write_summed(folder / TRY, result.model_dump_json(indent=1))
+            for used in (*checkpoints(folder), folder / MODEL):
+                shutil.rmtree(used)
+        return result
+
+    def finished(self, console: Console) -> TryResult | None:
+        path = self.folder / TRY
+        if not path.is_file():
+            return None
+        try:
+            return read_record(TryResult, path, "the try has to be trained again")
+        except DamagedError as error:
+            self.warn(console, f"{error.problem}: the try is trained again")
+            discard(path)
+            return None
+
+
 def tune(
     experiments: Experiments, tried: Tried, grid: Grid, console: Console, jobs: int
 ) -> dict[str | None, Experiment]:
@@ -51,26 +85,12 @@ def tune(
 
     Finished tries are not trained again. A system of which all combinations are alike, since its
     model has nothing that the tuned keys set, has no tries.
-
-    Args:
-        experiments: what is compared.
-        tried: what is tried.
-        grid: how many steps the tries take, and which of them count as equal.
-        console: for bars and for what was chosen.
-        jobs: how many tries to train at a time, see `train_runs`.
-
-    Raises:
-        ValueError: all tries of a system diverged, or a tuned key changes sizes that
-            `--match parameters` has made equal.
-        FolderError: the folder of a try is that of another.
-        Interrupted: Ctrl-C came; the next call goes on.
-        RunsFailed: some tries failed; the next call tries them again.
     """
     tried = {
         dataset: {name: _sized(name, of, experiments[dataset]) for name, of in systems.items()}
         for dataset, systems in tried.items()
     }
-    planned: list[PlannedRun[TryResult]] = []
+    planned: list[TryRun] = []
     waiting: dict[tuple[str | None, str], slice] = {}  # the place of a system's tries among all
     for dataset, systems in tried.items():
         for name, of_system in systems.items():
@@ -119,15 +139,7 @@ def tune(
 
 
 def check_runs(planned: Sequence[PlannedRun], tries: Mapping[str, Tries]) -> None:
-    """Finds runs that were trained with other values than those that the tries choose now.
-
-    Args:
-        planned: the runs of a data set.
-        tries: system to its tries.
-
-    Raises:
-        FolderError: there are some; the message says which, and what can be done.
-    """
+    """Finds runs that were trained with other values than those that the tries choose now."""
     stale: dict[Path, list[str]] = {}
     for run in planned:
         if run.system in tries:
@@ -154,16 +166,14 @@ def _plan(
     name: str,
     of_system: Sequence[Candidate],
     steps: int | None,
-) -> list[PlannedRun[TryResult]]:
+) -> list[TryRun]:
     return [
-        PlannedRun(
+        TryRun(
             recipe=candidate.recipe.model_copy(update={"training": candidate.training}),
             system=name,
             folder=experiment.folder / TRIES / name / candidate.folder_name(steps),
             task=experiment.task,
             label=f"{_label(dataset, name)} try {number}/{len(of_system)}",
-            train=train_try,
-            finished=finished_try,
         )
         for number, candidate in enumerate(of_system, 1)
     ]
@@ -191,12 +201,7 @@ def _choice(tries: list[Try], equal_within: float) -> Tries:
 
 
 def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
-    """Returns a sentence for each value of a try that is the largest or the smallest of all.
-
-    Args:
-        tries: all of them.
-        number: of the try.
-    """
+    """Returns a sentence for each value of a try that is the largest or the smallest of all."""
     notes = []
     for key, value in tries[number].values.items():
         values = [each.values[key] for each in tries if key in each.values]
@@ -251,57 +256,3 @@ def _sized(
         recipe = candidate.recipe.model_copy(update={"model": model})
         sized.append(candidate._replace(recipe=recipe))
     return sized
-
-
-def train_try(
-    recipe: Recipe, name: str, folder: Path, task: Task, console: Console, label: str = ""
-) -> TryResult:
-    """Trains a try in `folder`, from wherever an earlier start got to.
-
-    Args:
-        recipe: of the try.
-        name: of the system.
-        folder: of the try.
-        task: the recipe's data.
-        console: for the bars.
-        label: what they call the try; by default the name.
-
-    Raises:
-        FolderError: the folder is that of another try.
-        Interrupted: Ctrl-C came; the next call goes on.
-    """
-    claim_folder(folder, recipe)
-    finished = finished_try(recipe, folder, task, console, label)
-    if finished is not None:
-        return finished
-    with threads_of_run(folder, label or name, console):
-        run = train_model(recipe, folder, task, console, label or name)
-        loss = validation_loss(run.model, batches(task, task.validation, recipe.training))
-    result = TryResult(
-        validation_loss=loss,
-        steps=run.steps,
-        seconds=run.history[-1]["seconds"],
-        history=curves(run.history),
-    )
-    if is_main_process():
-        write_summed(folder / TRY, result.model_dump_json(indent=1))
-        for used in (*checkpoints(folder), folder / MODEL):
-            shutil.rmtree(used)
-    return result
-
-
-def finished_try(
-    recipe: Recipe, folder: Path, task: Task, console: Console, label: str
-) -> TryResult | None:
-    """Returns the result of a try, or None while it is not finished.
-
-    A damaged one is removed, so that the try is trained again. The arguments are those of
-    `train_try`.
-    """
-    if not (folder / TRY).is_file():
-        return None
-    try:
-        return read_record(TryResult, folder / TRY, "the try has to be trained again")
-    except DamagedError as error:
-        discard(folder / TRY, error, console, label, "the try is trained again")
-        return None

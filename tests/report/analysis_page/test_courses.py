@@ -72,12 +72,6 @@ def test_what_a_run_has_kept():
     assert courses_of(weighted).recorded == weighted.courses
 
 
-def test_a_run_without_anything_has_no_section():
-    run = analysed("a", [], system="moa")
-    assert run.courses is None
-    assert courses_section([run], looks_of(["a"])) is None
-
-
 def test_the_figures_say_what_moved():
     snapshots = [
         course(),
@@ -121,18 +115,6 @@ def test_runs_are_side_by_side_and_ids_are_unique():
     assert sum("κ ends between" in label for label in labels(page)) == 4
 
 
-def test_an_older_run_has_what_its_rule_recorded_alone():
-    page = page_of(analysed("a", []))
-    assert len(labels(page)) == 4
-    assert all("κ ends between" in label for label in labels(page))
-
-
-def test_where_the_share_is_the_weight_it_is_drawn_once():
-    page = page_of(analysed("a", [course()], {"mae-7": Words(measure="weight")}, "moa"))
-    (found,) = [label for label in labels(page) if "Share ends" in label]
-    assert "Mean weight" not in found
-
-
 def test_a_run_that_diverged_is_shown_as_far_as_it_went():
     gone = [math.nan] * 2
     lost = course(
@@ -144,14 +126,6 @@ def test_a_run_that_diverged_is_shown_as_far_as_it_went():
     page = page_of(analysed("a", [lost], system="moa"))
     assert page.row("Encoder self-attention", "0")[2:] == ["0.500 → –", "0.500 → –"]
     assert relative_entropy([lost]) == {0: pytest.approx(0.5 / math.log(2))}
-
-
-def test_relative_entropy_is_the_mean_over_places():
-    one = course(uniform=1.0, entropy=(1.0, 0.5, 0.25))
-    other = course(uniform=2.0, entropy=(1.0, 1.0, 1.0))
-    certain = course(uniform=0.0, entropy=(0.0, 0.0, 0.0))  # chooses one, which has all weight
-    assert relative_entropy([one, other, certain]) == {0: 0.75, 10: 0.5, 20: 0.375}
-    assert relative_entropy([certain]) == relative_entropy([]) == {}
 
 
 def test_the_report_has_one_panel_of_all_systems():

@@ -1,8 +1,11 @@
-"""The section on likeness shows what the record says, for one run and for several."""
+"""The sections on the likeness of heads and of layers show what the records say."""
 
 import pytest
-from pages import Page
+import torch
+from decided import Places, of_two, standing
+from pages import Page, shown
 
+from headwise.analysis.decisions.layers import Layers
 from headwise.analysis.decisions.likeness import (
     HeadsLikeness,
     ModelLikeness,
@@ -10,7 +13,7 @@ from headwise.analysis.decisions.likeness import (
 )
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.likeness import likeness_section
+from headwise.report.analysis_page.likeness import layers_section, likeness_section
 from headwise.report.svg import looks_of
 
 OUTPUTS = [[1.0, 0.25, None], [0.25, 1.0, -0.0625], [None, -0.0625, None]]
@@ -48,10 +51,6 @@ def section_of(*runs):
     return made, Page(str(made.body))
 
 
-def test_a_run_without_heads_has_no_section():
-    assert likeness_section([run("none")], looks_of(["none"])) is None
-
-
 def test_one_run_shows_its_numbers():
     made, page = section_of(run("one", module(0), module(1, outputs=None)))
     assert made.identity == "likeness" and made.title
@@ -83,14 +82,66 @@ def test_several_runs_stand_side_by_side(heads):
     assert "a &lt;b&gt;" in body and "a <b>" not in body
     assert page.row("b", "other") == ["b", "other", "2", "0.38", "–"]
     assert page.row("Encoder self-attention, layer 0")[2] == str(heads)
-    assert all(i.startswith("likeness-") for i in page.ids)
     titles = page.texts["figcaption"]
     assert [t for t in titles if "cross" in t and "look at" in t] == []  # nothing to draw
     assert [t for t in titles if "cross" in t and "say" in t]
     assert len(body) < 400_000
 
 
-def test_attentions_of_other_models_are_named_by_their_path():
-    where = Where(path="blocks.3.attn", site="", layer=3, system="standard", whole_layer=False)
-    _, page = section_of(run("mine", module(3).model_copy(update={"where": where})))
-    assert page.row("blocks.3.attn")[1] == "standard"
+# How alike layers decide.
+
+
+def draws(*shape, seed):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layers_run(name, units=2, sites=("decoder_self",), level="loudness", layers=3):
+    counted = Layers()
+    observed = []
+    for site in sites:
+        made = [torch.softmax(4 * draws(3, 15, units, seed=seed), -1) for seed in range(layers)]
+        described = standing(torch.zeros(3, 15).long(), levels={level: draws(3, 15, seed=9)})
+        observed += Places(site, layers).observed(made, described)
+    counted.add(observed)
+    return RunAnalysis(name=name, words={}, sequences=3, layers=counted.result())
+
+
+def test_two_units_have_both_matrices_and_a_curve():
+    run = layers_run("tiny")
+    page = shown(layers_section, run)
+    assert page.texts["h3"] == [
+        "Correlation of the first unit, and of quantities at the positions",
+        "How much the decisions say of a quantity",
+    ]
+    likeness, plain, level = [svg["aria-label"] for svg in page.all("svg")]
+    (found,) = run.layers
+    assert f"layer 1 and layer 0 {found.likeness[1][0]:.2f}" in likeness.replace("−", "-")
+    assert f"loudness and layer 2 {found.first_unit[3][2]:.2f}" in plain.replace("−", "-")
+    assert f"layer 2 {found.levels[0].shares[2]:.2f}." in level.replace("−", "-")
+    first, other = [row for row in page.rows if row[0].strip() == "layer 2"]
+    assert (len(first), len(other)) == (4, 5)
+    assert first[3] == " 1.00"
+
+
+def test_runs_and_stacks_stand_side_by_side():
+    runs = (
+        layers_run("one", sites=("encoder_self", "decoder_self", "decoder_cross")),
+        layers_run("<b>", 3),
+    )
+    page = shown(layers_section, *runs)
+    assert page.texts["figcaption"][:3] == ["one, encoder", "one, decoder", "<b>"]
+    assert "b" not in page.texts
+    (decoder,) = [s["aria-label"] for s in page.all("svg") if "Likeness of layers, one, decoder" in
+                  str(s.get("aria-label"))]  # fmt: skip
+    assert "cross 0 and self 0 1.00" in decoder  # they are made alike
+
+
+def test_what_does_not_vary_has_a_dash():
+    counted = Layers()
+    uniform = of_two(torch.full((2, 5), 0.5))
+    counted.add(Places("encoder_self", 2).observed([uniform, of_two(draws(2, 5, seed=1))]))
+    page = shown(
+        layers_section, RunAnalysis(name="tiny", words={}, sequences=2, layers=counted.result())
+    )
+    assert page.row("layer 0") == ["layer 0", "–", "–"]
+    assert page.row("layer 1") == ["layer 1", "–", "1.00"]

@@ -1,6 +1,5 @@
 """Chromium without a window, for tests of pages: it is spoken to through a pair of pipes."""
 
-import base64
 import json
 import os
 import shutil
@@ -9,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -125,25 +123,6 @@ class Tab:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    def cut_off(self, off: bool) -> None:
-        """Cuts the page off from all servers, or connects it again."""
-        self.send("Network.enable")
-        self.send(
-            "Network.emulateNetworkConditions",
-            offline=off,
-            latency=0,
-            downloadThroughput=-1,
-            uploadThroughput=-1,
-        )
-
-    def prefer(self, feature: str, value: str) -> None:
-        """Sets what the reader prefers, such as `prefers-color-scheme` to `dark`."""
-        self.send("Emulation.setEmulatedMedia", features=[{"name": feature, "value": value}])
-
-    def screenshot(self, path: Path) -> None:
-        """Writes what is seen as a PNG file."""
-        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
 
 @contextmanager

@@ -1,11 +1,6 @@
-"""Small payloads of the page of `headwise explore` whose answers are known, and a large one.
+"""Small payloads of the page of `headwise explore` whose answers are known."""
 
-Run as a script it writes the page of the large one: 512 tokens, 12 layers, 12 heads.
-"""
-
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -170,31 +165,3 @@ def speech() -> Run:
     )
     where = place(0, [0, 1, 0, 1, 0, 1], units=2, site="decoder_self")
     return run(task="speech-enhancement", stacks={"decoder": stack}, places=[where])
-
-
-def large(tokens: int = 512, layers: int = 12, heads: int = 12, units: int = 64) -> Payload:
-    """A long text through a large model, whose heads read few tokens each."""
-    draw = np.random.default_rng(0)
-    places = []
-    for layer in range(layers):
-        blobs = []
-        for _ in range(heads):
-            logits = draw.standard_normal((tokens, tokens), dtype=np.float32) * 5
-            read = np.exp(logits - logits.max(1, keepdims=True))
-            read = np.tril(read)
-            blobs.append(Blob.of(read / read.sum(1, keepdims=True), power=2, triangle=True))
-        decided = np.exp(draw.standard_normal((tokens, units)) * 2)
-        made = place(layer, [0] * 2, units=units, site="decoder_self")
-        made.weights = Blob.of(decided / decided.sum(1, keepdims=True))
-        made.attentions[0].heads = blobs
-        places.append(made)
-    words = [f" word{number}" for number in range(tokens)]
-    return payload(
-        run("large", stacks={"decoder": text_stack(words)}, places=places, output=Output())
-    )
-
-
-if __name__ == "__main__":
-    from headwise.report.explorer.page import page_html
-
-    Path(sys.argv[1]).write_text(page_html(large()), encoding="utf-8")

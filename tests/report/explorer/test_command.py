@@ -1,13 +1,11 @@
 """headwise explore, as it is typed."""
 
 import re
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from headwise.cli import app
-from headwise.cli.explaining import split_arguments
 from headwise.report.explorer.payload import Payload
 
 
@@ -54,15 +52,3 @@ def test_by_default_it_is_an_item_and_stands_with_the_run(runs):
 def test_what_cannot_be_is_said(runs, arguments, message):
     found = typed(runs("translation", "mae"), *arguments)
     assert found.exit_code == 2 and message in found.output.replace("\n", "")
-
-
-def test_a_folder_that_is_no_run_is_said(tmp_path):
-    found = typed(tmp_path, "one")
-    assert found.exit_code == 2 and "is not a run of headwise" in found.output.replace("\n", "")
-
-
-def test_folders_come_first_and_a_text_last(tmp_path):
-    assert split_arguments([str(tmp_path)]) == ([tmp_path], None)
-    assert split_arguments([str(tmp_path), str(tmp_path)]) == ([tmp_path, tmp_path], None)
-    assert split_arguments(["runs/one"]) == ([Path("runs/one")], None)  # said when it is opened
-    assert split_arguments(["runs/one", "and/or else"]) == ([Path("runs/one")], "and/or else")

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
 from headwise.report.explorer.inputs import Input
-from headwise.report.explorer.page import SCRIPTS, WEB, page_html, write_page
+from headwise.report.explorer.page import page_html
 from headwise.report.explorer.payload import Output, Stack
 from headwise.report.explorer.recording import recorded_run
 from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
@@ -41,16 +41,6 @@ def test_the_page_may_run_its_own_script_and_style_alone():
     assert "connect-src" not in rules
     assert policy(page_html(payload(served=True)))["connect-src"] == "'self'"
     assert not re.search(r"unsafe|https?:", str(rules))
-
-
-def test_all_scripts_are_in_the_page():
-    assert sorted(SCRIPTS) == sorted(path.stem for path in WEB.glob("*.js"))
-
-
-def test_the_page_is_written_whole(tmp_path):
-    path = tmp_path / "new" / "page.html"
-    write_page(payload(), path)
-    assert path.read_text(encoding="utf-8") == page_html(payload())
 
 
 def test_512_tokens_through_12_layers_of_12_heads_weigh_less_than_10_mb():
@@ -125,21 +115,6 @@ def test_a_continuation_is_what_the_model_takes_for_probable(tokenizer):
     assert [best[i] for i in range(stack.given, len(stack.tokens))] == stack.tokens[stack.given :]
 
 
-def test_a_mask_in_a_text_is_predicted(tokenizer):
-    config = hw.MaskedLMConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
-    run = run_of(hw.explore(hw.MaskedLM(config), tokenizer, "open <mask> file"))
-    assert run.stacks["encoder"].tokens == ["<bos>", " open", "<mask>", " file", "<eos>"]
-    assert [each.position for each in run.output.predictions] == [2]
-
-
-def test_a_classifier_tells_its_classes(tokenizer):
-    config = hw.SequenceClassifierConfig(
-        vocab_size=tokenizer.vocab_size, layers=1, classes=["ham", "spam"], **SIZES
-    )
-    run = run_of(hw.explore(hw.SequenceClassifier(config), tokenizer, "open the file"))
-    assert {each.text for each in run.output.classes} == {"ham", "spam"}
-
-
 class Own(nn.Module):
     """A model of somebody else's, with a system in it."""
 
@@ -153,23 +128,6 @@ class Own(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.layer(self.embedding(tokens))
         return x if self.memory is None else self.memory(x, x[:, :2]).output
-
-
-def test_any_module_that_holds_systems(tokenizer):
-    model = Own(tokenizer.vocab_size, cross=True).train()
-    run = run_of(hw.explore(model, tokenizer.tokenizer, "open the file", name="mine"))
-    assert model.training and model.layer.training
-    assert run.name == "mine" and list(run.stacks) == ["input"]
-    own, memory = run.places
-    assert (own.path, own.site, own.stack, own.decides) == (
-        "layer.self_attn",
-        "",
-        "input",
-        "position",
-    )
-    assert own.weights.shape == [4, 4]  # the tokens, the heads
-    assert own.attentions[0].unit_of_head == [0, 1, 2, 3]
-    assert memory.attentions[0].keys is None and memory.attentions[0].heads[0].shape == [4, 2]
 
 
 def test_a_system_with_other_positions_is_refused(tokenizer):
@@ -188,11 +146,6 @@ def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
     inside = shown.split('srcdoc="')[1].split('"')[0]
     assert unescape(inside) == page_html(page.payload)
     assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page_html(page.payload)
-
-
-def test_a_slow_tokenizer_is_refused():
-    with pytest.raises(ValueError, match="tokenizer is a dict, expected a fast tokenizer"):
-        hw.explore(Own(9), {}, "open")
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,26 @@
 """The page of `headwise explore`: in a browser where there is one, else its files alone."""
 
 import base64
-import itertools
-import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import chromium
-import numpy as np
 import pytest
 from explorer_payloads import (
     image,
-    large,
     payload,
-    place,
+    removals,
     run,
-    speech,
     text_stack,
     translation,
 )
 
-from headwise.heads.words import Words
 from headwise.report.explorer.page import WEB, Explored, page_html
-from headwise.report.explorer.payload import Payload
+from headwise.report.explorer.payload import Payload, Question
+from headwise.report.explorer.server import ExplorerServer
 
 SCRIPTS = sorted(WEB.glob("*.js"))
 
@@ -45,59 +42,6 @@ def test_nothing_is_fetched_and_no_data_becomes_markup(path: Path) -> None:
     assert not re.search(r"https?:|//\w+\.\w|@import|url\(|\bsrc=|\bimport\b", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
     assert not re.search(r"\bon\w+=|\bstyle=", text)
-
-
-# What colour-blind readers see of linear red, green and blue (Machado et al., 2009), and the
-# colours as they are.
-VISION = {
-    "all": np.eye(3),
-    "protanopia": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deuteranopia": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-    ],
-    "tritanopia": [
-        [1.255528, -0.076749, -0.178779],
-        [-0.078411, 0.930809, 0.147602],
-        [0.004733, 0.691367, 0.303900],
-    ],
-}
-
-
-def linear(colour: str) -> np.ndarray:
-    parts = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-
-
-def cielab(rgb: np.ndarray) -> np.ndarray:
-    to_xyz = np.array(
-        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-    )
-    white = np.array([0.95047, 1, 1.08883])
-    xyz = to_xyz @ np.clip(rgb, 0, 1) / white
-    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-def schemes() -> list[dict[str, str]]:
-    """The colours of units on a light page, and on a dark one."""
-    style = (WEB / "explorer.css").read_text(encoding="utf-8")
-    light, dark = re.findall(r":root \{(.*?)\n *\}", style, re.DOTALL)[:2]
-    found = [dict(re.findall(r"--(unit-\d): (#\w{6})", block)) for block in (light, dark)]
-    return [found[0], {**found[0], **found[1]}]
-
-
-@pytest.mark.parametrize("colours", schemes(), ids=["light", "dark"])
-@pytest.mark.parametrize("vision", VISION)
-def test_colours_of_units_are_told_apart(colours: dict[str, str], vision: str) -> None:
-    assert len(colours) == 8
-    seen = [cielab(np.array(VISION[vision]) @ linear(colour)) for colour in colours.values()]
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 24
 
 
 # From here on in a browser.
@@ -130,30 +74,6 @@ def marks(tab: chromium.Tab) -> list[str]:
     return tab.texts(".token .mark")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ("a b c", "a b c", "a b c"),
-        ("a b c", "a c", "a -b- c"),
-        ("a c", "a b c", "a +b+ c"),
-        ("a b c d", "x b y d", "-a- +x+ b -c- +y+ d"),
-        ("", "new", "+new+"),
-        ("gone", "", "-gone-"),
-    ],
-)
-def test_words_that_differ(tab: chromium.Tab, before: str, after: str, expected: str) -> None:
-    script = (WEB / "output.js").read_text(encoding="utf-8")
-    called = f"difference({json.dumps(before)}, {json.dumps(after)})"
-    pieces = tab.value(f"(() => {{ {script}; return {called}; }})()")
-    sign = {"same": "", "gone": "-", "new": "+"}
-    words = [
-        f"{sign[piece['kind']]}{piece['text'].strip()}{sign[piece['kind']]}"
-        for piece in pieces
-        if piece["text"]
-    ]
-    assert " ".join(words) == expected
-
-
 def test_tokens_tell_who_leads(shown) -> None:
     tab = shown(payload())
     assert tab.texts(".token .text") == ["The", "cat", "sle", "eps", "<b>", "<eos>"]
@@ -166,12 +86,6 @@ def test_tokens_tell_who_leads(shown) -> None:
     assert tab.texts(".output .number") == ["0.75", "0.25"]
     # Nothing can be removed where no model answers.
     assert tab.texts(".remove") == [] and "--serve" in tab.texts("footer")[0]
-
-
-def test_what_a_reader_should_know_of_the_input_is_said(shown) -> None:
-    assert shown(payload()).texts(".note") == []
-    tab = shown(payload(note="Two words are unknown."))
-    assert tab.texts(".note") == ["Two words are unknown."]
 
 
 def test_the_view_is_that_of_the_address(shown) -> None:
@@ -187,35 +101,6 @@ def test_the_view_is_that_of_the_address(shown) -> None:
     assert tab.value("location.hash") == (
         "#site=encoder_self&layer=1&head=1&unit=2&token=encoder:3"
     )
-
-
-def test_a_tie_is_no_lead(shown) -> None:
-    tab = shown(payload(), "layer=1")
-    assert marks(tab) == ["2", "2", "2", "0", "0", "="]
-    assert "= stands where several" in tab.texts(".explanation")[0]
-
-
-@pytest.mark.parametrize("view", ["layer=99", "site=elsewhere&head=77&unit=9&run=5&token=x:9", "="])
-def test_a_view_that_there_is_not(shown, view: str) -> None:
-    tab = shown(payload(), view)
-    assert len(marks(tab)) == 6
-    assert tab.texts(".inspector h3") == ["The whole input"]
-
-
-def test_the_pointer_shows_what_is_read(shown) -> None:
-    tab = shown(payload(), "head=0")
-    tab.point(".token", 4)
-    tab.wait("document.querySelector('.inspector h3').textContent.includes('<b>')")
-    assert tab.styles(".token", "--read") == [0, 0, 0, 1, 0, 0]
-    tab.point("h1")
-    tab.wait("document.querySelector('.inspector h3').textContent === 'The whole input'")
-    assert not any(tab.styles(".token", "--read"))
-    # What is clicked stays.
-    tab.point(".token", 2, click=True)
-    tab.point("h1")
-    tab.wait("location.hash.endsWith('token=encoder:2')")
-    tab.wait("document.querySelector('.inspector h3').textContent.includes('sle')")
-    assert tab.styles(".token", "--read") == [0, 1, 0, 0, 0, 0]
 
 
 def test_the_keyboard_goes_everywhere(shown) -> None:
@@ -240,44 +125,6 @@ def test_the_keyboard_goes_everywhere(shown) -> None:
     tab.press("ArrowLeft")
     tab.wait("location.hash.includes('layer=0')")
     assert tab.value("document.activeElement.same") and tab.texts("output")[0] == "0 of 0–1"
-
-
-def test_the_legend_chooses_what_is_coloured(shown) -> None:
-    tab = shown(payload())
-    tab.point(".swatch", 1, click=True)
-    tab.wait("location.hash.includes('unit=1')")
-    tab.wait("document.querySelector('.mark').textContent === '.15'")
-    assert marks(tab) == [".15", ".70", ".70", ".70", ".15", ".15"]
-    assert "larger the weight of expert 1, from 0.15 to 0.70" in tab.texts(".explanation")[0]
-    tab.point(".legend .choice", click=True)
-    tab.wait("document.querySelector('.mark').textContent === '0'")
-
-
-def test_many_units_have_numbers_and_the_most_frequent_colours(shown) -> None:
-    leaders = [*range(20, 32), *range(20, 28)]
-    stack = text_stack([f" w{number}" for number in range(20)])
-    tab = shown(payload(run(stacks={"encoder": stack}, places=[place(0, leaders, units=64)])))
-    assert marks(tab) == [str(leader) for leader in leaders]
-    assert tab.texts(".swatch") == [str(unit) for unit in range(20, 28)]
-    classes = tab.value("[...document.querySelectorAll('.token')].map((t) => t.className)")
-    assert [("unit-other" in each) for each in classes] == [leader >= 28 for leader in leaders]
-    assert len(tab.texts(".legend option")) == 0  # folded
-    assert tab.value("document.querySelectorAll('.legend option').length") == 1 + 64 - 8
-    assert tab.texts(".inspector summary") == ["The other 54"]
-
-
-def test_runs_side_by_side_share_site_layer_and_token(shown) -> None:
-    other = run("two", words={"own": Words(unit="head", units="heads")}, task="classification")
-    tab = shown(payload(run(), other), "token=encoder:4")
-    assert tab.texts("h2") == ["one", "two"]
-    assert tab.texts(".inspector h3") == ["“<b>” position 4"] * 2
-    tops = tab.value(
-        "[...document.querySelectorAll('.run')].map((r) => r.getBoundingClientRect().top)"
-    )
-    assert tops[0] == tops[1]
-    tab.point("[aria-label=Show] button", 2, click=True)
-    tab.wait("location.hash.includes('run=1')")
-    assert tab.texts("h2") == ["two"]
 
 
 def test_cross_attention_shows_both_texts(shown) -> None:
@@ -313,76 +160,6 @@ def test_images_are_coloured_by_pixel(shown) -> None:
     assert "row 1, column 0" in tab.value("document.getElementById('announcement').textContent")
 
 
-def test_speech_is_coloured_by_frame(shown) -> None:
-    tab = shown(payload(speech(), takes_text=False, text=None))
-    assert tab.pixels(".strip", 0, 0, width=2) == [0x05, 0x3D, 0xDD, 255, 0xD1, 0x77, 0x00, 255]
-    tab.value("document.querySelector('.sound-map').focus()")
-    tab.press("ArrowRight")
-    tab.wait("location.hash.endsWith('token=decoder:0')")
-    tab.press("ArrowRight")
-    tab.wait("location.hash.endsWith('token=decoder:1')")
-    assert tab.value("document.querySelector('.sound-map').ariaValueText").startswith(
-        "0.02 s: expert 1 leads"
-    )
-
-
-def test_a_dark_page_is_drawn_in_its_colours(shown) -> None:
-    tab = shown(payload(speech(), takes_text=False, text=None))
-    canvas = "document.querySelector('.layers .spectrogram')"
-    red = f"{canvas}.getContext('2d').getImageData({canvas}.width - 1, 0, 1, 1).data[0]"
-    tab.wait(f"{red} === 0x1b")  # the loudest, in the colour of text
-    tab.prefer("prefers-color-scheme", "dark")
-    tab.wait(f"{red} === 0xe7")
-    tab.wait("document.querySelector('.strip').width === 6")
-    assert tab.pixels(".strip", 0, 0) == [0x2F, 0x5C, 0xF0, 255]
-    tab.prefer("prefers-color-scheme", "light")
-
-
-def test_all_heads_are_drawn_when_asked_for(shown) -> None:
-    tab = shown(payload())
-    assert tab.value("document.querySelectorAll('.all-heads canvas').length") == 0
-    tab.point(".attention summary", click=True)
-    tab.wait("document.querySelectorAll('.all-heads canvas').length === 3")
-    tab.point(".all-heads button", 2, click=True)
-    tab.wait("location.hash.includes('head=2')")
-    tab.wait("document.querySelector('.attention h3').textContent === 'Attention of head 2'")
-    # They stay unfolded, and the one that was chosen keeps the focus.
-    assert tab.value("document.querySelectorAll('.all-heads canvas').length") == 3
-    tab.wait("document.activeElement.title === 'Head 2'")
-    assert tab.value("document.activeElement.ariaPressed") == "true"
-
-
-def test_a_module_of_ones_own_is_named_by_its_path(shown) -> None:
-    own = place(0, [0] * 6).model_copy(update={"site": "", "path": "blocks.0.mix"})
-    tab = shown(payload(run(places=[own], task="")))
-    assert tab.texts(".explanation strong") == ["blocks.0.mix: weights of 3 experts. "]
-    assert "--serve" not in tab.texts("footer")[0]
-
-
-def test_a_system_that_decides_nothing(shown) -> None:
-    bare = place(0, [0] * 6).model_copy(
-        update={"weights": None, "units": 0, "decides": "nothing", "unit_names": []}
-    )
-    tab = shown(payload(run(places=[bare])), "token=encoder:1&head=0")
-    assert "decides nothing" in tab.texts(".explanation")[0]
-    assert marks(tab) == [] and tab.texts(".legend") == []
-    assert tab.texts(".inspector th")[0] == "“The” 0"
-
-
-@pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_is_wider_than_the_window(shown, width: int) -> None:
-    tab = shown(payload(translation("le chat dort bien"), run("two")), width=width, height=700)
-    assert tab.value("document.documentElement.scrollWidth") <= width
-
-
-def test_a_long_text_opens_at_once(shown) -> None:
-    made = large()
-    assert len(page_html(made)) < 10e6
-    tab = shown(made)
-    assert int(tab.value("document.documentElement.dataset.drawn")) < 2000
-    assert len(marks(tab)) == 512
-
-
 def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
     path.write_text(Explored(payload())._repr_html_(), encoding="utf-8")
@@ -406,3 +183,130 @@ def test_an_error_of_the_page_is_seen(tab: chromium.Tab, tmp_path: Path) -> None
     tab.open(path.as_uri())
     tab.wait("document.documentElement.dataset.error !== undefined")
     assert tab.texts("[role=alert]")[0].startswith("This page has failed")
+
+
+# The page of a running model: a stand-in, whose answers are known.
+
+TITLE = "document.querySelector('.made p')?.textContent"
+
+
+class Model:
+    """Translates by capitals, and leaves out the word of an expert that is removed."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    def __call__(self, question: Question) -> Payload:
+        self.asked.append(question)
+        text = question.text or "the cat sleeps"
+        if "rude" in text:
+            raise ValueError("text has the word rude, expected kind ones")
+        return self.payload(text, question)
+
+    def payload(self, text: str, question: Question | None = None) -> Payload:
+        asked = question.ablations if question else []
+        runs = []
+        for number, name in enumerate(("one", "two")):
+            own = [each for each in asked if each.run == number]
+            words = [
+                word
+                for position, word in enumerate(text.upper().split())
+                if all(position != each.options["expert"] for each in own)
+            ]
+            source = [f" {word}" for word in text.split()][:5]
+            source += ["<pad>"] * (6 - len(source))
+            made = translation(" ".join(words), name=name)
+            made.stacks["encoder"] = text_stack(source)
+            made.output.predictions[0].probability = 0.5 - 0.2 * len(own)
+            made.ablated = [
+                each
+                for each in removals("encoder_self.0", 3)
+                if each.options in [o.options for o in own]
+            ]
+            runs.append(made)
+        return payload(*runs, served=True, takes_target=True, text=text)
+
+
+@contextmanager
+def served(first: Payload, answer: Callable[[Question], Payload]) -> Iterator[str]:
+    server = ExplorerServer(first, answer, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.address
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def model(tab: chromium.Tab) -> Iterator[Model]:
+    made = Model()
+    with served(made.payload("the cat sleeps"), made) as address:
+        tab.size(1280, 900)
+        tab.open(address)
+        yield made
+        assert tab.value("document.documentElement.dataset.error ?? null") is None
+        tab.send("Page.navigate", url="about:blank")
+
+
+def type_text(tab: chromium.Tab, text: str) -> None:
+    tab.value("document.querySelector('textarea').focus()")
+    tab.value("document.querySelector('textarea').select()")
+    tab.send("Input.insertText", text=text)
+
+
+def test_what_is_typed_is_translated(tab: chromium.Tab, model: Model) -> None:
+    assert tab.value("document.querySelector('textarea').value") == "the cat sleeps"
+    assert tab.value("document.activeElement === document.body")
+    type_text(tab, "a dog runs")
+    tab.press("Enter")
+    tab.wait(f"{TITLE} === 'A DOG RUNS'")
+    assert tab.texts(".tokens .text")[:3] == ["a", "dog", "runs"]
+    assert tab.value("document.activeElement.tagName") == "TEXTAREA"
+    assert "one: A DOG RUNS" in tab.value("document.getElementById('announcement').textContent")
+    # After a pause without Enter, once.
+    type_text(tab, "a dog sleeps")
+    tab.wait(f"{TITLE} === 'A DOG SLEEPS'")
+    assert [question.text for question in model.asked] == ["a dog runs", "a dog sleeps"]
+
+
+def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None:
+    assert tab.texts(".inspector .remove")[:3] == ["remove"] * 3
+    tab.point(".inspector .remove", 1, click=True)
+    tab.wait("document.querySelector('.changed') !== null")
+    assert tab.texts(".made p") == ["THE CAT SLEEPS", "0.500 → 0.300", "THE CAT SLEEPS"]
+    assert tab.texts("del") == ["CAT "] and tab.texts("ins") == []
+    assert tab.texts(".removed li") == [
+        "one: without expert 1, encoder self-attention, layer 0 put back"
+    ]
+    (asked,) = model.asked[-1].ablations
+    assert (asked.run, asked.path, asked.name) == (0, "encoder_self.0", "without-expert")
+    # The button that was pressed keeps the focus, and puts back.
+    assert tab.value("document.activeElement.textContent") == "put back"
+    tab.point(".token", 2)
+    tab.wait("document.querySelector('.inspector h3').textContent.includes('sleeps')")
+    assert tab.value("document.activeElement.textContent") == "put back"
+    # Another of the same system takes its place.
+    tab.point(".inspector .remove", 2, click=True)
+    tab.wait("document.querySelector('del')?.textContent === 'SLEEPS'")
+    assert len(model.asked[-1].ablations) == 1
+    # One of the other run goes beside it.
+    tab.point(".run:nth-child(2) .inspector .remove", 0, click=True)
+    tab.wait("document.querySelectorAll('.removed li').length === 2")
+    # A new text is compared with what the whole model makes of it.
+    type_text(tab, "my red hat")
+    tab.press("Enter")
+    tab.wait("document.querySelector('del')?.textContent === 'HAT'")
+    assert [len(question.ablations) for question in model.asked[-2:]] == [0, 2]
+    tab.point(".removed > button", click=True)
+    tab.wait("document.querySelector('.removed') === null")
+    assert tab.texts(".made p") == ["MY RED HAT"] * 2 and tab.texts("del") == []
+
+
+def test_an_error_is_said_in_words_and_changes_nothing(tab: chromium.Tab, model: Model) -> None:
+    type_text(tab, "rude words")
+    tab.press("Enter")
+    tab.wait("document.querySelector('.status.failed') !== null")
+    assert tab.texts(".status") == ["text has the word rude, expected kind ones"]
+    assert tab.texts(".made p")[0] == "THE CAT SLEEPS"
+    assert tab.value("document.getElementById('page').hasAttribute('aria-busy')") is False

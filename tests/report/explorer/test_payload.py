@@ -17,12 +17,6 @@ def test_numbers_come_back_to_half_a_step(power, levels):
         assert np.abs(back - numbers).max() <= scale / 255
 
 
-def test_small_numbers_keep_more_of_their_value_where_the_power_is_2():
-    numbers = np.array([1.0, 1 / 512])
-    even, fine = (Blob.of(numbers, power=power).numbers()[1] for power in (1, 2))
-    assert abs(fine - 1 / 512) < 0.1 / 512 < abs(even - 1 / 512)
-
-
 def test_a_triangle_stores_half_and_comes_back_whole():
     square = np.tril(np.random.default_rng(0).random((64, 64)))
     half, whole = (Blob.of(square, triangle=triangle) for triangle in (True, False))

@@ -1,7 +1,5 @@
 """What the page is told equals what the model does, for every task and system."""
 
-import shutil
-
 import numpy as np
 import pytest
 import tiny_tasks
@@ -162,14 +160,6 @@ def test_holes_are_filled(runs):
     assert all(h.probability is not None for h in holes)
 
 
-def test_a_pair_of_texts_is_classified(runs):
-    (run,) = Explorer([runs("classification")], Source(text="one two\tthree")).record().runs
-    assert sum(each.probability for each in run.output.classes) == pytest.approx(1)
-    assert {each.text for each in run.output.classes} == {"long", "short"}
-    tokens = run.stacks["encoder"].tokens
-    assert tokens[0] == "<bos>" and tokens.count("<eos>") == 3
-
-
 def test_images_are_shown_in_the_palettes_colours(runs, tmp_path):
     from PIL import Image
 
@@ -255,27 +245,6 @@ def test_a_text_longer_than_the_model_takes_is_refused_with_its_length(runs):
         Explorer([run], Source(text="one", target="un" + " un" * 28)).record()
 
 
-def test_unknown_words_are_shown_as_the_tokenizer_reads_them(runs):
-    (run,) = Explorer([runs("translation")], Source(text="one 中")).record().runs
-    tokens = run.stacks["encoder"].tokens
-    assert tokens[-4:] == ["\\xe4", "\\xb8", "\\xad", "<eos>"]
-
-
-def test_a_run_that_is_not_finished_is_refused(runs, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(runs("translation"), run, ignore=shutil.ignore_patterns("model"))
-    with pytest.raises(ValueError, match="is not finished"):
-        Explorer([run], Source(text="one"))
-
-
-def test_runs_of_different_tasks_are_refused_and_other_vocabularies_are_not(runs):
-    with pytest.raises(ValueError, match="the runs are of different tasks"):
-        Explorer([runs("images"), runs("translation")], Source())
-    pair = [runs("translation"), runs("translation", "mae")]
-    names = [run.name for run in Explorer(pair, Source(text=TEXT)).record().runs]
-    assert names == ["translation-moa", "translation-mae"]
-
-
 def test_items_of_other_data_are_not_shown_side_by_side(runs, tmp_path):
     other = write_run(tmp_path, "translation", "mae")
     path = tmp_path / "train.en"
@@ -283,15 +252,6 @@ def test_items_of_other_data_are_not_shown_side_by_side(runs, tmp_path):
     path.write_text("".join(f"{line} ten\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match="of translation-mae is another text than that of"):
         Explorer([runs("translation"), other], Source()).record()
-
-
-def test_a_text_file_is_read(runs, tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("one two\nthree\n", encoding="utf-8")
-    payload = Explorer([runs("translation")], Source(file=path)).record()
-    assert payload.text == "one two three"
-    lines = Explorer([runs("language-modelling")], Source(file=path)).record()
-    assert lines.runs[0].stacks["decoder"].tokens.count("<eos>") >= 2
 
 
 def a_removal(run):
@@ -313,32 +273,3 @@ def test_removing_a_unit_changes_what_the_model_makes_and_nothing_stays(runs, sy
     assert explorer.record().model_dump() == before.model_dump()
     with pytest.raises(ValueError, match="at most one of each"):
         explorer.record(asked=[removal, removal])
-
-
-def test_what_is_removed_counts_for_nothing(runs):
-    explorer = Explorer([runs("classification", "mae")], Source(text=TEXT))
-    removal = next(
-        each
-        for each in explorer.record().runs[0].ablations
-        if each.name == "without-expert" and each.unit == 2
-    )
-    after = explorer.record(
-        asked=[Asked(run=0, path=removal.path, name=removal.name, options={"expert": 2})]
-    )
-    (place,) = after.runs[0].places
-    weights = place.weights.numbers()
-    assert not weights[:, 2].any() and weights[:, :2].all()
-
-
-def test_ablations_that_there_are_not_are_refused(runs):
-    explorer = Explorer([runs("classification", "mae")], Source(text=TEXT))
-    path = explorer.record().runs[0].places[0].path
-    for ask, message in (
-        (Asked(run=0, path="nowhere", name="uniform"), "path of an ablation is 'nowhere'"),
-        (
-            Asked(run=0, path=path, name="without-expert", options={"expert": 99}),
-            "without expert 3",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            explorer.record(asked=[ask])

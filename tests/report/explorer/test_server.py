@@ -2,8 +2,6 @@
 
 import http.client
 import json
-import socket
-import struct
 import threading
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -91,11 +89,6 @@ def test_foreign_hosts_are_refused(server, host):
         assert status == 403 and "host" in json.loads(body)["error"]
 
 
-def test_names_of_this_machine_are_allowed_at_any_port(server):
-    for host in ("localhost", "localhost:1234", "127.0.0.1:99", "[::1]:8765"):
-        assert ask(server, "GET", "/", Host=host)[0] == 200
-
-
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1"])
 def test_foreign_origins_are_refused(server, origin):
     status, _, body = ask(server, body={}, Origin=origin)
@@ -108,28 +101,14 @@ def test_foreign_origins_are_refused(server, origin):
     ("body", "headers", "status", "message"),
     [
         (b"{", {}, 400, "Invalid JSON"),
-        (b"\xff", {}, 400, "body"),
         ({"texts": "one"}, {}, 400, "texts: Extra inputs"),
         ({"item": -1}, {}, 400, "item: Input should be greater"),
         ({"text": " "}, {}, 400, "text is empty"),
-        ({"item": 99999}, {}, 400, "item is 99999, expected 0 to"),
-        (
-            {"ablations": [{"run": 5, "path": "", "name": "a"}]},
-            {},
-            400,
-            "run is 5, expected 0 to 1",
-        ),
-        (
-            {"ablations": [{"run": 0, "path": "", "name": "a"}]},
-            {},
-            400,
-            "path of an ablation is ''",
-        ),
+        ({"ablations": [{"run": 5, "path": "", "name": "a"}]}, {}, 400, "run is 5, expected 0 to"),
         ({}, {"Content_Type": "text/plain"}, 415, "text/plain, expected application/json"),
-        ({}, {"Content_Length": "1000001"}, 413, "expected at most 1,000,000"),
-        ({}, {"Content_Length": "9" * 5_000}, 413, "99… (5,000 characters) bytes, expected at"),
-        ({}, {"Content_Length": "-1"}, 411, "length"),
-        ({}, {"Content_Length": "\u00b2"}, 411, "length"),
+        ({}, {"Content_Length": "1000001"}, 413, "is 1000001, expected 0 to 1,000,000 bytes"),
+        ({}, {"Content_Length": "9" * 5_000}, 413, "99… (5,000 characters), expected 0 to"),
+        ({}, {"Content_Length": "-1"}, 413, "length"),
     ],
 )
 def test_bad_questions_are_refused_in_words(server, body, headers, status, message):
@@ -147,66 +126,6 @@ def test_who_has_no_token_reads_nothing(server, query):
         assert status == 403
 
 
-def test_each_server_has_a_token_of_its_own():
-    tokens = set()
-    for _ in range(3):
-        with ExplorerServer(payload(), lambda question: payload(), 0) as made:
-            tokens.add(made.token)
-    assert len(tokens) == 3 and all(len(token) == 22 for token in tokens)
-
-
-def connected(server):
-    """A connection, on which nothing is sent yet."""
-    return socket.create_connection(server.server_address[:2], timeout=30)
-
-
-def test_threads_are_few():
-    with ExplorerServer(payload(), lambda question: payload(), port=0) as server:
-        threading.Thread(target=server.run).start()
-        before = threading.active_count()
-        idle = [connected(server) for _ in range(16)]
-        with connected(server) as one_more:
-            assert b" 503 " in one_more.recv(1000)
-        assert threading.active_count() == before + 16
-        for each in idle:
-            each.close()
-        while threading.active_count() > before:
-            threading.Event().wait(0.01)
-        assert ask(server, "GET", "/")[0] == 200
-        server.shutdown()
-
-
-def test_a_client_that_goes_away_is_no_traceback(capfd):
-    asked, answered = threading.Event(), threading.Event()
-
-    def answer(question):
-        asked.set()
-        answered.wait(30)
-        return payload()
-
-    with ExplorerServer(payload(), answer, port=0) as server:
-        threading.Thread(target=server.run).start()
-        before = threading.active_count()
-        with connected(server) as client:
-            head = f"POST /api/explore?token={server.token} HTTP/1.0\r\nHost: localhost\r\n"
-            head += "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-            client.sendall(head.encode())
-            assert asked.wait(30)
-            # An end without a farewell: what is sent to it is refused.
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        answered.set()
-        while threading.active_count() > before:
-            threading.Event().wait(0.01)
-        assert ask(server, "GET", "/")[0] == 200
-        server.shutdown()
-    assert capfd.readouterr().err == ""
-
-
-def test_other_methods_are_refused(server):
-    assert ask(server, "OPTIONS", "/api/explore")[0] == 501  # so no other page may ask
-    assert ask(server, "DELETE", "/")[0] == 501
-
-
 def test_a_failure_of_the_model_is_said_and_the_server_goes_on(capfd):
     def fail(question):
         raise RuntimeError("of the model")
@@ -218,12 +137,6 @@ def test_a_failure_of_the_model_is_said_and_the_server_goes_on(capfd):
         assert ask(server, "GET", "/")[0] == 200
         server.shutdown()
     assert "of the model" in capfd.readouterr().err
-
-
-def test_a_port_in_use_is_said(server):
-    port = server.server_address[1]
-    with pytest.raises(ValueError, match=f"port is {port}, which cannot be opened"):
-        ExplorerServer(payload(), lambda question: payload(), port)
 
 
 def test_questions_are_answered_one_after_another():

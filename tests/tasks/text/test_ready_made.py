@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
+from headwise.runs.evaluating import read_outcome
 from headwise.runs.one_run import train_system
-from headwise.runs.outcomes import read_outcome
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run
 from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer

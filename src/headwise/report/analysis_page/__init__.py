@@ -1,4 +1,1 @@
-"""The page of an analysis: a file for each of its sections, with its template beside it.
-
-A section is a function of the runs and their looks that gives its figures and rows to a template.
-"""
+"""The page of an analysis: functions of the runs for its sections, with templates beside them."""

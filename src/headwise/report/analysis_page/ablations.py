@@ -1,7 +1,7 @@
 """The section on what it costs a model to do without parts of its systems."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -9,74 +9,54 @@ from markupsafe import Markup
 
 from headwise.analysis.ablations.results import AblationAnalysis, AblationResult, Change
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.section import Section
+from headwise.report.analysis_page.section import Figures, Looks, Section
 from headwise.report.figures import Dot, dots_by_row, layers_by_unit
-from headwise.report.formatting import NONE, heading, in_words, p_value, signed
+from headwise.report.formatting import NONE, bare_p_value, heading, in_words, signed
 from headwise.report.place_names import SITES, place_name, site_name
-from headwise.report.rendering import rendered
-from headwise.report.svg import HEAT_OPACITY, SURFACE, HeatCell, Look
+from headwise.report.rendering import rendered, said
+from headwise.report.svg import SURFACE, HeatCell, Look
 
-IDENTITY = "ablations"
 _MOST_DRAWN = 24  # rows of a figure
 _LOSS_DIGITS = 3
 _LETTERS = 30  # of the name of a row
 
 
 class Measure(NamedTuple):
-    """A number that ablations change.
+    """A number that ablations change."""
 
-    Attributes:
-        name: within a sentence: BLEU, or nats per token.
-        digits: number of decimals of differences.
-        change_of: its change under an ablation; None if it was not computed.
-    """
-
-    name: str
-    digits: int
+    name: str  # within a sentence: BLEU, or nats per token
+    digits: int  # number of decimals of differences
+    # Its change under an ablation; None if it was not computed.
     change_of: Callable[[AblationResult], Change | None]
 
 
-def ablation_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
-    """Returns the section; None if no run was ablated.
-
-    Args:
-        runs: side by side.
-        looks: of the runs, by name.
-    """
-    ablated = [
-        (run.name, run.ablations, f"{IDENTITY}-{number}")
-        for number, run in enumerate(runs)
-        if run.ablations is not None
-    ]
+def ablation_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
+    """Returns the section; None if no run was ablated."""
+    ablated = {run.name: run.ablations for run in runs if run.ablations is not None}
     if not ablated:
         return None
     body = rendered(
         "analysis_page/ablations.html.jinja",
-        runs=[_of_run(name, found, looks[name], identity) for name, found, identity in ablated],
+        runs=[_of_run(name, found, looks[name]) for name, found in ablated.items()],
         several=len(runs) > 1,
-        draws=max(result.draws for _, found, _ in ablated for result in found.results),
-        heat_opacity=HEAT_OPACITY,
+        draws=max(result.draws for found in ablated.values() for result in found.results),
     )
-    return Section(IDENTITY, "What each part is worth", body)
+    return Section("ablations", "What each part is worth", body)
 
 
-def _of_run(name: str, found: AblationAnalysis, look: Look, identity: str) -> dict[str, Any]:
+def _of_run(name: str, found: AblationAnalysis, look: Look) -> dict[str, Any]:
     score, *losses = measures = measures_of(found)
     detectable = [r.score.detectable for r in found.results if r.score.detectable is not None]
     return {
         "name": name,
+        "found": found,
         "finding": ablation_finding(found),
         "score": heading(found.score),
         "value": f"{found.value:.{score.digits}f}",
-        "loss_name": found.loss_name,
         "loss": "".join(f"{found.loss:.{measure.digits}f}" for measure in losses),
         "size": f"{found.items:,} {found.item_name}",
-        "better": "higher" if found.higher_is_better else "lower",
-        "plots": [
-            _plot(found, measure, look, f"{identity}-differences-{number}")
-            for number, measure in enumerate(measures)
-        ],
-        "maps": _maps(found, identity),
+        "plots": [plot for measure in measures if (plot := _plot(found, measure, look))],
+        "maps": _maps(found),
         "rows": [_row(result, found) for result in found.results],
         "detectable": f"{median(detectable):.{score.digits}f}" if detectable else "",
         "meanings": {
@@ -85,13 +65,13 @@ def _of_run(name: str, found: AblationAnalysis, look: Look, identity: str) -> di
     }
 
 
-def _plot(
-    found: AblationAnalysis, measure: Measure, look: Look, identity: str
-) -> tuple[str, Markup]:
+def _plot(found: AblationAnalysis, measure: Measure, look: Look) -> tuple[str, Markup] | None:
     """Title and figure of the differences of one number, the costliest first."""
     changed = [(result, measure.change_of(result)) for result in found.results]
     known = [(r, change) for r, change in changed if change and math.isfinite(change.cost)]
     known.sort(key=lambda pair: -pair[1].cost)
+    if not known:
+        return None
     several = several_systems(found)
     dots, said = [], []
     for result, change in known[:_MOST_DRAWN]:
@@ -99,7 +79,7 @@ def _plot(
         text = f"{name} {signed(change.difference, measure.digits)}"
         if change.low is not None and change.high is not None:
             ends = (change.low, change.high)
-            text += f" ({' to '.join(signed(end, measure.digits) for end in ends)})"
+            text += f" ({_interval(change, measure.digits)})"
         short = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
         dots.append(Dot(short, change.difference, ends, look, change.significant))
         said.append(text)
@@ -109,9 +89,7 @@ def _plot(
     axis = f"{heading(measure.name)}, difference to the whole model"
     label = f"{axis}: {'; '.join(said)}."
     sizes = {"row_height": 20, "width": 470, "markersize": 7}
-    if not dots:
-        return title, Markup()
-    return title, dots_by_row(dots, axis, label, identity, zero=True, hollow=SURFACE, **sizes)
+    return title, dots_by_row(dots, axis, label, zero=True, hollow=SURFACE, **sizes)
 
 
 def _row(result: AblationResult, found: AblationAnalysis) -> dict[str, Any]:
@@ -128,17 +106,21 @@ def _cell(change: Change | None, digits: int) -> dict[str, Any]:
     """The cells of a difference in the table."""
     if change is None:
         return {"difference": NONE, "interval": "", "p": NONE, "significant": False}
-    ends = [signed(end, digits) for end in (change.low, change.high) if end is not None]
     p = change.corrected_p_value
     return {
         "difference": signed(change.difference, digits),
-        "interval": " to ".join(ends),
-        "p": NONE if p is None else p_value(p).removeprefix("p ").removeprefix("= "),
+        "interval": _interval(change, digits),
+        "p": NONE if p is None else bare_p_value(p),
         "significant": change.significant,
     }
 
 
-def _maps(found: AblationAnalysis, identity: str) -> list[list[tuple[str, Markup]]]:
+def _interval(change: Change, digits: int) -> str:
+    ends = [signed(end, digits) for end in (change.low, change.high) if end is not None]
+    return " to ".join(ends)
+
+
+def _maps(found: AblationAnalysis) -> list[Figures]:
     """Of each site and kind of unit, title and figure of the costs, a figure for each number."""
     groups: dict[tuple[int, str, str, str, bool], list[AblationResult]] = {}
     order = list(SITES)
@@ -149,16 +131,13 @@ def _maps(found: AblationAnalysis, identity: str) -> list[list[tuple[str, Markup
             key = (at, site_name(result.where), result.system, result.unit, result.alone)
             groups.setdefault(key, []).append(result)
     maps = []
-    for number, ((_, site, system, unit, alone), results) in enumerate(sorted(groups.items())):
+    for (_, site, system, unit, alone), results in sorted(groups.items()):
         named = f"{system}, " if several_systems(found) else ""
         done = f"one {unit} alone" if alone else f"without one {unit}"
         figures = []
-        for at, measure in enumerate(measures_of(found)):
+        for measure in measures_of(found):
             title = f"{named}{site}: {done}, cost in {measure.name}"
-            name = f"{identity}-map-{number}-{at}"
-            figures.append(
-                (title, _map(results, measure, unit, _scale(found, measure), title, name))
-            )
+            figures.append((title, _map(results, measure, unit, _scale(found, measure), title)))
         maps.append(figures)
     return maps
 
@@ -170,12 +149,7 @@ def _scale(found: AblationAnalysis, measure: Measure) -> float:
 
 
 def _map(
-    results: Sequence[AblationResult],
-    measure: Measure,
-    unit: str,
-    scale: float,
-    title: str,
-    identity: str,
+    results: Sequence[AblationResult], measure: Measure, unit: str, scale: float, title: str
 ) -> Markup:
     """Layers × units; the stronger a cell's colour, the more it costs to do without the unit.
 
@@ -197,7 +171,7 @@ def _map(
         costliest = max(of_units, key=of_units.__getitem__)
         most = signed(of_units[costliest], measure.digits)
         said.append(f"layer {layer}: most for {unit} {costliest}, {most}")
-    return layers_by_unit(layers, unit, f"{title}: {'; '.join(said)}.", identity, fontsize=10)
+    return layers_by_unit(layers, unit, f"{title}: {'; '.join(said)}.", fontsize=10)
 
 
 def measures_of(found: AblationAnalysis) -> list[Measure]:
@@ -209,12 +183,7 @@ def measures_of(found: AblationAnalysis) -> list[Measure]:
 
 
 def what_is_done(result: AblationResult, several_systems: bool = False) -> str:
-    """Returns what an ablation changes, and where.
-
-    Args:
-        result: the ablation.
-        several_systems: the model has several kinds of systems, so that their names are needed.
-    """
+    """Returns what an ablation changes, and where."""
     if result.unit is None:
         return _of_all(result, several_systems)
     unit = f"{result.unit} {result.number}"
@@ -239,22 +208,17 @@ def several_systems(found: AblationAnalysis) -> bool:
 
 def ablation_finding(found: AblationAnalysis) -> str:
     """Returns what the ablations of a model come to, in a few sentences."""
-    judged = [result.score for result in found.results if result.score.p_value is not None]
-    text = f"No ablation can be judged by so few {found.item_name}."
-    if judged:
-        worse, better = _significant(judged)
-        text = (
-            f"{worse or 'None'} of {len(judged)} ablations {'make' if worse > 1 else 'makes'} "
-            f"{in_words(found.score)} worse by more than the chance of the {found.item_name}, "
-            f"{better or 'none'} better."
-        )
+    scores = [result.score for result in found.results if result.score.p_value is not None]
     losses = [result.loss for result in found.results if result.loss is not None]
-    if any(loss.p_value is not None for loss in losses):
-        worse, better = _significant(losses)
-        text += f" The loss is worse under {worse or 'none'} of them and better under "
-        text += f"{better or 'none'}."
-    first = costliest(found)
-    return f"{text} The costliest: {first}." if first else text
+    has_losses = any(loss.p_value is not None for loss in losses)
+    return said(
+        "of_ablations",
+        found=found,
+        judged=len(scores),
+        score=_significant(scores),
+        loss=_significant(losses) if has_losses else None,
+        costliest=costliest(found),
+    )
 
 
 def costliest(found: AblationAnalysis) -> str:

@@ -1,7 +1,7 @@
 """The section "Over training": how decisions moved, and what rules of training recorded."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -11,25 +11,21 @@ from headwise.analysis.decisions.record import OverTraining, RunAnalysis
 from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse, relative_entropy
 from headwise.analysis.results import Course
 from headwise.heads.words import Words
-from headwise.report.analysis_page.section import Section, legend
-from headwise.report.figures import course_panels, smoothing
+from headwise.report.analysis_page.section import Figures, Looks, Section, legend_of
+from headwise.report.figures import course_panels, line_of_each, smoothing
 from headwise.report.formatting import decimals
 from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
 from headwise.report.svg import MUTED, Look, Values, drawing, name_end, panel, to_svg, value_scale
 
-IDENTITY = "over-training"
 
-Panels = list[tuple[str, Markup]]  # title and figure
-
-
-def courses_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> Section | None:
+def courses_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
     """The section of all runs that have kept something of their training; None if none has."""
     shown = [
         made
-        for number, run in enumerate(runs)
+        for run in runs
         if run.courses is not None
-        for made in _systems(run, run.courses, looks[run.name], f"{IDENTITY}-{number}", len(runs))
+        for made in _systems(run, run.courses, looks[run.name], len(runs))
     ]
     if not shown:
         return None
@@ -39,10 +35,10 @@ def courses_section(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> S
         shown=shown,
         most=MOST_SEQUENCES,
     )
-    return Section(IDENTITY, "Over training", body)
+    return Section("over-training", "Over training", body)
 
 
-def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[str, Any] | None:
+def _together(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
     """Entropy of all runs in one figure, and its legend; None if fewer than two have any."""
     curves = {
         run.name: curve
@@ -51,35 +47,37 @@ def _together(runs: Sequence[RunAnalysis], looks: Mapping[str, Look]) -> dict[st
     }
     if len(curves) < 2:
         return None
-    shown = [run for run in runs if run.name in curves]
-    svg = runs_over_training(curves, looks, f"{IDENTITY}-together")
-    return {"svg": svg, "legend": legend(shown, looks, IDENTITY)}
+    said = "; ".join(
+        f"{name} from {decimals(curve[min(curve)], 3)} to {decimals(curve[max(curve)], 3)}"
+        for name, curve in curves.items()
+    )
+    label = f"Entropy divided by that of equal weights, {said}."
+    svg = line_of_each(curves.items(), looks, ("Step", "Entropy / uniform"), label, (0, 1.05))
+    return {"svg": svg, "legend": legend_of([run for run in runs if run.name in curves], looks)}
 
 
-def _systems(
-    run: RunAnalysis, kept: OverTraining, look: Look, prefix: str, runs: int
-) -> list[dict[str, Any]]:
+def _systems(run: RunAnalysis, kept: OverTraining, look: Look, runs: int) -> list[dict[str, Any]]:
     """What is shown of each kind of system in one run."""
-    of_snapshots = [course.system for course in kept.snapshots]
-    names = list(dict.fromkeys([*of_snapshots, *(course.system for course in kept.recorded)]))
+    names = list(
+        dict.fromkeys([*(c.system for c in kept.snapshots), *(c.system for c in kept.recorded)])
+    )
     alone = len(kept.stacks) == 1
     shown = []
-    for number, name in enumerate(names):
+    for name in names:
         words = run.words.get(name, Words())
         courses = [course for course in kept.snapshots if course.system == name]
         recorded = [course for course in kept.recorded if course.system == name]
         labels = list(dict.fromkeys(label for course in courses for label in course.explained))
         units = words.units if len(names) > 1 else ""
         of_units = [_of_units(course, words) for course in courses]
-        at = f"{prefix}-{number}"
         shown.append(
             {
                 "title": ": ".join(filter(None, [run.name if runs > 1 else "", units])),
                 "words": words,
-                "entropy": _entropy(courses, words, look, f"{at}-entropy", alone),
-                "explained": _explained(courses, labels, look, f"{at}-explained", alone),
-                "shares": course_panels(of_units, words, look, f"{at}-share", alone),
-                "recorded": course_panels(recorded, words, look, f"{at}-recorded", alone),
+                "entropy": _entropy(courses, words, look, alone),
+                "explained": _explained(courses, labels, look, alone),
+                "shares": course_panels(of_units, words, look, alone),
+                "recorded": course_panels(recorded, words, look, alone),
                 "smoothing": smoothing(recorded),
                 "labels": labels,
                 "rows": [_row(course, labels, alone) for course in courses],
@@ -88,9 +86,7 @@ def _systems(
     return shown
 
 
-def _entropy(
-    courses: list[DecisionCourse], words: Words, look: Look, prefix: str, alone: bool
-) -> Panels:
+def _entropy(courses: list[DecisionCourse], words: Words, look: Look, alone: bool) -> Figures:
     scale = value_scale([course.entropy for course in courses], *(c.uniform for c in courses))
     return [
         (
@@ -100,31 +96,29 @@ def _entropy(
                 [course.entropy for course in group],
                 look,
                 scale,
-                f"{prefix}-{number}",
                 f"Entropy in nats, {site}",
                 lowest=[c.lowest_entropy for c in group] if words.shows_lowest else [],
                 reference=group[0].uniform,
             ),
         )
-        for number, (site, group) in enumerate(_by_site(courses, alone).items())
+        for site, group in _by_site(courses, alone).items()
     ]
 
 
 def _explained(
-    courses: list[DecisionCourse], labels: list[str], look: Look, prefix: str, alone: bool
-) -> Panels:
+    courses: list[DecisionCourse], labels: list[str], look: Look, alone: bool
+) -> Figures:
     scale = value_scale([values for course in courses for values in course.explained.values()])
-    panels: Panels = []
+    figures: Figures = []
     for site, group in _by_site(courses, alone).items():
         for label in labels:
             having = [course for course in group if label in course.explained]
             if having:
                 curves: list[Values] = [course.explained[label] for course in having]
                 what = f"Explained by {label}, {site}"
-                identity = f"{prefix}-{len(panels)}"
-                svg = layers_over_training(having, curves, look, scale, identity, what)
-                panels.append((f"{site}: {label}", svg))
-    return panels
+                svg = layers_over_training(having, curves, look, scale, what)
+                figures.append((f"{site}: {label}", svg))
+    return figures
 
 
 def _by_site(courses: list[DecisionCourse], alone: bool) -> dict[str, list[DecisionCourse]]:
@@ -139,14 +133,8 @@ def _of_units(course: DecisionCourse, words: Words) -> Course:
     values = {"Share": course.shares}
     if words.measure != "weight":
         values["Mean weight"] = course.weights
-    return Course(
-        site=course.site,
-        layer=course.layer,
-        system=course.system,
-        whole_layer=course.whole_layer,
-        steps=course.steps,
-        values=values,
-    )
+    same = course.model_dump(include={"site", "layer", "system", "whole_layer", "steps"})
+    return Course(**same, values=values)
 
 
 def _row(course: DecisionCourse, labels: list[str], alone: bool) -> list[str]:
@@ -157,44 +145,11 @@ def _row(course: DecisionCourse, labels: list[str], alone: bool) -> list[str]:
     return [site_name(course, alone=alone), str(course.layer), *values]
 
 
-def runs_over_training(
-    curves: Mapping[str, Mapping[int, float]], looks: Mapping[str, Look], identity: str
-) -> Markup:
-    """The relative entropy of several runs over training.
-
-    Args:
-        curves: name of a run to its `relative_entropy`.
-        looks: of the runs.
-        identity: unique in the page.
-    """
-    with drawing(identity):
-        figure, axes = panel(230)
-        for name, curve in curves.items():
-            look = looks[name]
-            axes.plot(
-                list(curve),
-                list(curve.values()),
-                **look.line,
-                markersize=5,
-                markevery=max(1, len(curve) // 8),
-            )
-        axes.set_ylim(0, 1.05)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-        axes.set_xlabel("Step")
-        axes.set_ylabel("Entropy / uniform")
-        said = "; ".join(
-            f"{name} from {decimals(curve[min(curve)], 3)} to {decimals(curve[max(curve)], 3)}"
-            for name, curve in curves.items()
-        )
-        return to_svg(figure, identity, f"Entropy divided by that of equal weights, {said}.")
-
-
 def layers_over_training(
     courses: Sequence[DecisionCourse],
     curves: Sequence[Values],
     look: Look,
     scale: tuple[float, float],
-    identity: str,
     what: str,
     *,
     lowest: Sequence[Values] = (),
@@ -202,17 +157,8 @@ def layers_over_training(
 ) -> Markup:
     """One quantity over training, a line for each layer: the higher the layer, the stronger.
 
-    The last layer is named, and so is the first, unless both end at about the same height.
-
-    Args:
-        courses: of one site, in the order of their layers.
-        curves: the quantity of each of them.
-        look: of the run.
-        scale: both ends of the vertical axis.
-        identity: unique in the page.
-        what: the quantity and the site, for screen readers.
-        lowest: of each of them a second curve, which is drawn as a thin line.
-        reference: where a dashed line is drawn.
+    The last layer is named, and so is the first, unless both end at about the same height. The
+    second curves `lowest` are thin, and at the reference is a dashed line.
     """
     floor, ceiling = scale
     room = 0.06 * (ceiling - floor)
@@ -220,7 +166,7 @@ def layers_over_training(
     # Names would lie upon each other where both lines end at about the same height.
     apart = not abs(ends[0] - ends[1]) < 1.5 * room
     named = {0, len(courses) - 1} if apart else {len(courses) - 1}
-    with drawing(identity):
+    with drawing():
         figure, axes = panel(170, width=280)
         if reference is not None:
             axes.axhline(reference, color=MUTED, linestyle="--", linewidth=1)
@@ -241,7 +187,7 @@ def layers_over_training(
             f"layer {course.layer} from {decimals(curve[0], 3)} to {decimals(curve[-1], 3)}"
             for course, curve in zip(courses, curves, strict=True)
         )
-        return to_svg(figure, identity, f"{what}, {said}.")
+        return to_svg(figure, f"{what}, {said}.")
 
 
 def _drawable(values: Values) -> list[float]:

@@ -1,30 +1,30 @@
 """The page of an analysis: one HTML file that needs nothing beside it, no network, no scripts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.results import machine, versions
 from headwise.files import write_text
-from headwise.heads.words import Words
 from headwise.report.analysis_page.ablations import ablation_section, costliest
 from headwise.report.analysis_page.courses import courses_section
 from headwise.report.analysis_page.entropy import entropy_section
-from headwise.report.analysis_page.explained import explained_section
-from headwise.report.analysis_page.layers import layers_section
-from headwise.report.analysis_page.likeness import likeness_section
+from headwise.report.analysis_page.likeness import layers_section, likeness_section
 from headwise.report.analysis_page.load import load_section
-from headwise.report.analysis_page.ranges import ranges_section
-from headwise.report.analysis_page.section import Section
-from headwise.report.analysis_page.tokens import tokens_section
-from headwise.report.rendering import rendered
-from headwise.report.svg import Look, looks_of
+from headwise.report.analysis_page.section import Looks, Section
+from headwise.report.analysis_page.tokens import (
+    explained_section,
+    ranges_section,
+    tokens_section,
+)
+from headwise.report.rendering import rendered, said
+from headwise.report.svg import looks_of
 
 TEMPLATE = "analysis_page/page.html.jinja"
 PAGE, RECORD = "analysis.html", "analysis.json"
 # In the order of the page.
-SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None], ...] = (
+SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Looks], Section | None], ...] = (
     entropy_section,
     load_section,
     tokens_section,
@@ -57,15 +57,7 @@ def write_analysis(
     against: str | None = None,
     command: str = "",
 ) -> AnalysisRecord:
-    """Writes the page and the record of analysed runs into a folder, and returns the record.
-
-    Args:
-        folder: where they are written.
-        runs: side by side, at least one.
-        part: the part of the data, and how much it is.
-        against: name of the run to which differences are given, the last one; None for none.
-        command: that makes the files; empty if none does.
-    """
+    """Writes the page and the record of analysed runs into a folder, and returns the record."""
     record = AnalysisRecord(
         title=f"What the heads do: {', '.join(run.name for run in runs)}",
         command=command,
@@ -83,70 +75,31 @@ def write_analysis(
 
 def finding(run: RunAnalysis) -> str:
     """Returns what the heads of a run do, in a few clauses."""
-    clauses = [
-        clause
-        for system, words in run.words.items()
-        for clause in (_entropy(run, system, words), _load(run, system, words))
-        if clause
-    ]
-    clauses += [clause for clause in (_likeness(run), _ablation(run)) if clause]
-    return f"{run.name}: {'; '.join(clauses)}." if clauses else f"{run.name}: no heads to compare."
+    modules = run.likeness.modules if run.likeness else []
+    return said(
+        "of_run",
+        run=run,
+        systems=[_of_system(run, name) for name in run.words],
+        alike=[found.mean_outputs for found in modules if found.mean_outputs is not None],
+        costliest="" if run.ablations is None else costliest(run.ablations),
+    )
 
 
-def _entropy(run: RunAnalysis, system: str, words: Words) -> str:
-    groups = [] if run.entropy is None else run.entropy.models
-    for group in groups:
-        if group.system == system and group.spread.uniform:
-            mean, even = group.spread.mean.value, group.spread.uniform
-            return (
-                f"the entropy of the {words.decision} is {100 * mean / even:.0f}% of that of even "
-                f"weights ({mean:.2f} of {even:.2f} nats{_start(run, system)})"
-                f"{_heard(run, system, words)}"
-            )
-    return ""
-
-
-def _start(run: RunAnalysis, system: str) -> str:
-    """What of it was there before the first step, if the run has taken snapshots."""
+def _of_system(run: RunAnalysis, name: str) -> tuple[Any, ...]:
+    """The words of a system, its entropy, that before training, who listens, and its loads."""
+    groups, modules = ([], []) if run.entropy is None else (run.entropy.models, run.entropy.modules)
+    spreads = [g.spread for g in groups if g.system == name and g.spread.uniform]
     courses = [] if run.courses is None else run.courses.snapshots
-    starts = [course.start_entropy for course in courses if course.system == system]
-    known = [start for start in starts if start is not None]
-    return f"; {fmean(known):.2f} before training" if known else ""
-
-
-def _heard(run: RunAnalysis, system: str, words: Words) -> str:
-    modules = [] if run.entropy is None else run.entropy.modules
+    starts = [course.start_entropy for course in courses if course.system == name]
     heard = [
         (m.heard / m.units, m.heard, m.units)
         for m in modules
-        if m.where.system == system and m.heard is not None
+        if m.where.system == name and m.heard is not None
     ]
-    if not heard:
-        return ""
-    _, least, units = min(heard)
-    return f", and a {words.part} listens to {least:.1f} of {units} {words.units}"
-
-
-def _load(run: RunAnalysis, system: str, words: Words) -> str:
-    loads = [load.share for load in run.load if load.where.system == system]
-    if not loads:
-        return ""
-    largest = fmean(load.largest for load in loads)
-    unused, units = sum(load.unused for load in loads), sum(len(load.shares) for load in loads)
-    has = "has" if unused == 1 else "have"
-    idle = f" and {unused} of {units} {words.units} {has} no share" if unused else ""
-    return f"the busiest {words.unit} of a module has {largest:.1f} times an even share{idle}"
-
-
-def _likeness(run: RunAnalysis) -> str:
-    if run.likeness is None:
-        return ""
-    alike = [found.mean_outputs for found in run.likeness.modules if found.mean_outputs is not None]
-    if not alike:
-        return ""
-    return f"what two heads say is alike by {fmean(alike):.2f} (0 unlike, 1 the same)"
-
-
-def _ablation(run: RunAnalysis) -> str:
-    found = "" if run.ablations is None else costliest(run.ablations)
-    return f"the costliest ablation: {found}" if found else ""
+    return (
+        run.words[name],
+        next(iter(spreads), None),
+        [start for start in starts if start is not None],
+        min(heard)[1:] if heard else None,
+        [load.share for load in run.load if load.where.system == name],
+    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from markupsafe import Markup
 
@@ -10,34 +10,23 @@ from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.heads.words import Words
 from headwise.report.place_names import site_name
-from headwise.report.svg import Look, swatch
+from headwise.report.svg import Look, legend
+
+Looks = Mapping[str, Look]  # of runs, by name
+Figures = list[tuple[str, Markup]]  # title and figure
 
 
-@dataclass(frozen=True)
-class Section:
-    """What one question came to, for all runs of an analysis.
+class Section(NamedTuple):
+    """What one question came to, for all runs of an analysis."""
 
-    Attributes:
-        identity: its anchor in the page, and the prefix of all ids in it.
-        title: its heading.
-        body: figures, tables and what they mean, as HTML.
-    """
-
-    identity: str
-    title: str
-    body: Markup
+    identity: str  # its anchor in the page
+    title: str  # its heading
+    body: Markup  # figures, tables and what they mean, as HTML
 
 
-def legend(
-    runs: Sequence[RunAnalysis], looks: Mapping[str, Look], identity: str
-) -> list[tuple[str, Markup]]:
-    """Names of the runs with a piece of their lines; empty of a single run, which needs none."""
-    if len(runs) == 1:
-        return []
-    return [
-        (run.name, swatch(looks[run.name], f"{identity}-swatch-{number}"))
-        for number, run in enumerate(runs)
-    ]
+def legend_of(runs: Sequence[RunAnalysis], looks: Looks) -> list[tuple[str, Markup]]:
+    """The legend of the runs; empty of a single run, which needs none."""
+    return legend([run.name for run in runs], looks) if len(runs) > 1 else []
 
 
 class Placed(Protocol):
@@ -51,45 +40,23 @@ Record = TypeVar("Record", bound=Placed)
 
 
 @dataclass(frozen=True)
-class Site(Generic[Record]):
-    """The records of one site.
-
-    Attributes:
-        title: what the site is called.
-        of_runs: number of a run to its records, in the order of the layers.
-    """
-
-    title: str
-    of_runs: dict[int, list[Record]]
-
-
-@dataclass(frozen=True)
 class Kind(Generic[Record]):
-    """The records of one kind of system.
+    """The records of one kind of system."""
 
-    Attributes:
-        name: the system's name in plans.
-        words: for its decisions.
-        sites: where such systems stand in any of the runs.
-    """
-
-    name: str
-    words: Words
-    sites: list[Site[Record]]
-
-    def of_run(self, number: int) -> list[Record]:
-        """The records of all sites of a run."""
-        return [record for site in self.sites for record in site.of_runs.get(number, [])]
+    name: str  # the system's name in plans
+    words: Words  # for its decisions
+    # What a site is called to the number of a run to its records, by layer.
+    sites: dict[str, dict[int, list[Record]]]
 
     def modules(self) -> Iterator[tuple[int, str, Record]]:
         """Yields of each system the number of its run, what its site is called, and its record.
 
         In a model that is none of headwise's, the path takes the place of the site.
         """
-        for site in self.sites:
-            for number, records in site.of_runs.items():
+        for site, of_runs in self.sites.items():
+            for number, records in of_runs.items():
                 for record in records:
-                    yield number, site.title if record.where.site else record.where.path, record
+                    yield number, site if record.where.site else record.where.path, record
 
 
 def kinds(
@@ -98,16 +65,11 @@ def kinds(
     """Returns the records of all runs by the kind of system, then by site."""
     # A single stack needs no name.
     alone = len({record.where.stack for run in runs for record in records(run)}) == 1
-    words: dict[str, Words] = {}
-    found: dict[str, dict[str, dict[int, list[Record]]]] = {}
+    found: dict[str, Kind[Record]] = {}
     for number, run in enumerate(runs):
         for record in records(run):
             system = record.where.system
-            words.setdefault(system, run.words.get(system, Words()))
-            sites = found.setdefault(system, {})
-            of_runs = sites.setdefault(site_name(record.where, alone=alone), {})
+            kind = found.setdefault(system, Kind(system, run.words.get(system, Words()), {}))
+            of_runs = kind.sites.setdefault(site_name(record.where, alone=alone), {})
             of_runs.setdefault(number, []).append(record)
-    return [
-        Kind(system, words[system], [Site(title, of_runs) for title, of_runs in sites.items()])
-        for system, sites in found.items()
-    ]
+    return list(found.values())

@@ -1,57 +1,60 @@
-"""The input that a user asks for, and a model's reading of it."""
+"""The input that a user asks for, and a model's reading of it; images and sounds among them.
 
+Images are read pixel by pixel, sounds frame by frame; for texts see `texts`.
+"""
+
+import base64
+import io
+import wave
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from headwise.recipes.catalogue import task_class
-from headwise.report.explorer.payload import Item, Output, Stack
+from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
+from headwise.tasks.image.corpus import fitted
+from headwise.tasks.image.drawing import sample_images
+from headwise.tasks.image.palette import Raster
+from headwise.tasks.sound.audio import Waveform, audio_info, read_audio
+from headwise.tasks.sound.enhancing import enhance
+from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.sources import read_lines
 from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 
 MOST_TOKENS = 2048  # that the page shows
+_RANGE = 80  # decibels from the loudest to 0
+_FRAME = 0.016  # seconds from one frame to the next
 
 
 @dataclass(frozen=True)
 class Source:
-    """The input that a user asks for: a text, a file, or an item of the data.
+    """The input that a user asks for: a text, a file, or an item of the data."""
 
-    Attributes:
-        text: the text; None if the input is something else.
-        target: what the decoder of a translation is to read; None for the model's own translation.
-        file: a text file, an image or a sound.
-        part: the part of the data of which the item is.
-        item: its number.
-    """
-
-    text: str | None = None
+    text: str | None = None  # the text; None if the input is something else
+    # What the decoder of a translation is to read; None for the model's own translation.
     target: str | None = None
-    file: Path | None = None
-    part: str = "test"
-    item: int = 0
+    file: Path | None = None  # a text file, an image or a sound
+    part: str = "test"  # the part of the data of which the item is
+    item: int = 0  # its number
 
 
 @dataclass
 class Trained:
-    """A model of headwise with what its run says of it.
+    """A model of headwise with what its run says of it."""
 
-    Attributes:
-        name: the name of the run.
-        folder: its folder.
-        recipe: its recipe.
-        model: its model, in evaluation mode.
-    """
-
-    name: str
-    folder: Path
-    recipe: Any
-    model: Any
+    name: str  # the name of the run
+    folder: Path  # its folder
+    recipe: Any  # its recipe
+    model: Any  # its model, in evaluation mode
 
     @cached_property
     def task(self) -> Task:
@@ -69,11 +72,7 @@ class Trained:
         return TranslationTokenizer.load(self.folder / TOKENIZER)
 
     def item(self, source: Source) -> tuple[Any, Item]:
-        """Returns a part of the data, and which of its items a source asks for.
-
-        Raises:
-            ValueError: there is no such part, or no item of that number.
-        """
+        """Returns a part of the data, and which of its items a source asks for."""
         known = [*PARTS, *self.task.tests]
         if source.part not in known:
             raise ValueError(f"part is {source.part!r}, expected one of {', '.join(known)}")
@@ -88,31 +87,18 @@ class Trained:
 
 @dataclass(frozen=True)
 class Input:
-    """One input, as a model reads it.
+    """One input, as a model reads it."""
 
-    Attributes:
-        arguments: of the model's forward, a batch of one sequence.
-        stacks: what stands at its positions.
-        output: makes what the page shows of what the model returns.
-        text: the input as a text, if it is one.
-        item: the item of the data that it is, if it is one.
-        note: what a reader should know of the input.
-    """
-
-    arguments: dict[str, Tensor]
-    stacks: dict[str, Stack]
-    output: Callable[[Any], Output]
-    text: str | None = None
-    item: Item | None = None
-    note: str = ""
+    arguments: dict[str, Tensor]  # of the model's forward, a batch of one sequence
+    stacks: dict[str, Stack]  # what stands at its positions
+    output: Callable[[Any], Output]  # makes what the page shows of what the model returns
+    text: str | None = None  # the input as a text, if it is one
+    item: Item | None = None  # the item of the data that it is, if it is one
+    note: str = ""  # what a reader should know of the input
 
 
 def given_text(source: Source) -> str | None:
-    """Returns the text that a user gives, or has put into a file; None without one.
-
-    Raises:
-        ValueError: the text is empty, or the file cannot be read.
-    """
+    """Returns the text that a user gives, or has put into a file; None without one."""
     text = source.text
     if source.file is not None:
         text = "\n".join(read_lines(source.file))
@@ -123,16 +109,146 @@ def given_text(source: Source) -> str | None:
 
 
 def check_length(ids: list[int], longest: int | None, what: str) -> None:
-    """Raises `ValueError` if a model cannot read so many tokens, or the page show them.
-
-    Args:
-        ids: the tokens.
-        longest: how many the model can read; None if there is no limit.
-        what: what they are, as it stands in a sentence: the text.
-    """
+    """Raises `ValueError` if a model cannot read so many tokens, or the page show them."""
     for most, who in ((longest, "the model reads"), (MOST_TOKENS, "the page shows")):
         if most is not None and len(ids) > most:
             raise ValueError(
                 f"{what} has {len(ids):,} tokens, expected at most {most:,}: {who} no more; give "
                 f"a shorter one"
             )
+
+
+def image_input(trained: Trained, source: Source) -> Input:
+    """Returns an image of the data, or of a file, in the colours of a model's palette.
+
+    The decoder reads its pixels row by row, and completes its upper half.
+    """
+    raster = Raster.load(trained.folder)
+    item = None
+    if source.file is not None:
+        shape = (raster.height, raster.width, raster.colors.shape[1])
+        pixels = fitted(_opened(source.file), shape)
+        ids = [raster.bos_token_id, *raster.encode(pixels[None])[0].tolist()]
+    else:
+        part, item = trained.item(source)
+        ids = part[item.number].tolist()
+    read = torch.tensor([ids])
+    (shown,) = raster.decode(read[:, 1:].numpy())
+    made = [Made(label="image", by_model=False, picture=_png(shown))]
+    given = raster.height // 2 * raster.width
+    if given:
+        drawn = sample_images(
+            trained.model,
+            raster,
+            1,
+            seed=trained.recipe.evaluation.seed,
+            temperature=trained.recipe.evaluation.temperature,
+            top_k=trained.recipe.evaluation.top_k,
+            given=read[:, 1 : given + 1],
+        )
+        completed = _png(raster.decode(drawn)[0])
+        made.append(Made(label="its upper half, completed", by_model=True, picture=completed))
+    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in shown.reshape(-1, 3)]
+    stack = Stack(
+        kind="image",
+        tokens=["<start>", *colours],
+        special=[0],
+        width=raster.width,
+        height=raster.height,
+        offset=1,
+    )
+    return Input(
+        arguments={"input_ids": read.to(trained.model.device)},
+        stacks={"decoder": stack},
+        output=lambda out: Output(made=made),
+        item=item,
+    )
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as picture:
+            return ImageOps.exif_transpose(picture)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist, expected an image") from None
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as an image ({error})") from None
+
+
+def _png(image: np.ndarray) -> str:
+    content = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(image)).save(content, "PNG")
+    return _data_uri("image/png", content)
+
+
+def speech_input(trained: Trained, source: Source) -> Input:
+    """Returns noisy speech of the data, or of a file: as much of it as the model reads at once.
+
+    The decoder reads its frames, and predicts the speech without the noise.
+    """
+    config = trained.model.config
+    spectrum = Spectrum(config.sampling_rate)
+    item, clean, note = None, None, ""
+    if source.file is not None:
+        longest = (config.window - 1) * spectrum.hop
+        noisy = read_audio(source.file, spectrum.rate, samples=longest)
+        whole = audio_info(source.file).samples_at(spectrum.rate)
+        if whole > longest:
+            note = (
+                f"The first {longest / spectrum.rate:.1f} of {whole / spectrum.rate:.1f} seconds, "
+                f"which the model reads at once."
+            )
+    else:
+        part, item = trained.item(source)
+        noisy, clean = part.excerpt(item.number)
+    sound = torch.from_numpy(noisy).unsqueeze(0)
+    frames = spectrum.analyse(sound).abs()  # (1, time, bins)
+    loudest = float(frames.max()) or 1.0
+
+    def shown(sound: Waveform) -> dict[str, Any]:
+        spectrogram = _spectrogram(sound, spectrum, loudest)
+        return {"sound": _wav(sound, spectrum.rate), "spectrogram": spectrogram}
+
+    def output(out: Any) -> Output:
+        enhanced = enhance(trained.model, sound.to(trained.model.device))[0].cpu().numpy()
+        made = [Made(label="enhanced", by_model=True, **shown(enhanced))]
+        if clean is not None:
+            made.append(Made(label="clean", by_model=False, **shown(clean)))
+        return Output(made=made)
+
+    stack = Stack(
+        kind="speech",
+        tokens=[f"{frame * _FRAME:.2f} s" for frame in range(frames.size(1))],
+        frame_seconds=_FRAME,
+        rate=spectrum.rate,
+        **shown(noisy),
+    )
+    return Input(
+        arguments={"inputs": frames.to(trained.model.device)},
+        stacks={"decoder": stack},
+        output=output,
+        item=item,
+        note=note,
+    )
+
+
+def _spectrogram(sound: Waveform, spectrum: Spectrum, loudest: float) -> Blob:
+    magnitudes = spectrum.analyse(torch.from_numpy(sound)).abs().numpy()
+    decibels = 20 * np.log10(np.maximum(magnitudes / loudest, 10 ** (-_RANGE / 20)))
+    return Blob.of(1 + decibels / _RANGE, scale=1.0)
+
+
+def _wav(sound: Waveform, rate: int) -> str:
+    """A file of 16 bits, quieter where it would be cut off."""
+    loudest = max(1.0, float(np.abs(sound).max(initial=0.0)))
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((sound / loudest * 32767).round().astype("<i2").tobytes())
+    return _data_uri("audio/wav", content)
+
+
+def _data_uri(kind: str, content: io.BytesIO) -> str:
+    return f"data:{kind};base64," + base64.b64encode(content.getvalue()).decode("ascii")

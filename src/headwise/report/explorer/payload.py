@@ -29,18 +29,14 @@ class Blob(Record):
     The number of byte b is `scale * (b / levels) ** power`.
     """
 
-    shape: list[int] = Field(description="Sizes of the array; the last one varies fastest.")
-    scale: float = Field(description="The number of the largest byte.")
-    levels: int = Field(255, ge=1, le=255, description="The largest byte.")
-    power: int = Field(
-        1, description="2: small numbers have finer steps than large ones, as attention needs it."
-    )
-    triangle: bool = Field(
-        False,
-        description="The array is square and 0 above its diagonal, and only row 0, columns 0 to 0, "
-        "row 1, columns 0 to 1, and so on are there.",
-    )
-    data: str = Field(description="The bytes, by raw deflate and base64.")
+    shape: list[int]  # of the array; the last size varies fastest
+    scale: float  # the number of the largest byte
+    levels: int = Field(255, ge=1, le=255)  # the largest byte
+    power: int = 1  # 2: small numbers have finer steps than large ones, as attention needs it
+    # The array is square and 0 above its diagonal, and only row 0, columns 0 to 0, row 1, columns
+    # 0 to 1, and so on are there.
+    triangle: bool = False
+    data: str  # the bytes, by raw deflate and base64
 
     @classmethod
     def of(
@@ -53,11 +49,6 @@ class Blob(Record):
         triangle: bool = False,
     ) -> "Blob":
         """Packs an array; numbers beyond 0 to `scale` become the nearest of these.
-
-        Args:
-            array: the numbers.
-            scale: by default the largest of them, or 1 if all are 0.
-            levels, power, triangle: see the fields.
 
         Example:
             >>> blob = Blob.of(np.array([[1.0, 0.0], [0.4, 0.6]]), triangle=True)
@@ -92,81 +83,57 @@ class Stack(Record):
     """What stands at the positions of one stack of a model."""
 
     kind: Literal["text", "image", "speech"]
-    tokens: list[str] = Field(
-        description="What each position is called: a token, with the space that it begins with; "
-        "`#rrggbb` of a pixel; the time of a frame."
-    )
-    special: list[int] = Field(
-        [], description="Positions that hold no text: `<eos>`, `<mask>`, the start of an image."
-    )
-    given: int | None = Field(
-        None,
-        description="The model itself wrote the positions from this one on. None: it wrote none.",
-    )
-    # of images
-    width: int | None = Field(None, description="Images: pixels of a row.")
-    height: int | None = Field(None, description="Images: rows.")
-    offset: int = Field(
-        0, description="Images: the position of the first pixel. The others follow row by row."
-    )
-    # of speech
-    frame_seconds: float | None = Field(
-        None, description="Speech: the time from one frame to the next."
-    )
-    rate: int | None = Field(None, description="Speech: samples per second.")
-    spectrogram: Blob | None = Field(
-        None,
-        description="Speech: frames × frequencies up to half of `rate`. 1 is the loudest of the "
-        "input, 0 is 80 dB below it, and between them it is even in decibels.",
-    )
-    sound: str | None = Field(None, description="Speech: the sound, a WAV file as a data URI.")
+    # What each position is called: a token, with the space that it begins with; `#rrggbb` of a
+    # pixel; the time of a frame.
+    tokens: list[str]
+    special: list[int] = []  # positions without text: `<eos>`, `<mask>`, the start of an image
+    given: int | None = None  # the model itself wrote the positions from this one on
+    # Of images: pixels of a row, rows, and the position of the first pixel. The others follow row
+    # by row.
+    width: int | None = None
+    height: int | None = None
+    offset: int = 0
+    # Of speech: the time from one frame to the next, samples per second, frames × frequencies up to
+    # half of `rate` (1 is the loudest of the input, 0 is 80 dB below it, and between them it is
+    # even in decibels), and a WAV file as a data URI.
+    frame_seconds: float | None = None
+    rate: int | None = None
+    spectrogram: Blob | None = None
+    sound: str | None = None
 
 
 class Attention(Record):
     """By which weights the heads of one attention read."""
 
-    name: str = Field(description="Empty, or which attention it is of a system that holds several.")
-    queries: str = Field(description="The stack of the queries, a key of `stacks`.")
-    keys: str | None = Field(
-        description="The stack of the keys; None if it is not known what they are."
-    )
-    heads: list[Blob] = Field(
-        description="For each head queries × keys. A row sums to 1, or to 0 if it reads nothing."
-    )
-    unit_of_head: list[int] | None = Field(
-        None,
-        description="The unit to which each head belongs, where heads belong to units. If the "
-        "place has `chosen`, head j is the j-th of the units that each position has chosen.",
-    )
+    name: str  # empty, or which attention it is of a system that holds several
+    queries: str  # the stack of the queries, a key of `stacks`
+    keys: str | None  # the stack of the keys; None if it is not known what they are
+    heads: list[Blob]  # for each head queries × keys; a row sums to 1, or to 0 if it reads nothing
+    # The unit to which each head belongs, where heads belong to units. If the place has `chosen`,
+    # head j is the j-th of the units that each position has chosen.
+    unit_of_head: list[int] | None = None
 
 
 class Place(Record):
     """A system in a model: what it decided, and how its heads read."""
 
-    path: str = Field(description="The path of the module in the model.")
-    site: str = Field(description="encoder_self, decoder_self, decoder_cross, or empty.")
-    layer: int = Field(description="The layer, or the number of the system, counted from 0.")
-    system: str = Field(description="The system's name in plans, a key of the run's `words`.")
-    whole_layer: bool = Field(description="Whether the system takes the place of a layer.")
-    stack: str = Field(description="The stack at whose positions it decides, a key of `stacks`.")
-    decides: Literal["position", "sequence", "everything", "nothing"] = Field(
-        description="What one decision holds for."
-    )
-    units: int = Field(description="How many units there are; 0 if it decides nothing.")
-    unit_names: list[str] = Field([], description="What each unit is called: `expert 3`.")
-    weights: Blob | None = Field(
-        description="The weight of each unit: positions × units, or 1 × units if one decision "
-        "holds for all positions. A row sums to 1. None if it decides nothing."
-    )
-    chosen: list[list[int]] | None = Field(
-        None,
-        description="Where a system chooses: the units that each position has chosen, in the order "
-        "of the attention's heads.",
-    )
-    attentions: list[Attention] = Field(
-        description="Its attentions: of a decoder's layer as a whole, that over itself and that "
-        "over the encoder."
-    )
+    path: str  # of the module in the model
+    site: str  # encoder_self, decoder_self, decoder_cross, or empty
+    layer: int  # the layer, or the number of the system
+    system: str  # the system's name in plans, a key of the run's `words`
+    whole_layer: bool  # whether the system takes the place of a layer
+    stack: str  # the stack at whose positions it decides, a key of `stacks`
+    # What one decision holds for.
+    decides: Literal["position", "sequence", "everything", "nothing"]
+    units: int  # how many units there are; 0 if it decides nothing
+    unit_names: list[str] = []  # what each unit is called: `expert 3`
+    # The weight of each unit: positions × units, or 1 × units if one decision holds for all
+    # positions. A row sums to 1. None if it decides nothing.
+    weights: Blob | None
+    # Where a system chooses: the units of each position, in the order of the attention's heads.
+    chosen: list[list[int]] | None = None
+    # Of a decoder's layer as a whole, that over itself and that over the encoder.
+    attentions: list[Attention]
 
 
 class Candidate(Record):
@@ -179,26 +146,21 @@ class Candidate(Record):
 class Prediction(Record):
     """What the model takes for probable at one position."""
 
-    stack: str = Field(description="A key of `stacks`.")
-    position: int = Field(
-        description="The position that is predicted. One behind the last of the stack is what the "
-        "model would write next."
-    )
-    best: list[Candidate] = Field(description="The most probable, the best first.")
-    probability: float | None = Field(
-        None, description="The probability of what stands there, or stood there before a mask."
-    )
+    stack: str  # a key of `stacks`
+    position: int  # one behind the last of the stack is what the model would write next
+    best: list[Candidate]  # the most probable, the best first
+    probability: float | None = None  # of what stands there, or stood there before a mask
 
 
 class Made(Record):
     """A text, a picture or a sound that the model has made, or one to compare with it."""
 
-    label: str = Field(description="What it is: translation, reference, continuation, enhanced.")
-    by_model: bool = Field(description="Whether the model has made it.")
+    label: str  # what it is: translation, reference, continuation, enhanced
+    by_model: bool  # whether the model has made it
     text: str | None = None
-    picture: str | None = Field(None, description="A PNG file as a data URI.")
-    sound: str | None = Field(None, description="A WAV file as a data URI.")
-    spectrogram: Blob | None = Field(None, description="Of the sound, as in a stack.")
+    picture: str | None = None  # a PNG file as a data URI
+    sound: str | None = None  # a WAV file as a data URI
+    spectrogram: Blob | None = None  # of the sound, as in a stack
 
 
 class Output(Record):
@@ -206,35 +168,33 @@ class Output(Record):
 
     made: list[Made] = []
     predictions: list[Prediction] = []
-    classes: list[Candidate] = Field([], description="The classes of the input, the best first.")
-    number: float | None = Field(None, description="The output of a regression.")
-    label: str | None = Field(None, description="The true class or number of a test item.")
+    classes: list[Candidate] = []  # of the input, the best first
+    number: float | None = None  # the output of a regression
+    label: str | None = None  # the true class or number of a test item
 
 
 class Ablation(Record):
     """A change of a system that a reader can ask for, such as the removal of a unit."""
 
-    path: str = Field(description="The path of the system.")
-    label: str = Field(description="In words: without expert 3.")
-    name: str = Field(description="The ablation's name, as the system declares it.")
+    path: str  # of the system
+    label: str  # in words: without expert 3
+    name: str  # of the ablation, as the system declares it
     options: dict[str, Any] = {}
-    unit: int | None = Field(None, description="The unit that it removes, if it removes one.")
-    head: int | None = Field(None, description="The head that it removes, if it removes one.")
+    unit: int | None = None  # the unit that it removes, if it removes one
+    head: int | None = None  # the head that it removes, if it removes one
 
 
 class Run(Record):
     """One model at work on the input."""
 
-    name: str = Field(description="The name of the run.")
-    task: str = Field(description="The task of its recipe; empty for any other model.")
-    words: dict[str, Words] = Field(description="A system's name to the words for its decisions.")
-    stacks: dict[str, Stack] = Field(
-        description="encoder, decoder; or `input`, of a model that is none of headwise's."
-    )
-    places: list[Place] = Field(description="The systems, in the order in which they stand.")
+    name: str
+    task: str  # of its recipe; empty for any other model
+    words: dict[str, Words]  # a system's name to the words for its decisions
+    stacks: dict[str, Stack]  # encoder, decoder; or `input`, of a model that is none of headwise's
+    places: list[Place]  # the systems, in the order in which they stand
     output: Output
-    ablations: list[Ablation] = Field([], description="What a reader can ask for.")
-    ablated: list[Ablation] = Field([], description="What is in force in this recording.")
+    ablations: list[Ablation] = []  # what a reader can ask for
+    ablated: list[Ablation] = []  # what is in force in this recording
 
 
 class Item(Record):
@@ -242,28 +202,28 @@ class Item(Record):
 
     part: str
     number: int
-    of: int = Field(description="How many items the part has.")
+    of: int  # how many items the part has
 
 
 class Payload(Record):
     """All that the page shows."""
 
     title: str
-    served: bool = Field(description="Whether a model is running that answers to `/api/explore`.")
-    item: Item | None = Field(None, description="None: the user has given the input.")
-    text: str | None = Field(None, description="The input, if it is text.")
-    note: str = Field("", description="What a reader should know of the input, a sentence.")
-    target: str | None = Field(None, description="What the user wants the decoder to read.")
-    takes_text: bool = Field(description="Whether the input is text, which a reader can type.")
-    takes_target: bool = Field(False, description="Whether a target can be given.")
+    served: bool  # whether a model is running that answers to `/api/explore`
+    item: Item | None = None  # None: the user has given the input
+    text: str | None = None  # the input, if it is text
+    note: str = ""  # what a reader should know of the input, a sentence
+    target: str | None = None  # what the user wants the decoder to read
+    takes_text: bool  # whether the input is text, which a reader can type
+    takes_target: bool = False  # whether a target can be given
     runs: list[Run]
-    command: str = Field("", description="The command that made it.")
+    command: str = ""  # that made it
 
 
 class Asked(Record):
     """An ablation of one run, as the page asks for it."""
 
-    run: int = Field(ge=0, description="The number of the run.")
+    run: int = Field(ge=0)  # the number of the run
     path: str
     name: str
     options: dict[str, Any] = {}
@@ -277,5 +237,5 @@ class Question(Record):
 
     text: str | None = None
     target: str | None = None
-    item: int | None = Field(None, ge=0, description="The number of an item of the page's part.")
-    ablations: list[Asked] = Field([], description="At most one for each system of a run.")
+    item: int | None = Field(None, ge=0)  # the number of an item of the page's part
+    ablations: list[Asked] = []  # at most one for each system of a run

@@ -1,19 +1,36 @@
 """Models at work on one input, recorded for the page, as they are or with units removed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from headwise.analysis.decisions.observing import Where
+from headwise.heads.heads_read import HeadsRead
+from headwise.heads.system import Routing
 from headwise.models.ablation import ablated, ablation_options
-from headwise.models.decisions import words_of
-from headwise.models.sites import AttentionSite, attention_sites
-from headwise.report.explorer.inputs import Input, Source, Trained
-from headwise.report.explorer.media import image_input, speech_input
-from headwise.report.explorer.payload import Ablation, Asked, Payload, Question, Run
-from headwise.report.explorer.places import BUDGET, check_size, recorded_places, watch
+from headwise.models.decisions import record, words_of
+from headwise.models.evaluating import evaluating
+from headwise.models.heads_read import heads_read
+from headwise.models.sites import AttentionSite, HeadsSite, attention_sites, heads_sites
+from headwise.report.explorer.inputs import Input, Source, Trained, image_input, speech_input
+from headwise.report.explorer.payload import (
+    Ablation,
+    Asked,
+    Attention,
+    Blob,
+    Payload,
+    Place,
+    Question,
+    Run,
+    Stack,
+)
 from headwise.report.explorer.texts import (
     labelled_input,
     language_input,
@@ -23,6 +40,14 @@ from headwise.report.explorer.texts import (
 from headwise.runs.folder import distinct_names
 from headwise.runs.reading import check_finite, open_run
 
+Decides = Literal["position", "sequence", "everything", "nothing"]
+
+# Letters that all attention of a page may take. Without a budget, 144 heads over 512 tokens would
+# take 30 million, more than a browser reads in the blink of an eye.
+BUDGET = 9_000_000
+_LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
+# Attention weights that a browser can hold, of which it inflates those that are looked at.
+_MOST = 150_000_000
 INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
     "translation": translation_input,
     "language-modelling": language_input,
@@ -37,17 +62,7 @@ _WITHOUT_TEXT = {"images": "an image", "speech-enhancement": "a WAV or FLAC file
 
 
 class Explorer:
-    """Models of finished runs that read the same inputs.
-
-    Args:
-        runs: the runs, at least one, all of one task.
-        source: the input of the page.
-        changes: to `evaluation` in the recipes, as `--set` takes them.
-
-    Raises:
-        FolderError: a folder is no finished run, or of one that has diverged.
-        ValueError: the runs are of different tasks.
-    """
+    """Models of finished runs that read the same inputs."""
 
     def __init__(self, runs: Sequence[Path], source: Source, changes: Sequence[str] = ()) -> None:
         self.source = source
@@ -66,11 +81,7 @@ class Explorer:
         self.task: str = self.trained[0].recipe.task
 
     def answer(self, question: Question) -> Payload:
-        """Returns what the page asks a server for.
-
-        Raises:
-            ValueError: the input cannot be read, or an ablation is not possible.
-        """
+        """Returns what the page asks a server for."""
         source = self.source
         if question.text is not None:
             source = replace(source, text=question.text, target=None, file=None)
@@ -89,12 +100,6 @@ class Explorer:
         command: str = "",
     ) -> Payload:
         """Returns what the page is given.
-
-        Args:
-            source: the input; by default that of the explorer.
-            asked: the ablations that are in force.
-            served: whether the page is served by a running model.
-            command: the command that makes the page.
 
         Raises:
             ValueError: the input cannot be read, or an ablation is not possible.
@@ -163,18 +168,7 @@ def _recorded(
 def recorded_run(
     name: str, task: str, model: nn.Module, given: Input, budget: float = BUDGET
 ) -> Run:
-    """Returns what a model does with one input, as the page shows it.
-
-    Args:
-        name: of the run or the model.
-        task: of its recipe; empty for any other model.
-        model: the model.
-        given: the input.
-        budget: how many letters its attention may take on the page.
-
-    Raises:
-        ValueError: the input is too long for the page, or the model holds no system.
-    """
+    """Returns what a model does with one input, as the page shows it."""
     check_size(model, given.stacks)
     out, watched = watch(model, given.arguments)
     return Run(
@@ -227,3 +221,148 @@ def _chosen(possible: Sequence[Ablation], asked: Asked) -> Ablation:
         f"the ablation of {asked.path} is {asked.name!r} with {asked.options}, expected one of "
         f"{labels}"
     )
+
+
+# What the systems do in one pass, as few bytes
+
+
+class Reading(NamedTuple):
+    """How the heads of one attention have read in its last call."""
+
+    is_cross: bool  # whether its keys are of something else than its queries
+    weights: Tensor  # `(heads, queries, keys)` of the first sequence
+
+
+class Watched(NamedTuple):
+    """What one system has done in one pass; `readings` by the attention's path in the system."""
+
+    place: AttentionSite
+    routing: Routing | None
+    readings: dict[str, Reading]
+
+
+@torch.no_grad()
+def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watched]]:
+    """Runs a model once in evaluation mode on a batch of one sequence."""
+    places = attention_sites(model)
+    readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
+
+    def note(site: HeadsSite, read: HeadsRead) -> None:
+        name = site.path.removeprefix(site.system.path).removeprefix(".")
+        weights = read.weights(slice(0, 1))[0].float().cpu()
+        is_cross = read.inputs.key is not read.inputs.query
+        readings[site.system.path][name] = Reading(is_cross, weights)
+
+    with evaluating(model), record(model) as decided, heads_read(model, note):
+        output = model(**inputs)
+    routings = {place.path: made[-1] for place, made in decided.items()}
+    return output, [
+        Watched(place, routings.get(place.path), readings[place.path]) for place in places
+    ]
+
+
+def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
+    """Raises `ValueError` if no browser could hold the attention of a model over its input."""
+    longest = max(len(stack.tokens) for stack in stacks.values())
+    heads = sum(place.module.num_heads for place in heads_sites(model))
+    if heads * longest**2 > _MOST:
+        raise ValueError(
+            f"the input has {longest:,} positions, over which the {heads} heads of the model have "
+            f"{heads * longest**2:,} attention weights, expected at most {_MOST:,}; give a shorter "
+            f"input"
+        )
+
+
+def recorded_places(
+    watched: Sequence[Watched], stacks: Mapping[str, Stack], budget: float = BUDGET
+) -> list[Place]:
+    """Returns what each system of a model has done in one pass, for the page.
+
+    Attention weights keep steps of 1/255 of the largest of a head if all of them together are few,
+    as for some hundred tokens, or compress well, as where heads look at single tokens. Of others
+    the steps are coarser.
+    """
+    read = [reading for seen in watched for reading in seen.readings.values()]
+    share = budget / max(1, sum(reading.weights.numel() for reading in read))
+    return [_place(seen, stacks, share) for seen in watched]
+
+
+def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
+    place = seen.place
+    stack = place.stack if place.stack in stacks else next(iter(stacks))
+    weights, decides, chosen = _decisions(seen.routing)
+    units = 0 if weights is None else weights.shape[1]
+    words = place.module.words
+    return Place(
+        **Where.of(place).model_dump(),
+        stack=stack,
+        decides=decides,
+        units=units,
+        unit_names=[f"{words.unit} {number}" for number in range(units)],
+        weights=None if weights is None else Blob.of(weights),
+        chosen=chosen,
+        attentions=[
+            _attention(name, reading, place, stack, stacks, share)
+            for name, reading in seen.readings.items()
+        ],
+    )
+
+
+def _decisions(
+    routing: Routing | None,
+) -> tuple[np.ndarray | None, Decides, list[list[int]] | None]:
+    """The weights, rows of sum 1, what each row holds for, and what was chosen at each position."""
+    if routing is None:
+        return None, "nothing", None
+    weights = routing.weights.float().cpu()
+    weights = weights / weights.sum(-1, keepdim=True)
+    if weights.dim() == 3:
+        chosen = None if routing.indices is None else routing.indices[0].tolist()
+        return weights[0].numpy(), "position", chosen
+    if weights.dim() == 2:
+        return weights[:1].numpy(), "sequence", None
+    return weights.unsqueeze(0).numpy(), "everything", None
+
+
+def _attention(
+    name: str,
+    reading: Reading,
+    place: AttentionSite,
+    stack: str,
+    stacks: Mapping[str, Stack],
+    share: float,
+) -> Attention:
+    _, queries, keys = reading.weights.shape
+    if queries != len(stacks[stack].tokens):
+        raise ValueError(
+            f"the system {place.path!r} reads {queries} positions, expected "
+            f"{len(stacks[stack].tokens)}: one for each token of the input"
+        )
+    source: str | None = stack
+    if reading.is_cross:
+        source = next((name for name in stacks if name != stack), None)
+    if source is not None and len(stacks[source].tokens) != keys:
+        source = None
+    triangle = queries == keys and not bool(reading.weights.triu(1).any())
+    return Attention(
+        name=name,
+        queries=stack,
+        keys=source,
+        heads=[_packed(head.numpy(), triangle, share * head.numel()) for head in reading.weights],
+        unit_of_head=place.module.unit_of_head(),
+    )
+
+
+def _packed(head: np.ndarray, triangle: bool, most: float) -> Blob:
+    """The weights of a head, in as many steps as let it take about so many letters at most."""
+    sample = head[:: 1 if len(head) < 64 else 4]
+
+    def size(levels: int) -> float:
+        return len(Blob.of(sample, levels=levels, power=2).data) * len(head) / len(sample)
+
+    levels = _LEVELS[-1]
+    if 4 / 3 * head.size > most and size(levels) > most:  # base64 makes four letters of three bytes
+        fitting = bisect_right(_LEVELS[:-1], most, key=size)
+        levels = _LEVELS[max(0, fitting - 1)]
+    # Of √w the steps are even: those of w are finest near 0, where most weights are.
+    return Blob.of(head, levels=levels, power=2, triangle=triangle)

@@ -1,6 +1,7 @@
 """Serves the page from running models, to this machine alone."""
 
 import json
+import re
 import secrets
 import sys
 import threading
@@ -23,8 +24,7 @@ PATH = "/api/explore"
 _NAMES = {"127.0.0.1", "localhost", "::1"}  # of this machine, as a browser asks for it
 _LARGEST = 1_000_000  # bytes of a question
 _SECONDS = 60  # that a client may take to send it
-_MOST_AT_ONCE = 16  # requests, each of which has a thread
-_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+_MOST_AT_ONCE = 16  # requests that are read
 
 Answer = Callable[[Question], Payload]
 
@@ -36,14 +36,6 @@ class ExplorerServer(ThreadingHTTPServer):
     random. Nor can a web page of somebody else's that is open in the same browser: requests must be
     for this machine by name (so that a foreign name that leads here is refused), they must not come
     from the page of another server, and their body must say that it is JSON.
-
-    Args:
-        payload: what the page is given at first.
-        answer: answers a question; `ValueError` is shown to the reader.
-        port: the port; 0 takes a free one.
-
-    Raises:
-        ValueError: the port is in use, or not allowed.
     """
 
     daemon_threads = True
@@ -72,24 +64,9 @@ class ExplorerServer(ThreadingHTTPServer):
         with suppress(KeyboardInterrupt):
             self.serve_forever()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a request, or refuses it if there are many already."""
-        if not self.places.acquire(blocking=False):
-            with suppress(OSError):
-                request.sendall(_BUSY)
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self.places.release()
-            raise
-
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
+        with self.places:
             super().process_request_thread(request, client_address)
-        finally:
-            self.places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing where the client has gone away, as a page does that is closed."""
@@ -145,10 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuses what is not asked at a path with the token of the address."""
         try:
             asked = urlsplit(self.path)
-            given = parse_qs(asked.query).get("token", [""])[0]
         except ValueError:
             text = f"{cut(self.path)} is no address"
             raise _Refusal(HTTPStatus.BAD_REQUEST, text) from None
+        given = parse_qs(asked.query).get("token", [""])[0]
         if asked.path != path:
             text = f"there is no {cut(asked.path)}, expected {path}"
             raise _Refusal(HTTPStatus.NOT_FOUND, text)
@@ -157,17 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refusal(HTTPStatus.FORBIDDEN, text)
 
     def _body(self) -> bytes:
-        """Reads a question of a length that is known and not too large."""
+        """Reads a question that is not too large."""
         if self.headers.get_content_type() != "application/json":
             kind = self.headers.get("Content-Type")
             text = f"the type of the body is {kind}, expected application/json"
             raise _Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
-            raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "the length of the body is missing")
-        length = length.lstrip("0") or "0"
-        if len(length) > len(str(_LARGEST)) or int(length) > _LARGEST:  # no number of any length
-            text = f"the body has {cut(length)} bytes, expected at most {_LARGEST:,}"
+        if not re.fullmatch("[0-9]{1,7}", length) or int(length) > _LARGEST:
+            text = f"the length of the body is {cut(length)}, expected 0 to {_LARGEST:,} bytes"
             raise _Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
         return self.rfile.read(int(length))
 

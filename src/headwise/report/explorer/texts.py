@@ -122,20 +122,7 @@ def labelled_input(trained: Trained, source: Source) -> Input:
 
 
 def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> Input:
-    """Returns a text as a model reads it that is of no run.
-
-    Args:
-        model: a headwise model, or any module whose forward takes token ids `(batch, time)` as
-            `input_ids`, or as its first argument.
-        tokenizer: a fast tokenizer of the transformers library, or one of headwise's.
-        text: the text. In that of a masked language model the tokenizer's mask stands for the
-            tokens to fill in.
-        target: what the decoder of a `Seq2SeqLM` is to read.
-
-    Raises:
-        ValueError: the text is empty or too long, a target is given to another model, or an
-            argument is something else.
-    """
+    """Returns a text as a model reads it that is of no run."""
     if not isinstance(text, str):
         raise ValueError(f"text is {text!r}, expected a single text for the model to read")
     if not text.strip():
@@ -403,15 +390,7 @@ def _predictions(
     positions: Sequence[int],
     true: Sequence[int | None],
 ) -> list[Prediction]:
-    """What a model takes for probable at some positions of a stack.
-
-    Args:
-        tokenizer: of the tokens that are predicted.
-        stack: whose positions they are.
-        logits: `(positions, tokens)`.
-        positions: the positions that are predicted.
-        true: the token of each; None where there is none.
-    """
+    """What a model takes for probable at some positions of a stack."""
     shares = logits.float().softmax(-1).cpu()  # (positions, tokens)
     best = shares.topk(min(_BEST, shares.size(-1)))
     found = []

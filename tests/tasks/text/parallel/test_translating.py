@@ -5,7 +5,7 @@ import torch
 from rich.console import Console
 
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
-from headwise.runs.outcomes import as_evaluated
+from headwise.runs.evaluating import as_evaluated
 from headwise.tasks.text.parallel import translating
 from headwise.tasks.text.parallel.corpus import Pair
 from headwise.tasks.text.parallel.metrics import TranslationEvaluation
