@@ -20,7 +20,6 @@ from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_row
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
 from headwise.analysis.results import RunResult, machine, versions
 from headwise.models.ablation import ablated, parse_ablations
-from headwise.runs.comparing import Experiment as Prepared
 from headwise.runs.comparing import decoding_speeds_of, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
 from headwise.runs.folder import RESULT
@@ -28,6 +27,7 @@ from headwise.runs.grid import candidates
 from headwise.runs.one_run import SystemRun
 from headwise.runs.preparing import build_model, prepare_task, with_seed
 from headwise.runs.reading import read_model
+from headwise.runs.running import Experiment as Prepared
 from headwise.runs.running import train_runs
 from headwise.runs.tuning import tune
 from headwise.tasks.outcome import Outcome, Score
