@@ -5,11 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import END, MOA, PAD, PLANS, VOCABULARY, strengthen, tokens
-from transformers import AutoConfig, AutoModelForCausalLM
+from tiny import END, PAD, PLANS, VOCABULARY, strengthen, tokens
 
 import headwise as hw
-from headwise.models.cache import DecodingGenerationMixin
 
 SIZES = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2}
 # What the plans of the encoder-decoder have for a decoder by itself.
@@ -98,15 +96,6 @@ def test_an_adaptive_softmax_makes_no_logits_for_its_loss(monkeypatch):
     assert made.train()(input_ids=ids, labels=ids).logits is None
 
 
-@pytest.mark.parametrize("options", [{}, ADAPTIVE])
-def test_a_model_in_half_precision_has_its_loss_in_full(options):
-    made, ids = model(**options), tokens(4, 6)
-    full = made(input_ids=ids, labels=ids).token_loss
-    half = made.bfloat16()(input_ids=ids, labels=ids).token_loss
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(full.item(), rel=0.05)
-
-
 def test_logits_of_the_last_positions():
     for options in ({}, ADAPTIVE):
         made, ids = model(**options), tokens(2, 5)
@@ -116,16 +105,6 @@ def test_logits_of_the_last_positions():
 
 
 # Positions and padding
-
-
-@pytest.mark.parametrize("plan", DECODER)
-def test_it_does_not_matter_on_which_side_padding_stands(plan):
-    made = model(DECODER[plan])
-    ids, mask = left_padded([5, 2], 5)
-    logits = made(input_ids=ids, attention_mask=mask).logits
-    for row, length in enumerate([5, 2]):
-        alone = made(input_ids=ids[row : row + 1, -length:]).logits[0]
-        torch.testing.assert_close(logits[row, -length:], alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("plan", DECODER)
@@ -196,12 +175,6 @@ def test_a_padded_batch_equals_one_by_one(plan, num_beams):
         assert torch.isin(found[len(alone) :], torch.tensor([PAD, END])).all()
 
 
-def test_the_longest_text_is_the_models():
-    made = model(max_length=7)
-    assert made.generate(tokens(1, 3), min_length=7).shape[1] == 7
-    assert hw.CausalLMConfig().max_length == 512
-
-
 def test_only_two_lengths_of_the_callers_are_worth_a_warning(monkeypatch):
     made, said = model(), []
     monkeypatch.setattr("transformers.generation.utils.logger.warning", said.append)
@@ -219,26 +192,7 @@ def test_without_special_tokens():
     assert made.generate(tokens(2, 1), max_length=6, do_sample=True).shape == (2, 6)
 
 
-def test_the_cache_has_self_attention_alone():
-    assert issubclass(hw.CausalLM, DecodingGenerationMixin)
-    made = model({"decoder_self": MOA})
-    cache = made(input_ids=tokens(2, 5), use_cache=True).cache
-    assert [each.keys.shape for each in cache.self_attention] == [(2, 1, 5, 4)] * 2
-    assert cache.cross_attention == []
-
-
 # The Hugging Face model
-
-
-@pytest.mark.parametrize("options", [{}, {"share_embeddings": True}, ADAPTIVE])
-def test_the_auto_classes_know_it(options, tmp_path):
-    made, ids = model("mae", **options), tokens(2, 5)
-    made.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert type(loaded) is hw.CausalLM
-    assert type(AutoConfig.from_pretrained(tmp_path)) is hw.CausalLMConfig
-    torch.testing.assert_close(loaded(input_ids=ids).logits, made(input_ids=ids).logits)
-    assert loaded.config.max_length == loaded.generation_config.max_length == 512
 
 
 def test_embeddings_are_shared_or_not():
@@ -255,16 +209,6 @@ def test_words_can_be_added_but_not_to_bands():
     assert made(input_ids=tokens(1, 3)).logits.shape == (1, 3, VOCABULARY + 2)
     with pytest.raises(ValueError, match=r"adaptive_cutoffs is \[6, 12\], expected None"):
         model(**ADAPTIVE).resize_token_embeddings(VOCABULARY + 2)
-
-
-def test_the_trainer_of_transformers_does_not_count_the_first_label():
-    assert model().loss_type == "ForCausalLM"
-
-
-def test_the_names_that_transformers_uses():
-    config = model().config
-    assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (16, 4, 2)
-    assert not config.is_encoder_decoder
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
-from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.models.plan import SYSTEMS
 
 VOCABULARY, PAD = 23, 0
@@ -97,40 +95,6 @@ def test_the_loss_is_the_mean_over_labels(problem):
     assert nothing == 0
 
 
-@pytest.mark.parametrize("plan", ["mae", "moa"])
-def test_saving_and_loading(plan, tmp_path):
-    made = model(PLANS[plan], classes=["no", "yes", "maybe"])
-    made.save_pretrained(tmp_path)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    ids, mask = padded([4, 2], 4)
-    assert isinstance(loaded, SequenceClassifier)
-    assert loaded.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
-    assert loaded.config.label2id["maybe"] == 2
-    torch.testing.assert_close(
-        loaded.eval()(ids, mask).logits, made(ids, mask).logits, rtol=0, atol=0
-    )
-    assert AutoConfig.from_pretrained(tmp_path).to_dict() == loaded.config.to_dict()
-
-
-def test_a_model_on_meta_can_be_drawn():
-    with torch.device("meta"):
-        made = SequenceClassifier(config("mae"))
-    made.to_empty(device="cpu")
-    made.init_weights()
-    for module in made.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-    assert all(torch.isfinite(p).all() for p in made.parameters())
-
-
-def test_its_encoder_takes_the_weights_of_a_masked_language_model():
-    for plan in PLANS.values():
-        sizes = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24}
-        pretrained = MaskedLM(MaskedLMConfig(**sizes, layers=2, attention=plan))
-        made = model(plan)
-        made.encoder.load_state_dict(pretrained.encoder.state_dict())  # all names agree
-
-
 def test_the_head_is_counted():
     made = model(hidden_dim=5, num_labels=3)
     assert made.head_macs({"encoder": 10}) == 16 * 5 + 5 * 3
@@ -150,10 +114,3 @@ def test_the_head_is_counted():
 def test_wrong_options_are_errors_that_name_them(options, message):
     with pytest.raises(ValueError, match=message):
         config(**options)
-
-
-def test_wrong_arguments_are_errors():
-    with pytest.raises(ValueError, match="input_ids and inputs_embeds: both are None"):
-        model()()
-    with pytest.raises(TypeError, match="head_mask is not an argument"):
-        model()(input_ids=tokens(1, 2), head_mask=torch.ones(1))

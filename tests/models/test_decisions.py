@@ -91,15 +91,6 @@ def test_a_compiled_model_tells_them_too():
             assert torch.equal(told[0].weights, noted[0].weights)
 
 
-def test_parts_in_evaluation_stay_so():
-    made = tiny.model(PLANS["all mixed"]).train()
-    made.decoder.eval()
-    modes = [module.training for module in made.modules()]
-    with pytest.raises(TypeError):
-        decisions_by_position(made, nothing=tokens(2, 5))
-    assert [module.training for module in made.modules()] == modes
-
-
 def place(site="", path="first"):
     return AttentionSite(site, 0, hw.MultiHeadAttention(8, 2), path)
 
@@ -196,11 +187,3 @@ def test_tokens_of_other_positions_are_refused():
     decisions = Decisions({place(): [by_position(), by_position()]})
     with pytest.raises(ValueError, match=r"tokens are those of one pass, but first has made 2"):
         decisions.frame(tokens=[["a", "b"], ["c", "d"]])
-
-
-def test_a_model_that_decides_nothing_has_an_empty_table():
-    made = tiny.model(PLANS["standard"])
-    with hw.record(made) as decisions:
-        made(input_ids=tokens(1, 2), decoder_input_ids=tokens(1, 2))
-    frame = decisions.frame()
-    assert len(frame) == 0 and "weight" in frame

@@ -8,10 +8,8 @@ from tiny import MOA, PAD, VOCABULARY, strengthen, tokens
 
 import headwise as hw
 from headwise.analysis.cost import forward_macs, measure_macs, model_cost
-from headwise.heads.system import System
 from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.classifier import SequenceClassifierConfig
-from headwise.models.decisions import record
 from headwise.models.masked_lm import MaskedLMConfig
 from headwise.models.plan import SYSTEMS
 from headwise.models.sites import attention_sites
@@ -285,22 +283,6 @@ def test_the_compiler_takes_learned_positions():
     torch.testing.assert_close(compiled(**given).logits, made(**given).logits)
 
 
-@every_model
-def test_what_it_decides_is_noted(kind, plan):
-    made, given = build(kind, plan), batch(kind)
-    with record(made) as decided:
-        made(**given)
-        made(**given)
-    made(**given)
-    assert len(decided) == (0 if plan == "standard" else 2)
-    for place, routings in decided.items():
-        assert place.module in set(made.modules())
-        assert len(routings) == 2
-        assert not any(routing.weights.requires_grad for routing in routings)
-    # A system has one hook of its own, which notes its loss.
-    assert all(len(m._forward_hooks) == isinstance(m, System) for m in made.modules())
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_an_argument_that_it_does_not_know_is_an_error(kind):
     with pytest.raises(TypeError, match="head_mask is not an argument"):
@@ -329,11 +311,6 @@ def test_formulas_are_what_the_flop_counter_counts(kind, plan):
     # Every band of adaptive embeddings looks at every word of the input.
     more = 7 * (16 * 4 + 16 * 1) if kind == "adaptive" else 0
     assert measure_macs(made, {stack: 7}) == formula + more
-
-
-def test_lengths_of_other_stacks_are_an_error():
-    with pytest.raises(ValueError, match="each stack of the model: decoder"):
-        forward_macs(build("causal", "standard"), {"encoder": 3})
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -1,8 +1,5 @@
 """What heads read is noted while it is asked for, for every system, and no longer."""
 
-import copy
-import pickle
-
 import pytest
 import tiny
 import torch
@@ -104,14 +101,6 @@ def test_a_system_of_ones_own_is_observed_as_it_attends():
     torch.testing.assert_close(read.weights() @ read.v, read.outputs)
 
 
-def test_decoding_step_by_step_shows_the_keys_so_far():
-    attention, cache, shapes = hw.MultiHeadAttention(8, 2).eval(), hw.AttentionCache(), []
-    with heads_read(attention, lambda place, read: shapes.append(tuple(read.weights().shape))):
-        for _ in range(3):
-            attention(torch.randn(1, 1, 8), is_causal=True, cache=cache)
-    assert shapes == [(1, 2, 1, keys) for keys in (1, 2, 3)]
-
-
 def test_a_compiled_model_is_observed_and_runs_compiled_again():
     attention, calls, compilations = hw.MultiHeadAttention(8, 2).eval(), [], []
 
@@ -148,18 +137,6 @@ def test_observers_come_and_go_by_themselves():
     made(**inputs)
     assert (len(first), len(second)) == (12, 6)
     assert not any(place.module.observers for place in heads_sites(made))
-
-
-def test_copies_are_not_observed():
-    attention, reads = hw.MultiHeadAttention(8, 2), []
-    names = set(attention.state_dict())
-    with heads_read(attention, lambda place, read: reads.append(read)):
-        copies = [copy.deepcopy(attention), pickle.loads(pickle.dumps(attention))]
-        assert set(attention.state_dict()) == names
-    for each in copies:
-        each(torch.randn(1, 3, 8))
-        assert each.observers == ()
-    assert reads == []
 
 
 def test_a_model_without_heads_is_refused():

@@ -55,15 +55,6 @@ def test_attentions_of_chosen_heads_are_those_by_which_they_read():
             assert not attentions[1][row, others, query].any()
 
 
-def test_nothing_observes_a_model_afterwards():
-    made, ids = causal(), tokens(2, 5)
-    made(ids, output_attentions=True)
-    with heads_read(made, lambda *_: None):
-        made(ids, output_attentions=True)
-        assert all(len(layer.self_attention.observers) == 1 for layer in made.decoder.layers)
-    assert not any("observers" in vars(module) for module in made.modules())
-
-
 def test_a_layer_without_attention_of_ours_is_an_error():
     layer = Alone(16, num_heads=2, ffn_dim=24, num_mechanisms=2)
     error = pytest.raises(ValueError, match="layer 0 holds no module that derives from headwise")
@@ -89,36 +80,12 @@ def test_speech_has_hidden_states_attentions_and_checkpointing(plan):
         assert ours.grad is theirs.grad is None or torch.equal(ours.grad, theirs.grad)
 
 
-@pytest.mark.slow
-def test_a_compiled_model_returns_attentions_and_checkpoints_layers():
-    torch.compiler.reset()
-    made, ids = causal(), tokens(2, 5)
-    checkpointed = copy.deepcopy(made)
-    checkpointed._set_gradient_checkpointing()
-    compiled = torch.compile(checkpointed, backend="eager")
-    expected = made(ids, output_attentions=True).attentions
-    attentions = compiled(ids, output_attentions=True).attentions
-    torch.testing.assert_close(attentions, expected)
-    made.train()(ids, labels=ids).loss.backward()
-    compiled.train()(ids, labels=ids).loss.backward()
-    for ours, theirs in zip(checkpointed.parameters(), made.parameters(), strict=True):
-        assert ours.grad is theirs.grad is None or torch.allclose(ours.grad, theirs.grad, atol=1e-5)
-    for ours, theirs in zip(checkpointed.buffers(), made.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_decisions_are_recorded_once_where_layers_are_computed_twice():
     made, ids = causal(), tokens(2, 5)
     made._set_gradient_checkpointing()
     with hw.record(made.train()) as decided:
         made(ids, labels=ids).loss.backward()
     assert [len(routings) for routings in decided.values()] == [1, 1]
-
-
-def test_every_second_layer_can_be_checkpointed():
-    made = causal()
-    made._set_gradient_checkpointing(every_n_layers=2)
-    assert [layer.gradient_checkpointing for layer in made.decoder.layers] == [True, False]
 
 
 def test_systems_that_are_put_in_compute_as_the_model_does():

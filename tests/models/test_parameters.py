@@ -116,9 +116,3 @@ def test_parameter_counts_of_the_papers():
         base + 18 * (18 * 128 * 512 + 8 * 512 - 4 * 512 * 513) / 1e6, abs=1e-3
     )
     assert moa == pytest.approx(63, abs=0.5)
-
-
-def test_separate_embeddings_count_apart():
-    shared, target, none = (millions(share_embeddings=how) for how in ("all", "target", "none"))
-    assert target - shared == pytest.approx(32_000 * 512 / 1e6)
-    assert none - target == pytest.approx(32_000 * 512 / 1e6)

@@ -175,12 +175,6 @@ def test_weighted_alone_stands_where_a_feed_forward_follows():
     )
 
 
-def test_weighted_may_stand_in_the_encoder_alone():
-    specs = specs_of({"encoder_self": "weighted"}, 2, 3)
-    assert specs["encoder_self"] == [{"system": "weighted"}] * 2
-    assert specs["decoder_self"] == specs["decoder_cross"] == [STANDARD] * 3
-
-
 def test_tim_alone_keeps_the_first_two_layers_and_the_last_standard():
     tim = {"system": "tim"}
     specs = specs_of("tim", 6, 4)

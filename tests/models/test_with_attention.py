@@ -5,10 +5,9 @@ import copy
 import pytest
 import tiny
 import torch
-from test_every_model import CONFIGS, WORDS, batch, build, without_labels
-from tiny import END, MOA, PAD, padded, strengthen, tokens
+from test_every_model import CONFIGS, batch, build, without_labels
+from tiny import MOA, PAD, padded, strengthen, tokens
 
-import headwise as hw
 from headwise.models.base import model_class
 from headwise.models.sites import attention_sites
 
@@ -129,26 +128,6 @@ def test_a_decoder_s_queries_stay_a_causal_sequence():
     torch.testing.assert_close(after[:, :4], before[:, :4])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"share_embeddings": False},
-        {"adaptive_cutoffs": [6, 12]},
-        {"positions": "learned", "max_positions": 5 + STEPS},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_language_model_generates_the_same_from_prompts_padded_on_the_left(options, num_beams):
-    standard = hw.CausalLM(hw.CausalLMConfig(**WORDS, **options)).eval()
-    strengthen(standard)
-    mask = torch.arange(4, -1, -1) < torch.tensor([[5], [2], [3]])
-    given = {"input_ids": tokens(3, 5).masked_fill(~mask, PAD), "attention_mask": mask.long()}
-    for plan in ("mae", PLANS["mae window"]):
-        made = standard.with_attention(plan)
-        generates_the_same(standard, made, given, num_beams=num_beams, forced_eos_token_id=END)
-
-
 def test_what_is_not_changed_is_copied():
     """Frozen weights, the mode of training, the type of numbers, shared embeddings, generation."""
     standard = tiny.model(dropout=0.1, attention_dropout=0.2).to(torch.bfloat16).train()
@@ -163,25 +142,6 @@ def test_what_is_not_changed_is_copied():
     assert made.lm_head.weight is made.encoder.embedding.weight
     assert made.generation_config.max_length == 17
     assert {site.module.dropout for site in attention_sites(made)} == {0.2}
-
-
-def test_gates_alone_learn_from_there():
-    """As FTG of the MAE paper: the loss falls while all other weights are frozen."""
-    made = tiny.model(share_embeddings="none").with_attention("mae").train()
-    for parameter in hw.non_gate_parameters(made):
-        parameter.requires_grad_(False)
-    given = {"input_ids": tokens(8, 6), "labels": tokens(8, 5)}
-    for site in attention_sites(made):
-        site.module.follows_rule = True
-    optimizer = torch.optim.SGD(hw.gate_parameters(made), lr=1.0)
-    losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = made(**given).token_loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
 
 
 def test_what_is_another_system_already_stays():

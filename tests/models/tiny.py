@@ -41,7 +41,6 @@ PLANS: dict[str, Any] = {
     },
 }
 
-WITH_GATES = ("mae", "mae-6, window", "mixed")
 WITH_LOSSES = ("moa", "moh", "mixed", "all mixed")
 
 

@@ -11,7 +11,7 @@ import torch
 from architectures import ARCHITECTURES, inputs, tiny
 from gated import train_at_random
 from torch import nn
-from transformers import BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaModel
 
 import headwise as hw
 from headwise.pretrained.attaching import gates_of
@@ -250,30 +250,6 @@ def test_a_llama_that_is_no_decoder():
     config = LlamaConfig(**sizes, intermediate_size=8, vocab_size=20, is_causal=False)
     model = hw.gate_heads(LlamaModel(config))
     assert [gates.site for gates in gates_of(model).values()] == ["encoder_self"]
-
-
-def test_save_pretrained_writes_gates_that_from_pretrained_leaves_out(tmp_path):
-    model = train_at_random(hw.gate_heads(tiny("gpt2")))
-    model.save_pretrained(tmp_path)
-    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
-    tokens = torch.tensor([[5, 6, 7]])
-    assert torch.equal(loaded(tokens).logits, hw.remove_gates(model)(tokens).logits)
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@torch.no_grad()
-def test_any_implementation_of_attention(attention):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = BertModel(BertConfig(**sizes, intermediate_size=8, vocab_size=40)).eval()
-    model = train_at_random(hw.gate_heads(model))
-    mask = torch.ones(2, 6, dtype=torch.long)
-    mask[0, 4:] = 0
-    given = {"input_ids": torch.randint(5, 40, (2, 6)), "attention_mask": mask}
-    expected = model(**given).last_hidden_state
-    model.set_attn_implementation(attention)
-    torch.testing.assert_close(
-        model(**given).last_hidden_state[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-4
-    )
 
 
 @pytest.mark.parametrize(

@@ -131,17 +131,6 @@ def test_going_back():
     torch.testing.assert_close(step, whole[:, 4:])
 
 
-def test_a_prompt_that_is_reused():
-    model = trained("qwen3")
-    tokens = inputs(model, random.Random(0), batch=1, time=9)["input_ids"]
-    cache = DynamicCache(config=model.config)
-    model(input_ids=tokens[:, :5], **{CACHE: cache})
-    model.generate(tokens[:, :6], **{CACHE: cache}, max_new_tokens=3)
-    cache.crop(-(cache.get_seq_length() - 5))
-    step = model(input_ids=tokens[:, 5:], **{CACHE: cache}).logits
-    torch.testing.assert_close(step, model(input_ids=tokens).logits[:, 5:])
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
 @pytest.mark.parametrize("kind", ["dynamic", "lazy", "static"])

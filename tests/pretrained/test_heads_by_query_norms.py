@@ -68,13 +68,6 @@ def test_the_heads_of_the_longest_queries_are_selected(kind):
     torch.testing.assert_close(routing.weights, expected, rtol=0, atol=0)
 
 
-def test_with_all_heads_nothing_changes(kind):
-    model, given = MODELS[kind][0]().eval(), tokens()
-    before = model(given).logits
-    hw.gate_heads(model, "moh", router="query-norm")
-    torch.testing.assert_close(model(given).logits, before, rtol=0, atol=0)
-
-
 def test_training_has_the_balance_loss_and_moves_the_queries(kind):
     build, path = MODELS[kind]
     model, given = build().train(), tokens()

@@ -39,19 +39,6 @@ def test_padding_in_a_mask_of_each_kind(kind, cached):
     assert query_padding(KINDS[kind], queries=3, cached=cached).tolist() == EXPECTED
 
 
-@pytest.mark.parametrize("cached", [9, torch.tensor(9)])
-def test_a_cache_that_slides_holds_fewer_keys(cached):
-    assert query_padding(BOOLEAN, queries=3, cached=cached).tolist() == EXPECTED
-
-
-def test_padding_in_a_block_mask():
-    def attended(batch, head, query, key):
-        return (query + 2 >= key) & ATTENDED.bool()[batch, key]
-
-    mask = create_block_mask(attended, 2, None, 3, 5, device="cpu")
-    assert query_padding(mask, queries=3, cached=2).tolist() == EXPECTED
-
-
 TIME = 6
 ROW = torch.arange(TIME)
 CAUSAL = ROW.unsqueeze(1) < ROW
@@ -269,16 +256,6 @@ def test_padding_begins_no_text(padding):
     padding = torch.tensor([padding]).bool()
     mask = (torch.ones(1, 5, 5).tril().bool() & ~padding.unsqueeze(1))[:, None]
     assert not later_texts(mask, padding, queries=5).any()
-
-
-def test_windows_begin_no_text():
-    mask = torch.ones(1, 1, 5, 5).tril().triu(-1).bool()
-    assert not later_texts(mask, None, queries=5).any()
-
-
-def test_masks_alike_for_all_queries_begin_no_text():
-    assert later_texts(torch.ones(2, 5), None, queries=5) is None
-    assert later_texts(torch.ones(2, 1, 1, 5), None, queries=5) is None
 
 
 @pytest.mark.slow

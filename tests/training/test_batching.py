@@ -62,23 +62,6 @@ def test_no_seed_repeats_the_epochs_of_another(lengths):
     assert len(set(orders.values())) == len(orders)
 
 
-def test_order_does_not_touch_the_global_generator(lengths):
-    before = torch.get_rng_state()
-    list(TokenBudgetSampler(lengths, BUDGET))
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_number_of_batches_is_that_of_every_epoch(lengths):
-    sampler = TokenBudgetSampler(lengths, BUDGET)
-    assert {len(epoch_of(sampler, epoch)) for epoch in range(5)} == {len(sampler)}
-
-
-def test_epochs_mix_sequences_of_one_length_anew():
-    sampler = TokenBudgetSampler([5] * 40, batch_tokens=20)
-    first, second = ({frozenset(batch) for batch in epoch_of(sampler, e)} for e in (0, 1))
-    assert first != second
-
-
 def test_without_shuffling_lengths_ascend_and_epochs_are_alike(lengths):
     sampler = TokenBudgetSampler(lengths, BUDGET, shuffle=False)
     batches = list(sampler)
@@ -144,13 +127,6 @@ def test_loader_joins_items_and_follows_the_epoch():
         epochs.append([batch["x"].tolist() for batch in loader])
     assert sorted(x for batch in epochs[0] for x in batch) == dataset
     assert epochs[0] == epochs[2] != epochs[1]
-
-
-def test_starting_an_epoch_draws_nothing_that_dropout_would_have_drawn():
-    loader = BatchLoader([1, 2], TokenBudgetSampler([1, 1], 2), lambda items: {})
-    before = torch.get_rng_state()
-    iter(loader)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 class Drawn:

@@ -1,25 +1,22 @@
 """Checkpoints: damaged ones are left out, the right ones stay, the right weights are kept."""
 
 import io
-import json
 import shutil
-import signal
 
 import pytest
 import torch
 import toy
 from rich.console import Console
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from headwise.checksums import SUMS
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import (
     CheckpointError,
-    average_checkpoints,
     checkpoints,
     find_checkpoint_damage,
 )
-from headwise.training.run import Interrupted, run_training
+from headwise.training.run import run_training
 
 FILES = (
     "trainer_state.json",
@@ -118,13 +115,6 @@ def test_a_file_cut_short_is_found_without_sums_too(damaged, name, share):
     assert find_checkpoint_damage(file.parent).startswith(f"{name} cannot be read: ")
 
 
-@pytest.mark.parametrize("damage", [missing, lambda path: path.write_bytes(b""), cut, flipped])
-def test_damaged_sums_are_damage_or_change_nothing(damaged, damage):
-    damage(damaged / "checkpoint-8" / SUMS)
-    found = find_checkpoint_damage(damaged / "checkpoint-8")
-    assert (found == "") == (damage is missing)
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
 @pytest.mark.parametrize("damage", [missing, cut, flipped])
 def test_a_run_goes_on_from_the_last_whole_checkpoint(damaged, whole, name, damage):
@@ -158,15 +148,6 @@ def test_a_model_is_made_anew_if_it_is_damaged(damaged, whole):
         damage(model)
         go_on(damaged)
         assert model.read_bytes() == written
-
-
-def test_half_written_checkpoints_are_none(stopped, tmp_path):
-    for name in (".partial-checkpoint-12", "checkpoint-12.old", "checkpoint-", "model"):
-        (tmp_path / name).mkdir()
-    for step in (4, 30, 8):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    assert names(tmp_path) == ["checkpoint-4", "checkpoint-8", "checkpoint-30"]
-    assert checkpoints(tmp_path / "nowhere") == []
 
 
 # What stays
@@ -213,22 +194,6 @@ def test_the_final_model_is_the_best_or_the_last(tmp_path):
     )
 
 
-def test_the_best_stays_the_best_after_a_stop(tmp_path):
-    whole, best = train_beyond_the_best(tmp_path / "whole", final_model="best")
-
-    def stop(items):
-        if (tmp_path / "stopped" / "checkpoint-6").is_dir():
-            signal.raise_signal(signal.SIGINT)
-        return toy.join(items)
-
-    with pytest.raises(Interrupted, match="stopped at step 7"):
-        train_beyond_the_best(tmp_path / "stopped", collate=stop)
-    run, again = train_beyond_the_best(tmp_path / "stopped")
-    assert best == again
-    assert toy.curve(run) == toy.curve(whole)
-    assert_equal(run.model.state_dict(), whole.model.state_dict())
-
-
 def test_the_final_model_is_the_average_of_the_last(tmp_path):
     how = toy.settings(
         evaluate_every=3,
@@ -250,18 +215,6 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
     weight = "encoder.embedding.weight"
     assert not torch.equal(kept[weight], parts[-1][weight])
     assert_equal(kept, run.model.state_dict())
-
-
-def test_integers_are_those_of_the_last_checkpoint(tmp_path):
-    for step, value in ((1, 1.0), (2, 4.0)):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        tensors = {"weight": torch.full((2,), value), "count": torch.tensor(step)}
-        save_file(tensors, folder / "model.safetensors")
-    mean = average_checkpoints(checkpoints(tmp_path))
-    assert mean["weight"].tolist() == [2.5, 2.5]
-    assert mean["weight"].dtype == torch.float32
-    assert mean["count"] == 2
 
 
 @pytest.mark.parametrize("choice", ["best", "average"])
@@ -332,14 +285,6 @@ def assert_equal(state, other):
     shared = state.keys() & other.keys()
     assert len(shared) > 30
     assert [name for name in shared if not torch.equal(state[name], other[name])] == []
-
-
-def test_nothing_half_written_is_left(stopped, damaged):
-    run = toy.train(damaged, toy.model(), toy.settings())
-    assert not list(damaged.rglob(".partial-*"))
-    assert (damaged / "model" / "config.json").is_file()
-    state = json.loads((checkpoints(damaged)[-1] / "trainer_state.json").read_text())
-    assert state["global_step"] == run.steps == 12
 
 
 def test_stopped_while_the_final_model_is_written_it_is_written_in_the_end(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from headwise.heads.weighted.rule import BranchSettings
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import Interrupted, run_training
-from headwise.training.settings import TrainingSettings
 
 
 def settings(**options):
@@ -69,34 +68,6 @@ def test_it_stops_after_that_many_validations_without_a_better_loss(tmp_path, pa
     assert max(losses) == run.steps
     assert run.planned_steps == 20
     assert run.stopped_early
-
-
-def test_without_patience_it_never_does(tmp_path):
-    run = train(tmp_path, settings(patience=None, max_steps=12))
-    assert run.steps == run.planned_steps == 12
-    assert not run.stopped_early
-
-
-def test_one_that_goes_on_improving_is_not_stopped(tmp_path):
-    run = toy.train(tmp_path, toy.model(), toy.settings(patience=1))
-    assert sorted(validations(run).values(), reverse=True) == list(validations(run).values())
-    assert run.steps == 12
-    assert not run.stopped_early
-
-
-def test_losses_that_are_not_numbers_are_no_better(tmp_path):
-    network = toy.model()
-    with torch.no_grad():
-        network.encoder.embedding.weight.fill_(torch.nan)
-    run = train(tmp_path, settings(patience=2), network=network)
-    assert run.steps < 20
-    assert run.best_step is None
-
-
-def test_up_to_the_stop_it_is_the_run_without_patience(whole, tmp_path):
-    run, _ = whole
-    patient = train(tmp_path, settings(patience=None))
-    assert toy.curve(patient)[: len(toy.curve(run))] == toy.curve(run)
 
 
 def test_a_schedule_does_not_know_of_patience(tmp_path):
@@ -156,16 +127,6 @@ def test_the_best_stays_though_it_is_older_than_those_kept(whole):
     assert [name for name in kept if not torch.equal(kept[name], best[name])] == []
 
 
-def test_the_average_is_of_the_last_before_the_stop(tmp_path):
-    run = train(tmp_path, settings(final_model="average", average_last=2))
-    parts = [weights(tmp_path, step) for step in (run.steps - 2, run.steps)]
-    kept = load_file(tmp_path / "model" / "model.safetensors")
-    assert run.best_step < run.steps - 2
-    name = "encoder.embedding.weight"
-    mean = torch.stack([part[name].double() for part in parts]).mean(0).float()
-    torch.testing.assert_close(kept[name], mean, rtol=0, atol=0)
-
-
 # A rule that trains the last steps in another way
 
 
@@ -189,19 +150,3 @@ def test_the_stop_is_said(tmp_path):
     run = train(tmp_path / "in time", how, console=Console(file=said, width=200))
     assert not run.stopped_early
     assert "stopped" not in said.getvalue()
-
-
-def test_nothing_is_said_of_a_rule_without_a_last_phase(tmp_path):
-    said = io.StringIO()
-    console = Console(file=said, width=200)
-    for name, how, plan in (
-        ("impatient", settings(max_steps=2), "mae"),
-        ("patient", settings(max_steps=2, patience=None), "weighted"),
-    ):
-        train(tmp_path / name, how, network=toy.model(plan), console=console)
-    assert "patience" not in said.getvalue()
-
-
-def test_patience_is_a_positive_number():
-    with pytest.raises(ValueError, match=r"patience\n.*greater than or equal to 1"):
-        TrainingSettings(max_steps=4, patience=0)

@@ -112,14 +112,6 @@ def test_a_run_on_a_plateau_goes_on_with_the_rate_that_it_had(tmp_path):
     assert_same(run, reference)
 
 
-def test_stopping_is_no_more_than_that(tmp_path):
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), settings(), Stops(2))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not (tmp_path / "model").exists()
-    assert not list(tmp_path.glob(".partial-*"))
-
-
 def test_sigterm_stops_as_ctrl_c_does(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted, match="stopped at step 2"):
@@ -173,27 +165,6 @@ def test_a_stop_leaves_no_gap_in_the_records(tmp_path):
     assert records[5] == pytest.approx((losses[4] + losses[5]) / 2)
 
 
-def test_an_average_is_of_the_same_checkpoints_after_a_stop(tmp_path):
-    how = toy.settings(final_model="average", average_last=2, keep_checkpoints=2)
-    reference = toy.train(tmp_path / "whole", model("standard"), how)
-    # Validation at steps 4 and 8 joins 2 batches.
-    for calls, step in ((8, 6), (5, 9), (1, 10)):
-        with pytest.raises(Interrupted, match=f"stopped at step {step}"):
-            toy.train(tmp_path / "stopped", model("standard"), how, Stops(calls))
-    run = toy.train(tmp_path / "stopped", model("standard"), how)
-    assert_same(run, reference)
-
-
-def test_a_finished_run_is_not_trained_again(tmp_path):
-    run = toy.train(tmp_path, model("standard"), settings())
-
-    def never(items):
-        raise AssertionError("trained again")
-
-    again = toy.train(tmp_path, toy.model(seed=99), settings(), never)
-    assert_same(again, run)
-
-
 def test_stopped_at_the_very_last_step_it_is_finished(tmp_path):
     reference = toy.train(tmp_path / "whole", model("standard"), settings())
     # Before it come 12 batches of training, and twice 2 of validation.
@@ -240,11 +211,6 @@ def test_a_run_goes_on_with_its_threads_if_there_are_processors(tmp_path, monkey
     else:
         assert "trained with 2 CPU threads, and this process may use 1 processor" in said.getvalue()
         assert "it goes on with 1, which round otherwise" in said.getvalue()
-
-
-def test_of_a_new_run_the_threads_stay(tmp_path):
-    with threads_of_run(tmp_path, "mae", toy.quiet()):
-        assert torch.get_num_threads() == 1
 
 
 KILLED = """

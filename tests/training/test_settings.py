@@ -53,13 +53,6 @@ def test_a_number_of_checkpoints_to_average_asks_for_the_average():
         TrainingSettings(max_steps=5, average_last=2)
 
 
-def test_only_kept_checkpoints_can_be_averaged():
-    with pytest.raises(ValidationError, match="average_last is 4, but keep_checkpoints is 3"):
-        TrainingSettings(max_steps=5, final_model="average", average_last=4, keep_checkpoints=3)
-    fits = TrainingSettings(max_steps=5, final_model="average", average_last=4, keep_checkpoints=4)
-    assert fits.average_last == 4
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

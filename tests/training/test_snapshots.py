@@ -9,7 +9,6 @@ from test_resume import STEPS, Stops, assert_same, model, settings
 
 from headwise.analysis.decisions.snapshots import Snapshots
 from headwise.training.run import Interrupted
-from headwise.training.validation import aside_of_training
 
 
 def snapshots():
@@ -50,17 +49,6 @@ def test_nothing_that_a_snapshot_does_reaches_training(tmp_path):
     assert list(taken(run)) == [0, 4, 8, 12]
 
 
-def test_modules_are_in_the_modes_that_they_had():
-    network = model("mae").train()
-    frozen = network.encoder.layers[0].self_attention.eval()
-    modes = {name: module.training for name, module in network.named_modules()}
-    with pytest.raises(KeyError), aside_of_training(network):
-        assert not any(module.training for module in network.modules())
-        raise KeyError
-    assert {name: module.training for name, module in network.named_modules()} == modes
-    assert not frozen.training
-
-
 def test_a_run_that_goes_on_has_the_snapshots_of_one_that_never_stopped(tmp_path):
     reference = toy.train(tmp_path / "whole", model("mae"), settings(), snapshot=snapshots())
     stopped = tmp_path / "stopped"
@@ -71,18 +59,6 @@ def test_a_run_that_goes_on_has_the_snapshots_of_one_that_never_stopped(tmp_path
     assert_same(run, reference)
     assert taken(run) == taken(reference)
     assert list(taken(run)) == [0, 4, 8, STEPS]
-
-
-def test_two_passes_for_each_snapshot_and_no_more(tmp_path):
-    """None is larger than a batch of training, so that their number bounds what snapshots cost."""
-    calls = {}
-    for name, snapshot in (("without", None), ("with", snapshots())):
-        network = model("mae")
-        network.register_forward_hook(
-            lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1})
-        )
-        toy.train(tmp_path / name, network, settings(), snapshot=snapshot)
-    assert calls["with"] - calls["without"] == 2 * 4  # the start and three validations
 
 
 def test_a_run_that_diverges_is_noted_too(tmp_path):
