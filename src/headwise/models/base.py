@@ -15,6 +15,7 @@ from typing_extensions import Self
 from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.models.config import TransformerConfig
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.trust import trusting
@@ -212,10 +213,9 @@ class HeadwiseModel(ModelHooks):
             nn.init.zeros_(module.bias)
 
     def _asked(self, others: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a call asks of the stacks.
+        """What a call asks of the stacks, by the arguments that its forward does not name.
 
-        Args:
-            others: the arguments of a forward that it does not name.
+        With it goes what collects the losses that systems add.
 
         Raises:
             TypeError: there is an argument that no forward has.
@@ -231,20 +231,17 @@ class HeadwiseModel(ModelHooks):
                     "return_flash_attn_kwargs=False and return_seq_idx=False"
                 )
             raise TypeError(f"{name} is not an argument of {type(self).__name__}; {hint}")
-        given = {name: others.get(name) for name in _ASKED}
-        return {
-            name: getattr(self.config, name) if value is None else value
-            for name, value in given.items()
-        }
+        asked: dict[str, Any] = {"losses": AuxiliaryLoss()}
+        for name in _ASKED:
+            value = others.get(name)
+            asked[name] = getattr(self.config, name) if value is None else value
+        return asked
 
     def _returned(self, output: ModelOutput, others: Mapping[str, Any]) -> Any:
         """The output as an object with names, or as a tuple where `return_dict` is false."""
         as_dict = others.get("return_dict")
-        return (
-            output
-            if (self.config.return_dict if as_dict is None else as_dict)
-            else output.to_tuple()
-        )
+        as_dict = self.config.return_dict if as_dict is None else as_dict
+        return output if as_dict else output.to_tuple()
 
 
 def _tell_peft(model_type: str) -> None:

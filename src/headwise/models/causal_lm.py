@@ -18,7 +18,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_cross_entropy
+from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
@@ -185,17 +185,10 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 them, in an adaptive softmax; by default in evaluation alone.
             num_items_in_batch, inputs_embeds, others: see `HeadwiseModel`.
         """
-        cache = given_cache(cache, others)
-        asked, losses = self._asked(others), AuxiliaryLoss()
-        cache = self.cache_of_call(cache, use_cache)
+        cache = self.cache_of_call(given_cache(cache, others), use_cache)
+        asked = self._asked(others)
         decoded = self.decoder(
-            input_ids,
-            attention_mask,
-            cache,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **asked,
+            input_ids, attention_mask, cache, inputs_embeds, position_ids, **asked
         )
         hidden = decoded.last_hidden_state
         if labels is not None:
@@ -212,14 +205,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             logits, labels = self._logits(hidden), labels[:, 1:]
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits[:, :-1], labels, smoothing)
-        output = CausalLMOutput(
-            logits=logits,
-            **{CACHE: decoded.get(CACHE)},
-            hidden_states=decoded.hidden_states,
-            attentions=decoded.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        states = {**of_stack(decoded), CACHE: decoded.get(CACHE)}
+        return self._returned(CausalLMOutput(logits=logits, **states, **losses), others)
 
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder

@@ -12,8 +12,8 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.outputs import (
-    AuxiliaryLoss,
     OneStackOutput,
+    of_stack,
     sum_losses,
     total_cross_entropy,
     total_squared_error,
@@ -157,15 +157,8 @@ class SequenceClassifier(HeadwiseModel):
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
-        losses = AuxiliaryLoss()
-        outputs = self.encoder(
-            input_ids,
-            attention_mask,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **self._asked(others),
-        )
+        asked = self._asked(others)
+        outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
         encoded = outputs.last_hidden_state  # (batch, time, embed_dim)
         padding = None if attention_mask is None else attention_mask == 0
         if not encoded.size(1):  # there is no token
@@ -186,13 +179,8 @@ class SequenceClassifier(HeadwiseModel):
                 total = total_squared_error(logits.squeeze(-1), labels)
             else:
                 total = total_cross_entropy(logits, labels)
-        output = OneStackOutput(
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        return self._returned(OneStackOutput(logits=logits, **of_stack(outputs), **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return self.hidden.weight.numel() + self.classifier.weight.numel()

@@ -49,6 +49,11 @@ class OneStackOutput(HeadwiseOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+def of_stack(states: Any) -> dict[str, Any]:
+    """What a `OneStackOutput` has of its stack."""
+    return {"hidden_states": states.hidden_states, "attentions": states.attentions}
+
+
 class AuxiliaryLoss:
     """The sum of the losses that the attentions of one forward pass ask to add."""
 

@@ -81,8 +81,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
             order: `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
 
     Raises:
-        ValueError: a site, system, option or layer that there is not; systems that cannot stand
-            where the plan puts them. The message says why, and how to mend it.
+        ValueError: the plan names what there is not, or what cannot stand there.
 
     >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
@@ -134,32 +133,17 @@ def system_class(name: Any) -> type[System]:
             f"{shown(module_name)} first in a program"
         )
     try:
-        module = importlib.import_module(module_name)
-        found = getattr(module, class_name)
+        found = getattr(importlib.import_module(module_name), class_name)
     # A user's module may fail with anything, and may mean to end the program.
     except (Exception, SystemExit) as error:
-        if _fails_inside(module_name, error):
-            raise ValueError(
-                f"the system {name!r} cannot be loaded: the module {module_name!r} fails with "
-                f"{type(error).__name__}: {error}; mend the module"
-            ) from error
         raise ValueError(
-            f"the system {name!r} cannot be loaded: {error}; expected module:Class, with the "
-            f"module in the current folder or installed"
+            f"the system {name!r} cannot be loaded: it fails with {type(error).__name__}: "
+            f"{error}; mend the module, or name another as module:Class, in the current folder or "
+            f"installed"
         ) from error
     if not (isinstance(found, type) and issubclass(found, System)):
         raise ValueError(f"the system {name!r} is {found!r}, expected a subclass of System")
     return found
-
-
-def _fails_inside(module_name: str, error: BaseException) -> bool:
-    """Whether a module is there and raises an error of its own when it is imported."""
-    if not module_name or module_name in sys.modules:  # imported: the class is not in it
-        return False
-    if isinstance(error, ModuleNotFoundError):
-        # The module or a package that it is in is not there, rather than one that it imports.
-        return not f"{module_name}.".startswith(f"{error.name}.")
-    return True
 
 
 def system_name(system: type[System]) -> str:

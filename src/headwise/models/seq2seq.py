@@ -14,7 +14,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import AuxiliaryLoss, HeadwiseOutput, sum_losses, total_cross_entropy
+from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder, Encoder
 from headwise.ops.bounds import check_among
 from headwise.ops.labels import IGNORED_LABEL
@@ -208,19 +208,14 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 `HeadwiseModel`; what is to be returned is that of both stacks.
         """
         cache = given_cache(cache, others)
-        asked, losses = self._asked(others), AuxiliaryLoss()
+        asked = self._asked(others)
         if encoder_outputs is None:
             if input_ids is None and inputs_embeds is None:
                 raise ValueError(
                     "input_ids is None, expected source tokens, inputs_embeds or encoder_outputs"
                 )
             encoder_outputs = self.encoder(
-                input_ids,
-                attention_mask,
-                inputs_embeds=inputs_embeds,
-                position_ids=position_ids,
-                losses=losses,
-                **asked,
+                input_ids, attention_mask, inputs_embeds, position_ids, **asked
             )
         encoded = encoder_outputs[0]
         if labels is not None:
@@ -243,11 +238,10 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             decoder_input_ids,
             decoder_attention_mask,
             cache,
+            decoder_inputs_embeds,
+            decoder_position_ids,
             encoded,
             attention_mask,
-            inputs_embeds=decoder_inputs_embeds,
-            position_ids=decoder_position_ids,
-            losses=losses,
             **asked,
         )
         logits = self.lm_head(decoded.last_hidden_state)
@@ -255,12 +249,9 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits, labels, smoothing)
-        output = Seq2SeqOutput(
-            logits=logits,
-            **of_both_stacks(encoder_outputs, decoded),
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        states = of_both_stacks(encoder_outputs, decoded)
+        return self._returned(Seq2SeqOutput(logits=logits, **states, **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return lengths["decoder"] * self.lm_head.weight.numel()

@@ -142,20 +142,15 @@ def system_at(model: nn.Module, path: str) -> AttentionSite:
     within = [place for place in places if not path or place.path.startswith(f"{path}.")]
     if len(within) == 1:
         return within[0]
-    around = [other for other in paths if not other or path.startswith(f"{other}.")]
-    if within:
-        problem = f"where {len(within)} systems are: name one of {_some([p.path for p in within])}"
-    elif around:
-        problem = f"which is a part of the system at {around[0]!r}: name that"
-    else:
-        problem = f"which holds no system, expected one of {_some(paths)}"
-    raise ValueError(f"path is {path!r}, {problem}")
+    raise ValueError(
+        f"path is {path!r}, where {len(within)} systems are, expected one of "
+        f"{_some([place.path for place in within] or paths)}"
+    )
 
 
-def _some(paths: list[str], most: int = 6) -> str:
-    """A list of paths for a message."""
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(map(repr, paths[:most])) + more if paths else "none: the model has no system"
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - 6} more" if len(paths) > 6 else ""
+    return ", ".join(map(repr, paths[:6])) + more if paths else "none: the model has no system"
 
 
 def _site(path: str, module: System, number: int) -> AttentionSite:

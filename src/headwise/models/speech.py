@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModel
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_squared_error
+from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_squared_error
 from headwise.models.transformer import DecoderStack
 from headwise.ops.bounds import check_among, check_number
 from headwise.ops.shapes import check_labels, check_token_mask
@@ -201,7 +201,7 @@ class SpeechEnhancer(HeadwiseModel):
         Raises:
             ValueError: if `inputs` is missing or has another number of frequencies.
         """
-        asked, losses = self._asked(others), AuxiliaryLoss()
+        asked = self._asked(others)
         if inputs is None or inputs.dim() != 3 or inputs.size(-1) != self.config.num_bins:
             shape = None if inputs is None else tuple(inputs.shape)
             raise ValueError(
@@ -217,18 +217,13 @@ class SpeechEnhancer(HeadwiseModel):
         x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        decoded = self.decoder.run(x, padding, losses, **asked)
+        decoded = self.decoder.run(x, padding, **asked)
         logits = self.output(decoded.last_hidden_state)
         if self.config.predicts == "gain":
             logits = noisy + logits
         total = None if labels is None else total_squared_error(logits, labels)
-        output = OneStackOutput(
-            logits=logits,
-            hidden_states=decoded.hidden_states,
-            attentions=decoded.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        return self._returned(OneStackOutput(logits=logits, **of_stack(decoded), **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         weights = self.output.weight.numel()

@@ -36,10 +36,7 @@ HiddenStates = bool | int | Sequence[int]  # transformers' `output_hidden_states
 class Stack(StackHooks):
     """Layers over whatever stands for the input, and the norm behind them.
 
-    Args:
-        config: of the model.
-        layers: the layers.
-        embedding: what makes the layers' input, in a subclass.
+    A subclass may have an `embedding`, which makes the layers' input.
     """
 
     def __init__(
@@ -93,12 +90,7 @@ class Stack(StackHooks):
 
 
 class EncoderStack(Stack):
-    """Encoder layers over whatever stands for the input.
-
-    Args:
-        config: of a model with the site `encoder_self`.
-        embedding: what makes the layers' input, in a subclass.
-    """
+    """Encoder layers over whatever stands for the input; the model has the site `encoder_self`."""
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
         layers = (
@@ -136,21 +128,13 @@ class Encoder(EncoderStack):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        *,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
+        *,
         losses: AuxiliaryLoss | None = None,
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Tokens, or their embeddings, to hidden states; see `MaskedLM.forward`.
-
-        Args:
-            losses: collects what the attentions ask to add.
-            asked: what to return, see `Stack.through_layers`.
-
-        Raises:
-            ValueError: not exactly one of `input_ids` and `inputs_embeds`.
-        """
+        """Tokens, or their embeddings, to hidden states; see `MaskedLM.forward` and `run`."""
         words = _words(self.embedding, self.width, input_ids, inputs_embeds)
         check_token_mask("attention_mask", attention_mask, *words.shape[:2])
         padding = None if attention_mask is None else attention_mask == 0
@@ -159,12 +143,9 @@ class Encoder(EncoderStack):
 
 
 class DecoderStack(Stack):
-    """Causal layers over whatever stands for the input, with or without an encoder before them.
+    """Causal layers over whatever stands for the input, of a model with the site `decoder_self`.
 
-    Args:
-        config: of a model with the site `decoder_self`; its layers attend over an encoder's output
-            where there is the site `decoder_cross` too.
-        embedding: what makes the layers' input, in a subclass.
+    They attend over an encoder's output where there is the site `decoder_cross` too.
     """
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
@@ -214,12 +195,7 @@ class DecoderStack(Stack):
         return self.through_layers(x, arguments, cache, **asked)
 
     def usable_cache(self, cache: DecodingCache | None) -> DecodingCache | None:
-        """Returns the cache, or None, with a warning, where layers will be computed a second time.
-
-        Raises:
-            ValueError: the cache is needed, since it holds something; or it is that of a model with
-                more or fewer layers.
-        """
+        """The cache, or None, with a warning, where layers will be computed a second time."""
         if cache is not None and len(cache.self_attention) != len(self.layers):
             raise ValueError(
                 f"{CACHE} is for {len(cache.self_attention)} layers, expected "
@@ -258,26 +234,15 @@ class Decoder(DecoderStack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: DecodingCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         *,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
         losses: AuxiliaryLoss | None = None,
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Tokens, or their embeddings, to hidden states; see `CausalLM.forward`.
-
-        Args:
-            encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
-            encoder_attention_mask: `(batch, source time)`.
-            losses: collects what the attentions ask to add.
-            asked: what to return, see `Stack.through_layers`.
-
-        Raises:
-            ValueError: not exactly one of `input_ids` and `inputs_embeds`; packed texts with what
-                they do not go with.
-        """
+        """Tokens, or their embeddings, to hidden states; see `CausalLM.forward` and `run`."""
         of_target = "" if encoder_hidden_states is None else "decoder_"
         words = _words(self.embedding, self.width, input_ids, inputs_embeds, of_target)
         batch, time = words.shape[:2]
@@ -316,10 +281,6 @@ class Decoder(DecoderStack):
 
 def selected_states(states: Sequence[Tensor], asked: HiddenStates) -> tuple[Tensor | None, ...]:
     """Returns hidden states as transformers does: all, or None in the place of those not asked for.
-
-    Args:
-        states: all of them.
-        asked: `output_hidden_states`: True, or the index of a state, or a list of indices.
 
     >>> selected_states([torch.zeros(1), torch.ones(1)], -1)
     (None, tensor([1.]))
@@ -368,10 +329,7 @@ def _check_packed(
     encoded: Tensor | None,
     output_attentions: bool | None,
 ) -> None:
-    """Raises `ValueError` for what packed texts do not go with.
-
-    `prefix` is how the names of arguments begin in the model's `forward`.
-    """
+    """Raises `ValueError` for what packed texts do not go with."""
     for name, given, reason in (
         (f"{CACHE} (or use_cache=True)", cache is not None, "a cache has one text a row"),
         ("a source", encoded is not None, "it is not known which source is whose"),
