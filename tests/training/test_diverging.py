@@ -9,7 +9,7 @@ import toy
 from rich.console import Console
 
 from headwise.training.checkpoints import checkpoints
-from headwise.training.diverging import REMEDIES
+from headwise.training.checkpoints import REMEDIES
 from headwise.training.run import run_training
 
 

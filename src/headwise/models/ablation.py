@@ -165,16 +165,12 @@ def _refuse_training(system: nn.Module, _: Any) -> None:
 
 
 def ablation_names(system: type[System]) -> list[str]:
-    """The ablations of a system, the one that changes nothing first.
-
-    >>> ablation_names(system_class("standard"))
-    ['learned', 'without-head', 'only-head']
-    """
+    """The ablations of a system, the one that changes nothing first."""
     return [LEARNED, *system.ablations]
 
 
 def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Returns the options that an ablation function takes: name to parameter."""
+    """The options that an ablation function takes: name to parameter."""
     return {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
@@ -183,11 +179,7 @@ def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def removable_units(system: type[System]) -> list[str]:
-    """Returns what units of a system can be removed one by one, as its ablations are named.
-
-    >>> removable_units(system_class("standard"))
-    ['head']
-    """
+    """What units of a system can be removed one by one, as its ablations are named."""
     return [
         option
         for name, function in system.ablations.items()

@@ -88,8 +88,7 @@ class HeadwiseModel(ModelHooks):
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
 
-        Args:
-            lengths: the length of the sequence in each stack: `{"encoder": 10, "decoder": 10}`.
+        `lengths` is its length in each stack: `{"encoder": 10, "decoder": 10}`.
         """
         raise NotImplementedError
 
@@ -245,10 +244,9 @@ class HeadwiseModel(ModelHooks):
 
 
 def _tell_peft(model_type: str) -> None:
-    """Puts a type of models into peft's tables, if peft is imported.
+    """Puts a type of models into peft's tables of target modules, if peft is imported.
 
-    peft has a table of target modules for each kind of adapter and no way to register in all of
-    them. Those that adapt Llama by the same maps, LoRA and its relatives, get the new type.
+    peft has no way to register in them. Those that adapt Llama by the same maps get the new type.
     """
     constants = sys.modules.get("peft.utils.constants")
     for name, table in vars(constants).items() if constants is not None else ():
@@ -257,11 +255,7 @@ def _tell_peft(model_type: str) -> None:
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
-    """Returns the class of models of a configuration.
-
-    Raises:
-        ValueError: there is no such class, or the module that defines it is not imported.
-    """
+    """The class of models of a configuration; the module that defines it has to be imported."""
     for each in HeadwiseModel.__subclasses__():
         if getattr(each, "config_class", None) is type(config):
             return each

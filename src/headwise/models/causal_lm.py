@@ -92,17 +92,10 @@ class CausalLMConfig(LanguageModelConfig):
 
 @dataclass
 class CausalLMOutput(CacheOutput, OneStackOutput):
-    """The output of `CausalLM`.
+    """The output of `CausalLM`: that of a model with one stack, and the cache, if `use_cache`.
 
-    Attributes:
-        loss: the training loss: cross entropy per predicted token, label-smoothed in training,
-            plus `auxiliary_loss`; only if labels were given.
-        logits: `(batch, time, vocabulary)`, of the token after each position. With adaptive
-            embeddings they are log-probabilities, and None in training if labels were given.
-        token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
-        hidden_states, attentions: if asked for, see `OneStackOutput`.
+    With adaptive embeddings `logits` are log-probabilities, and None in training with labels.
+    `past_key_values` names the cache too.
     """
 
 

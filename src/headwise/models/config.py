@@ -118,11 +118,7 @@ class TransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Returns the configuration of a saved one, as transformers reads config.json.
-
-        Raises:
-            ValueError: it names an implementation that is no part of PyTorch.
-        """
+        """As in transformers; `readable_arguments` says what is left out or refused."""
         return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
 
     @property

@@ -43,12 +43,7 @@ def embed(
         offset: how many positions earlier calls have seen; a tensor if their cache is of a fixed
             size, which `padding` then covers, `(batch, size)`.
         learned: the embedding of positions, if they are learned.
-        position_ids: the positions themselves, `(batch or 1, time)` or `(time,)`, in place of those
-            that follow from the padding.
-
-    Raises:
-        ValueError: a sequence has more tokens than there are learned positions, or `position_ids`
-            another shape.
+        position_ids: the positions, `(batch or 1, time)` or `(time,)`, if they are given.
     """
     time, width = words.shape[1:]
     if position_ids is not None:

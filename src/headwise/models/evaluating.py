@@ -12,15 +12,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """While this context is open, a model is in evaluation mode; afterwards it is as before.
-
-    >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
-    >>> with evaluating(model):
-    ...     model.training, model[0].training
-    (False, False)
-    >>> model.training, model[0].training, model[1].training
-    (True, True, False)
-    """
+    """A model is in evaluation mode meanwhile; afterwards each module is as it was before."""
     # Each module by itself: parts of a model in training may be in evaluation.
     training = [module for module in model.modules() if module.training]
     model.eval()

@@ -95,12 +95,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
 
 
 def build_system(spec: Spec, place: Place) -> System:
-    """The module for one of `layer_specs`, at its place.
-
-    >>> place = Place("encoder_self", embed_dim=16, num_heads=4, ffn_dim=32)
-    >>> build_system({"system": "mae", "dropped_heads": 2}, place).num_experts
-    6
-    """
+    """The module for one of `layer_specs`, at its place."""
     options = {key: value for key, value in spec.items() if key != "system"}
     return system_class(spec["system"]).from_plan(place, **options)
 
@@ -147,11 +142,7 @@ def system_class(name: Any) -> type[System]:
 
 
 def system_name(system: type[System]) -> str:
-    """What plans and recipes call a system: its short name, or `module:Class`.
-
-    >>> system_name(MultiHeadAttention)
-    'standard'
-    """
+    """What plans and recipes call a system: its short name, or `module:Class`."""
     for name, known in SYSTEMS.items():
         if known is system:
             return name
@@ -166,8 +157,7 @@ def rules_by_name() -> dict[str, type[Rule]]:
 def rule_name(system: type[System]) -> str:
     """The name under which a recipe has the settings of a system's rule of training.
 
-    It is the name of the system that declares the rule: a subclass that changes something else
-    shares its settings. A rule of headwise's keeps its name where another system declares it too.
+    It is the name of the system that declares the rule: a subclass shares its settings.
     """
     for name, rule in rules_by_name().items():
         if rule is system.rule:

@@ -106,21 +106,9 @@ class Seq2SeqLMConfig(TransformerConfig):
 
 @dataclass
 class Seq2SeqOutput(CacheOutput, HeadwiseOutput):
-    """The output of `Seq2SeqLM`.
+    """The output of `Seq2SeqLM`: losses and logits, and what the two stacks give if asked for.
 
-    Attributes:
-        loss: the training loss: cross entropy per target token, label-smoothed in training, plus
-            `auxiliary_loss`; only if labels were given.
-        logits: `(batch, target time, target vocabulary)`.
-        token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
-        decoder_hidden_states: if asked for, what the first layer of the decoder reads and what each
-            layer returns, `(batch, target time, embed_dim)`; the last is behind the final norm.
-        decoder_attentions, cross_attentions: if asked for, the attention weights of each layer of
-            the decoder, see `headwise.models.heads_read.attentions_noted`.
-        encoder_last_hidden_state: `(batch, source time, embed_dim)`.
-        encoder_hidden_states, encoder_attentions: if asked for, those of the encoder.
+    `past_key_values` names the cache too.
     """
 
     decoder_hidden_states: tuple[Tensor | None, ...] | None = None

@@ -32,19 +32,15 @@ class AttentionSite(NamedTuple):
 
     @property
     def stack(self) -> str:
-        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        """`encoder` or `decoder`; empty in any other model."""
         return stack_of(self.site)
 
 
 class HeadsSite(NamedTuple):
-    """An attention that has heads, and its place in a model.
+    """An attention that has heads, its place in a model, and the system that it is a part of.
 
-    Attributes:
-        site, layer: as in `AttentionSite`. The attentions within a system that takes the place of
-            a whole layer have sites of their own: `decoder_self` and `decoder_cross`.
-        module: the attention.
-        path: its path in the model.
-        system: the system that it is, or is a part of.
+    The attentions within a system that takes the place of a whole layer have sites of their own:
+    `decoder_self` and `decoder_cross`.
     """
 
     site: str
@@ -55,16 +51,12 @@ class HeadsSite(NamedTuple):
 
     @property
     def stack(self) -> str:
-        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        """`encoder` or `decoder`; empty in any other model."""
         return stack_of(self.site)
 
 
 def stack_of(site: str) -> str:
-    """Returns the stack of a site.
-
-    >>> stack_of("decoder_cross")
-    'decoder'
-    """
+    """The stack of a site: `decoder` of `decoder_cross`."""
     return site.partition("_")[0]
 
 
@@ -93,16 +85,7 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
 
 
 def heads_sites(model: nn.Module) -> list[HeadsSite]:
-    """Returns all attentions of a model, in the order in which they stand.
-
-    Args:
-        model: a headwise model, or any module that holds systems, or is one.
-
-    >>> import headwise as hw
-    >>> layer = hw.IndependentMechanismsLayer(8, 2, 16, 2, cross_attention=True)
-    >>> [place.path for place in heads_sites(nn.ModuleDict({"layer": layer}))]
-    ['layer.self_attention', 'layer.cross_attention']
-    """
+    """All attentions of a model or of any module, in the order in which they stand."""
     found = []
     for system in attention_sites(model):
         for name, module in system.module.named_modules():
@@ -115,20 +98,10 @@ def heads_sites(model: nn.Module) -> list[HeadsSite]:
 
 
 def system_at(model: nn.Module, path: str) -> AttentionSite:
-    """Returns the system at a path of a model, or the only one in the module there.
-
-    Args:
-        model: a headwise model, or any other module that holds systems.
-        path: as `model.named_modules()` has it: `encoder.layers.0.self_attention`, or
-            `encoder.layers.0` if that layer holds a single system.
+    """The system at a path of a model, or the only one in the module there.
 
     Raises:
         ValueError: there is no such module, or it does not hold a single system.
-
-    >>> import headwise as hw
-    >>> layers = nn.ModuleDict({"first": nn.Sequential(hw.MultiHeadAttention(8, 2))})
-    >>> system_at(layers, "first").path
-    'first.0'
     """
     places = attention_sites(model)
     paths = [place.path for place in places]

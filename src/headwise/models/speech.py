@@ -128,10 +128,7 @@ class SpeechEnhancerConfig(StackConfig):
 class FrameConvolution(nn.Module):
     """A convolution over time, followed by a layer norm of each frame and LeakyReLU.
 
-    Args:
-        in_channels, out_channels: width of a frame before and after the convolution.
-        ahead: how many of the frames that it sees are later than its output; frames beyond either
-            end are zero.
+    `ahead` of the frames that it sees are later than its output; frames beyond either end are zero.
     """
 
     def __init__(self, in_channels: int, out_channels: int, ahead: int) -> None:

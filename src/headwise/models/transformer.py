@@ -65,11 +65,7 @@ class Stack(StackHooks):
             x: the input, positions included, `(batch, time, embed_dim)`.
             arguments: what each layer is called with, beside the output of the one before.
             cache: the cache to return.
-            output_attentions: whether to return attention weights.
-            output_hidden_states: whether to return hidden states, or which.
-
-        Returns:
-            `last_hidden_state`, `(batch, time, embed_dim)`, and all that is asked for.
+            output_attentions, output_hidden_states: see `HeadwiseModel`.
         """
         asked = False if output_hidden_states is None else output_hidden_states
         states: list[Tensor] | None = None if asked is False else []  # 0 asks for the first

@@ -121,13 +121,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
 class BatchLoader(DataLoader):
     """A data loader over the batches of a `TokenBudgetSampler`.
 
-    Args:
-        dataset: the items.
-        sampler: which items make a batch.
-        collate: joins items into a batch.
-        workers: number of processes that prepare batches ahead, begun anew in each epoch; 0 for
-            none. The batches do not depend on it, since items have no random draws but those of
-            their index and the epoch.
+    `workers` processes prepare batches ahead, begun anew in each epoch. The batches do not depend
+    on their number: items have no random draws but those of their index and the epoch.
     """
 
     def __init__(

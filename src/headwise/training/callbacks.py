@@ -1,8 +1,8 @@
-"""What watches a run: a progress bar, Ctrl-C, the last validation, a plateau, early stopping."""
+"""What watches a run: a progress bar, Ctrl-C, the last validation, early stopping."""
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -18,7 +18,6 @@ from transformers import (
 
 from headwise.ops.replicas import sum_over_replicas
 from headwise.training.progress import RunBars
-from headwise.training.schedule import Plateau
 
 
 class ProgressBar(TrainerCallback):
@@ -177,61 +176,9 @@ class StopEarly(EarlyStoppingCallback):
 
     @classmethod
     def has_stopped(cls, state: Mapping[str, Any]) -> bool:
-        """Whether the run of a checkpoint has been stopped early.
-
-        Args:
-            state: the trainer's state in the checkpoint.
-        """
+        """Whether the run of a checkpoint with this state of the trainer has been stopped early."""
         saved = state["stateful_callbacks"].get(cls.__name__)
         if saved is None:
             return False
         waited = saved["attributes"]["early_stopping_patience_counter"]
         return waited >= saved["args"]["early_stopping_patience"]
-
-
-class WatchPlateau(TrainerCallback):
-    """Tells the schedule of each validation loss."""
-
-    def __init__(self, plateau: Plateau) -> None:
-        self.plateau = plateau
-
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
-        self.plateau.validated((metrics or {})["eval_loss"])
-
-
-class Recorder(TrainerCallback):
-    """Calls `record` before the first step and after each."""
-
-    def __init__(self, record: Callable[[], None]) -> None:
-        self.record = record
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if state.global_step == 0:  # a run that goes on has recorded where it stopped
-            self.record()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self.record()
-
-
-class BeforeFirstStep(TrainerCallback):
-    """Calls `look` before the first step, unless a run goes on from a checkpoint."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self.look = look
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if state.global_step == 0:
-            self.look()

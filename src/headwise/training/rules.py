@@ -352,11 +352,7 @@ class TrainingRules:
         return {name: record for name, record in records.items() if record}
 
     def step_seconds(self, measure: Callable[[], float]) -> float:
-        """How long a step takes on average, other than the optimizer's part.
-
-        Args:
-            measure: runs forward and backward pass of a batch and returns the seconds they took.
-        """
+        """How long a step takes; `measure` runs forward and backward pass and says how long."""
         with self.around():
             seconds = measure()
         return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
@@ -417,13 +413,6 @@ def _rule_of(key: str) -> type[Rule] | None:
 
 
 def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
-    if isinstance(given, rule.settings_class):
-        return given
-    if isinstance(given, RuleSettings):
-        raise ValueError(
-            f"settings of {name} are a {type(given).__name__}, expected a mapping or a "
-            f"{rule.settings_class.__name__}"
-        )
     known = list(rule.settings_class.model_fields)
     for key in given if isinstance(given, Mapping) else ():
         if key not in known:

@@ -127,12 +127,7 @@ class RulesMixin:
 
 
 class _SmoothedLoss:
-    """The loss that the Trainer computes of logits and smoothed labels, and those of the systems.
-
-    Args:
-        smoother: what computes it in the Trainer, which leaves them out.
-        trainer: the Trainer, whose model they are of.
-    """
+    """The Trainer's loss of logits and smoothed labels, and those of the systems."""
 
     def __init__(self, smoother: Any, trainer: RulesMixin) -> None:
         self.smoother = smoother

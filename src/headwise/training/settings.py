@@ -214,22 +214,14 @@ class CommonSettings(Settings):
         }
 
     def warmup(self, num_training_steps: int) -> int:
-        """How many steps the learning rate rises in a run of `num_training_steps`.
-
-        >>> TrainingSettings(epochs=3, warmup_fraction=0.06).warmup(500)
-        30
-        """
+        """How many steps the learning rate rises in a run of `num_training_steps`."""
         if self.warmup_fraction is None:
             return self.warmup_steps
         return round(self.warmup_fraction * num_training_steps)
 
 
 def settings_with_rules(rules: Mapping[str, type[Rule]]) -> type[CommonSettings]:
-    """The settings of training with those of some rules, under the names of their systems.
-
-    >>> settings_with_rules({})(max_steps=5).of_rules()
-    {}
-    """
+    """The settings of training with those of some rules, under the names of their systems."""
     fields: dict[str, Any] = {}
     for number, (name, rule) in enumerate(rules.items()):
         if not rule.settings_class.model_fields:

@@ -1,5 +1,6 @@
 """Training: transformers' Trainer with batches by token budget and the systems' rules."""
 
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,24 +12,26 @@ import transformers
 from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
-    BeforeFirstStep,
     EvaluateAtEnd,
     ProgressBar,
-    Recorder,
     StopEarly,
     StopOnInterrupt,
-    WatchPlateau,
 )
 from headwise.training.checkpoints import STATE, CheckpointError, checkpoints
 from headwise.training.denormals import denormals_as_zero
-from headwise.training.diverging import StopDiverged
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
@@ -93,6 +96,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.snapshot = snapshot
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
+        self.plateau: Plateau | None = None
         self.rule_settings = settings.of_rules()
         self.rules = TrainingRules(model, self.rule_settings)
         super().__init__(
@@ -101,13 +105,10 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
-            callbacks=[EvaluateAtEnd(), StopDiverged(), self.progress, self.stop],
+            callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
         write_logs_into(self, folder)
-        if self.rules.rules:
-            self.add_callback(Recorder(self.log_records))
-        if snapshot is not None:
-            self.add_callback(BeforeFirstStep(self.log_start))
+        self.add_callback(_Records(self))
         if settings.patience is not None:
             self.add_callback(StopEarly(settings.patience))
         self.remove_callback(transformers.PrinterCallback)
@@ -154,18 +155,12 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.rules.check(num_training_steps)
         self._warn_of_last_phases(num_training_steps)
         if self.lr_scheduler is None:
-            warmup_steps = self.warmup_steps(num_training_steps)
-            plateau = None
-            if self.settings.schedule == "plateau":
+            schedule, warmup = self.settings.schedule, self.warmup_steps(num_training_steps)
+            if schedule == "plateau":
                 how = self.settings.plateau
-                plateau = Plateau(warmup_steps, how.factor, how.patience)
-                self.add_callback(WatchPlateau(plateau))
+                self.plateau = Plateau(warmup, how.factor, how.patience)
             self.lr_scheduler = learning_rate_scheduler(
-                optimizer or self.optimizer,
-                self.settings.schedule,
-                warmup_steps,
-                num_training_steps,
-                plateau,
+                optimizer or self.optimizer, schedule, warmup, num_training_steps, self.plateau
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
@@ -238,6 +233,10 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
+        if self.plateau is not None:
+            self.plateau.validated(loss)
+        if not math.isfinite(loss):  # later steps do not mend weights
+            self.control.should_training_stop = True
         return metrics
 
     def _aside(self, **looks: Callable[[Any], Any] | None) -> dict[str, Any]:
@@ -307,6 +306,25 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         finally:
             self.progress.close()
             self.stop.restore()
+
+
+class _Records(TrainerCallback):
+    """Has a trainer log what its rules record, and what its model is before the first step."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if state.global_step == 0:  # a run that goes on has recorded where it stopped
+            self.trainer.log_records()
+            self.trainer.log_start()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.trainer.log_records()
 
 
 def _tokens(inputs: Batch) -> int:

@@ -19,12 +19,7 @@ def validation_loss(
 ) -> float:
     """Returns the mean loss per label, without label smoothing and auxiliary losses.
 
-    Labels of -100 do not count.
-
-    Args:
-        model: the model, which is put into evaluation mode.
-        batches: keyword arguments of the model's forward, with `labels`; the share of this process.
-        precision: an autocast context for the forward pass.
+    The batches are the share of this process; `precision` is an autocast context.
     """
     model.eval()
     total = torch.zeros(2, dtype=torch.float64, device=model.device)
@@ -41,9 +36,8 @@ def validation_loss(
 def aside_of_training(model: nn.Module) -> Iterator[None]:
     """While this context is open, a process may run the model, and training goes on unchanged.
 
-    The model is in evaluation mode; afterwards each of its modules is in the mode that it had. No
-    gradients are recorded, random draws are not those of training, and nothing is shared with
-    other processes.
+    The model is in evaluation mode. No gradients are recorded, random draws are not those of
+    training, and nothing is shared with other processes.
     """
     with evaluating(model), torch.no_grad(), torch.random.fork_rng(), alone():
         yield
