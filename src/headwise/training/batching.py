@@ -37,13 +37,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
             counts.
         batch_tokens: the budget of one batch, over all processes.
         seed: seed of the random order.
-        shuffle: whether to shuffle; if False, all epochs have the same order, shortest first.
-        rank: number of this process, from 0.
-        world_size: number of processes that share each batch.
-
-    Raises:
-        ValueError: a sequence is longer than the budget, or there are fewer sequences than
-            processes.
+        shuffle: if False, all epochs have the same order, shortest first.
+        rank, world_size: number of this process, from 0, and of those that share each batch.
 
     >>> list(TokenBudgetSampler([3, 5, 4, 5], batch_tokens=10, shuffle=False))
     [[0, 2], [1, 3]]

@@ -23,11 +23,7 @@ from headwise.training.progress import RunBars
 class ProgressBar(TrainerCallback):
     """A bar with step, loss, validation loss, tokens per second and time left.
 
-    Where the output is no terminal it prints a line at each validation in place of the bar.
-
-    Args:
-        label: what is being trained.
-        console: where to draw.
+    Where the console is no terminal it prints a line at each validation in place of the bar.
     """
 
     def __init__(self, label: str, console: Console) -> None:

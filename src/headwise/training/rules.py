@@ -98,17 +98,10 @@ def training_rules(
 class TrainingRules:
     """The rules of a model's systems, joined; `training_rules` makes it.
 
-    Args:
-        model: a module that holds systems.
-        settings: the name of a system to the settings of its rule. Settings that are not given have
-            the paper's values; settings of systems that the model lacks are ignored.
-
     Attributes:
         rules: the rules by the names of the systems that declare them.
         keys: for each rule, the keys of `settings` that are names of a system with it.
         moment: where in the training the coming step stands.
-        total_steps, steps_per_epoch, warmup_steps: see `training_rules`.
-        peak_rate: the learning rate that `parameter_groups` was given.
     """
 
     def __init__(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
@@ -363,11 +356,7 @@ def _names(rules: Iterable[Rule]) -> str:
 
 
 def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The optimizer's groups of the rule's own parameters.
-
-    Raises:
-        ValueError: a group has other parameters too, or some that no optimizer may have.
-    """
+    """The optimizer's groups of the rule's own parameters; they may hold no others."""
     own = {id(parameter) for parameter in rule.own_group()}
     apart = {id(parameter) for parameter in rule.without_optimizer() if parameter.requires_grad}
     found = []
