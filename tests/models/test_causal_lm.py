@@ -107,30 +107,6 @@ def test_logits_of_the_last_positions():
 # Positions and padding
 
 
-@pytest.mark.parametrize("plan", DECODER)
-def test_decoding_in_pieces_equals_decoding_at_once(plan):
-    made = model(DECODER[plan])
-    ids, mask = left_padded([7, 4], 7)
-    at_once = made(input_ids=ids, attention_mask=mask)
-    assert at_once.cache is None
-    for chunks in ([1] * 7, [3, 1, 3]):
-        cache, logits, start = None, [], 0
-        for length in chunks:
-            out = made(
-                input_ids=ids[:, start : start + length],
-                attention_mask=mask[:, : start + length],
-                cache=cache,
-                use_cache=True,
-            )
-            cache, start = out.cache, start + length
-            logits.append(out.logits)
-            assert cache.get_seq_length() == start
-        real = mask.bool()
-        torch.testing.assert_close(
-            torch.cat(logits, 1)[real], at_once.logits[real], rtol=1e-4, atol=1e-4
-        )
-
-
 # Generation
 
 

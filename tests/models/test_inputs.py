@@ -59,15 +59,9 @@ def test_padding_between_tokens_changes_nothing(kind, plan):
     torch.testing.assert_close(torch.cat(steps, 1)[:, places], expected)
 
 
-@pytest.mark.parametrize("kind", ["seq2seq", *(kind for kind in CONFIGS if kind != "speech")])
+@pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "speech"])
 def test_wrong_tokens_labels_and_masks(kind):
-    if kind == "seq2seq":
-        made, given = (
-            hw.Seq2SeqLM(config()),
-            dict.fromkeys(("input_ids", "labels"), tokens(3, TIME)),
-        )
-    else:
-        made, given = build(kind, "standard"), batch(kind)
+    made, given = build(kind, "standard"), batch(kind)
     ids, labels = given["input_ids"], given["labels"]
 
     def refused(name, value, message):

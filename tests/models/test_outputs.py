@@ -1,7 +1,5 @@
 """What models return when they are asked for it, where no row of the compatibility page says it."""
 
-import copy
-
 import pytest
 import torch
 from tiny import MOA, VOCABULARY, strengthen, tokens
@@ -21,12 +19,6 @@ def causal(plan=MIXED, **options):
     made = hw.CausalLM(hw.CausalLMConfig(attention={"decoder_self": plan}, **sizes))
     strengthen(made)
     return made.eval()
-
-
-def speech(plan="standard"):
-    torch.manual_seed(0)
-    sizes = {"sampling_rate": 500, "front_channels": [8], **SIZES}
-    return hw.SpeechEnhancer(hw.SpeechEnhancerConfig(attention=plan, **sizes)).eval()
 
 
 class Alone(system_class("tim")):
@@ -62,38 +54,12 @@ def test_a_layer_without_attention_of_ours_is_an_error():
         pass
 
 
-@pytest.mark.parametrize("plan", ["standard", "mae", MOA])
-def test_speech_has_hidden_states_attentions_and_checkpointing(plan):
-    made = speech(plan)
-    given = {"inputs": torch.rand(2, 6, 9), "labels": torch.randn(2, 6, 9)}
-    out = made(**given, output_hidden_states=True, output_attentions=True)
-    assert len(out.hidden_states) == 3 and out.hidden_states[0].shape == (2, 6, 16)
-    torch.testing.assert_close(made.output(out.hidden_states[-1]), out.logits)
-    assert [weights.shape[2:] for weights in out.attentions] == [(6, 6), (6, 6)]
-    checkpointed = copy.deepcopy(made).train()
-    checkpointed._set_gradient_checkpointing()
-    torch.manual_seed(1)
-    made.train()(**given).loss.backward()
-    torch.manual_seed(1)
-    checkpointed(**given).loss.backward()
-    for ours, theirs in zip(checkpointed.parameters(), made.parameters(), strict=True):
-        assert ours.grad is theirs.grad is None or torch.equal(ours.grad, theirs.grad)
-
-
 def test_decisions_are_recorded_once_where_layers_are_computed_twice():
     made, ids = causal(), tokens(2, 5)
     made._set_gradient_checkpointing()
     with hw.record(made.train()) as decided:
         made(ids, labels=ids).loss.backward()
     assert [len(routings) for routings in decided.values()] == [1, 1]
-
-
-def test_systems_that_are_put_in_compute_as_the_model_does():
-    made = causal("standard")
-    made.set_attn_implementation("eager")
-    other = made.with_attention({"decoder_self": "mae"})
-    of_all = {layer.self_attention.implementation for layer in other.decoder.layers}
-    assert of_all == {"eager"}
 
 
 def test_unknown_implementations_are_errors():

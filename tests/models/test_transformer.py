@@ -9,8 +9,6 @@ from torch import nn
 
 import headwise as hw
 from headwise.models.embedding import embed, sinusoids
-from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.transformer import DecoderStack, EncoderStack
 
 
 def copy_attention(ours: hw.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -126,15 +124,3 @@ def test_each_dropout_is_of_training_only(kind):
     assert torch.equal(made(**batch).logits, made(**batch).logits)
     made.train()
     assert not torch.equal(made(**batch).logits, made(**batch).logits)
-
-
-@pytest.mark.parametrize("kind", [EncoderStack, DecoderStack])
-def test_the_input_of_a_stack_is_dropped_in_training_only(kind):
-    stack = kind(config(dropout=0.5))
-    stack.layers = nn.ModuleList()
-    x = torch.ones(1, 50, 16)
-    assert set(stack.train().run(x, None, AuxiliaryLoss()).last_hidden_state.unique().tolist()) == {
-        0.0,
-        2.0,
-    }
-    assert torch.equal(stack.eval().run(x, None, AuxiliaryLoss()).last_hidden_state, x)

@@ -41,7 +41,6 @@ PLANS: dict[str, Any] = {
     },
 }
 
-WITH_LOSSES = ("moa", "moh", "mixed", "all mixed")
 
 
 def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqLMConfig:

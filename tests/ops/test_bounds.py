@@ -71,7 +71,7 @@ def test_a_module_that_no_machine_holds(system, arguments, options, said):
         ),
         # Each layer is within the bound, and all together are not.
         (hw.CausalLMConfig, {"embed_dim": 10**4, "ffn_dim": 10**6, "layers": 100}, "2,040,324,000"),
-        (hw.SpeechEnhancerConfig, {"front_channels": [MILLION]}, "largest of front_channels is 1"),
+        (hw.SpeechEnhancerConfig, {"front_channels": [MILLION]}, "front_channels is"),
         (hw.SpeechEnhancerConfig, {"sampling_rate": 10**15}, "sampling_rate = 1,000,000,000,000,0"),
     ],
 )

@@ -13,7 +13,6 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import headwise as hw
 from headwise.pretrained.masks import later_texts, query_padding
-from headwise.transformers_internals import CACHE
 
 # Two texts of five positions, of which the last three are the queries.
 ATTENDED = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 0]])
@@ -80,22 +79,6 @@ def test_what_a_mask_hides_changes_no_output(name, mask, form):
     changed = (outputs(model, many, blocked, form) - before).abs().amax(-1) > 1e-4
     expected = (outputs(plain, many, blocked, form) - outputs(plain, tokens, blocked, form)).abs()
     assert torch.equal(changed, expected.amax(-1) > 1e-4)
-
-
-@torch.no_grad()
-def test_a_text_goes_on_behind_a_prefix_that_sees_itself():
-    model = train_at_random(hw.gate_heads(tiny("llama")))
-    tokens = torch.randint(5, 30, (2, TIME + 2))
-    whole = torch.ones(TIME + 2, TIME + 2, dtype=torch.bool).triu(1)
-    whole[:TIME, :TIME] = False
-    expected = outputs(model, tokens, whole, "boolean")
-    seen = (~whole)[None, None].expand(2, -1, -1, -1)
-    first = model(tokens[:, :TIME], attention_mask=seen[..., :TIME, :TIME], use_cache=True)
-    steps, cache = [first.logits], first[CACHE]
-    for t in (TIME, TIME + 1):
-        step = model(tokens[:, t : t + 1], use_cache=True, **{CACHE: cache})
-        steps.append(step.logits)
-    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

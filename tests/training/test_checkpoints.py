@@ -83,13 +83,6 @@ def flipped(path, place=0.6):
 # Damage
 
 
-def test_a_whole_checkpoint_passes_also_one_without_sums(stopped, damaged):
-    for folder in (stopped, damaged):
-        for checkpoint in checkpoints(folder):
-            assert find_checkpoint_damage(checkpoint) == ""
-            (damaged / checkpoint.name / SUMS).unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_damage_is_found_and_the_file_named(damaged, name):
     file = damaged / "checkpoint-8" / name
@@ -138,16 +131,6 @@ def test_without_a_whole_checkpoint_it_starts_anew(damaged, whole):
     assert "(optimizer.pt is not as it was written): the run starts anew." in said
     assert toy.curve(run) == toy.curve(whole)
     assert_equal(run.model.state_dict(), whole.model.state_dict())
-
-
-def test_a_model_is_made_anew_if_it_is_damaged(damaged, whole):
-    go_on(damaged)
-    model = damaged / "model" / "model.safetensors"
-    written = model.read_bytes()
-    for damage in (missing, cut, flipped):
-        damage(model)
-        go_on(damaged)
-        assert model.read_bytes() == written
 
 
 # What stays

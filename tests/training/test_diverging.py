@@ -8,8 +8,7 @@ import torch
 import toy
 from rich.console import Console
 
-from headwise.training.checkpoints import checkpoints
-from headwise.training.checkpoints import REMEDIES
+from headwise.training.checkpoints import REMEDIES, checkpoints
 from headwise.training.run import run_training
 
 

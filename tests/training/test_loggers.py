@@ -38,17 +38,6 @@ def test_tensorboard_has_losses_rates_and_what_is_measured(tmp_path):
     assert found["eval/accuracy"] == {4: 50.0, 8: 50.0}
 
 
-def test_a_logger_changes_nothing_of_a_run(tmp_path):
-    runs = [
-        toy.train(tmp_path / name, toy.model("mae"), toy.settings(max_steps=8, report_to=to))
-        for name, to in (("none", []), ("one", ["tensorboard"]))
-    ]
-    assert toy.curve(runs[0]) == toy.curve(runs[1])
-    keys = [[sorted(record) for record in run.history] for run in runs]
-    assert keys[0] == keys[1]
-    assert not (tmp_path / "none" / LOGS).exists()
-
-
 def test_a_run_may_go_on_with_another_logger(tmp_path):
     claim_folder(tmp_path, load_recipe("interface-strings").recipe)
     other = load_recipe("interface-strings", ["training.report_to=[tensorboard]"]).recipe

@@ -1,7 +1,6 @@
 """A run that is stopped, however rudely, ends as one that was not."""
 
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -143,15 +142,6 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert checkpoints(tmp_path) == []
 
 
-def test_signals_are_given_back_after_an_error(tmp_path):
-    def broken(items):
-        raise RuntimeError("no batch")
-
-    with pytest.raises(RuntimeError, match="no batch"):
-        toy.train(tmp_path, model("standard"), settings(), broken)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_a_stop_leaves_no_gap_in_the_records(tmp_path):
     how = settings(log_every=5)
     with pytest.raises(Interrupted):
@@ -171,29 +161,6 @@ def test_stopped_at_the_very_last_step_it_is_finished(tmp_path):
     with pytest.raises(Interrupted, match=f"stopped at step {STEPS}"):
         toy.train(tmp_path / "stopped", model("standard"), settings(), Stops(16))
     assert_same(toy.train(tmp_path / "stopped", model("standard"), settings()), reference)
-
-
-def test_seconds_count_on(tmp_path):
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), settings(), Stops(3))
-    state = json.loads((checkpoints(tmp_path)[-1] / "trainer_state.json").read_text())
-    run = toy.train(tmp_path, model("standard"), settings())
-    seconds = [record["seconds"] for record in run.history]
-    assert seconds == sorted(seconds)
-    assert seconds[len(state["log_history"])] > state["log_history"][-1]["seconds"] > 0
-
-
-def test_threads_are_recorded_also_of_a_run_that_goes_on_with_others(tmp_path):
-    threads = torch.get_num_threads()
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), settings(), Stops(3))
-    try:
-        torch.set_num_threads(threads + 1)
-        run = toy.train(tmp_path, model("standard"), settings())
-    finally:
-        torch.set_num_threads(threads)
-    recorded = {record["step"]: record["threads"] for record in run.history}
-    assert (recorded[3], recorded[4], recorded[STEPS]) == (threads, threads + 1, threads + 1)
 
 
 @pytest.mark.parametrize("processors", [1, 2])

@@ -260,34 +260,6 @@ def test_a_gate_that_the_loss_does_not_need_stays():
     assert not all(same[:half]) and all(same[half:])
 
 
-def test_a_parameter_that_two_systems_share_is_in_one_group_once():
-    first, second = (hw.BranchedAttention(16, 4, ffn_dim=32) for _ in range(2))
-    second.alpha = first.alpha
-    groups = hw.training_rules(nn.ModuleList([first, second]), STEPS).parameter_groups(lr=0.1)
-    assert len(groups[-1]["params"]) == 3
-
-
-def test_loading_weights_or_training_others_is_not_training_without_the_rule():
-    model, other = (toy.model({"encoder_self": "weighted"}).train() for _ in range(2))
-    (batch,) = batches(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UntrainedRuleWarning)
-        model(**batch)
-        with torch.no_grad():
-            for parameter in other.parameters():
-                parameter.add_(1.0)
-        model.load_state_dict(other.state_dict())
-        model(**batch)
-        for layer in model.modules():
-            if isinstance(layer, hw.BranchedAttention):
-                layer.kappa.requires_grad_(False)
-                layer.alpha.requires_grad_(False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for batch in batches(3):
-            model(**batch).loss.backward()
-            optimizer.step()
-
-
 class Half(hw.BranchedAttention):
     """A subclass, which has its settings under its own name too."""
 
@@ -362,16 +334,6 @@ def test_a_model_made_anew_is_the_one_that_is_trained(tmp_path):
     assert trainer.model is not first
     assert known | gates == {id(p) for p in trainer.model.parameters()}
     assert on_simplex(trainer.model)
-
-
-def test_the_mixin_keeps_an_optimizer_class_that_was_given(tmp_path):
-    trainer = PlainTrainer(
-        toy.model(BOTH),
-        arguments(tmp_path),
-        data_collator=toy.join,
-        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
-    )
-    assert type(trainer.create_optimizer()) is torch.optim.SGD
 
 
 # In Lightning

@@ -111,8 +111,7 @@ class HeadwiseModel(ModelHooks):
                 weights that they take starts as their constructors say.
 
         Raises:
-            ValueError: a plan that does not fit the model, a site that is not standard, or a system
-                whose output cannot stay the same; the message says where, and why.
+            ValueError: the plan does not fit, or a system's output cannot stay the same.
         """
         other = copy.deepcopy(self)
         config, former = other.config, other.config.systems()

@@ -85,9 +85,8 @@ class OwnCacheMixin:
     def new_cache(self, max_length: int | None = None) -> DecodingCache:
         """Returns an empty cache for the decoder.
 
-        Args:
-            max_length: how many positions there is room for, in tensors of a fixed size that a
-                compiled model can change in place; None for a cache that grows.
+        With `max_length` it has room for so many positions, in tensors of a fixed size that a
+        compiled model can change in place; else it grows.
         """
 
         def layers(site: str, static: bool) -> list[AttentionCache]:

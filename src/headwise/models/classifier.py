@@ -87,13 +87,13 @@ class SequenceClassifierConfig(StackConfig):
             eos_token_id=eos_token_id,
             **kwargs,
         )
-        if problem == "regression" and self.num_labels != 1:
-            raise ValueError(
-                f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', which "
-                f"predicts one number; leave classes and num_labels out"
-            )
         if problem == "regression":
             self.problem_type = "regression"  # or a pipeline would make a probability of the number
+            if self.num_labels != 1:
+                raise ValueError(
+                    f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', "
+                    f"which predicts one number; leave classes and num_labels out"
+                )
 
     def parameters_outside_layers(self) -> int:
         hidden = self.embed_dim if self.hidden_dim is None else self.hidden_dim

@@ -28,7 +28,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
 from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_squared_error
 from headwise.models.transformer import DecoderStack
-from headwise.ops.bounds import check_among, check_number
+from headwise.ops.bounds import check_among
 from headwise.ops.shapes import check_labels, check_token_mask
 
 KERNEL = 3  # how many frames a convolution sees
@@ -88,11 +88,10 @@ class SpeechEnhancerConfig(StackConfig):
                 f"which has no logarithm"
             )
         check_among("predicts", predicts, ("magnitude", "gain"))
-        if any(channels < 1 for channels in front_channels):
-            raise ValueError(f"front_channels is {front_channels}, expected positive numbers")
-        check_number(
-            "the largest of front_channels", max(front_channels, default=1), _MOST_CHANNELS
-        )
+        if not all(1 <= channels <= _MOST_CHANNELS for channels in front_channels):
+            raise ValueError(
+                f"front_channels is {front_channels}, expected numbers from 1 to {_MOST_CHANNELS}"
+            )
         if window < 1:
             raise ValueError(f"window is {window}, expected a positive number of frames")
         self.sampling_rate = sampling_rate

@@ -49,6 +49,33 @@ class Stack(StackHooks):
         # With pre-norm nothing has normalised the last residual sum yet.
         self.final_norm = nn.LayerNorm(config.embed_dim) if config.norm == "pre" else nn.Identity()
         self.dropout = config.dropout
+        if embedding is not None:
+            self.width = config.embed_dim
+            self.positions = position_embedding(config)
+
+    def words(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = ""
+    ) -> Tensor:
+        """Embeddings of tokens, not scaled; the prefix is that of the arguments, for errors."""
+        ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "both are None" if input_ids is None else "both are given"
+            raise ValueError(
+                f"{ids} and {embeds}: {given}, expected exactly one of them: tokens (batch, time), "
+                f"or what get_input_embeddings() gives for them"
+            )
+        if inputs_embeds is not None:
+            check_sequences(embeds, inputs_embeds, self.width)
+            return inputs_embeds
+        # The weight may be shared with an embedding that was resized. Adapters and quantised
+        # embeddings do not say how many there are.
+        assert input_ids is not None
+        size = getattr(self.embedding, "num_words", None)
+        if type(self.embedding) is nn.Embedding:
+            size = len(self.embedding.weight)
+        check_tokens(ids, input_ids, size)
+        words: Tensor = self.embedding(input_ids)
+        return words
 
     def through_layers(
         self,
@@ -98,13 +125,9 @@ class EncoderStack(Stack):
     def run(
         self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss, **asked: Any
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Runs the layers.
+        """Runs the layers over `x`, the input `(batch, time, embed_dim)`, positions included.
 
-        Args:
-            x: the input, positions included, `(batch, time, embed_dim)`.
-            padding: `(batch, time)`, `True` at padding.
-            losses: collects what the attentions ask to add.
-            asked: what to return, see `Stack.through_layers`.
+        `losses` collects what the attentions ask to add; `asked` is as in `Stack.through_layers`.
         """
         arguments = [(LayerInputs(losses, padding),)] * len(self.layers)
         return self.through_layers(x, arguments, **asked)
@@ -114,11 +137,6 @@ class Encoder(EncoderStack):
     """Embeddings, positions and encoder layers."""
 
     main_input_name = "input_ids"  # generate() asks
-
-    def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
-        super().__init__(config, embedding)
-        self.width = config.embed_dim
-        self.positions = position_embedding(config)
 
     def forward(
         self,
@@ -131,7 +149,7 @@ class Encoder(EncoderStack):
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Tokens, or their embeddings, to hidden states; see `MaskedLM.forward` and `run`."""
-        words = _words(self.embedding, self.width, input_ids, inputs_embeds)
+        words = self.words(input_ids, inputs_embeds)
         check_token_mask("attention_mask", attention_mask, *words.shape[:2])
         padding = None if attention_mask is None else attention_mask == 0
         x = embed(words, padding, learned=self.positions, position_ids=position_ids)
@@ -167,17 +185,11 @@ class DecoderStack(Stack):
         encoder_padding: Tensor | None = None,
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Runs the layers.
+        """Runs the layers over `x`, the input `(batch, time, embed_dim)`, positions included.
 
-        Args:
-            x: the input, positions included, `(batch, time, embed_dim)`.
-            padding: of cached positions and this call's, `(batch, cached + time)`, `True` at
-                padding.
-            losses: collects what the attentions ask to add.
-            cache: what earlier calls of a decoding remember; this call adds to it.
-            encoded: what the encoder gave, `(batch, source time, embed_dim)`.
-            encoder_padding: `(batch, source time)`.
-            asked: what to return, see `Stack.through_layers`.
+        `padding` is that of cached positions and this call's, `(batch, cached + time)`; this call
+        adds to the cache. `encoded` is what the encoder gave, `(batch, source time, embed_dim)`;
+        the rest is as in `EncoderStack.run`.
         """
         query_padding = None
         if padding is not None:
@@ -220,11 +232,6 @@ class Decoder(DecoderStack):
 
     main_input_name = "input_ids"
 
-    def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
-        super().__init__(config, embedding)
-        self.width = config.embed_dim
-        self.positions = position_embedding(config)
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -240,7 +247,7 @@ class Decoder(DecoderStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Tokens, or their embeddings, to hidden states; see `CausalLM.forward` and `run`."""
         of_target = "" if encoder_hidden_states is None else "decoder_"
-        words = _words(self.embedding, self.width, input_ids, inputs_embeds, of_target)
+        words = self.words(input_ids, inputs_embeds, of_target)
         batch, time = words.shape[:2]
         cache = self.usable_cache(cache)
         offset = 0 if cache is None else cache.get_seq_length()
@@ -286,37 +293,6 @@ def selected_states(states: Sequence[Tensor], asked: HiddenStates) -> tuple[Tens
     count = len(states)
     wanted = {index % count for index in ([asked] if isinstance(asked, int) else asked)}
     return tuple(state if index in wanted else None for index, state in enumerate(states))
-
-
-def _words(
-    embedding: nn.Module,
-    width: int,
-    input_ids: Tensor | None,
-    inputs_embeds: Tensor | None,
-    prefix: str = "",
-) -> Tensor:
-    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`.
-
-    `prefix` is how the names of the two arguments begin in the model's `forward`, for errors.
-    """
-    ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
-    if inputs_embeds is None and input_ids is not None:
-        # The weight may be shared with an embedding that was resized. Adapters and quantised
-        # embeddings do not say how many there are.
-        size = getattr(embedding, "num_words", None)
-        if type(embedding) is nn.Embedding:
-            size = len(embedding.weight)
-        check_tokens(ids, input_ids, size)
-        words: Tensor = embedding(input_ids)
-        return words
-    if inputs_embeds is not None and input_ids is None:
-        check_sequences(embeds, inputs_embeds, width)
-        return inputs_embeds
-    given = "both are given" if inputs_embeds is not None else "both are None"
-    raise ValueError(
-        f"{ids} and {embeds}: {given}, expected exactly one of them: tokens (batch, time), or what "
-        f"get_input_embeddings() gives for them"
-    )
 
 
 def _check_packed(

@@ -197,7 +197,7 @@ def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | Non
 def other_mask(
     mask: Tensor, batch: int, queries: int, is_causal: bool, sliding: int | None
 ) -> Tensor | None:
-    """What a mask `(batch, 1 or heads, queries, keys)` hides, if it is of prefixes, chunks or texts.
+    """What a mask `(batch, 1 or heads, queries, keys)` hides, if it is of prefixes, chunks, texts.
 
     Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding alone, and
     in a decoder the future and what is out of a window that slides over `sliding` positions.

@@ -80,15 +80,8 @@ def run_training(
 
     If `folder` contains checkpoints, training continues from the last whole one; the console says
     which were damaged. What `settings.train` leaves out is frozen, and stays exactly as it is.
-
-    Args:
-        model: the model to train.
-        train, validation: the encoded items of the two parts.
-        collate: joins items into a batch.
-        settings: the recipe's settings of training.
-        folder: the folder of the run.
-        watching: what is followed and shown: `measure`, `snapshot`, `label` and `console` of
-            `Trainer`.
+    `watching` is what is followed and shown: `measure`, `snapshot`, `label` and `console`; see
+    `Trainer` for all arguments.
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.

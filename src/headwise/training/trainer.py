@@ -52,23 +52,19 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
     The systems in the model are trained by their rules, with the settings that `settings` has for
     them. A run can be stopped at any time and goes on from its last checkpoint with the same losses
     as if it had not been; checkpoints appear under their name only when they are whole. A run whose
-    validation loss is no number ends there. What the rules record is among the records of the
-    losses, as `{"step": ..., "recorded": {system: {path: {name: [...]}}}}`; what `measure` finds is
-    in those of validations, as `{"measured": {name: figure}}`, and so is what `snapshot` finds, as
-    `{"snapshot": {...}}`, which has a record before the first step too. Neither changes the
-    training. With several processes (`torchrun`, `accelerate launch`) each takes its share of every
-    batch, and losses are those of one process.
+    validation loss is no number ends there. With several processes (`torchrun`, `accelerate
+    launch`) each takes its share of every batch, and losses are those of one process.
 
     Args:
         model: what to train.
-        train, validation: data sets whose items `collate` joins; each has `lengths`, one length
-            or tuple of lengths per item.
+        train, validation: data sets whose items `collate` joins; each has `lengths`.
         collate: joins items into a batch with `labels`, -100 where nothing is predicted.
         settings: how to train.
         folder: where checkpoints go.
         measure: figures to follow beside the loss, taken of the model at each validation.
         snapshot: what else to note of the model, before the first step and at each validation: a
-            dictionary that JSON can hold, or an empty one. The main process alone calls it.
+            dictionary that JSON can hold, or an empty one. Like `measure`, the main process alone
+            calls it, and it does not change the training.
         label: what the progress bar calls the run.
         console: where the bar is drawn.
     """
