@@ -59,9 +59,9 @@ EVERYTHING = [
 every_model = pytest.mark.parametrize(("kind", "plan"), EVERYTHING)
 
 
-def build(kind, plan):
+def build(kind, plan, **options):
     torch.manual_seed(0)
-    config = CONFIGS[kind](attention=PLANS[plan])
+    config = CONFIGS[kind](attention=PLANS[plan], **options)
     made = model_class(config)(config)
     strengthen(made)
     return made.eval()

@@ -42,7 +42,6 @@ PLANS: dict[str, Any] = {
 }
 
 
-
 def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqLMConfig:
     sizes = {
         "vocab_size": VOCABULARY,
