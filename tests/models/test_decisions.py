@@ -1,6 +1,5 @@
 """What systems decide is noted while it is asked for, and its table has a row for each weight."""
 
-import pandas
 import pytest
 import tiny
 import torch
@@ -129,15 +128,6 @@ def test_without_pandas_it_is_a_list_of_rows(monkeypatch):
         "path": "first", "pass": 0, "sequence": 1, "position": 1, "unit": 1, "weight": 0.875,
         "chosen": True, "token": "c",
     }  # fmt: skip
-
-
-def test_decisions_of_a_sequence_or_of_everything_have_no_position():
-    sequences, everything = Routing(torch.tensor([[0.25, 0.75]])), Routing(torch.tensor([1.0]))
-    frame = Decisions({place(): [sequences, sequences, everything]}).frame()
-    assert frame["pass"].tolist() == [0, 0, 1, 1, 2]
-    assert frame["sequence"].tolist() == [0, 0, 0, 0, pandas.NA]
-    assert frame["position"].isna().all()
-    assert frame["weight"].tolist() == [0.25, 0.75, 0.25, 0.75, 1.0]
 
 
 def test_what_is_chosen_is_marked():

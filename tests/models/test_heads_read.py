@@ -54,14 +54,6 @@ def test_every_system_says_what_its_heads_read(plan):
         torch.testing.assert_close(read.weights(slice(1, 2)), weights[1:])
 
 
-def test_a_plain_causal_call_has_its_mask_too():
-    attention = hw.MultiHeadAttention(8, 2).eval()
-    ((_, read),) = noted(attention, torch.randn(3, 4, 8), is_causal=True)
-    assert read.mask is None and read.is_causal
-    torch.testing.assert_close(read.weights() @ read.v, read.outputs)
-    torch.testing.assert_close(read.weights(slice(1, 3)), read.weights()[1:])
-
-
 def test_chosen_heads_are_named_and_the_others_can_be_had():
     made = tiny.model({"encoder_self": {**MOA, "layers": [0]}})
     ids, mask = padded([5, 3], 5)

@@ -47,16 +47,6 @@ def test_a_cache_changes_nothing(name, side):
         check_same(model, read, **options)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "t5"])
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_so_with_any_attention_and_a_window(name, attention):
-    model = trained(name, gate_window=3)
-    model.set_attn_implementation(attention)
-    read = source(model, random.Random(0), side="left")
-    for options in ({}, {"num_beams": 3}, {"cache_implementation": "static"}):
-        check_same(model, read, **options)
-
-
 @pytest.mark.parametrize("name", GENERATING)
 def test_tokens_that_are_taken_back_leave_no_trace(name):
     model = trained(name)

@@ -149,21 +149,3 @@ def test_tensors_of_other_options(tmp_path):
     with pytest.raises(ValueError, match="is not what was saved"):
         hw.load_gates(model, tmp_path)
     assert not [module for module in model.modules() if isinstance(module, hw.systems.System)]
-
-
-def test_options_that_cannot_be_written(tmp_path):
-    model = hw.gate_heads(tiny("bert"), gate_window=None, dropped_heads=torch.tensor(1).item())
-    hw.save_gates(model, tmp_path)
-    model = hw.gate_heads(tiny("bert"), Even, measure=abs)
-    with pytest.raises(ValueError, match="JSON cannot write"):
-        hw.save_gates(model, tmp_path)
-
-
-class Even(hw.MultiHeadAttention):
-    """Does nothing, with an option that is a function."""
-
-    def __init__(self, *args, measure, **kwargs):
-        super().__init__(*args, **kwargs)
-
-    def start_neutral(self):
-        pass

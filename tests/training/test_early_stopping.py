@@ -70,16 +70,6 @@ def test_it_stops_after_that_many_validations_without_a_better_loss(tmp_path, pa
     assert run.stopped_early
 
 
-def test_a_schedule_does_not_know_of_patience(tmp_path):
-    rates = {}
-    for patience in (2, None):
-        how = settings(patience=patience, schedule="linear")
-        run = train(tmp_path / str(patience), how)
-        rates[patience] = [r["learning_rate"] for r in run.history if "learning_rate" in r]
-    assert len(rates[2]) < len(rates[None])
-    assert rates[2] == rates[None][: len(rates[2])]
-
-
 # Interrupted and started again
 
 

@@ -142,19 +142,6 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert checkpoints(tmp_path) == []
 
 
-def test_a_stop_leaves_no_gap_in_the_records(tmp_path):
-    how = settings(log_every=5)
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), how, Stops(3))
-    run = toy.train(tmp_path, model("standard"), how)
-    whole = toy.train(tmp_path / "whole", model("standard"), settings())
-    losses = {step: loss for step, kind, loss in toy.curve(whole) if kind == "loss"}
-    records = {step: loss for step, kind, loss in toy.curve(run) if kind == "loss"}
-    assert list(records) == [3, 5, 10]
-    assert records[3] == pytest.approx(sum(losses[s] for s in (1, 2, 3)) / 3)
-    assert records[5] == pytest.approx((losses[4] + losses[5]) / 2)
-
-
 def test_stopped_at_the_very_last_step_it_is_finished(tmp_path):
     reference = toy.train(tmp_path / "whole", model("standard"), settings())
     # Before it come 12 batches of training, and twice 2 of validation.

@@ -217,15 +217,6 @@ def test_a_system_within_another_follows_its_rule():
     assert list(hw.training_rules(model, STEPS).rules["weighted"].systems) == ["outer.inner"]
 
 
-def test_rules_follow_parameters_that_were_replaced():
-    model = toy.model({"encoder_self": "weighted"}).train()
-    rules = hw.training_rules(model, STEPS, settings={"weighted": {"learning_rate": 0.3}})
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.load_state_dict(state, assign=True)
-    train(model, rules, steps=4)
-    assert on_simplex(model)
-
-
 def test_the_scale_of_a_loss_does_not_move_the_gates():
     """`joint` moves the gates by the gradients of the loss, which a scaler has multiplied."""
     moved = []
@@ -272,13 +263,6 @@ def test_settings_have_the_name_of_any_system_with_the_rule(name):
     layer = Half(16, 4, ffn_dim=32)
     rules = hw.training_rules(layer, STEPS, settings={name: {"warmup_steps": 7}})
     assert rules.rules["weighted"].settings.warmup_steps == 7
-
-
-def test_settings_of_one_rule_under_two_names_are_refused():
-    with pytest.raises(ValueError, match="under one of the two"):
-        hw.training_rules(
-            Half(16, 4, ffn_dim=32), STEPS, settings={"weighted": {}, f"{__name__}:Half": {}}
-        )
 
 
 # In transformers' Trainer

@@ -41,16 +41,3 @@ def test_a_run_that_goes_on_has_the_snapshots_of_one_that_never_stopped(tmp_path
     assert_same(run, reference)
     assert taken(run) == taken(reference)
     assert list(taken(run)) == [0, 4, 8, STEPS]
-
-
-def test_a_run_that_diverges_is_noted_too(tmp_path):
-    how = toy.settings(learning_rate=1e30, warmup_steps=0, schedule="constant")
-    run = toy.train(tmp_path, toy.model(toy.PLANS["moa"]), how, snapshot=snapshots())
-    found = taken(run)
-    assert list(found) == [0, 4]  # where it ended
-    last = [place["entropy"] for place in found[4].values()]
-    assert last and all(entropy != entropy for entropy in last)
-    explained = [place["explained"]["position"] for place in found[4].values()]
-    assert explained == [None] * 3
-    again = toy.train(tmp_path, toy.model(toy.PLANS["moa"]), how, snapshot=snapshots())
-    assert list(taken(again)) == [0, 4]  # read from the checkpoint

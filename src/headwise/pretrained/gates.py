@@ -169,10 +169,6 @@ class HeadGates(nn.Module):
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
-        projection = attention.get_submodule(self.projection)
-        for key, hook in list(projection._forward_pre_hooks.items()):
-            if hook == self.change_heads:  # copied there with a projection that was quantised
-                del projection._forward_pre_hooks[key]
         for hooked in (self.around.padding, self.around.losses):
             if hooked is not None:
                 hooked.remove()

@@ -19,6 +19,10 @@ def denormals_as_zero() -> Iterator[None]:
 
     PyTorch starts the threads that share its work when a large tensor is first computed. Those that
     are there already go on as before.
+
+    >>> with denormals_as_zero():
+    ...     print(bool(torch.full((), 1e-40) * 1.0))
+    False
     """
     # PyTorch has no function that tells what is set.
     before = not bool(torch.full((), _DENORMAL) * 1.0)

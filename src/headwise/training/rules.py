@@ -75,12 +75,6 @@ def training_rules(
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
     rules = TrainingRules(model, settings or {})
-    for keys in rules.keys.values():
-        if len(keys) > 1:
-            raise ValueError(
-                f"settings name {keys[0]!r} and {keys[1]!r}, which have the same rule of training: "
-                f"give all of its settings under one of the two"
-            )
     used = {key for keys in rules.keys.values() for key in keys}
     unused = [name for name in settings or {} if name not in used]
     if unused:
