@@ -77,17 +77,12 @@ class CausalLMConfig(LanguageModelConfig):
                         f"{name} is {value}, expected {expected} with adaptive_cutoffs: the "
                         f"adaptive softmax shares all weights, and its losses are not smoothed"
                     )
+            band_sizes(vocab_size, self.embed_dim, adaptive_cutoffs, adaptive_factor)  # they fit
             # The adaptive softmax gets the shared weights from the embedding itself.
             self.tie_word_embeddings = False
 
     def default_positions(self) -> int:
         return self.max_length + 1
-
-    def parameters_of_tokens(self) -> int:
-        if self.adaptive_cutoffs is None:
-            return super().parameters_of_tokens()
-        sizes = (self.vocab_size, self.embed_dim, self.adaptive_cutoffs, self.adaptive_factor)
-        return sum(width * (words + self.embed_dim) for words, width in band_sizes(*sizes))
 
 
 @dataclass

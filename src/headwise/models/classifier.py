@@ -95,10 +95,6 @@ class SequenceClassifierConfig(StackConfig):
                     f"which predicts one number; leave classes and num_labels out"
                 )
 
-    def parameters_outside_layers(self) -> int:
-        hidden = self.embed_dim if self.hidden_dim is None else self.hidden_dim
-        return super().parameters_outside_layers() + self.embed_dim * (self.vocab_size + hidden)
-
 
 class SequenceClassifier(HeadwiseModel):
     """An encoder whose attention follows a plan, with a classifier on top of it.

@@ -87,15 +87,6 @@ class Seq2SeqLMConfig(TransformerConfig):
             **kwargs,
         )
 
-    def parameters_outside_layers(self) -> int:
-        if self.share_embeddings == "all":
-            tokens = self.vocab_size
-        else:
-            of_target = 1 if self.share_embeddings == "target" else 2
-            tokens = self.vocab_size + of_target * self.target_vocab_size
-        # Sources and targets have positions of their own.
-        return 2 * super().parameters_outside_layers() + self.embed_dim * tokens
-
     def depths(self) -> dict[str, int]:
         return {
             "encoder_self": self.encoder_layers,

@@ -119,10 +119,6 @@ class SpeechEnhancerConfig(StackConfig):
         """The widths of a frame in front of the layers: before and behind each convolution."""
         return [self.num_bins, *self.front_channels, self.embed_dim]
 
-    def parameters_outside_layers(self) -> int:
-        convolutions = sum(here * there for here, there in pairwise(self.front_widths))
-        return KERNEL * convolutions + self.embed_dim * self.num_bins
-
 
 class FrameConvolution(nn.Module):
     """A convolution over time, followed by a layer norm of each frame and LeakyReLU.

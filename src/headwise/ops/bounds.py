@@ -9,7 +9,6 @@ from math import inf
 
 from headwise.messages import shown_number
 
-MOST_PARAMETERS = 10**12  # of a module or a model; four terabytes in float32
 MOST_LAYERS = 10_000  # of a stack
 MOST_HEADS = 4096  # of an attention
 MOST_EXPERTS = 100_000  # of a gate or a router
@@ -27,29 +26,6 @@ def check_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} is {size}, expected a positive number")
-
-
-def check_parameters(parameters: int, **sizes: int) -> None:
-    """Raises `ValueError` if sizes give more than a trillion parameters.
-
-    Args:
-        parameters: how many they give, or fewer.
-        sizes: the sizes by their names, for the message.
-
-    >>> check_parameters(512 * 512, embed_dim=512)
-    >>> check_parameters(10**14, embed_dim=10**7)
-    Traceback (most recent call last):
-    ...
-    ValueError: embed_dim = 10,000,000 makes at least 100,000,000,000,000 parameters, expected at \
-most 1,000,000,000,000: choose smaller sizes
-    """
-    if parameters > MOST_PARAMETERS:
-        named = ", ".join(f"{name} = {shown_number(size)}" for name, size in sizes.items())
-        makes = "makes at least" if len(sizes) == 1 else "make at least"
-        raise ValueError(
-            f"{named} {makes} {shown_number(parameters)} parameters, expected at most "
-            f"{MOST_PARAMETERS:,}: choose smaller sizes"
-        )
 
 
 def check_number(name: str, number: int, most: int) -> None:
