@@ -119,11 +119,9 @@ class TrainingRules:
         self.warmup_steps: int | None = None
         self.peak_rate: float | None = None
         self._steps = 0
-        # How many steps optimizers had taken when the loop called before_step, and at the end of
-        # step; None before that, in each step.
-        self._begun_at: int | None = None
-        self._computed_at: int | None = None
-        self._was_around = False
+        # The calls of the loop in the step at hand, and how many steps optimizers had taken then.
+        self._called: set[str] = set()
+        self._optimizer_steps = 0
         self._told: set[str] = set()
 
     @property
@@ -202,9 +200,7 @@ class TrainingRules:
             computed = loss()
             yield from [computed] if isinstance(computed, Tensor) else computed
 
-        since = self._begun_at if self._computed_at is None else self._computed_at
-        self._check_ended(since, stacklevel=4)
-        self._begun_at, self._computed_at = optimizer_steps(), None
+        self._follow("before_step", stacklevel=3)
         self.before(self.moment, losses)
 
     @contextmanager
@@ -223,63 +219,51 @@ class TrainingRules:
         Raises:
             ValueError: a group of the optimizer holds parameters that belong in others.
         """
-        self._check_ended(self._computed_at, stacklevel=5)  # contextmanager is between
-        stepping = [rule for rule in self.rules.values() if rule.steps_before]
-        if self._begun_at is None and stepping:
-            self._tell(
-                "before_step",
-                f"rules.step is opened and rules.before_step(loss) was not called before it: the "
-                f"steps that {_names(stepping)} takes by itself are missing, so that parameters "
-                f"which it moves alone never learn; call it first in each step",
-                stacklevel=4,
-            )
+        self._follow("step", stacklevel=4)  # contextmanager is between
         with self.around():
             yield
         self.before_update(self.moment, optimizer, scaler)
-        self._computed_at = optimizer_steps()
+        self._optimizer_steps = optimizer_steps()
 
     def after_step(self) -> None:
         """Called after the optimizer's step; rules may project parameters."""
-        if not self._was_around:
-            self._tell(
-                "step",
-                f"rules.after_step is called and rules.step(optimizer) was never opened, so that "
-                f"{_names(self.rules.values())} is half followed, without its learning rates and "
-                f"its way to compute: have the loss and gradients of each step in it",
-                stacklevel=3,
-            )
+        self._follow("after_step", stacklevel=3)
         self.after_update(self.moment)
-        self._begun_at = self._computed_at = None
+        self._called.clear()
         self._steps += 1
 
-    def _check_ended(self, since: int | None, stacklevel: int) -> None:
-        """Warn if the optimizer has stepped and the loop goes on without `after_step`, or too long.
+    def _follow(self, call: str, stacklevel: int) -> None:
+        """Warns, once of each, where a loop leaves out a call, or takes more steps than it said.
 
-        A step of which the loss has overflowed may end without the optimizer's, and without it.
+        A step of which the loss has overflowed may end without the optimizer's, and without
+        `after_step`.
         """
-        if since is not None and optimizer_steps() > since:
-            self._tell(
-                "after_step",
-                f"an optimizer has stepped and rules.after_step() was not called after it, so that "
-                f"{_names(self.rules.values())} is half followed: parameters stay outside of where "
-                f"they have to be, and this is step {self._steps} again; call it after each "
-                f"optimizer.step()",
-                stacklevel,
-            )
-        if 0 < self.total_steps <= self._steps:
-            self._tell(
-                "total_steps",
-                f"the training goes on after total_steps={self.total_steps} steps, at whose end "
-                f"rules may freeze parameters ({_names(self.rules.values())}): give "
-                f"headwise.training_rules the number of steps that the loop takes",
-                stacklevel,
+        problem = ""
+        if call in self._called and optimizer_steps() > self._optimizer_steps:
+            problem = "rules.after_step() was not called after an optimizer's step"
+        elif call == "after_step" and "step" not in self._called:
+            problem = "rules.step(optimizer) was never opened"
+        elif call == "step" and "before_step" not in self._called and self._steps_before:
+            problem = "rules.before_step(loss) was not called"
+        elif call != "after_step" and 0 < self.total_steps <= self._steps:
+            problem = f"the training goes on after total_steps={self.total_steps}"
+        if call in self._called:
+            self._called.clear()
+        self._called.add(call)
+        self._optimizer_steps = optimizer_steps()
+        if problem and self.rules and problem not in self._told:
+            self._told.add(problem)
+            names = " and ".join(type(rule).__name__ for rule in self.rules.values())
+            warnings.warn(
+                f"{problem}, so that {names} is half followed: parameters may never learn, or "
+                f"leave where they have to be; see docs/own-loop.md",
+                UntrainedRuleWarning,
+                stacklevel=stacklevel,
             )
 
-    def _tell(self, what: str, text: str, stacklevel: int) -> None:
-        """Warn of one way to follow half of the rules, once."""
-        if self.rules and what not in self._told:
-            self._told.add(what)
-            warnings.warn(text, UntrainedRuleWarning, stacklevel=stacklevel)
+    @property
+    def _steps_before(self) -> bool:
+        return any(rule.steps_before for rule in self.rules.values())
 
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint has to keep: the number of steps taken."""
@@ -300,7 +284,7 @@ class TrainingRules:
     @contextmanager
     def around(self) -> Iterator[None]:
         """The context of a forward and backward pass."""
-        self._was_around = True
+        self._called.add("step")
         with ExitStack() as stack:
             for rule in self.rules.values():
                 stack.enter_context(rule.around_step())
@@ -343,10 +327,6 @@ class TrainingRules:
         with self.around():
             seconds = measure()
         return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
-
-
-def _names(rules: Iterable[Rule]) -> str:
-    return " and ".join(type(rule).__name__ for rule in rules)
 
 
 def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:
