@@ -9,10 +9,8 @@ import toy
 from rich.console import Console
 from safetensors.torch import load_file
 
-from headwise.checksums import SUMS
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import (
-    CheckpointError,
     checkpoints,
     find_checkpoint_damage,
 )
@@ -97,15 +95,6 @@ def test_damage_is_found_and_the_file_named(damaged, name):
         assert find_checkpoint_damage(file.parent) == said
         file.write_bytes(content)
     assert find_checkpoint_damage(file.parent) == ""
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_file_cut_short_is_found_without_sums_too(damaged, name, share):
-    file = damaged / "checkpoint-8" / name
-    (file.parent / SUMS).unlink()
-    cut(file, share)
-    assert find_checkpoint_damage(file.parent).startswith(f"{name} cannot be read: ")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
@@ -219,44 +208,6 @@ def test_what_the_final_model_is_made_of_is_trained_again_if_it_is_damaged(tmp_p
     assert names(tmp_path) == [f"checkpoint-{step}" for step in steps]
     assert toy.curve(again) == toy.curve(run)
     assert_equal(load_file(tmp_path / "model" / "model.safetensors"), kept)
-
-
-def test_a_folder_that_is_removed_during_training_is_not_made_again(tmp_path):
-    run = tmp_path / "run"
-
-    def remove(items):
-        if (run / "checkpoint-4").is_dir():
-            shutil.rmtree(run)
-        return toy.join(items)
-
-    with pytest.raises(CheckpointError, match=r"run was removed or renamed while"):
-        toy.train(run, toy.model(), toy.settings(), remove)
-    assert not run.exists()
-
-
-def test_checkpoints_that_are_lost_during_training_are_told(tmp_path):
-    def lose(items):
-        if (tmp_path / "checkpoint-8").is_dir():
-            (tmp_path / "checkpoint-8" / "model.safetensors").write_bytes(b"")
-        return toy.join(items)
-
-    how = {"final_model": "average", "average_last": 2, "keep_checkpoints": 2}
-    with pytest.raises(CheckpointError, match=r"checkpoint-8 was damaged .* the same command"):
-        toy.train(tmp_path, toy.model(), toy.settings(**how), lose)
-    assert "goes on from checkpoint-4" in go_on(tmp_path, **how)[1]
-
-
-@pytest.mark.parametrize("wrong", ['"num_heads": "4"', '"num_heads": 5', '"num_heads": []'])
-def test_of_a_configuration_that_fits_no_model_the_checkpoint_is_named(tmp_path, wrong):
-    toy.train(tmp_path, toy.model(), toy.settings(final_model="last"))
-    shutil.rmtree(tmp_path / "model")
-    (tmp_path / "checkpoint-12" / SUMS).unlink()
-    config = tmp_path / "checkpoint-12" / "config.json"
-    config.write_text(config.read_text().replace('"num_heads": 4', wrong))
-    with pytest.raises(CheckpointError, match=r"checkpoint-12 has no model .* delete ch"):
-        toy.train(tmp_path, toy.model(), toy.settings(final_model="last"))
-    shutil.rmtree(tmp_path / "checkpoint-12")  # as the message says
-    assert toy.train(tmp_path, toy.model(), toy.settings(final_model="last")).steps == 12
 
 
 def weights(folder, step):

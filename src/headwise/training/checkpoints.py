@@ -4,14 +4,12 @@ import json
 import math
 import re
 import shutil
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from headwise.checksums import find_damage
 from headwise.training.callbacks import StopEarly
@@ -70,28 +68,8 @@ def find_checkpoint_damage(checkpoint: Path) -> str:
     # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
     needed = (STATE, CONFIG, WEIGHTS, "optimizer.pt", "scheduler.pt", *random)
-    return find_damage(checkpoint, needed) or next(
-        (found for name in needed if (found := _unreadable(checkpoint / name))), ""
-    )
-
-
-def _unreadable(path: Path) -> str:
-    """What is wrong with a file, as far as it shows without its SHA-256."""
-    if not path.is_file():
-        return f"{path.name} is missing"
-    try:
-        if path.name == STATE:
-            is_finished(read_state(path.parent))
-        elif path.name == CONFIG:
-            PreTrainedConfig.from_json_file(path)
-        elif path.name == WEIGHTS:
-            with safe_open(path, framework="pt") as weights:
-                weights.keys()
-        else:
-            zipfile.ZipFile(path).close()  # reads the list of its files, which is at the end
-    except Exception as error:  # the readers of damaged files raise anything
-        return f"{path.name} cannot be read: {_first_line(error)}"
-    return ""
+    missing = [name for name in needed if not (checkpoint / name).is_file()]
+    return f"{missing[0]} is missing" if missing else find_damage(checkpoint, needed)
 
 
 def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[Path]:
@@ -156,7 +134,3 @@ def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
         name: (tensor / len(folders)).float() if tensor.is_floating_point() else tensor
         for name, tensor in total.items()
     }
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
-from headwise.models.trust import NotTrustedError
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
@@ -25,7 +24,6 @@ from headwise.training.checkpoints import (
     CheckpointError,
     average_checkpoints,
     checkpoints,
-    find_checkpoint_damage,
     has_diverged,
     is_finished,
     last_validation_loss,
@@ -220,12 +218,6 @@ def _write_model(
 ) -> None:
     """Write the final model to `folder/model`."""
     sources = sources_of_model(found, settings)
-    for source in sources:
-        if damage := find_checkpoint_damage(source):
-            raise CheckpointError(
-                f"{source} was damaged while the run was trained ({damage}): give the same command "
-                f"again to train on from a checkpoint before it"
-            )
     with written_whole(folder / MODEL) as partial:
         if settings.final_model == "average":
             partial.mkdir()
@@ -234,21 +226,8 @@ def _write_model(
             for name in (CONFIG, "generation_config.json"):
                 shutil.copy(found[-1] / name, partial / name)
         else:
-            _read_model(kind, sources[0]).save_pretrained(partial)
+            kind.from_pretrained(sources[0]).save_pretrained(partial)
         _write_model_sums(partial)
-
-
-def _read_model(kind: type[PreTrainedModel], checkpoint: Path) -> PreTrainedModel:
-    try:
-        return kind.from_pretrained(checkpoint)
-    except NotTrustedError:
-        raise  # the file is whole
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # it does not say of which file
-        raise CheckpointError(
-            f"{checkpoint} has no model that can be read; its {CONFIG}, say, may be damaged "
-            f"({error}): delete {checkpoint.name}, and the same command trains on from the "
-            f"checkpoint before it"
-        ) from error
 
 
 def _write_model_sums(folder: Path) -> None:

@@ -30,7 +30,7 @@ from headwise.training.callbacks import (
     StopEarly,
     StopOnInterrupt,
 )
-from headwise.training.checkpoints import STATE, CheckpointError, checkpoints
+from headwise.training.checkpoints import STATE, checkpoints
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
@@ -250,12 +250,6 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
-            if not run.is_dir():
-                raise CheckpointError(
-                    f"{run} was removed or renamed while the run was trained, so that its "
-                    f"checkpoint cannot be written; start the run again, with the folder's new "
-                    f"name if it has one"
-                )
             remove_partial(list(run.iterdir()))
         # One process begins and renames the folder, and all of them write into it.
         begins = self.args.should_save
