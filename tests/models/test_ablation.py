@@ -6,10 +6,9 @@ import pickle
 import pytest
 import tiny
 import torch
-from systems import DIM, HEADS, SYSTEMS
+from systems import DIM, SYSTEMS
 from tiny import MOA, PLANS, tokens
 
-import headwise as hw
 from headwise.models.ablation import (
     ablated,
     ablation_options,
@@ -37,12 +36,6 @@ def x_():
 # TIM
 
 
-def test_there_is_no_competition_to_change():
-    layer = hw.IndependentMechanismsLayer(DIM, HEADS, 16, 2, competition=False)
-    with pytest.raises(ValueError, match="competition=False"), ablated(layer, {"tim": "winner"}):
-        pass
-
-
 # Of all
 
 
@@ -52,22 +45,6 @@ PLAN = {
     "decoder_cross": [{**MOA, "layers": [0]}, {"system": "agreement", "layers": [1]}],
 }
 SITE = "decoder.layers.0.self_attention"
-
-
-def test_a_system_is_held_under_each_name_of_its_class():
-    model = tiny.model(PLAN)
-    names = (
-        "mae",
-        "headwise:MixtureOfAttentiveExperts",
-        "headwise.heads.mae.layer:MixtureOfAttentiveExperts",
-    )
-    assert [len(held_systems(model, name)) for name in names] == [2, 2, 2]
-    model.eval()
-    inputs = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
-    with ablated(model, {names[0]: "uniform"}):
-        expected = model(**inputs).logits
-    with ablated(model, {names[1]: "uniform"}):
-        assert torch.equal(model(**inputs).logits, expected)
 
 
 def test_systems_of_one_model_are_changed_by_their_names():
@@ -233,24 +210,3 @@ def test_what_there_is_not_is_named(ablations, parts):
     with pytest.raises(ValueError) as error:
         check_ablations(ablations)
     assert all(part in str(error.value) for part in parts), error.value
-
-
-@pytest.mark.parametrize(
-    ("name", "ablations", "message"),
-    [
-        ("mae-7", {"mae": {"name": "without-expert", "expert": 4}}, "expert is 4, expected 0 to 3"),
-        ("mae-7", {"mae": {"name": "without-head", "head": -1}}, "head is -1, expected 0 to 3"),
-        ("moa", {"moa": {"name": "without-expert", "expert": 5}}, "expert is 5, expected 0 to 4"),
-        ("moa", {"moa": {"name": "fewer-experts", "top_k": 3}}, "top_k is 3, expected 1 to 2"),
-        (
-            "agreement-em",
-            {"agreement": {"name": "fewer-iterations", "iterations": 4}},
-            "iterations is 4, expected 1 to 3",
-        ),
-    ],
-)
-def test_what_does_not_fit_the_sizes_is_named(name, ablations, message):
-    layer = SYSTEMS[name].build()
-    with pytest.raises(ValueError, match=message), ablated(layer, ablations):
-        pass
-    assert layer.ablation is None

@@ -35,27 +35,6 @@ def test_an_empty_cache_of_transformers_shares_its_layers_and_can_be_given_again
         assert own.self_attention == own.layers and own.cross_attention == []
 
 
-@pytest.mark.parametrize("plan", ["standard", "mae", {"system": "tim", "layers": "all"}])
-def test_a_prefix_is_seen_by_all_positions(plan):
-    made, ids = language_model(plan), tokens(2, 5)
-    given = prefix(2)
-    keys = given.layers[0].keys.clone()
-    cache = made.own_cache(given)
-    assert torch.equal(cache.self_attention[0].keys, keys)
-    assert cache.get_seq_length() == 3 and cache.self_attention[0].memory == {}
-    logits = made(ids, cache=cache).logits
-    assert not torch.allclose(logits[:, :1], made(ids).logits[:, :1], atol=1e-2)
-    changed = torch.cat([ids[:, :4], (ids[:, 4:] + 1) % 23], 1)
-    again = made(changed, cache=made.own_cache(cut(cache, 3))).logits
-    torch.testing.assert_close(again[:, :4], logits[:, :4])
-
-
-def cut(cache, time):
-    """The first positions of a cache, in one of transformers."""
-    kept = ((each.keys[:, :, :time], each.values[:, :, :time]) for each in cache.self_attention)
-    return DynamicCache(tuple(kept))
-
-
 @pytest.mark.parametrize(
     ("plan", "given", "said"),
     [

@@ -160,14 +160,6 @@ def test_only_two_lengths_of_the_callers_are_worth_a_warning(monkeypatch):
     assert len(said) == 1
 
 
-def test_without_special_tokens():
-    """As of images, whose tokens are all colours."""
-    options = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-    made = model("moa", **options)
-    assert made.decoder.embedding.padding_idx is None
-    assert made.generate(tokens(2, 1), max_length=6, do_sample=True).shape == (2, 6)
-
-
 # The Hugging Face model
 
 
@@ -202,8 +194,3 @@ def test_settings_that_do_not_fit_are_errors(options, parts):
     with pytest.raises(ValueError) as error:
         hw.CausalLMConfig(**{**SIZES, **options})
     assert all(part in str(error.value) for part in parts)
-
-
-def test_tokens_have_to_be_given():
-    with pytest.raises(ValueError, match="input_ids and inputs_embeds: both are None"):
-        model()()

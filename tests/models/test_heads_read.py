@@ -69,14 +69,6 @@ def test_chosen_heads_are_named_and_the_others_can_be_had():
     torch.testing.assert_close(every.weights().gather(1, index), chosen.weights())
 
 
-def test_a_mask_of_each_chosen_head_says_nothing_of_the_others():
-    attention = hw.MixtureOfAttentionHeads(8, 4, 2, 4).eval()
-    mask = torch.zeros(2, 2, 3, 3, dtype=torch.bool)
-    ((_, read),) = noted(attention, torch.randn(2, 3, 8), attn_mask=mask)
-    with pytest.raises(ValueError, match="each of 2 chosen heads"):
-        read.every_head()
-
-
 def test_a_system_of_ones_own_is_observed_as_it_attends():
     class Averaging(hw.MultiHeadAttention):
         def attend(self, q, k, v, mask, is_causal):

@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 from test_every_model import CONFIGS, batch, build, without_labels
-from tiny import MOA, PAD, padded, tokens
+from tiny import PAD, padded, tokens
 
 from headwise.models.base import model_class
 from headwise.models.sites import attention_sites
@@ -128,16 +128,6 @@ def test_what_is_not_changed_is_copied():
     assert made.lm_head.weight is made.encoder.embedding.weight
     assert made.generation_config.max_length == 17
     assert {site.module.dropout for site in attention_sites(made)} == {0.2}
-
-
-def test_what_is_another_system_already_stays():
-    plan = {"encoder_self": MOA, "decoder_self": "mae"}
-    former = tiny.model(plan)
-    made = former.with_attention({**plan, "decoder_cross": "mae"})
-    given = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
-    equal(made(**given).logits, former(**given).logits)
-    with pytest.raises(ValueError, match=r"attention\.encoder_self, layer 0: standard: attention"):
-        former.with_attention("standard")
 
 
 @pytest.mark.parametrize(

@@ -234,13 +234,6 @@ def test_masks(kind):
     assert later_texts(mask, None, queries=5).tolist() == STARTS
 
 
-@pytest.mark.parametrize("padding", [[0, 0, 0, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0]])
-def test_padding_begins_no_text(padding):
-    padding = torch.tensor([padding]).bool()
-    mask = (torch.ones(1, 5, 5).tril().bool() & ~padding.unsqueeze(1))[:, None]
-    assert not later_texts(mask, padding, queries=5).any()
-
-
 @pytest.mark.slow
 def test_a_compiled_model_refuses_packed_texts():
     model = gated("gpt2")

@@ -34,14 +34,6 @@ def test_every_sequence_comes_once_in_each_epoch(lengths, epoch):
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
 
 
-def test_order_follows_from_seed_and_epoch(lengths):
-    sampler = TokenBudgetSampler(lengths, BUDGET, seed=4)
-    third = epoch_of(sampler, 3)
-    assert third != epoch_of(sampler, 4)
-    assert third == epoch_of(TokenBudgetSampler(lengths, BUDGET, seed=4), 3)
-    assert third != epoch_of(TokenBudgetSampler(lengths, BUDGET, seed=5), 3)
-
-
 def test_no_seed_repeats_the_epochs_of_another(lengths):
     """Runs of neighbouring seeds that share orders would differ less than their number says."""
     orders = {

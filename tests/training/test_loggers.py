@@ -45,13 +45,6 @@ def test_a_run_may_go_on_with_another_logger(tmp_path):
     assert read_recipe(tmp_path).training.report_to == ["tensorboard"]
 
 
-def test_the_folder_is_that_of_the_environment_if_it_names_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "elsewhere"))
-    toy.train(tmp_path / "run", toy.model(), toy.settings(max_steps=4, report_to=["tensorboard"]))
-    assert list((tmp_path / "elsewhere").glob("events.*"))
-    assert not (tmp_path / "run" / LOGS).exists()
-
-
 def test_a_logger_that_is_missing_is_an_error_before_the_data_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.training.loggers.find_spec", lambda name: None)
     changes = ["training.report_to=[mlflow]", "data.corpus=files", "data.train.source=no-such-file"]

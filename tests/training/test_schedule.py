@@ -46,18 +46,6 @@ def test_cosine_falls_slowly_then_fast_then_slowly_to_nearly_zero():
     assert learning_rate_factor(500, "cosine", 3, 103) == 0.0
 
 
-def test_scheduler_multiplies_the_peak():
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    scheduler = learning_rate_scheduler(optimizer, "inverse-sqrt", 2, 100)
-    rates = []
-    for _ in range(8):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    assert rates[:2] == pytest.approx([0.15, 0.3])
-    assert rates[7] == pytest.approx(0.15)
-
-
 def test_plateau_waits_for_its_patience_and_forgets_after_a_better_loss():
     plateau = Plateau(warmup=0, factor=0.5, patience=3)
     scales = []

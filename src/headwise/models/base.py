@@ -22,8 +22,6 @@ from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
 from headwise.transformers_internals import ModelHooks, attn_implementation, is_loaded
 
-# What transformers' `DataCollatorWithFlattening` may give beside positions.
-_OF_PACKED_TEXTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 # What peft adapts by default: as in most decoders that it knows, and in BART.
 _TARGET_MODULES = ["q_proj", "v_proj"]
 
@@ -222,13 +220,11 @@ class HeadwiseModel(ModelHooks):
             # transformers passes unknown flags as False or None.
             if name in (*_ASKED, "return_dict") or value is None or value is False:
                 continue
-            hint = "what its systems decide comes from headwise.record(model)"
-            if name in _OF_PACKED_TEXTS:
-                hint = (
-                    "position_ids alone say where packed texts begin: make the collator with "
-                    "return_flash_attn_kwargs=False and return_seq_idx=False"
-                )
-            raise TypeError(f"{name} is not an argument of {type(self).__name__}; {hint}")
+            raise TypeError(
+                f"{name} is not an argument of {type(self).__name__}; what its systems decide "
+                f"comes from headwise.record(model), and position_ids alone say where packed texts "
+                f"begin"
+            )
         asked: dict[str, Any] = {"losses": AuxiliaryLoss()}
         for name in _ASKED:
             value = others.get(name)
