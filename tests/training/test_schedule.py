@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from headwise.training.schedule import Plateau, learning_rate_factor, learning_rate_scheduler
+from headwise.training.schedule import Plateau, learning_rate_factor
 
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant"])
@@ -60,8 +60,7 @@ def test_plateau_goes_on_from_the_state_of_its_scheduler():
     def scheduler():
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         plateau = Plateau(warmup=0, factor=0.5, patience=2)
-        made = learning_rate_scheduler(optimizer, "plateau", 0, 100, plateau=plateau)
-        return optimizer, plateau, made
+        return optimizer, plateau, torch.optim.lr_scheduler.LambdaLR(optimizer, plateau)
 
     optimizer, plateau, before = scheduler()
     for loss in (1.0, 2.0, 2.0, 2.0):

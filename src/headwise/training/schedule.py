@@ -8,9 +8,6 @@ with a warm-up and waits for one validation more.
 import math
 from typing import Literal
 
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
-
 Schedule = Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"]
 
 
@@ -66,18 +63,3 @@ class Plateau:
         if self.waited >= self.patience:
             self.scale *= self.factor
             self.waited = 0
-
-
-def learning_rate_scheduler(
-    optimizer: Optimizer,
-    schedule: Schedule,
-    warmup: int,
-    total: int,
-    plateau: Plateau | None = None,
-) -> LambdaLR:
-    """Returns a PyTorch scheduler that follows `learning_rate_factor`, or `plateau` if given."""
-
-    def of_step(step: int) -> float:
-        return learning_rate_factor(step, schedule, warmup, total)
-
-    return LambdaLR(optimizer, plateau or of_step)

@@ -15,6 +15,7 @@ from headwise.heads.rule import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
 from headwise.settings import LARGEST_SEED, MOST_STEPS, Settings
 from headwise.training.loggers import Logger
+from headwise.training.schedule import Schedule
 from headwise.training.trained_part import TrainedPart
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -76,7 +77,7 @@ class CommonSettings(Settings):
     learning_rate: float = Field(
         7e-4, gt=0, le=1e30, description="Learning rate at the end of the warm-up."
     )
-    schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
+    schedule: Schedule = Field(
         "inverse-sqrt",
         description="How the learning rate moves after the warm-up; plateau lowers it when the "
         "validation loss stalls.",

@@ -11,6 +11,7 @@ import torch
 import transformers
 from rich.console import Console
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
@@ -35,7 +36,7 @@ from headwise.training.denormals import denormals_as_zero
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
-from headwise.training.schedule import Plateau, learning_rate_scheduler
+from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
 from headwise.training.validation import aside_of_training, validation_loss
 from headwise.transformers_internals import TrainerHooks
@@ -155,9 +156,11 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             if schedule == "plateau":
                 how = self.settings.plateau
                 self.plateau = Plateau(warmup, how.factor, how.patience)
-            self.lr_scheduler = learning_rate_scheduler(
-                optimizer or self.optimizer, schedule, warmup, num_training_steps, self.plateau
-            )
+
+            def factor(step: int) -> float:
+                return learning_rate_factor(step, schedule, warmup, num_training_steps)
+
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.plateau or factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
