@@ -176,7 +176,7 @@ MIXED = {"decoder_self": {"system": "tim", "layers": [1]}, "decoder_cross": "mae
         ({"encoder_self": "mae", "tim": "all"}, "the system 'tim' in the place of a site"),
         ({"system": "mae", "layers": "low one"}, "layers is 'low one'.*all, low, middle"),
         ({"system": "mae", "layers": []}, r"layers is \[\].*such as \[0, 1\]"),
-        ({"system": "mae", "layers": "middle"}, "middle is all but.*none of 2 layers is left"),
+        ({"system": "mae", "layers": "middle"}, "layers: middle, so that none of 2 layers is left"),
         ({"system": "mae", "dropout": 0.1}, "option of mae 'dropout'.*the model sets"),
     ],
 )

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 import toy
 
+from headwise.models.evaluating import validation_loss
 from headwise.training.trainer import Trainer
-from headwise.training.validation import validation_loss
 
 
 def trainer(folder, network, **options):

@@ -199,9 +199,9 @@ def _tokens_at(place: AttentionSite, real: Tensor, tokens: Tokens) -> list[list[
     ):
         raise ValueError(
             f"tokens are {len(rows)} sequences of {sorted({len(row) for row in rows})} tokens, but "
-            f"{place.path or 'the model'} decided for {batch} sequences of {time} positions: give "
-            f"one token for each position, or for each that is no padding; of a model with two "
-            f"stacks, give a mapping of 'encoder' and 'decoder' to theirs"
+            f"{place.path or 'the model'} decided for {batch} sequences of {time} positions, "
+            f"expected a token for each, or for each that is no padding; of a model with two "
+            f"stacks, a mapping of 'encoder' and 'decoder' to theirs"
         )
     named = []
     for row, is_real in zip(rows, real.tolist(), strict=True):

@@ -330,11 +330,9 @@ def _check_placed(
             name, where = entry["system"], "attention" if anywhere else f"attention.{site}"
             if name in placed:
                 continue
-            why = f"{name} keeps the first two layers and the last standard unless told otherwise"
-            if "layers" in entry:
-                why = f"layers: {entry['layers']} is all but the first two layers and the last"
             raise ValueError(
-                f"{where}: {why}, so that none of {len(specs[site])} layers is left for it; name "
+                f"{where}: {name} keeps the first two layers and the last standard, as does "
+                f"layers: middle, so that none of {len(specs[site])} layers is left for it; name "
                 f"layers, as in {{system: {name}, layers: [0]}}, or make the stack deeper"
             )
 

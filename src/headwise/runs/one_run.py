@@ -21,6 +21,7 @@ from headwise.checksums import write_summed
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.models.evaluating import validation_loss
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipes.settings import Recipe
 from headwise.runs.folder import RESULT, is_main_process
@@ -30,7 +31,6 @@ from headwise.runs.preparing import batches, build_model, check_start, claim_fol
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
-from headwise.training.validation import validation_loss
 
 
 def train_system(

@@ -24,6 +24,7 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
+from headwise.models.evaluating import validation_loss
 from headwise.recipes.settings import Recipe
 from headwise.runs.folder import FolderError, is_main_process
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
@@ -36,7 +37,6 @@ from headwise.runs.summary import Experiment
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
-from headwise.training.validation import validation_loss
 
 TRIES, TRY = "tries", "try.json"
 

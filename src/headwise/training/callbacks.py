@@ -79,9 +79,7 @@ class ProgressBar(TrainerCallback):
             step = f"step {state.global_step}/{state.max_steps}"
             self.console.print(f"{self.label}: {step} {self._figures()}", highlight=False)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         self.close()
 
     def close(self) -> None:
@@ -108,9 +106,7 @@ class StopOnInterrupt(TrainerCallback):
         self.interrupted = False
         self._before: dict[int, Any] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is signal.SIG_IGN:  # a shell does that for `... &`
@@ -132,9 +128,7 @@ class StopOnInterrupt(TrainerCallback):
             control.should_save = True
             control.should_training_stop = True
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         self.restore()
 
     def restore(self) -> None:
@@ -165,9 +159,7 @@ class StopEarly(EarlyStoppingCallback):
     are the same in all processes, so that these stop together.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Leaves out transformers' warning: which weights are kept is decided after training."""
 
     @classmethod

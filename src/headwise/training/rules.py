@@ -167,21 +167,15 @@ class TrainingRules:
         apart |= {id(parameter) for group in own for parameter in group}
         decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
         others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in apart]
-        groups: list[dict[str, Any]] = [
-            {
-                "params": [p for p in others if id(p) in decayed],
-                "lr": lr,
-                "weight_decay": weight_decay,
-            },
-            {
-                "params": [p for p in others if id(p) not in decayed],
-                "lr": lr,
-                "weight_decay": 0.0,
-            },
+
+        def group(parameters: list[nn.Parameter], decay: float = 0.0) -> dict[str, Any]:
+            return {"params": parameters, "lr": lr, "weight_decay": decay}
+
+        groups = [
+            group([p for p in others if id(p) in decayed], weight_decay),
+            group([p for p in others if id(p) not in decayed]),
+            *map(group, own),  # their rule sets the learning rate before each update
         ]
-        for parameters in own:
-            # Their rule sets the learning rate before each update.
-            groups.append({"params": parameters, "lr": lr, "weight_decay": 0.0})
         # Without any, since rules move all that learns, the empty group keeps an optimizer working.
         return [group for group in groups if group["params"]] or groups[:1]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from headwise.heads.auxiliary_loss import auxiliary_loss
 from headwise.heads.rule import Moment
@@ -149,7 +149,5 @@ class _AfterUpdate(TrainerCallback):
     def __init__(self, trainer: RulesMixin) -> None:
         self.trainer = trainer
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.trainer.rules.after_update(self.trainer.moment)

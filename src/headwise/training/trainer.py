@@ -16,13 +16,12 @@ from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
     TrainerCallback,
-    TrainerControl,
-    TrainerState,
     TrainingArguments,
 )
 
 from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
+from headwise.models.evaluating import aside_of_training, validation_loss
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
@@ -38,7 +37,6 @@ from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
-from headwise.training.validation import aside_of_training, validation_loss
 from headwise.transformers_internals import TrainerHooks
 
 Batch = dict[str, Tensor]
@@ -307,16 +305,12 @@ class _Records(TrainerCallback):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if state.global_step == 0:  # a run that goes on has recorded where it stopped
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        if self.trainer.state.global_step == 0:  # a run that goes on has recorded where it stopped
             self.trainer.log_records()
             self.trainer.log_start()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_step_end(self, *_: Any, **__: Any) -> None:
         self.trainer.log_records()
 
 

@@ -17,11 +17,11 @@ from headwise.analysis.ablations.quality import MEAN_LOSS, Quality, group_losses
 from headwise.analysis.ablations.results import AblationAnalysis, Measured, changes
 from headwise.analysis.statistics.estimates import holm
 from headwise.analysis.statistics.seeds_and_items import Resampled, change
+from headwise.models.evaluating import validation_loss
 from headwise.models.sites import attention_sites
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.tasks.significance import resampled_scores, score_of
-from headwise.training.validation import validation_loss
 
 DIM, HEADS, ITEMS = 16, 4, 60
 
