@@ -7,23 +7,13 @@ import pytest
 import toy
 from rich.console import Console
 
-from headwise.training.run import run_training
-
 
 def shown(folder, *, terminal):
     """What training shows on a console."""
     written = io.StringIO()
     console = Console(file=written, force_terminal=terminal, width=120, color_system=None)
-    run = run_training(
-        toy.model(),
-        toy.Reversals(40),
-        toy.Reversals(8, seed=1),
-        toy.join,
-        toy.settings(),
-        folder,
-        label="reversals",
-        console=console,
-    )
+    looks = {"label": "reversals", "console": console}
+    run = toy.train(folder, toy.model(), toy.settings(), **looks)
     return written.getvalue(), run
 
 
@@ -46,8 +36,5 @@ def test_the_bar_is_taken_down_after_an_error(tmp_path):
         raise RuntimeError("no batch")
 
     with pytest.raises(RuntimeError, match="no batch"):
-        run_training(
-            *(toy.model(), toy.Reversals(40), toy.Reversals(8), broken, toy.settings(), tmp_path),
-            console=console,
-        )
+        toy.train(tmp_path, toy.model(), toy.settings(), broken, console=console)
     assert written.getvalue().endswith("\x1b[?25h")

@@ -1,12 +1,10 @@
 """Checkpoints: damaged ones are left out, the right ones stay, the right weights are kept."""
 
-import io
 import shutil
 
 import pytest
 import torch
 import toy
-from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise.heads.mae.rule import GateSettings
@@ -14,7 +12,6 @@ from headwise.training.checkpoints import (
     checkpoints,
     find_checkpoint_damage,
 )
-from headwise.training.run import run_training
 
 FILES = (
     "trainer_state.json",
@@ -51,16 +48,9 @@ def whole(tmp_path_factory):
     return toy.train(tmp_path_factory.mktemp("whole"), toy.model(), toy.settings())
 
 
-def go_on(folder, **options):
+def go_on(folder):
     """Trains on; returns the run and what the console says of damage."""
-    said = io.StringIO()
-    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
-    run = run_training(
-        *(toy.model(), *data, toy.join, toy.settings(**options), folder),
-        console=Console(file=said, width=10_000),
-    )
-    lines = said.getvalue().splitlines()
-    return run, "\n".join(line for line in lines if "valid" not in line)
+    return toy.said(folder, toy.model(), toy.settings())
 
 
 def missing(path):
@@ -106,8 +96,7 @@ def test_a_run_goes_on_from_the_last_whole_checkpoint(damaged, whole, name, dama
     assert f"the run goes on from checkpoint-4. What was left out is in {damaged}" in said
     assert names(damaged) == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
     assert (damaged / "damaged-checkpoint-8").is_dir()
-    assert toy.curve(run) == toy.curve(whole)
-    assert_equal(run.model.state_dict(), whole.model.state_dict())
+    toy.assert_same(run, whole)
     assert go_on(damaged)[1] == ""
 
 
@@ -118,8 +107,7 @@ def test_without_a_whole_checkpoint_it_starts_anew(damaged, whole):
     run, said = go_on(damaged)
     assert "checkpoint-8 is damaged (trainer_state.json is missing) and checkpoint-4 is" in said
     assert "(optimizer.pt is not as it was written): the run starts anew." in said
-    assert toy.curve(run) == toy.curve(whole)
-    assert_equal(run.model.state_dict(), whole.model.state_dict())
+    toy.assert_same(run, whole)
 
 
 # What stays
@@ -134,17 +122,11 @@ def test_the_latest_and_the_best_stay(tmp_path, keep):
     assert run.steps == 12
 
 
-def train_beyond_the_best(folder, collate=toy.join, **options):
-    """A run whose validation loss is lowest early: what it learns later is another task."""
-    how = toy.settings(
-        evaluate_every=2, warmup_steps=0, schedule="constant", learning_rate=0.02, **options
-    )
-    data = toy.Reversals(40)
-    for item in data.items:
-        item["labels"] = [3] * (len(item["labels"]) - 1) + [2]
-    run = run_training(
-        toy.model(), data, toy.Reversals(8), collate, how, folder, console=toy.quiet()
-    )
+def train_beyond_the_best(folder, **options):
+    """The run, and the step of its best validation loss."""
+    how = {"evaluate_every": 2, "warmup_steps": 0, "schedule": "constant", "learning_rate": 0.02}
+    data = toy.another_task()
+    run = toy.train(folder, toy.model(), toy.settings(**how | options), data=data)
     losses = {step: loss for step, kind, loss in toy.curve(run) if kind == "eval_loss"}
     return run, min(losses, key=losses.get)
 
@@ -159,7 +141,7 @@ def test_the_final_model_is_the_best_or_the_last(tmp_path):
         assert best != run.steps
         step = best if choice == "best" else run.steps
         kept[choice] = load_file(tmp_path / choice / "model" / "model.safetensors")
-        assert_equal(kept[choice], weights(tmp_path / choice, step))
+        assert_equal(kept[choice], toy.weights(tmp_path / choice, step))
         assert_equal(kept[choice], run.model.state_dict())
     assert not torch.equal(
         kept["best"]["encoder.embedding.weight"], kept["last"]["encoder.embedding.weight"]
@@ -175,7 +157,7 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
         mae=GateSettings(period=1),
     )
     run = toy.train(tmp_path, toy.model("mae"), how)
-    parts = [weights(tmp_path, step) for step in (6, 9, 12)]
+    parts = [toy.weights(tmp_path, step) for step in (6, 9, 12)]
     kept = load_file(tmp_path / "model" / "model.safetensors")
     assert kept.keys() == parts[0].keys()
     for name, tensor in kept.items():
@@ -208,10 +190,6 @@ def test_what_the_final_model_is_made_of_is_trained_again_if_it_is_damaged(tmp_p
     assert names(tmp_path) == [f"checkpoint-{step}" for step in steps]
     assert toy.curve(again) == toy.curve(run)
     assert_equal(load_file(tmp_path / "model" / "model.safetensors"), kept)
-
-
-def weights(folder, step):
-    return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
 
 
 def assert_equal(state, other):

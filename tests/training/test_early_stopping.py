@@ -1,17 +1,15 @@
 """A run that no longer improves is stopped, counts as finished, and keeps the right weights."""
 
-import io
 import signal
 
 import pytest
 import torch
 import toy
-from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise.heads.weighted.rule import BranchSettings
 from headwise.training.checkpoints import checkpoints
-from headwise.training.run import Interrupted, run_training
+from headwise.training.run import Interrupted
 
 
 def settings(**options):
@@ -21,34 +19,13 @@ def settings(**options):
     return toy.settings(**how | options)
 
 
-def train(folder, how, collate=toy.join, *, network=None, console=None):
-    """What is learned later on is another task than that of the validation."""
-    data = toy.Reversals(40)
-    for item in data.items:
-        item["labels"] = [3] * (len(item["labels"]) - 1) + [2]
-    return run_training(
-        network or toy.model(dropout=0.2),
-        data,
-        toy.Reversals(8),
-        collate,
-        how,
-        folder,
-        console=console or toy.quiet(),
-    )
+def train(folder, how, collate=toy.join, *, network=None, run=toy.train):
+    made = network or toy.model(dropout=0.2)
+    return run(folder, made, how, collate, data=toy.another_task())
 
 
 def validations(run):
     return {step: loss for step, kind, loss in toy.curve(run) if kind == "eval_loss"}
-
-
-def weights(folder, step):
-    return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
-
-
-def assert_same(run, reference):
-    assert toy.curve(run) == toy.curve(reference)
-    state, expected = run.model.state_dict(), reference.model.state_dict()
-    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +59,7 @@ def test_a_stopped_run_is_not_trained_again(whole):
     again = train(
         folder, settings(keep_checkpoints=2), never, network=toy.model(seed=99, dropout=0.2)
     )
-    assert_same(again, run)
+    toy.assert_same(again, run)
     assert (again.steps, again.planned_steps) == (run.steps, 20)
     assert again.stopped_early
 
@@ -100,7 +77,7 @@ def test_an_interrupted_run_goes_on_counting(whole, tmp_path, after):
     with pytest.raises(Interrupted, match=f"stopped at step {step + 1}"):
         train(tmp_path, settings(keep_checkpoints=2), stop)
     again = train(tmp_path, settings(keep_checkpoints=2), network=toy.model(seed=99, dropout=0.2))
-    assert_same(again, run)
+    toy.assert_same(again, run)
     assert again.steps == run.steps
 
 
@@ -113,7 +90,10 @@ def test_the_best_stays_though_it_is_older_than_those_kept(whole):
     assert [path.name for path in checkpoints(folder)] == [
         f"checkpoint-{step}" for step in (run.best_step, last - 2, last)
     ]
-    kept, best = load_file(folder / "model" / "model.safetensors"), weights(folder, run.best_step)
+    kept, best = (
+        load_file(folder / "model" / "model.safetensors"),
+        toy.weights(folder, run.best_step),
+    )
     assert [name for name in kept if not torch.equal(kept[name], best[name])] == []
 
 
@@ -121,22 +101,17 @@ def test_the_best_stays_though_it_is_older_than_those_kept(whole):
 
 
 def test_a_last_phase_that_may_never_come_is_said(tmp_path):
-    said = io.StringIO()
-    console = Console(file=said, width=200)
     how = settings(weighted=BranchSettings(freeze_last=9))
-    run = train(tmp_path, how, network=toy.model("weighted"), console=console)
-    assert "training.patience may stop the run before its last 9 steps" in said.getvalue()
-    assert "weighted" in said.getvalue()
+    run, said = train(tmp_path, how, network=toy.model("weighted"), run=toy.said)
+    assert "training.patience may stop the run before its last 9 steps" in said
+    assert "weighted" in said
     assert run.stopped_early
 
 
 def test_the_stop_is_said(tmp_path):
-    said = io.StringIO()
-    run = train(tmp_path, settings(patience=1), console=Console(file=said, width=200))
-    expected = f"training: stopped early at step {run.steps} of 20: no better loss since step 2\n"
-    assert expected in said.getvalue()
-    said = io.StringIO()
+    run, said = train(tmp_path, settings(patience=1), run=toy.said)
+    assert f"training: stopped early at step {run.steps} of 20: no better loss since step 2" in said
     how = settings(max_steps=run.steps, patience=1)  # which runs out with the budget
-    run = train(tmp_path / "in time", how, console=Console(file=said, width=200))
+    run, said = train(tmp_path / "in time", how, run=toy.said)
     assert not run.stopped_early
-    assert "stopped" not in said.getvalue()
+    assert "stopped" not in said
