@@ -137,7 +137,7 @@ def test_two_names_of_one_rule_are_refused(tmp_path, package, one, other):
 @pytest.mark.parametrize(
     "key, said",
     [
-        ("gone_heads:A", "training.gone_heads:A: the system 'gone_heads:A' cannot be loaded: it fails "),
+        ("gone_heads:A", "training.gone_heads:A: the system 'gone_heads:A' cannot be loaded: it"),
         ("{}.impl:B", "has no attribute 'B'; mend the module"),
         ("{}.impl:Plain", "impl:Plain: the system has no rule of training with settings"),
     ],

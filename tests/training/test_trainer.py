@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 import toy
 
-from headwise.models.evaluating import validation_loss
 from headwise.training.trainer import Trainer
 
 
@@ -53,23 +52,6 @@ def test_auxiliary_losses_count_once_whatever_is_accumulated(tmp_path):
     made.train()
     (found,) = [record["loss"] for record in made.state.log_history if "loss" in record]
     assert found == pytest.approx(tokens / sum(counts) + auxiliary, rel=1e-5)
-
-
-def test_validation_is_the_mean_over_labels_without_smoothing():
-    network = toy.model(dropout=0.5)
-    batches = [toy.join(toy.Reversals(5).items), toy.join(toy.Reversals(9, seed=3).items)]
-    found = validation_loss(network, batches)
-    assert not network.training
-    nll, labels = 0.0, 0
-    with torch.no_grad():
-        for batch in batches:
-            log_p = network(**batch).logits.log_softmax(-1)
-            for row, targets in zip(log_p, batch["labels"], strict=True):
-                for position, target in enumerate(targets.tolist()):
-                    if target != -100:
-                        nll -= float(row[position, target])
-                        labels += 1
-    assert found == pytest.approx(nll / labels, rel=1e-5)
 
 
 def test_weight_decay_spares_biases_norms_and_gates(tmp_path):
