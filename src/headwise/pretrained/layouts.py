@@ -223,10 +223,9 @@ def _unknown(model: nn.Module, known: list[str]) -> str:
             f"model is a {type(model).__name__}, which has no module whose class is called "
             f"attention, expected a model with attention of one of the classes {', '.join(known)}"
         )
-    example = like[0]
     return (
         f"model is a {type(model).__name__}, whose attention modules ({', '.join(like)}) are "
-        f"unknown; known are {', '.join(known)}. Say where they "
-        f"have their heads: layouts={{{example!r}: headwise.HeadLayout(projection='out_proj', "
+        f"unknown; known are {', '.join(known)}. Say where they have their heads: "
+        f"layouts={{{like[0]!r}: headwise.HeadLayout(projection='out_proj', "
         f"num_heads='num_heads')}}"
     )
