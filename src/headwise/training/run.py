@@ -111,6 +111,9 @@ def run_training(
         )
     state = read_state(found[-1])
     if trainer.args.should_save:
+        if best := state["best_model_checkpoint"]:
+            trainer.state.best_model_checkpoint = str(folder / Path(best).name)
+        trainer.remove_old_checkpoints(folder)  # unless it was killed before it had done so
         if why := _why_it_ended(state):
             _say(trainer.progress.console, trainer.progress.label, why)
         if not has_model:
