@@ -1,15 +1,12 @@
 """Adapters where a module's own forward pass does not go through a linear map by calling it."""
 
-import sys
-
 import pytest
 import torch
 from adapted import adapted, assert_adapters_learn_and_merge, batch, outputs, peft
 from compatible import tiny_model
-from tiny import config, model, tokens
+from tiny import model, tokens
 
 import headwise as hw
-from headwise.models.base import _tell_peft
 from headwise.models.sites import attention_sites
 from headwise.training.rules import training_rules
 
@@ -100,16 +97,3 @@ def test_systems_with_adapters_of_their_tensors_keep_their_places():
     names = ["expert_query", "expert_output"]
     adapted(made, peft.LoraConfig(r=2, target_modules=[], target_parameters=names))
     assert [(site.site, site.layer) for site in attention_sites(made)] == expected
-
-
-def test_peft_is_told_only_where_it_is_imported(monkeypatch):
-    tables = type(sys)("tables")
-    tables.OF_LORA_TARGET_MODULES_MAPPING = {"llama": ["q_proj", "v_proj"]}
-    tables.OF_OTHERS_TARGET_MODULES_MAPPING = {"llama": ["k_proj"]}
-    monkeypatch.setitem(sys.modules, "peft.utils.constants", tables)
-    model()
-    assert tables.OF_LORA_TARGET_MODULES_MAPPING[config().model_type] == ["q_proj", "v_proj"]
-    assert list(tables.OF_OTHERS_TARGET_MODULES_MAPPING) == ["llama"]
-    monkeypatch.delitem(sys.modules, "peft.utils.constants")
-    _tell_peft("another")
-    assert "another" not in tables.OF_LORA_TARGET_MODULES_MAPPING

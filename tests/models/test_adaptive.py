@@ -95,58 +95,6 @@ def test_losses_are_those_of_the_whole_vocabulary(size, which):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_embeddings_are_narrow_ones_made_wide(size):
-    embedding, _ = parts(size)
-    vocabulary, width, cutoffs, factor = size
-    edges = [0, *cutoffs, vocabulary]
-    for word in range(vocabulary):
-        band = sum(word >= cutoff for cutoff in cutoffs)
-        assert embedding.bands[band].weight.shape == (
-            edges[band + 1] - edges[band],
-            width // factor**band,
-        )
-        narrow = embedding.bands[band].weight[word - edges[band]]
-        torch.testing.assert_close(
-            embedding(torch.tensor(word)), embedding.projections[band].weight @ narrow
-        )
-
-
-def test_within_a_band_it_is_a_plain_softmax_over_the_input_embeddings():
-    embedding, softmax = parts((9, 4, [1], 1))
-    hidden, _ = tensors((9, 4))
-    tail = softmax.log_probs(hidden, embedding)[:, 1:]
-    table = embedding(torch.arange(1, 9))
-    torch.testing.assert_close(tail.softmax(-1), (hidden @ table.T).softmax(-1))
-
-
-def test_no_tokens_no_losses():
-    embedding, softmax = parts(SIZES[1])
-    losses = softmax.losses(torch.zeros(0, 16).double(), torch.zeros(0, dtype=int), embedding)
-    assert losses.shape == (0,)
-
-
-def test_losses_in_half_precision_are_made_in_full():
-    embedding, softmax = parts(SIZES[1])
-    embedding, softmax = embedding.bfloat16(), softmax.bfloat16()
-    hidden, labels = tensors(SIZES[1])
-    losses = softmax.losses(hidden.bfloat16(), labels, embedding)
-    assert losses.dtype == softmax.log_probs(hidden.bfloat16(), embedding).dtype == torch.float32
-
-
-def test_dropout_is_of_training_only():
-    embedding, softmax = parts(SIZES[1], dropout=0.5)
-    hidden, labels = tensors(SIZES[1])
-    for some in (labels % 5, labels):  # of the first band alone, of all
-        first, second = (softmax.losses(hidden, some, embedding) for _ in range(2))
-        assert not torch.equal(first, second)
-    first, second = (softmax.log_probs(hidden, embedding) for _ in range(2))
-    assert not torch.equal(first, second)
-    softmax.eval()
-    expected = F.nll_loss(softmax.log_probs(hidden, embedding), labels, reduction="none")
-    torch.testing.assert_close(softmax.losses(hidden, labels, embedding), expected)
-
-
 def test_dropout_is_of_the_input_and_inside_each_narrower_band():
     embedding, softmax = parts((23, 16, [5, 12], 2), dropout=0.5)
     hidden, _ = tensors((23, 16))
@@ -191,8 +139,3 @@ def test_bands_that_cannot_be_are_errors(options, parts):
     with pytest.raises(ValueError) as error:
         AdaptiveEmbedding(20, 16, **options)
     assert all(part in str(error.value) for part in parts)
-
-
-def test_a_dropout_that_is_no_probability_is_an_error():
-    with pytest.raises(ValueError, match=r"dropout is 1.0, expected a probability"):
-        AdaptiveSoftmax(8, 2, dropout=1.0)

@@ -5,11 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import END, MOA, PAD, PLANS, VOCABULARY, strengthen, tokens
-from transformers import AutoConfig, AutoModelForCausalLM
+from tiny import PAD, PLANS, VOCABULARY, strengthen, tokens
 
 import headwise as hw
-from headwise.models.cache import DecodingGenerationMixin
 
 SIZES = {"vocab_size": VOCABULARY, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 2}
 # What the plans of the encoder-decoder have for a decoder by itself.
@@ -98,15 +96,6 @@ def test_an_adaptive_softmax_makes_no_logits_for_its_loss(monkeypatch):
     assert made.train()(input_ids=ids, labels=ids).logits is None
 
 
-@pytest.mark.parametrize("options", [{}, ADAPTIVE])
-def test_a_model_in_half_precision_has_its_loss_in_full(options):
-    made, ids = model(**options), tokens(4, 6)
-    full = made(input_ids=ids, labels=ids).token_loss
-    half = made.bfloat16()(input_ids=ids, labels=ids).token_loss
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(full.item(), rel=0.05)
-
-
 def test_logits_of_the_last_positions():
     for options in ({}, ADAPTIVE):
         made, ids = model(**options), tokens(2, 5)
@@ -118,53 +107,7 @@ def test_logits_of_the_last_positions():
 # Positions and padding
 
 
-@pytest.mark.parametrize("plan", DECODER)
-def test_it_does_not_matter_on_which_side_padding_stands(plan):
-    made = model(DECODER[plan])
-    ids, mask = left_padded([5, 2], 5)
-    logits = made(input_ids=ids, attention_mask=mask).logits
-    for row, length in enumerate([5, 2]):
-        alone = made(input_ids=ids[row : row + 1, -length:]).logits[0]
-        torch.testing.assert_close(logits[row, -length:], alone, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("plan", DECODER)
-def test_decoding_in_pieces_equals_decoding_at_once(plan):
-    made = model(DECODER[plan])
-    ids, mask = left_padded([7, 4], 7)
-    at_once = made(input_ids=ids, attention_mask=mask)
-    assert at_once.cache is None
-    for chunks in ([1] * 7, [3, 1, 3]):
-        cache, logits, start = None, [], 0
-        for length in chunks:
-            out = made(
-                input_ids=ids[:, start : start + length],
-                attention_mask=mask[:, : start + length],
-                cache=cache,
-                use_cache=True,
-            )
-            cache, start = out.cache, start + length
-            logits.append(out.logits)
-            assert cache.get_seq_length() == start
-        real = mask.bool()
-        torch.testing.assert_close(
-            torch.cat(logits, 1)[real], at_once.logits[real], rtol=1e-4, atol=1e-4
-        )
-
-
 # Generation
-
-
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
-@pytest.mark.parametrize("plan", DECODER)
-def test_generating_with_the_cache_equals_generating_without(plan, options):
-    made = model(DECODER[plan])
-    prompt, mask = left_padded([4, 1, 3], 4)
-    cached = generate(made, prompt, mask, use_cache=True, **options)
-    plain = generate(made, prompt, mask, use_cache=False, **options)
-    assert torch.equal(cached.sequences, plain.sequences)
-    for a, b in zip(cached.scores, plain.scores, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
@@ -181,27 +124,6 @@ def test_learned_positions_are_those_of_tokens_and_have_an_end(options):
             generate(shorter, prompt, mask, use_cache=use_cache, min_new_tokens=STEPS, **options)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("plan", DECODER)
-def test_a_padded_batch_equals_one_by_one(plan, num_beams):
-    made = model(DECODER[plan])
-    lengths = [4, 1, 3]
-    prompt, mask = left_padded(lengths, 4)
-    together = generate(made, prompt, mask, num_beams=num_beams).sequences
-    for row, length in enumerate(lengths):
-        short = prompt[row : row + 1, -length:]
-        alone = generate(made, short, num_beams=num_beams).sequences[0]
-        found = together[row, 4 - length :]
-        assert torch.equal(found[: len(alone)], alone)
-        assert torch.isin(found[len(alone) :], torch.tensor([PAD, END])).all()
-
-
-def test_the_longest_text_is_the_models():
-    made = model(max_length=7)
-    assert made.generate(tokens(1, 3), min_length=7).shape[1] == 7
-    assert hw.CausalLMConfig().max_length == 512
-
-
 def test_only_two_lengths_of_the_callers_are_worth_a_warning(monkeypatch):
     made, said = model(), []
     monkeypatch.setattr("transformers.generation.utils.logger.warning", said.append)
@@ -211,34 +133,7 @@ def test_only_two_lengths_of_the_callers_are_worth_a_warning(monkeypatch):
     assert len(said) == 1
 
 
-def test_without_special_tokens():
-    """As of images, whose tokens are all colours."""
-    options = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-    made = model("moa", **options)
-    assert made.decoder.embedding.padding_idx is None
-    assert made.generate(tokens(2, 1), max_length=6, do_sample=True).shape == (2, 6)
-
-
-def test_the_cache_has_self_attention_alone():
-    assert issubclass(hw.CausalLM, DecodingGenerationMixin)
-    made = model({"decoder_self": MOA})
-    cache = made(input_ids=tokens(2, 5), use_cache=True).cache
-    assert [each.keys.shape for each in cache.self_attention] == [(2, 1, 5, 4)] * 2
-    assert cache.cross_attention == []
-
-
 # The Hugging Face model
-
-
-@pytest.mark.parametrize("options", [{}, {"share_embeddings": True}, ADAPTIVE])
-def test_the_auto_classes_know_it(options, tmp_path):
-    made, ids = model("mae", **options), tokens(2, 5)
-    made.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert type(loaded) is hw.CausalLM
-    assert type(AutoConfig.from_pretrained(tmp_path)) is hw.CausalLMConfig
-    torch.testing.assert_close(loaded(input_ids=ids).logits, made(input_ids=ids).logits)
-    assert loaded.config.max_length == loaded.generation_config.max_length == 512
 
 
 def test_embeddings_are_shared_or_not():
@@ -257,22 +152,9 @@ def test_words_can_be_added_but_not_to_bands():
         model(**ADAPTIVE).resize_token_embeddings(VOCABULARY + 2)
 
 
-def test_the_trainer_of_transformers_does_not_count_the_first_label():
-    assert model().loss_type == "ForCausalLM"
-
-
-def test_the_names_that_transformers_uses():
-    config = model().config
-    assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (16, 4, 2)
-    assert not config.is_encoder_decoder
-
-
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"num_heads": 3}, ["embed_dim is 16", "num_heads = 3"]),
-        ({"norm": "middle"}, ["norm is 'middle'"]),
-        ({"attention": {"encoder_self": "mae"}}, ["encoder_self", "decoder_self"]),
         ({"adaptive_cutoffs": [30]}, ["adaptive_cutoffs is [30]", "vocab_size = 23"]),
         ({"adaptive_cutoffs": [9], "share_embeddings": False}, ["share_embeddings is False"]),
         ({"adaptive_cutoffs": [9], "label_smoothing": 0.1}, ["label_smoothing is 0.1"]),
@@ -282,8 +164,3 @@ def test_settings_that_do_not_fit_are_errors(options, parts):
     with pytest.raises(ValueError) as error:
         hw.CausalLMConfig(**{**SIZES, **options})
     assert all(part in str(error.value) for part in parts)
-
-
-def test_tokens_have_to_be_given():
-    with pytest.raises(ValueError, match="input_ids and inputs_embeds: both are None"):
-        model()()

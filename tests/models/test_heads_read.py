@@ -1,8 +1,5 @@
 """What heads read is noted while it is asked for, for every system, and no longer."""
 
-import copy
-import pickle
-
 import pytest
 import tiny
 import torch
@@ -57,14 +54,6 @@ def test_every_system_says_what_its_heads_read(plan):
         torch.testing.assert_close(read.weights(slice(1, 2)), weights[1:])
 
 
-def test_a_plain_causal_call_has_its_mask_too():
-    attention = hw.MultiHeadAttention(8, 2).eval()
-    ((_, read),) = noted(attention, torch.randn(3, 4, 8), is_causal=True)
-    assert read.mask is None and read.is_causal
-    torch.testing.assert_close(read.weights() @ read.v, read.outputs)
-    torch.testing.assert_close(read.weights(slice(1, 3)), read.weights()[1:])
-
-
 def test_chosen_heads_are_named_and_the_others_can_be_had():
     made = tiny.model({"encoder_self": {**MOA, "layers": [0]}})
     ids, mask = padded([5, 3], 5)
@@ -78,14 +67,6 @@ def test_chosen_heads_are_named_and_the_others_can_be_had():
     torch.testing.assert_close(every.outputs.gather(1, index), chosen.outputs)
     index = chosen.chosen.transpose(1, 2)[..., None].expand_as(chosen.weights())
     torch.testing.assert_close(every.weights().gather(1, index), chosen.weights())
-
-
-def test_a_mask_of_each_chosen_head_says_nothing_of_the_others():
-    attention = hw.MixtureOfAttentionHeads(8, 4, 2, 4).eval()
-    mask = torch.zeros(2, 2, 3, 3, dtype=torch.bool)
-    ((_, read),) = noted(attention, torch.randn(2, 3, 8), attn_mask=mask)
-    with pytest.raises(ValueError, match="each of 2 chosen heads"):
-        read.every_head()
 
 
 def test_a_system_of_ones_own_is_observed_as_it_attends():
@@ -102,14 +83,6 @@ def test_a_system_of_ones_own_is_observed_as_it_attends():
     assert (place.site, place.path) == ("", "self_attn")
     assert torch.equal(read.weights(), torch.full((2, 2, 5, 5), 0.2))
     torch.testing.assert_close(read.weights() @ read.v, read.outputs)
-
-
-def test_decoding_step_by_step_shows_the_keys_so_far():
-    attention, cache, shapes = hw.MultiHeadAttention(8, 2).eval(), hw.AttentionCache(), []
-    with heads_read(attention, lambda place, read: shapes.append(tuple(read.weights().shape))):
-        for _ in range(3):
-            attention(torch.randn(1, 1, 8), is_causal=True, cache=cache)
-    assert shapes == [(1, 2, 1, keys) for keys in (1, 2, 3)]
 
 
 def test_a_compiled_model_is_observed_and_runs_compiled_again():
@@ -148,18 +121,6 @@ def test_observers_come_and_go_by_themselves():
     made(**inputs)
     assert (len(first), len(second)) == (12, 6)
     assert not any(place.module.observers for place in heads_sites(made))
-
-
-def test_copies_are_not_observed():
-    attention, reads = hw.MultiHeadAttention(8, 2), []
-    names = set(attention.state_dict())
-    with heads_read(attention, lambda place, read: reads.append(read)):
-        copies = [copy.deepcopy(attention), pickle.loads(pickle.dumps(attention))]
-        assert set(attention.state_dict()) == names
-    for each in copies:
-        each(torch.randn(1, 3, 8))
-        assert each.observers == ()
-    assert reads == []
 
 
 def test_a_model_without_heads_is_refused():

@@ -1,7 +1,5 @@
 """What models return when they are asked for it, where no row of the compatibility page says it."""
 
-import copy
-
 import pytest
 import torch
 from tiny import MOA, VOCABULARY, strengthen, tokens
@@ -21,12 +19,6 @@ def causal(plan=MIXED, **options):
     made = hw.CausalLM(hw.CausalLMConfig(attention={"decoder_self": plan}, **sizes))
     strengthen(made)
     return made.eval()
-
-
-def speech(plan="standard"):
-    torch.manual_seed(0)
-    sizes = {"sampling_rate": 500, "front_channels": [8], **SIZES}
-    return hw.SpeechEnhancer(hw.SpeechEnhancerConfig(attention=plan, **sizes)).eval()
 
 
 class Alone(system_class("tim")):
@@ -55,56 +47,11 @@ def test_attentions_of_chosen_heads_are_those_by_which_they_read():
             assert not attentions[1][row, others, query].any()
 
 
-def test_nothing_observes_a_model_afterwards():
-    made, ids = causal(), tokens(2, 5)
-    made(ids, output_attentions=True)
-    with heads_read(made, lambda *_: None):
-        made(ids, output_attentions=True)
-        assert all(len(layer.self_attention.observers) == 1 for layer in made.decoder.layers)
-    assert not any("observers" in vars(module) for module in made.modules())
-
-
 def test_a_layer_without_attention_of_ours_is_an_error():
     layer = Alone(16, num_heads=2, ffn_dim=24, num_mechanisms=2)
     error = pytest.raises(ValueError, match="layer 0 holds no module that derives from headwise")
     with error, attentions_noted([layer]):
         pass
-
-
-@pytest.mark.parametrize("plan", ["standard", "mae", MOA])
-def test_speech_has_hidden_states_attentions_and_checkpointing(plan):
-    made = speech(plan)
-    given = {"inputs": torch.rand(2, 6, 9), "labels": torch.randn(2, 6, 9)}
-    out = made(**given, output_hidden_states=True, output_attentions=True)
-    assert len(out.hidden_states) == 3 and out.hidden_states[0].shape == (2, 6, 16)
-    torch.testing.assert_close(made.output(out.hidden_states[-1]), out.logits)
-    assert [weights.shape[2:] for weights in out.attentions] == [(6, 6), (6, 6)]
-    checkpointed = copy.deepcopy(made).train()
-    checkpointed._set_gradient_checkpointing()
-    torch.manual_seed(1)
-    made.train()(**given).loss.backward()
-    torch.manual_seed(1)
-    checkpointed(**given).loss.backward()
-    for ours, theirs in zip(checkpointed.parameters(), made.parameters(), strict=True):
-        assert ours.grad is theirs.grad is None or torch.equal(ours.grad, theirs.grad)
-
-
-@pytest.mark.slow
-def test_a_compiled_model_returns_attentions_and_checkpoints_layers():
-    torch.compiler.reset()
-    made, ids = causal(), tokens(2, 5)
-    checkpointed = copy.deepcopy(made)
-    checkpointed._set_gradient_checkpointing()
-    compiled = torch.compile(checkpointed, backend="eager")
-    expected = made(ids, output_attentions=True).attentions
-    attentions = compiled(ids, output_attentions=True).attentions
-    torch.testing.assert_close(attentions, expected)
-    made.train()(ids, labels=ids).loss.backward()
-    compiled.train()(ids, labels=ids).loss.backward()
-    for ours, theirs in zip(checkpointed.parameters(), made.parameters(), strict=True):
-        assert ours.grad is theirs.grad is None or torch.allclose(ours.grad, theirs.grad, atol=1e-5)
-    for ours, theirs in zip(checkpointed.buffers(), made.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 def test_decisions_are_recorded_once_where_layers_are_computed_twice():
@@ -113,20 +60,6 @@ def test_decisions_are_recorded_once_where_layers_are_computed_twice():
     with hw.record(made.train()) as decided:
         made(ids, labels=ids).loss.backward()
     assert [len(routings) for routings in decided.values()] == [1, 1]
-
-
-def test_every_second_layer_can_be_checkpointed():
-    made = causal()
-    made._set_gradient_checkpointing(every_n_layers=2)
-    assert [layer.gradient_checkpointing for layer in made.decoder.layers] == [True, False]
-
-
-def test_systems_that_are_put_in_compute_as_the_model_does():
-    made = causal("standard")
-    made.set_attn_implementation("eager")
-    other = made.with_attention({"decoder_self": "mae"})
-    of_all = {layer.self_attention.implementation for layer in other.decoder.layers}
-    assert of_all == {"eager"}
 
 
 def test_unknown_implementations_are_errors():

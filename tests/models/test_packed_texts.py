@@ -5,12 +5,11 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from test_causal_lm import DECODER, SIZES
+from test_causal_lm import DECODER
 from test_causal_lm import model as in_single
-from tiny import PAD, strengthen, tokens
+from tiny import PAD, tokens
 from tiny import model as seq2seq
-from torch.optim import SGD
-from transformers import AutoModel, DataCollatorWithFlattening, Trainer, TrainingArguments
+from transformers import AutoModel, DataCollatorWithFlattening
 
 import headwise as hw
 from headwise.transformers_internals import CACHE
@@ -132,31 +131,3 @@ def test_what_else_the_collator_may_give_is_refused(option, position_ids):
     given = packed(texts(), return_position_ids=position_ids, **{option: True})
     with pytest.raises(TypeError, match="position_ids alone say where packed texts begin"):
         model("mae")(**given)
-
-
-def test_transformers_trainer_learns_as_from_padded_texts(tmp_path):
-    """One step on packed texts and on padded ones: the same weights and statistics."""
-    torch.manual_seed(0)
-    made = hw.CausalLM(hw.CausalLMConfig(attention="mae", dropout=0.0, **SIZES))
-    strengthen(made)
-    for gate in (layer.self_attention.gate for layer in made.decoder.layers):
-        gate.dropout = 0.0
-    data, results = texts(), []
-    for collate in (packed, padded):
-        one = copy.deepcopy(made)
-        arguments = TrainingArguments(
-            tmp_path, max_steps=1, per_device_train_batch_size=len(data), report_to="none",
-            disable_tqdm=True, use_cpu=True, remove_unused_columns=False, save_strategy="no",
-        )  # fmt: skip
-        optimizer = SGD(one.parameters(), lr=0.1)
-        trainer = Trainer(
-            one,
-            arguments,
-            train_dataset=[{"input_ids": text} for text in data],
-            data_collator=lambda rows, collate=collate: collate([r["input_ids"] for r in rows]),
-            optimizers=(optimizer, None),
-        )
-        trainer.train()
-        results.append(one.state_dict())
-    # The sampler draws the texts in the same order, so that both see the same batch.
-    torch.testing.assert_close(results[0], results[1])

@@ -1,5 +1,4 @@
 import pytest
-from tiny import MOA
 
 import headwise as hw
 from headwise.heads.system import Place
@@ -28,51 +27,26 @@ def test_what_is_not_named_is_standard():
     assert plan["decoder_cross"]["layers"] == [2, 0]  # the plan is not written into
 
 
-def test_an_entry_may_be_a_name_or_a_list():
-    plan = {
-        "encoder_self": "moa",
-        "decoder_self": [{"system": "mae", "layers": [0]}, {**MOA, "layers": [1]}],
-    }
-    assert specs_of(plan, 2, 3)["encoder_self"] == [{"system": "moa"}] * 2
-    assert specs_of(plan, 2, 3)["decoder_self"] == [{"system": "mae"}, MOA, STANDARD]
-
-
 @pytest.mark.parametrize(
-    "plan, parts",
+    ("plan", "said"),
     [
-        (
-            "standart",
-            ["system 'standart'", "standard, weighted, agreement, mae", "did you mean 'standard'"],
-        ),
-        (7, ["attention is 7", "standard, weighted, agreement, mae", "encoder_self"]),
-        (
-            {"encoder_slf": "mae"},
-            ["site 'encoder_slf'", "decoder_cross", "did you mean 'encoder_self'"],
-        ),
-        ({"encoder_self": "transformer"}, ["attention.encoder_self", "'transformer'", "moa"]),
-        ({"encoder_self": {"layers": [0]}}, ["attention.encoder_self", "system None"]),
-        ({"encoder_self": None}, ["attention.encoder_self is None", "a list"]),
-        ({"encoder_self": [3]}, ["attention.encoder_self is 3", "a list"]),
-        (
-            {"decoder_self": {"system": "mae", "droped_heads": 2}},
-            ["attention.decoder_self", "option of mae 'droped_heads'", "mean 'dropped_heads'"],
-        ),
-        ({"decoder_self": {"system": "moa", "num_heads": 2}}, ["option of moa 'num_heads'"]),
-        ({"decoder_self": {"system": "mae", "embed_dim": 2}}, ["option of mae 'embed_dim'"]),
-        ({"decoder_self": {"system": "standard", "top_k": 2}}, ["option of standard 'top_k'"]),
-        ({"decoder_self": {"system": "moa", "size": "8x"}}, ["size is '8x'", "8K32E64D"]),
-        ({"decoder_self": {"system": "moa", "size": 8}}, ["decoder_self.size is 8", "string"]),
-        ({"decoder_self": {"system": "mae", "layers": 1}}, ["attention.decoder_self.layers is 1"]),
-        (
-            {"decoder_self": {"system": "mae", "layers": ["1"]}},
-            ["attention.decoder_self.layers is ['1']", "[0, 1]"],
-        ),
+        ("standart", "system 'standart', .*standard, weighted, agreement, mae.*mean 'standard'"),
+        (7, "attention is 7, .*standard, weighted, agreement, mae.*encoder_self"),
+        ({"encoder_slf": "mae"}, "site 'encoder_slf'.*decoder_cross.*mean 'encoder_self'"),
+        ({"encoder_self": "transformer"}, "attention.encoder_self.*'transformer'.*moa"),
+        ({"encoder_self": {"layers": [0]}}, "attention.encoder_self.*system None"),
+        ({"encoder_self": [3]}, "attention.encoder_self is 3.*a list"),
+        ({"decoder_self": {"system": "mae", "droped_heads": 2}}, "mae 'droped_heads'.*mean 'drop"),
+        ({"decoder_self": {"system": "mae", "embed_dim": 2}}, "option of mae 'embed_dim'"),
+        ({"decoder_self": {"system": "moa", "size": "8x"}}, "size is '8x'.*8K32E64D"),
+        ({"decoder_self": {"system": "moa", "size": 8}}, "decoder_self.size is 8.*string"),
+        ({"decoder_self": {"system": "mae", "layers": 1}}, "attention.decoder_self.layers is 1"),
+        ({"decoder_self": {"system": "mae", "layers": ["1"]}}, r"layers is \['1'\].*\[0, 1\]"),
     ],
 )
-def test_what_there_is_not_is_an_error(plan, parts):
-    with pytest.raises(ValueError) as error:
+def test_what_there_is_not_is_an_error(plan, said):
+    with pytest.raises(ValueError, match=said):
         hw.Seq2SeqLMConfig(attention=plan)
-    assert all(part in str(error.value) for part in parts), str(error.value)
 
 
 def test_a_system_may_be_named_by_its_module_and_class():
@@ -82,23 +56,20 @@ def test_a_system_may_be_named_by_its_module_and_class():
 
 
 @pytest.mark.parametrize(
-    "name, parts",
+    ("name", "said"),
     [
-        ("no_such_module:Heads", ["No module named 'no_such_module'", "in the current folder"]),
-        ("headwise.heads.mae:Gates", ["module 'headwise.heads.mae' has no attribute 'Gates'"]),
-        ("my_heads.py:Heads", ["No module named 'my_heads", "expected module:Class"]),
-        (":Heads", ["cannot be loaded", "expected module:Class"]),
-        ("..:Heads", ["cannot be loaded", "expected module:Class"]),
-        ("my_heads:", ["cannot be loaded", "expected module:Class"]),
-        ("torch.nn:Linear", ["torch.nn.modules.linear.Linear", "expected a subclass of System"]),
-        ("torch:nn", ["module 'torch.nn'", "expected a subclass of System"]),
+        ("no_such_module:Heads", "No module named 'no_such_module'.*in the current folder"),
+        ("headwise.heads.mae:Gates", "module 'headwise.heads.mae' has no attribute 'Gates'"),
+        (":Heads", "cannot be loaded: expected module:Class"),
+        ("..:Heads", "cannot be loaded: expected module:Class"),
+        ("my_heads:", "cannot be loaded: expected module:Class"),
+        ("torch.nn:Linear", "torch.nn.modules.linear.Linear.*expected a subclass of System"),
     ],
 )
-def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
+def test_a_module_or_class_that_is_no_system_is_an_error(name, said):
     for plan in (name, {"decoder_self": {"system": name, "layers": [0]}}):
-        with pytest.raises(ValueError, match="attention") as error, trusting():
+        with pytest.raises(ValueError, match=f"attention.*{name!r}.*{said}"), trusting():
             hw.Seq2SeqLMConfig(attention=plan)
-        assert all(part in str(error.value) for part in [repr(name), *parts]), str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -106,17 +77,12 @@ def test_a_module_or_class_that_is_no_system_is_an_error(name, parts):
     [
         ("class A(:", "fails with SyntaxError: invalid syntax"),
         ("raise RuntimeError('no licence')", "fails with RuntimeError: no licence; mend the mod"),
-        ("import no_such_module", "fails with ModuleNotFoundError: No module named 'no_such_mod"),
-        ("raise ValueError('seven')", "fails with ValueError: seven"),
     ],
 )
 def test_a_module_that_fails_is_named_with_its_error(tmp_path, monkeypatch, text, said):
     (tmp_path / "failing_heads.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with (
-        pytest.raises(ValueError, match="the module 'failing_heads' fails with") as error,
-        trusting(),
-    ):
+    with pytest.raises(ValueError) as error, trusting():
         hw.Seq2SeqLMConfig(attention="failing_heads:A")
     assert said in str(error.value)
     assert isinstance(error.value.__cause__, ValueError)
@@ -175,12 +141,6 @@ def test_weighted_alone_stands_where_a_feed_forward_follows():
     )
 
 
-def test_weighted_may_stand_in_the_encoder_alone():
-    specs = specs_of({"encoder_self": "weighted"}, 2, 3)
-    assert specs["encoder_self"] == [{"system": "weighted"}] * 2
-    assert specs["decoder_self"] == specs["decoder_cross"] == [STANDARD] * 3
-
-
 def test_tim_alone_keeps_the_first_two_layers_and_the_last_standard():
     tim = {"system": "tim"}
     specs = specs_of("tim", 6, 4)
@@ -202,45 +162,27 @@ def test_layers_in_words():
     assert all(of_site == [{"system": "mae"}] * 2 + [STANDARD] for of_site in everywhere.values())
 
 
+MIXED = {"decoder_self": {"system": "tim", "layers": [1]}, "decoder_cross": "mae"}
+
+
 @pytest.mark.parametrize(
-    "plan, parts",
+    ("plan", "said"),
     [
-        (
-            {"decoder_self": "weighted"},
-            ["attention.decoder_self names weighted", "behind decoder_self stands decoder_cross"],
-        ),
-        (
-            {"decoder_cross": {"system": "tim", "layers": [0]}},
-            ["attention.decoder_cross names tim", "whole layer", "name it at decoder_self"],
-        ),
-        (
-            {"decoder_self": {"system": "tim", "layers": [1]}, "decoder_cross": "mae"},
-            ["attention.decoder_cross names mae in layer 1", "different layers"],
-        ),
-        (
-            "tim",
-            ["tim keeps the first two layers and the last standard", "none of 2 layers is left"],
-        ),
-        (
-            {"agreement": "all"},
-            ["the system 'agreement' in the place of a site", "{system: agreement"],
-        ),
-        ({"weighted": "low", "layers": [0]}, ["the system 'weighted' in the place of a site"]),
-        ({"encoder_self": "mae", "tim": "all"}, ["the system 'tim' in the place of a site"]),
-        ({"system": "mae", "layers": "low one"}, ["layers is 'low one'", "all, low, middle"]),
-        ({"system": "mae", "layers": []}, ["layers is []", "such as [0, 1]"]),
-        (
-            {"system": "mae", "layers": "middle"},
-            ["layers: middle is all but", "none of 2 layers is left"],
-        ),
-        ({"decoder_cross": "tim"}, ["names tim", "name it at decoder_self"]),
-        ({"system": "mae", "dropout": 0.1}, ["option of mae 'dropout'", "the model sets"]),
+        ({"decoder_self": "weighted"}, "names weighted.* behind decoder_self stands decoder_cross"),
+        ({"decoder_cross": {"system": "tim", "layers": [0]}}, "whole layer: name it at decoder_s"),
+        (MIXED, "attention.decoder_cross names mae in layer 1.*different layers"),
+        ("tim", "the first two layers and the last standard.*none of 2 layers is left"),
+        ({"agreement": "all"}, "the system 'agreement' in the place of a site.*system: agreement"),
+        ({"encoder_self": "mae", "tim": "all"}, "the system 'tim' in the place of a site"),
+        ({"system": "mae", "layers": "low one"}, "layers is 'low one'.*all, low, middle"),
+        ({"system": "mae", "layers": []}, r"layers is \[\].*such as \[0, 1\]"),
+        ({"system": "mae", "layers": "middle"}, "layers: middle, so that none of 2 layers is left"),
+        ({"system": "mae", "dropout": 0.1}, "option of mae 'dropout'.*the model sets"),
     ],
 )
-def test_what_cannot_stand_somewhere_is_an_error_that_says_where_it_can(plan, parts):
-    with pytest.raises(ValueError) as error:
+def test_what_cannot_stand_somewhere_is_an_error_that_says_where_it_can(plan, said):
+    with pytest.raises(ValueError, match=said):
         specs_of(plan)
-    assert all(part in str(error.value) for part in parts), str(error.value)
 
 
 def test_what_is_named_at_a_site_has_to_stand_there():
@@ -249,12 +191,3 @@ def test_what_is_named_at_a_site_has_to_stand_there():
         ValueError, match=r"attention\.decoder_self: tim keeps .* none of 2 layers is left"
     ):
         specs_of({"encoder_self": "tim", "decoder_self": "tim"}, 6, 2)
-
-
-def test_what_stands_beside_a_whole_layer_may_stand_in_another():
-    plan = {
-        "decoder_self": {"system": "tim", "layers": [1]},
-        "decoder_cross": {"system": "mae", "layers": [0]},
-    }
-    specs = specs_of(plan)
-    assert [spec["system"] for spec in specs["decoder_cross"]] == ["mae", "standard"]

@@ -9,8 +9,6 @@ from torch import nn
 
 import headwise as hw
 from headwise.models.embedding import embed, sinusoids
-from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.transformer import DecoderStack, EncoderStack
 
 
 def copy_attention(ours: hw.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -119,17 +117,6 @@ def test_a_token_stands_behind_the_tokens_before_it_whatever_the_padding():
     torch.testing.assert_close(x[0, 0], embed(embedding(torch.tensor([[4]])), offset=2)[0, 0])
 
 
-def test_padding_may_stand_before_a_source():
-    made = hw.Seq2SeqLM(config()).eval()
-    source, target = tokens(1, 4), tokens(1, 3)
-    behind, before = (nn.functional.pad(source, pad) for pad in ((0, 2), (2, 0)))
-    alone = made(input_ids=source, decoder_input_ids=target).logits
-    for padded_source in (behind, before):
-        mask = (padded_source != 0).long()
-        out = made(input_ids=padded_source, attention_mask=mask, decoder_input_ids=target)
-        torch.testing.assert_close(out.logits, alone, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])
 def test_each_dropout_is_of_training_only(kind):
     made = hw.Seq2SeqLM(config(**{kind: 0.5})).eval()
@@ -137,21 +124,3 @@ def test_each_dropout_is_of_training_only(kind):
     assert torch.equal(made(**batch).logits, made(**batch).logits)
     made.train()
     assert not torch.equal(made(**batch).logits, made(**batch).logits)
-
-
-@pytest.mark.parametrize("kind", [EncoderStack, DecoderStack])
-def test_the_input_of_a_stack_is_dropped_in_training_only(kind):
-    stack = kind(config(dropout=0.5))
-    stack.layers = nn.ModuleList()
-    x = torch.ones(1, 50, 16)
-    assert set(stack.train().run(x, None, AuxiliaryLoss()).last_hidden_state.unique().tolist()) == {
-        0.0,
-        2.0,
-    }
-    assert torch.equal(stack.eval().run(x, None, AuxiliaryLoss()).last_hidden_state, x)
-
-
-def test_without_dropout_training_is_evaluation():
-    made = hw.Seq2SeqLM(config())
-    batch = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
-    assert torch.equal(made.train()(**batch).logits, made.eval()(**batch).logits)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.cli import app
-from headwise.models.trust import is_trusting, trusting
+from headwise.models.trust import is_trusting
 from headwise.recipes import load_recipe, to_yaml
 
 HOSTILE = """
@@ -164,11 +164,3 @@ def test_a_registered_class_is_found_under_its_former_name(folder):
 def test_what_cannot_be_registered_is_an_error(system, name, message):
     with pytest.raises(ValueError, match=message):
         hw.systems.register_system(system, name)
-
-
-def test_trust_ends_with_its_context():
-    with trusting():
-        with trusting():
-            assert is_trusting()
-        assert is_trusting()
-    assert not is_trusting()

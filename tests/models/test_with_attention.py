@@ -5,10 +5,9 @@ import copy
 import pytest
 import tiny
 import torch
-from test_every_model import CONFIGS, WORDS, batch, build, without_labels
-from tiny import END, MOA, PAD, padded, strengthen, tokens
+from test_every_model import CONFIGS, batch, build, without_labels
+from tiny import PAD, padded, tokens
 
-import headwise as hw
 from headwise.models.base import model_class
 from headwise.models.sites import attention_sites
 
@@ -115,40 +114,6 @@ def test_an_encoder_decoder_says_and_generates_the_same(plan):
         generates_the_same(standard, made, given, **options)
 
 
-def test_a_decoder_s_queries_stay_a_causal_sequence():
-    """The gates of the copy see no later position, also in cross-attention, once they differ."""
-    made = tiny.model(share_embeddings="none").with_attention("mae")
-    crossing = [s.module for s in attention_sites(made) if s.site == "decoder_cross"]
-    assert len(crossing) == 2
-    assert all(module.causal_queries for module in crossing)
-    strengthen(made)
-    source, target = tokens(2, 5), tokens(2, 6)
-    before = made(input_ids=source, decoder_input_ids=target).logits
-    target[:, 4:] = tokens(2, 2)
-    after = made(input_ids=source, decoder_input_ids=target).logits
-    torch.testing.assert_close(after[:, :4], before[:, :4])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"share_embeddings": False},
-        {"adaptive_cutoffs": [6, 12]},
-        {"positions": "learned", "max_positions": 5 + STEPS},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_language_model_generates_the_same_from_prompts_padded_on_the_left(options, num_beams):
-    standard = hw.CausalLM(hw.CausalLMConfig(**WORDS, **options)).eval()
-    strengthen(standard)
-    mask = torch.arange(4, -1, -1) < torch.tensor([[5], [2], [3]])
-    given = {"input_ids": tokens(3, 5).masked_fill(~mask, PAD), "attention_mask": mask.long()}
-    for plan in ("mae", PLANS["mae window"]):
-        made = standard.with_attention(plan)
-        generates_the_same(standard, made, given, num_beams=num_beams, forced_eos_token_id=END)
-
-
 def test_what_is_not_changed_is_copied():
     """Frozen weights, the mode of training, the type of numbers, shared embeddings, generation."""
     standard = tiny.model(dropout=0.1, attention_dropout=0.2).to(torch.bfloat16).train()
@@ -163,35 +128,6 @@ def test_what_is_not_changed_is_copied():
     assert made.lm_head.weight is made.encoder.embedding.weight
     assert made.generation_config.max_length == 17
     assert {site.module.dropout for site in attention_sites(made)} == {0.2}
-
-
-def test_gates_alone_learn_from_there():
-    """As FTG of the MAE paper: the loss falls while all other weights are frozen."""
-    made = tiny.model(share_embeddings="none").with_attention("mae").train()
-    for parameter in hw.non_gate_parameters(made):
-        parameter.requires_grad_(False)
-    given = {"input_ids": tokens(8, 6), "labels": tokens(8, 5)}
-    for site in attention_sites(made):
-        site.module.follows_rule = True
-    optimizer = torch.optim.SGD(hw.gate_parameters(made), lr=1.0)
-    losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = made(**given).token_loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-
-
-def test_what_is_another_system_already_stays():
-    plan = {"encoder_self": MOA, "decoder_self": "mae"}
-    former = tiny.model(plan)
-    made = former.with_attention({**plan, "decoder_cross": "mae"})
-    given = {"input_ids": tokens(2, 5), "decoder_input_ids": tokens(2, 4)}
-    equal(made(**given).logits, former(**given).logits)
-    with pytest.raises(ValueError, match=r"attention\.encoder_self, layer 0: standard: attention"):
-        former.with_attention("standard")
 
 
 @pytest.mark.parametrize(

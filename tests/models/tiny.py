@@ -41,9 +41,6 @@ PLANS: dict[str, Any] = {
     },
 }
 
-WITH_GATES = ("mae", "mae-6, window", "mixed")
-WITH_LOSSES = ("moa", "moh", "mixed", "all mixed")
-
 
 def config(plan: Any = "standard", **options: Any) -> hw.Seq2SeqLMConfig:
     sizes = {

@@ -3,10 +3,8 @@
 from math import inf
 
 import pytest
-import torch
 
 import headwise as hw
-from headwise.models.base import model_class
 
 MILLION, TRILLION = 10**6, 10**12
 
@@ -37,28 +35,25 @@ def test_a_module_that_no_machine_holds(system, arguments, options, said):
 @pytest.mark.parametrize(
     ("config", "sizes", "said"),
     [
-        (hw.CausalLMConfig, {"embed_dim": 8 * TRILLION}, "make at least 288,768,000,000,000,000"),
-        (hw.CausalLMConfig, {"embed_dim": 8 * 10**200}, "at least 10^205 parameters"),
-        (
-            hw.CausalLMConfig,
-            {"attention": {"system": "moa", "num_experts": TRILLION}},
-            "num_experts is 1000000000000, expected",
-        ),
-        (hw.CausalLMConfig, {"vocab_size": TRILLION}, "vocab_size = 1,000,000,000,000"),
+        (hw.CausalLMConfig, {"embed_dim": 8 * TRILLION}, "embed_dim is 8,000,000,000,000"),
+        (hw.CausalLMConfig, {"embed_dim": 8 * 10**200}, "embed_dim is 10^"),
+        (hw.CausalLMConfig, {"vocab_size": TRILLION}, "vocab_size is 1,000,000,000,000"),
         (hw.CausalLMConfig, {"layers": 100_000}, "the number of layers of decoder is 100,000"),
         (hw.CausalLMConfig, {"ffn_dim": 0}, "ffn_dim is 0, expected a positive number"),
         (hw.Seq2SeqLMConfig, {"decoder_layers": 100_000}, "the number of layers of decoder is 100"),
-        (hw.Seq2SeqLMConfig, {"ffn_dim": TRILLION}, "ffn_dim = 1,000,000,000,000"),
-        (hw.SequenceClassifierConfig, {"hidden_dim": TRILLION}, "hidden_dim = 1,000,000,000,000"),
+        (hw.Seq2SeqLMConfig, {"ffn_dim": TRILLION}, "ffn_dim is 1,000,000,000,000"),
+        (hw.SequenceClassifierConfig, {"hidden_dim": TRILLION}, "hidden_dim is 1,000,000,000,000"),
         (
             hw.MaskedLMConfig,
             {"positions": "learned", "max_positions": TRILLION},
-            "max_positions = 1,000,000,000,000",
+            "max_positions is 1,000,000,000,000",
         ),
-        # Each layer is within the bound, and all together are not.
-        (hw.CausalLMConfig, {"embed_dim": 10**4, "ffn_dim": 10**6, "layers": 100}, "2,040,324,000"),
-        (hw.SpeechEnhancerConfig, {"front_channels": [MILLION]}, "largest of front_channels is 1"),
-        (hw.SpeechEnhancerConfig, {"sampling_rate": 10**15}, "sampling_rate = 1,000,000,000,000,0"),
+        (hw.SpeechEnhancerConfig, {"front_channels": [MILLION]}, "front_channels is"),
+        (
+            hw.SpeechEnhancerConfig,
+            {"sampling_rate": 10**15},
+            "sampling_rate is 1,000,000,000,0",
+        ),
     ],
 )
 def test_a_model_that_no_machine_holds(config, sizes, said):
@@ -67,24 +62,3 @@ def test_a_model_that_no_machine_holds(config, sizes, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("config", "sizes"),
-    [
-        (hw.CausalLMConfig, {"share_embeddings": True}),
-        (hw.CausalLMConfig, {"share_embeddings": False, "positions": "learned"}),
-        (hw.CausalLMConfig, {"share_embeddings": True, "adaptive_cutoffs": [500, 2000]}),
-        (hw.CausalLMConfig, {"attention": "weighted"}),
-        (hw.CausalLMConfig, {"attention": {"system": "tim", "layers": [1]}, "layers": 3}),
-        (hw.Seq2SeqLMConfig, {"share_embeddings": "all", "positions": "learned"}),
-        (hw.Seq2SeqLMConfig, {"share_embeddings": "target", "target_vocab_size": 7000}),
-        (hw.Seq2SeqLMConfig, {"share_embeddings": "none", "attention": {"decoder_cross": "mae"}}),
-        (hw.SequenceClassifierConfig, {"hidden_dim": 700}),
-        (hw.SpeechEnhancerConfig, {"front_channels": [30, 40]}),
-    ],
-)
-def test_the_parameters_that_are_counted_are_those_of_the_model(config, sizes):
-    made = config(**{"embed_dim": 64, "num_heads": 4, "ffn_dim": 128} | sizes)
-    with torch.device("meta"):
-        built = model_class(made)(made)
-    there = sum(parameter.numel() for parameter in built.parameters())
-    assert made.count_parameters() == pytest.approx(there, rel=0.03)  # norms and biases apart

@@ -11,7 +11,7 @@ import torch
 from architectures import ARCHITECTURES, inputs, tiny
 from gated import train_at_random
 from torch import nn
-from transformers import BertConfig, BertModel, GPT2LMHeadModel, LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaModel
 
 import headwise as hw
 from headwise.pretrained.attaching import gates_of
@@ -171,76 +171,45 @@ def test_a_projection_that_is_called_by_others_is_noticed():
         model.transformer.h[0].attn.c_proj(torch.randn(1, 2, 12))
 
 
-WRONG = {
-    "gates already": (lambda: hw.gate_heads(hw.gate_heads(tiny("bert"))), "headwise.remove_gates"),
-    "no gates": (lambda: hw.remove_gates(tiny("bert")), "without gates over its heads"),
-    "a model of headwise's": (
-        lambda: hw.gate_heads(hw.MultiHeadAttention(8, 2)),
-        "by its with_attention",
-    ),
-    "no attention": (lambda: hw.gate_heads(nn.Linear(2, 2)), "no module whose class is called"),
-    "no system": (lambda: hw.gate_heads(tiny("bert"), "maee"), "expected one of"),
-    "a system with experts": (
-        lambda: hw.gate_heads(tiny("bert"), "moa"),
-        "expected one of standard",
-    ),
-    "a site": (lambda: hw.gate_heads(tiny("bert"), sites=["decoder_self"]), "encoder_self"),
-    "a layer": (lambda: hw.gate_heads(tiny("bert"), layers=[2]), "0 to 1"),
-    "nothing": (lambda: hw.gate_heads(tiny("bert"), layers=[]), "name no attention"),
-    "a size": (lambda: hw.gate_heads(tiny("bert"), num_heads=4), "expected it to be left out"),
-    "heads": (
-        lambda: hw.gate_heads(
-            nn.Sequential(OwnAttention()),
-            layouts={"OwnAttention": hw.HeadLayout("out", "out.out_features")},
-        ),
-        "8 heads, which do not divide 12",
-    ),
-    "a path": (
-        lambda: hw.gate_heads(
-            nn.Sequential(OwnAttention()),
-            layouts={"OwnAttention": hw.HeadLayout("out", "num_heads")},
-        ),
-        "num_heads of the layout of OwnAttention is 'num_heads'",
-    ),
-    "a projection": (
-        lambda: hw.gate_heads(
-            nn.Sequential(OwnAttention()),
-            layouts={"OwnAttention": hw.HeadLayout("proj", "heads")},
-        ),
-        "projection of the layout of OwnAttention is 'proj'",
-    ),
-    "the name of a model": (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
-    "an option of attention": (
-        lambda: hw.gate_heads(tiny("bert"), dropout=0.1),
-        "an option of attention itself",
-    ),
-    "a mask of another name": (
-        lambda: hw.gate_heads(
-            tiny("bert"), layouts={"BertAttention": replace(LAYOUTS["BertAttention"], mask="msk")}
-        ),
+def own(layout, *system):
+    return hw.gate_heads(nn.Sequential(OwnAttention()), *system, layouts={"OwnAttention": layout})
+
+
+def other(name, **changes):
+    """The layout of a class in the table, with changes."""
+    return {name: replace(LAYOUTS[name], **changes)}
+
+
+WRONG = [
+    (lambda: hw.gate_heads(hw.gate_heads(tiny("bert"))), "headwise.remove_gates"),
+    (lambda: hw.remove_gates(tiny("bert")), "without gates over its heads"),
+    (lambda: hw.gate_heads(hw.MultiHeadAttention(8, 2)), "by its with_attention"),
+    (lambda: hw.gate_heads(nn.Linear(2, 2)), "no module whose class is called"),
+    (lambda: hw.gate_heads(tiny("bert"), "maee"), "expected one of"),
+    (lambda: hw.gate_heads(tiny("bert"), "moa"), "expected one of standard"),
+    (lambda: hw.gate_heads(tiny("bert"), sites=["decoder_self"]), "encoder_self"),
+    (lambda: hw.gate_heads(tiny("bert"), layers=[2]), "0 to 1"),
+    (lambda: hw.gate_heads(tiny("bert"), layers=[]), "name no attention"),
+    (lambda: hw.gate_heads(tiny("bert"), num_heads=4), "expected it to be left out"),
+    (lambda: hw.gate_heads(tiny("bert"), dropout=0.1), "an option of attention itself"),
+    (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
+    (lambda: own(hw.HeadLayout("out", "out.out_features")), "8 heads, which do not divide 12"),
+    (lambda: own(hw.HeadLayout("out", "num_heads")), "num_heads of the layout of OwnAttention is"),
+    (lambda: own(hw.HeadLayout("proj", "heads")), "projection of the layout of OwnAttention is"),
+    (lambda: own(hw.HeadLayout("out", "heads"), OwnSystem), "it has no such module"),
+    (
+        lambda: hw.gate_heads(tiny("bert"), layouts=other("BertAttention", mask="msk")),
         "mask of the layout of BertAttention is 'msk'",
     ),
-    "a cache of another name": (
-        lambda: hw.gate_heads(
-            tiny("gpt2"),
-            layouts={"GPT2Attention": replace(LAYOUTS["GPT2Attention"], cache="layer_past")},
-        ),
+    (
+        lambda: hw.gate_heads(tiny("gpt2"), layouts=other("GPT2Attention", cache="layer_past")),
         f"expected the one of {CACHE} that holds it",
     ),
-    "queries": (
-        lambda: hw.gate_heads(
-            nn.Sequential(OwnAttention()),
-            OwnSystem,
-            layouts={"OwnAttention": hw.HeadLayout("out", "heads")},
-        ),
-        "it has no such module",
-    ),
-}
+]
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_errors_say_what_is_wrong(what):
-    call, words = WRONG[what]
+@pytest.mark.parametrize(("call", "words"), WRONG)
+def test_errors_say_what_is_wrong(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
 
@@ -250,39 +219,3 @@ def test_a_llama_that_is_no_decoder():
     config = LlamaConfig(**sizes, intermediate_size=8, vocab_size=20, is_causal=False)
     model = hw.gate_heads(LlamaModel(config))
     assert [gates.site for gates in gates_of(model).values()] == ["encoder_self"]
-
-
-def test_save_pretrained_writes_gates_that_from_pretrained_leaves_out(tmp_path):
-    model = train_at_random(hw.gate_heads(tiny("gpt2")))
-    model.save_pretrained(tmp_path)
-    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
-    tokens = torch.tensor([[5, 6, 7]])
-    assert torch.equal(loaded(tokens).logits, hw.remove_gates(model)(tokens).logits)
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@torch.no_grad()
-def test_any_implementation_of_attention(attention):
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = BertModel(BertConfig(**sizes, intermediate_size=8, vocab_size=40)).eval()
-    model = train_at_random(hw.gate_heads(model))
-    mask = torch.ones(2, 6, dtype=torch.long)
-    mask[0, 4:] = 0
-    given = {"input_ids": torch.randint(5, 40, (2, 6)), "attention_mask": mask}
-    expected = model(**given).last_hidden_state
-    model.set_attn_implementation(attention)
-    torch.testing.assert_close(
-        model(**given).last_hidden_state[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=1e-4
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "projections"),
-    [("bert", "attention.output.dense"), ("gpt2", "attn.c_proj"), ("t5", "Attention.o")],
-)
-def test_output_projections_under_a_system(name, projections):
-    model = hw.gate_heads(tiny(name))
-    names = {parameter: path for path, parameter in model.named_parameters()}
-    found = [names[parameter].rpartition(".")[0] for parameter in hw.output_parameters(model)]
-    assert set(found) == {path for path, _ in model.named_modules() if path.endswith(projections)}
-    assert hw.output_parameters(hw.remove_gates(model)) == []

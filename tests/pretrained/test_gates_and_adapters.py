@@ -71,14 +71,6 @@ def test_gates_are_trained_and_saved_with_the_adapters(system, tmp_path):
     torch.testing.assert_close(merged, expected, rtol=0, atol=1e-5)
 
 
-def test_gates_with_frozen_parameters_stay_as_they_are(tmp_path):
-    model = peft.get_peft_model(hw.gate_heads(tiny("gpt2")), lora(None))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    train(model, tmp_path)
-    for name, value in model.state_dict().items():
-        assert value.equal(before[name]) == ("lora_" not in name), name
-
-
 def test_a_copy_of_the_gates_that_no_hook_calls_is_refused():
     model = adapted(hw.gate_heads(tiny("gpt2")), lora(["head_gates"]))
     with pytest.raises(RuntimeError, match=r"modules_to_save=\['head_gates.system'\]"):

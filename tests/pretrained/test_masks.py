@@ -13,7 +13,6 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import headwise as hw
 from headwise.pretrained.masks import later_texts, query_padding
-from headwise.transformers_internals import CACHE
 
 # Two texts of five positions, of which the last three are the queries.
 ATTENDED = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 0]])
@@ -37,19 +36,6 @@ KINDS = {
 @pytest.mark.parametrize("cached", [2, torch.tensor(2)])
 def test_padding_in_a_mask_of_each_kind(kind, cached):
     assert query_padding(KINDS[kind], queries=3, cached=cached).tolist() == EXPECTED
-
-
-@pytest.mark.parametrize("cached", [9, torch.tensor(9)])
-def test_a_cache_that_slides_holds_fewer_keys(cached):
-    assert query_padding(BOOLEAN, queries=3, cached=cached).tolist() == EXPECTED
-
-
-def test_padding_in_a_block_mask():
-    def attended(batch, head, query, key):
-        return (query + 2 >= key) & ATTENDED.bool()[batch, key]
-
-    mask = create_block_mask(attended, 2, None, 3, 5, device="cpu")
-    assert query_padding(mask, queries=3, cached=2).tolist() == EXPECTED
 
 
 TIME = 6
@@ -93,22 +79,6 @@ def test_what_a_mask_hides_changes_no_output(name, mask, form):
     changed = (outputs(model, many, blocked, form) - before).abs().amax(-1) > 1e-4
     expected = (outputs(plain, many, blocked, form) - outputs(plain, tokens, blocked, form)).abs()
     assert torch.equal(changed, expected.amax(-1) > 1e-4)
-
-
-@torch.no_grad()
-def test_a_text_goes_on_behind_a_prefix_that_sees_itself():
-    model = train_at_random(hw.gate_heads(tiny("llama")))
-    tokens = torch.randint(5, 30, (2, TIME + 2))
-    whole = torch.ones(TIME + 2, TIME + 2, dtype=torch.bool).triu(1)
-    whole[:TIME, :TIME] = False
-    expected = outputs(model, tokens, whole, "boolean")
-    seen = (~whole)[None, None].expand(2, -1, -1, -1)
-    first = model(tokens[:, :TIME], attention_mask=seen[..., :TIME, :TIME], use_cache=True)
-    steps, cache = [first.logits], first[CACHE]
-    for t in (TIME, TIME + 1):
-        step = model(tokens[:, t : t + 1], use_cache=True, **{CACHE: cache})
-        steps.append(step.logits)
-    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -262,23 +232,6 @@ def test_masks(kind):
     elif kind == "blocks":
         mask = create_block_mask(lambda b, h, q, k: TEXTS[b, q, k], 2, None, 5, 5, device="cpu")
     assert later_texts(mask, None, queries=5).tolist() == STARTS
-
-
-@pytest.mark.parametrize("padding", [[0, 0, 0, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0]])
-def test_padding_begins_no_text(padding):
-    padding = torch.tensor([padding]).bool()
-    mask = (torch.ones(1, 5, 5).tril().bool() & ~padding.unsqueeze(1))[:, None]
-    assert not later_texts(mask, padding, queries=5).any()
-
-
-def test_windows_begin_no_text():
-    mask = torch.ones(1, 1, 5, 5).tril().triu(-1).bool()
-    assert not later_texts(mask, None, queries=5).any()
-
-
-def test_masks_alike_for_all_queries_begin_no_text():
-    assert later_texts(torch.ones(2, 5), None, queries=5) is None
-    assert later_texts(torch.ones(2, 1, 1, 5), None, queries=5) is None
 
 
 @pytest.mark.slow

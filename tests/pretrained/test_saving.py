@@ -29,26 +29,6 @@ def test_saved_and_loaded(name, tmp_path):
     assert torch.equal(loaded(**given).logits, model(**given).logits)
 
 
-def test_what_is_written(tmp_path):
-    hw.save_gates(hw.gate_heads(tiny("bert"), "gated", gate_start="neutral", layers=[1]), tmp_path)
-    written = json.loads((tmp_path / "head_gates.json").read_text())
-    assert written == {
-        "headwise_version": hw.__version__,
-        "model": "BertForMaskedLM",
-        "system": "gated",
-        "options": {"gate_start": "neutral"},
-        "attentions": {
-            "encoder.layer.1.attention": {
-                "site": "encoder_self",
-                "layer": 1,
-                "embed_dim": 12,
-                "num_heads": 3,
-                "head_dim": 4,
-            }
-        },
-    }
-
-
 def test_a_model_with_another_head_or_with_adapters(tmp_path):
     model = train_at_random(hw.gate_heads(tiny("bert")))
     hw.save_gates(model, tmp_path)
@@ -149,21 +129,3 @@ def test_tensors_of_other_options(tmp_path):
     with pytest.raises(ValueError, match="is not what was saved"):
         hw.load_gates(model, tmp_path)
     assert not [module for module in model.modules() if isinstance(module, hw.systems.System)]
-
-
-def test_options_that_cannot_be_written(tmp_path):
-    model = hw.gate_heads(tiny("bert"), gate_window=None, dropped_heads=torch.tensor(1).item())
-    hw.save_gates(model, tmp_path)
-    model = hw.gate_heads(tiny("bert"), Even, measure=abs)
-    with pytest.raises(ValueError, match="JSON cannot write"):
-        hw.save_gates(model, tmp_path)
-
-
-class Even(hw.MultiHeadAttention):
-    """Does nothing, with an option that is a function."""
-
-    def __init__(self, *args, measure, **kwargs):
-        super().__init__(*args, **kwargs)
-
-    def start_neutral(self):
-        pass

@@ -52,21 +52,6 @@ def test_a_compiled_model_is_one_graph():
 
 
 @torch.no_grad()
-def test_projections_that_are_quantised_later():
-    model = hw.gate_heads(tiny("bert"))
-    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-    given = inputs(model, random.Random(0))
-    plain = torch.ao.quantization.quantize_dynamic(
-        hw.remove_gates(copy.deepcopy(model)), {torch.nn.Linear}, torch.qint8
-    )
-    assert torch.equal(quantised(**given).logits, plain(**given).logits)
-    train_at_random(model)
-    trained = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-    assert not torch.allclose(trained(**given).logits, plain(**given).logits)
-    assert torch.equal(hw.remove_gates(trained)(**given).logits, plain(**given).logits)
-
-
-@torch.no_grad()
 def test_a_model_whose_weights_are_offloaded():
     model = tiny("gpt2")
     tokens = torch.randint(3, 20, (2, 5))

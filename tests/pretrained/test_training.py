@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from architectures import PADDING, inputs, tiny
+from architectures import inputs, tiny
 from gated import train_at_random
 from torch import nn
 from transformers import Trainer, TrainingArguments
@@ -151,12 +151,6 @@ def test_reentrant_checkpointing_would_lose_their_gradient():
         model(**labelled(model))
 
 
-def test_gates_alone_learn_if_the_model_was_frozen_before():
-    model = hw.gate_heads(tiny("gpt2").requires_grad_(False))
-    learning = [p for p in model.parameters() if p.requires_grad]
-    assert {id(p) for p in learning} == {id(p) for p in hw.gate_parameters(model)}
-
-
 class RulesTrainer(hw.RulesMixin, Trainer):
     """transformers' Trainer, by the systems' rules."""
 
@@ -186,38 +180,3 @@ def test_transformers_trainer(method, frozen, tmp_path):
     gates = {name for name in moved if "head_gates" in name}
     assert gates
     assert bool(moved - gates) == (not frozen)
-
-
-def test_what_padding_is_does_not_matter_in_training():
-    """Batch statistics of the gates leave padding out."""
-    model = hw.gate_heads(without_dropout(tiny("bert")))
-    given = inputs(model, random.Random(0), batch=3, side="right")
-    changed = given["input_ids"].masked_fill(given["attention_mask"] == 0, PADDING + 6)
-    other = copy.deepcopy(model)
-    model(**given)
-    other(**{**given, "input_ids": changed})
-    for expected, found in zip(model.buffers(), other.buffers(), strict=True):
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("method", ["block-coordinate-descent", "joint", "optimizer"])
-def test_who_moves_the_gates(method):
-    model = hw.gate_heads(tiny("gpt2").requires_grad_(False))
-    rules = hw.training_rules(model, total_steps=2, settings={"mae": {"method": method}})
-    moved = [p for group in rules.parameter_groups(lr=0.1) for p in group["params"]]
-    gates = hw.gate_parameters(model) if method == "optimizer" else []
-    assert {id(parameter) for parameter in moved} == {id(gate) for gate in gates}
-    optimizer = torch.optim.SGD(rules.parameter_groups(lr=1e-3))
-    before = [gate.clone() for gate in hw.gate_parameters(model)]
-    given = labelled(model.train())
-    torch.manual_seed(0)
-    with rules.step(optimizer):
-        model(**given).loss.backward()
-    gradients = [gate.grad for gate in hw.gate_parameters(model)]
-    optimizer.step()
-    rules.after_step()
-    for old, new, gradient in zip(before, hw.gate_parameters(model), gradients, strict=True):
-        if method == "optimizer":
-            torch.testing.assert_close(new, old - 1e-3 * gradient)
-        else:
-            assert gradient is None  # their own SGD has used it

@@ -103,8 +103,8 @@ def test_an_ablation_is_found_under_a_name_with_dots(small, package):
 @pytest.mark.parametrize(
     "key, said",
     [
-        ("gone_heads:A", "training.gone_heads:A: the system 'gone_heads:A' cannot be loaded: No "),
-        ("{}.impl:B", "has no attribute 'B'; expected module:Class"),
+        ("gone_heads:A", "training.gone_heads:A: the system 'gone_heads:A' cannot be loaded: it"),
+        ("{}.impl:B", "has no attribute 'B'; mend the module"),
         ("{}.impl:Plain", "impl:Plain: the system has no rule of training with settings"),
         ("{}:A", "the settings of its rule are named {}.impl:A; give them under that name"),
         ("{}.impl:Sub", "the settings of its rule are named {}.impl:A; give"),

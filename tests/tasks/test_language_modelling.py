@@ -11,6 +11,7 @@ from rich.console import Console
 from transformers import set_seed
 
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.models.evaluating import validation_loss
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import task_class
 from headwise.tasks.language_modelling import (
@@ -28,7 +29,6 @@ from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
-from headwise.training.validation import validation_loss
 
 DOCUMENTS = [
     ["= Files =", "", "open the file and close the file", "open the window", ""],

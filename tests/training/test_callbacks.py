@@ -7,23 +7,13 @@ import pytest
 import toy
 from rich.console import Console
 
-from headwise.training.run import run_training
-
 
 def shown(folder, *, terminal):
     """What training shows on a console."""
     written = io.StringIO()
     console = Console(file=written, force_terminal=terminal, width=120, color_system=None)
-    run = run_training(
-        toy.model(),
-        toy.Reversals(40),
-        toy.Reversals(8, seed=1),
-        toy.join,
-        toy.settings(),
-        folder,
-        label="reversals",
-        console=console,
-    )
+    looks = {"label": "reversals", "console": console}
+    run = toy.train(folder, toy.model(), toy.settings(), **looks)
     return written.getvalue(), run
 
 
@@ -38,16 +28,6 @@ def test_on_a_terminal_a_bar_ends_with_the_last_figures(tmp_path):
     assert text.endswith("\x1b[?25h")  # the cursor is back
 
 
-def test_elsewhere_there_is_a_line_for_each_validation(tmp_path):
-    text, run = shown(tmp_path, terminal=False)
-    validations = [(step, loss) for step, kind, loss in toy.curve(run) if kind == "eval_loss"]
-    lines = [line for line in text.splitlines() if line]
-    assert len(lines) == len(validations) == 3
-    for line, (step, loss) in zip(lines, validations, strict=True):
-        assert line.startswith(f"reversals: step {step}/12 loss ")
-        assert f"valid {loss:.2f}" in line
-
-
 def test_the_bar_is_taken_down_after_an_error(tmp_path):
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=100)
@@ -56,8 +36,5 @@ def test_the_bar_is_taken_down_after_an_error(tmp_path):
         raise RuntimeError("no batch")
 
     with pytest.raises(RuntimeError, match="no batch"):
-        run_training(
-            *(toy.model(), toy.Reversals(40), toy.Reversals(8), broken, toy.settings(), tmp_path),
-            console=console,
-        )
+        toy.train(tmp_path, toy.model(), toy.settings(), broken, console=console)
     assert written.getvalue().endswith("\x1b[?25h")

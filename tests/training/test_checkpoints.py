@@ -1,25 +1,17 @@
 """Checkpoints: damaged ones are left out, the right ones stay, the right weights are kept."""
 
-import io
-import json
 import shutil
-import signal
 
 import pytest
 import torch
 import toy
-from rich.console import Console
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from headwise.checksums import SUMS
 from headwise.heads.mae.rule import GateSettings
 from headwise.training.checkpoints import (
-    CheckpointError,
-    average_checkpoints,
     checkpoints,
     find_checkpoint_damage,
 )
-from headwise.training.run import Interrupted, run_training
 
 FILES = (
     "trainer_state.json",
@@ -56,16 +48,9 @@ def whole(tmp_path_factory):
     return toy.train(tmp_path_factory.mktemp("whole"), toy.model(), toy.settings())
 
 
-def go_on(folder, **options):
+def go_on(folder):
     """Trains on; returns the run and what the console says of damage."""
-    said = io.StringIO()
-    data = (toy.Reversals(40), toy.Reversals(8, seed=1))
-    run = run_training(
-        *(toy.model(), *data, toy.join, toy.settings(**options), folder),
-        console=Console(file=said, width=10_000),
-    )
-    lines = said.getvalue().splitlines()
-    return run, "\n".join(line for line in lines if "valid" not in line)
+    return toy.said(folder, toy.model(), toy.settings())
 
 
 def missing(path):
@@ -86,13 +71,6 @@ def flipped(path, place=0.6):
 # Damage
 
 
-def test_a_whole_checkpoint_passes_also_one_without_sums(stopped, damaged):
-    for folder in (stopped, damaged):
-        for checkpoint in checkpoints(folder):
-            assert find_checkpoint_damage(checkpoint) == ""
-            (damaged / checkpoint.name / SUMS).unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_damage_is_found_and_the_file_named(damaged, name):
     file = damaged / "checkpoint-8" / name
@@ -109,22 +87,6 @@ def test_damage_is_found_and_the_file_named(damaged, name):
     assert find_checkpoint_damage(file.parent) == ""
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_file_cut_short_is_found_without_sums_too(damaged, name, share):
-    file = damaged / "checkpoint-8" / name
-    (file.parent / SUMS).unlink()
-    cut(file, share)
-    assert find_checkpoint_damage(file.parent).startswith(f"{name} cannot be read: ")
-
-
-@pytest.mark.parametrize("damage", [missing, lambda path: path.write_bytes(b""), cut, flipped])
-def test_damaged_sums_are_damage_or_change_nothing(damaged, damage):
-    damage(damaged / "checkpoint-8" / SUMS)
-    found = find_checkpoint_damage(damaged / "checkpoint-8")
-    assert (found == "") == (damage is missing)
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
 @pytest.mark.parametrize("damage", [missing, cut, flipped])
 def test_a_run_goes_on_from_the_last_whole_checkpoint(damaged, whole, name, damage):
@@ -134,8 +96,7 @@ def test_a_run_goes_on_from_the_last_whole_checkpoint(damaged, whole, name, dama
     assert f"the run goes on from checkpoint-4. What was left out is in {damaged}" in said
     assert names(damaged) == ["checkpoint-4", "checkpoint-8", "checkpoint-12"]
     assert (damaged / "damaged-checkpoint-8").is_dir()
-    assert toy.curve(run) == toy.curve(whole)
-    assert_equal(run.model.state_dict(), whole.model.state_dict())
+    toy.assert_same(run, whole)
     assert go_on(damaged)[1] == ""
 
 
@@ -146,27 +107,7 @@ def test_without_a_whole_checkpoint_it_starts_anew(damaged, whole):
     run, said = go_on(damaged)
     assert "checkpoint-8 is damaged (trainer_state.json is missing) and checkpoint-4 is" in said
     assert "(optimizer.pt is not as it was written): the run starts anew." in said
-    assert toy.curve(run) == toy.curve(whole)
-    assert_equal(run.model.state_dict(), whole.model.state_dict())
-
-
-def test_a_model_is_made_anew_if_it_is_damaged(damaged, whole):
-    go_on(damaged)
-    model = damaged / "model" / "model.safetensors"
-    written = model.read_bytes()
-    for damage in (missing, cut, flipped):
-        damage(model)
-        go_on(damaged)
-        assert model.read_bytes() == written
-
-
-def test_half_written_checkpoints_are_none(stopped, tmp_path):
-    for name in (".partial-checkpoint-12", "checkpoint-12.old", "checkpoint-", "model"):
-        (tmp_path / name).mkdir()
-    for step in (4, 30, 8):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    assert names(tmp_path) == ["checkpoint-4", "checkpoint-8", "checkpoint-30"]
-    assert checkpoints(tmp_path / "nowhere") == []
+    toy.assert_same(run, whole)
 
 
 # What stays
@@ -181,17 +122,11 @@ def test_the_latest_and_the_best_stay(tmp_path, keep):
     assert run.steps == 12
 
 
-def train_beyond_the_best(folder, collate=toy.join, **options):
-    """A run whose validation loss is lowest early: what it learns later is another task."""
-    how = toy.settings(
-        evaluate_every=2, warmup_steps=0, schedule="constant", learning_rate=0.02, **options
-    )
-    data = toy.Reversals(40)
-    for item in data.items:
-        item["labels"] = [3] * (len(item["labels"]) - 1) + [2]
-    run = run_training(
-        toy.model(), data, toy.Reversals(8), collate, how, folder, console=toy.quiet()
-    )
+def train_beyond_the_best(folder, **options):
+    """The run, and the step of its best validation loss."""
+    how = {"evaluate_every": 2, "warmup_steps": 0, "schedule": "constant", "learning_rate": 0.02}
+    data = toy.another_task()
+    run = toy.train(folder, toy.model(), toy.settings(**how | options), data=data)
     losses = {step: loss for step, kind, loss in toy.curve(run) if kind == "eval_loss"}
     return run, min(losses, key=losses.get)
 
@@ -206,27 +141,11 @@ def test_the_final_model_is_the_best_or_the_last(tmp_path):
         assert best != run.steps
         step = best if choice == "best" else run.steps
         kept[choice] = load_file(tmp_path / choice / "model" / "model.safetensors")
-        assert_equal(kept[choice], weights(tmp_path / choice, step))
+        assert_equal(kept[choice], toy.weights(tmp_path / choice, step))
         assert_equal(kept[choice], run.model.state_dict())
     assert not torch.equal(
         kept["best"]["encoder.embedding.weight"], kept["last"]["encoder.embedding.weight"]
     )
-
-
-def test_the_best_stays_the_best_after_a_stop(tmp_path):
-    whole, best = train_beyond_the_best(tmp_path / "whole", final_model="best")
-
-    def stop(items):
-        if (tmp_path / "stopped" / "checkpoint-6").is_dir():
-            signal.raise_signal(signal.SIGINT)
-        return toy.join(items)
-
-    with pytest.raises(Interrupted, match="stopped at step 7"):
-        train_beyond_the_best(tmp_path / "stopped", collate=stop)
-    run, again = train_beyond_the_best(tmp_path / "stopped")
-    assert best == again
-    assert toy.curve(run) == toy.curve(whole)
-    assert_equal(run.model.state_dict(), whole.model.state_dict())
 
 
 def test_the_final_model_is_the_average_of_the_last(tmp_path):
@@ -238,7 +157,7 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
         mae=GateSettings(period=1),
     )
     run = toy.train(tmp_path, toy.model("mae"), how)
-    parts = [weights(tmp_path, step) for step in (6, 9, 12)]
+    parts = [toy.weights(tmp_path, step) for step in (6, 9, 12)]
     kept = load_file(tmp_path / "model" / "model.safetensors")
     assert kept.keys() == parts[0].keys()
     for name, tensor in kept.items():
@@ -250,18 +169,6 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
     weight = "encoder.embedding.weight"
     assert not torch.equal(kept[weight], parts[-1][weight])
     assert_equal(kept, run.model.state_dict())
-
-
-def test_integers_are_those_of_the_last_checkpoint(tmp_path):
-    for step, value in ((1, 1.0), (2, 4.0)):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        tensors = {"weight": torch.full((2,), value), "count": torch.tensor(step)}
-        save_file(tensors, folder / "model.safetensors")
-    mean = average_checkpoints(checkpoints(tmp_path))
-    assert mean["weight"].tolist() == [2.5, 2.5]
-    assert mean["weight"].dtype == torch.float32
-    assert mean["count"] == 2
 
 
 @pytest.mark.parametrize("choice", ["best", "average"])
@@ -285,61 +192,11 @@ def test_what_the_final_model_is_made_of_is_trained_again_if_it_is_damaged(tmp_p
     assert_equal(load_file(tmp_path / "model" / "model.safetensors"), kept)
 
 
-def test_a_folder_that_is_removed_during_training_is_not_made_again(tmp_path):
-    run = tmp_path / "run"
-
-    def remove(items):
-        if (run / "checkpoint-4").is_dir():
-            shutil.rmtree(run)
-        return toy.join(items)
-
-    with pytest.raises(CheckpointError, match=r"run was removed or renamed while"):
-        toy.train(run, toy.model(), toy.settings(), remove)
-    assert not run.exists()
-
-
-def test_checkpoints_that_are_lost_during_training_are_told(tmp_path):
-    def lose(items):
-        if (tmp_path / "checkpoint-8").is_dir():
-            (tmp_path / "checkpoint-8" / "model.safetensors").write_bytes(b"")
-        return toy.join(items)
-
-    how = {"final_model": "average", "average_last": 2, "keep_checkpoints": 2}
-    with pytest.raises(CheckpointError, match=r"checkpoint-8 was damaged .* the same command"):
-        toy.train(tmp_path, toy.model(), toy.settings(**how), lose)
-    assert "goes on from checkpoint-4" in go_on(tmp_path, **how)[1]
-
-
-@pytest.mark.parametrize("wrong", ['"num_heads": "4"', '"num_heads": 5', '"num_heads": []'])
-def test_of_a_configuration_that_fits_no_model_the_checkpoint_is_named(tmp_path, wrong):
-    toy.train(tmp_path, toy.model(), toy.settings(final_model="last"))
-    shutil.rmtree(tmp_path / "model")
-    (tmp_path / "checkpoint-12" / SUMS).unlink()
-    config = tmp_path / "checkpoint-12" / "config.json"
-    config.write_text(config.read_text().replace('"num_heads": 4', wrong))
-    with pytest.raises(CheckpointError, match=r"checkpoint-12 has no model .* delete ch"):
-        toy.train(tmp_path, toy.model(), toy.settings(final_model="last"))
-    shutil.rmtree(tmp_path / "checkpoint-12")  # as the message says
-    assert toy.train(tmp_path, toy.model(), toy.settings(final_model="last")).steps == 12
-
-
-def weights(folder, step):
-    return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
-
-
 def assert_equal(state, other):
     """Where both have a tensor (a checkpoint has tied ones once), it is the same."""
     shared = state.keys() & other.keys()
     assert len(shared) > 30
     assert [name for name in shared if not torch.equal(state[name], other[name])] == []
-
-
-def test_nothing_half_written_is_left(stopped, damaged):
-    run = toy.train(damaged, toy.model(), toy.settings())
-    assert not list(damaged.rglob(".partial-*"))
-    assert (damaged / "model" / "config.json").is_file()
-    state = json.loads((checkpoints(damaged)[-1] / "trainer_state.json").read_text())
-    assert state["global_step"] == run.steps == 12
 
 
 def test_stopped_while_the_final_model_is_written_it_is_written_in_the_end(tmp_path, monkeypatch):

@@ -1,18 +1,15 @@
 """A run that no longer improves is stopped, counts as finished, and keeps the right weights."""
 
-import io
 import signal
 
 import pytest
 import torch
 import toy
-from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise.heads.weighted.rule import BranchSettings
 from headwise.training.checkpoints import checkpoints
-from headwise.training.run import Interrupted, run_training
-from headwise.training.settings import TrainingSettings
+from headwise.training.run import Interrupted
 
 
 def settings(**options):
@@ -22,34 +19,13 @@ def settings(**options):
     return toy.settings(**how | options)
 
 
-def train(folder, how, collate=toy.join, *, network=None, console=None):
-    """What is learned later on is another task than that of the validation."""
-    data = toy.Reversals(40)
-    for item in data.items:
-        item["labels"] = [3] * (len(item["labels"]) - 1) + [2]
-    return run_training(
-        network or toy.model(dropout=0.2),
-        data,
-        toy.Reversals(8),
-        collate,
-        how,
-        folder,
-        console=console or toy.quiet(),
-    )
+def train(folder, how, collate=toy.join, *, network=None, run=toy.train):
+    made = network or toy.model(dropout=0.2)
+    return run(folder, made, how, collate, data=toy.another_task())
 
 
 def validations(run):
     return {step: loss for step, kind, loss in toy.curve(run) if kind == "eval_loss"}
-
-
-def weights(folder, step):
-    return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
-
-
-def assert_same(run, reference):
-    assert toy.curve(run) == toy.curve(reference)
-    state, expected = run.model.state_dict(), reference.model.state_dict()
-    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
 
 
 @pytest.fixture(scope="module")
@@ -71,44 +47,6 @@ def test_it_stops_after_that_many_validations_without_a_better_loss(tmp_path, pa
     assert run.stopped_early
 
 
-def test_without_patience_it_never_does(tmp_path):
-    run = train(tmp_path, settings(patience=None, max_steps=12))
-    assert run.steps == run.planned_steps == 12
-    assert not run.stopped_early
-
-
-def test_one_that_goes_on_improving_is_not_stopped(tmp_path):
-    run = toy.train(tmp_path, toy.model(), toy.settings(patience=1))
-    assert sorted(validations(run).values(), reverse=True) == list(validations(run).values())
-    assert run.steps == 12
-    assert not run.stopped_early
-
-
-def test_losses_that_are_not_numbers_are_no_better(tmp_path):
-    network = toy.model()
-    with torch.no_grad():
-        network.encoder.embedding.weight.fill_(torch.nan)
-    run = train(tmp_path, settings(patience=2), network=network)
-    assert run.steps < 20
-    assert run.best_step is None
-
-
-def test_up_to_the_stop_it_is_the_run_without_patience(whole, tmp_path):
-    run, _ = whole
-    patient = train(tmp_path, settings(patience=None))
-    assert toy.curve(patient)[: len(toy.curve(run))] == toy.curve(run)
-
-
-def test_a_schedule_does_not_know_of_patience(tmp_path):
-    rates = {}
-    for patience in (2, None):
-        how = settings(patience=patience, schedule="linear")
-        run = train(tmp_path / str(patience), how)
-        rates[patience] = [r["learning_rate"] for r in run.history if "learning_rate" in r]
-    assert len(rates[2]) < len(rates[None])
-    assert rates[2] == rates[None][: len(rates[2])]
-
-
 # Interrupted and started again
 
 
@@ -121,7 +59,7 @@ def test_a_stopped_run_is_not_trained_again(whole):
     again = train(
         folder, settings(keep_checkpoints=2), never, network=toy.model(seed=99, dropout=0.2)
     )
-    assert_same(again, run)
+    toy.assert_same(again, run)
     assert (again.steps, again.planned_steps) == (run.steps, 20)
     assert again.stopped_early
 
@@ -139,7 +77,7 @@ def test_an_interrupted_run_goes_on_counting(whole, tmp_path, after):
     with pytest.raises(Interrupted, match=f"stopped at step {step + 1}"):
         train(tmp_path, settings(keep_checkpoints=2), stop)
     again = train(tmp_path, settings(keep_checkpoints=2), network=toy.model(seed=99, dropout=0.2))
-    assert_same(again, run)
+    toy.assert_same(again, run)
     assert again.steps == run.steps
 
 
@@ -152,56 +90,28 @@ def test_the_best_stays_though_it_is_older_than_those_kept(whole):
     assert [path.name for path in checkpoints(folder)] == [
         f"checkpoint-{step}" for step in (run.best_step, last - 2, last)
     ]
-    kept, best = load_file(folder / "model" / "model.safetensors"), weights(folder, run.best_step)
+    kept, best = (
+        load_file(folder / "model" / "model.safetensors"),
+        toy.weights(folder, run.best_step),
+    )
     assert [name for name in kept if not torch.equal(kept[name], best[name])] == []
-
-
-def test_the_average_is_of_the_last_before_the_stop(tmp_path):
-    run = train(tmp_path, settings(final_model="average", average_last=2))
-    parts = [weights(tmp_path, step) for step in (run.steps - 2, run.steps)]
-    kept = load_file(tmp_path / "model" / "model.safetensors")
-    assert run.best_step < run.steps - 2
-    name = "encoder.embedding.weight"
-    mean = torch.stack([part[name].double() for part in parts]).mean(0).float()
-    torch.testing.assert_close(kept[name], mean, rtol=0, atol=0)
 
 
 # A rule that trains the last steps in another way
 
 
 def test_a_last_phase_that_may_never_come_is_said(tmp_path):
-    said = io.StringIO()
-    console = Console(file=said, width=200)
     how = settings(weighted=BranchSettings(freeze_last=9))
-    run = train(tmp_path, how, network=toy.model("weighted"), console=console)
-    assert "training.patience may stop the run before its last 9 steps" in said.getvalue()
-    assert "weighted" in said.getvalue()
+    run, said = train(tmp_path, how, network=toy.model("weighted"), run=toy.said)
+    assert "training.patience may stop the run before its last 9 steps" in said
+    assert "weighted" in said
     assert run.stopped_early
 
 
 def test_the_stop_is_said(tmp_path):
-    said = io.StringIO()
-    run = train(tmp_path, settings(patience=1), console=Console(file=said, width=200))
-    expected = f"training: stopped early at step {run.steps} of 20: no better loss since step 2\n"
-    assert expected in said.getvalue()
-    said = io.StringIO()
+    run, said = train(tmp_path, settings(patience=1), run=toy.said)
+    assert f"training: stopped early at step {run.steps} of 20: no better loss since step 2" in said
     how = settings(max_steps=run.steps, patience=1)  # which runs out with the budget
-    run = train(tmp_path / "in time", how, console=Console(file=said, width=200))
+    run, said = train(tmp_path / "in time", how, run=toy.said)
     assert not run.stopped_early
-    assert "stopped" not in said.getvalue()
-
-
-def test_nothing_is_said_of_a_rule_without_a_last_phase(tmp_path):
-    said = io.StringIO()
-    console = Console(file=said, width=200)
-    for name, how, plan in (
-        ("impatient", settings(max_steps=2), "mae"),
-        ("patient", settings(max_steps=2, patience=None), "weighted"),
-    ):
-        train(tmp_path / name, how, network=toy.model(plan), console=console)
-    assert "patience" not in said.getvalue()
-
-
-def test_patience_is_a_positive_number():
-    with pytest.raises(ValueError, match=r"patience\n.*greater than or equal to 1"):
-        TrainingSettings(max_steps=4, patience=0)
+    assert "stopped" not in said

@@ -76,12 +76,6 @@ def test_half_of_a_rule_is_told_of_once(system, calls, message):
     assert sum(re.search(message, each) is not None for each in told) == 1
 
 
-def test_without_after_step_the_weights_do_leave_the_simplex():
-    settings = {"weighted": {"learning_rate": 0.3, "freeze_last": 0}}
-    layer, told = loop("weighted", ("before_step", "step"), settings=settings)
-    assert abs(float(layer.alpha.detach().sum()) - 1) > 0.001 and len(told) == 1
-
-
 def test_weights_that_are_not_needed_are_not_asked_for():
     """Where MAE takes no turns, and for the Weighted Transformer, `before_step` does nothing."""
     assert loop("weighted", ("step", "after_step"))[1] == []
@@ -110,12 +104,3 @@ def test_a_step_that_overflows_needs_no_end():
             if step > 1:
                 optimizer.step()
                 rules.after_step()
-
-
-def test_a_compiled_optimizer_is_seen():
-    layer = SYSTEMS["weighted"]().train()
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    layer(torch.randn(2, 5, 16)).output.square().mean().backward()
-    with pytest.warns(UntrainedRuleWarning, match="is trained without its rule"):
-        step()

@@ -1,24 +1,14 @@
 """A run that others have begun goes on without running what its checkpoints hold."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import toy
+from test_trust import Pickled
 
 from headwise.checksums import write_sums
 from headwise.training.checkpoints import CheckpointError
-
-
-class Pickled:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 @pytest.fixture(scope="module")

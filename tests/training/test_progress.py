@@ -7,18 +7,13 @@ import toy
 from rich.console import Console
 
 from headwise.training.progress import Position, Printed, Relay, RunBars
-from headwise.training.run import run_training
 
 
 def relayed(folder, *, is_terminal):
     """What a run tells the process that shows it."""
     told = []
-    run_training(
-        *(toy.model(), toy.Reversals(40), toy.Reversals(8, seed=1), toy.join),
-        *(toy.settings(), folder),
-        label="reversals",
-        console=Relay(told.append, is_terminal),
-    )
+    looks = {"label": "reversals", "console": Relay(told.append, is_terminal)}
+    toy.train(folder, toy.model(), toy.settings(), **looks)
     return told
 
 

@@ -1,7 +1,6 @@
 """A run that is stopped, however rudely, ends as one that was not."""
 
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -48,11 +47,8 @@ def model(plan):
 
 
 def assert_same(run, reference):
-    assert toy.curve(run) == toy.curve(reference)
+    toy.assert_same(run, reference)
     assert run.steps == reference.steps == STEPS
-    state, expected = run.model.state_dict(), reference.model.state_dict()
-    assert state.keys() == expected.keys()
-    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
 
 
 @pytest.mark.parametrize("plan", ["standard", "mae", "moa"])
@@ -112,14 +108,6 @@ def test_a_run_on_a_plateau_goes_on_with_the_rate_that_it_had(tmp_path):
     assert_same(run, reference)
 
 
-def test_stopping_is_no_more_than_that(tmp_path):
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), settings(), Stops(2))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not (tmp_path / "model").exists()
-    assert not list(tmp_path.glob(".partial-*"))
-
-
 def test_sigterm_stops_as_ctrl_c_does(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted, match="stopped at step 2"):
@@ -151,78 +139,12 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert checkpoints(tmp_path) == []
 
 
-def test_signals_are_given_back_after_an_error(tmp_path):
-    def broken(items):
-        raise RuntimeError("no batch")
-
-    with pytest.raises(RuntimeError, match="no batch"):
-        toy.train(tmp_path, model("standard"), settings(), broken)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_stop_leaves_no_gap_in_the_records(tmp_path):
-    how = settings(log_every=5)
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), how, Stops(3))
-    run = toy.train(tmp_path, model("standard"), how)
-    whole = toy.train(tmp_path / "whole", model("standard"), settings())
-    losses = {step: loss for step, kind, loss in toy.curve(whole) if kind == "loss"}
-    records = {step: loss for step, kind, loss in toy.curve(run) if kind == "loss"}
-    assert list(records) == [3, 5, 10]
-    assert records[3] == pytest.approx(sum(losses[s] for s in (1, 2, 3)) / 3)
-    assert records[5] == pytest.approx((losses[4] + losses[5]) / 2)
-
-
-def test_an_average_is_of_the_same_checkpoints_after_a_stop(tmp_path):
-    how = toy.settings(final_model="average", average_last=2, keep_checkpoints=2)
-    reference = toy.train(tmp_path / "whole", model("standard"), how)
-    # Validation at steps 4 and 8 joins 2 batches.
-    for calls, step in ((8, 6), (5, 9), (1, 10)):
-        with pytest.raises(Interrupted, match=f"stopped at step {step}"):
-            toy.train(tmp_path / "stopped", model("standard"), how, Stops(calls))
-    run = toy.train(tmp_path / "stopped", model("standard"), how)
-    assert_same(run, reference)
-
-
-def test_a_finished_run_is_not_trained_again(tmp_path):
-    run = toy.train(tmp_path, model("standard"), settings())
-
-    def never(items):
-        raise AssertionError("trained again")
-
-    again = toy.train(tmp_path, toy.model(seed=99), settings(), never)
-    assert_same(again, run)
-
-
 def test_stopped_at_the_very_last_step_it_is_finished(tmp_path):
     reference = toy.train(tmp_path / "whole", model("standard"), settings())
     # Before it come 12 batches of training, and twice 2 of validation.
     with pytest.raises(Interrupted, match=f"stopped at step {STEPS}"):
         toy.train(tmp_path / "stopped", model("standard"), settings(), Stops(16))
     assert_same(toy.train(tmp_path / "stopped", model("standard"), settings()), reference)
-
-
-def test_seconds_count_on(tmp_path):
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), settings(), Stops(3))
-    state = json.loads((checkpoints(tmp_path)[-1] / "trainer_state.json").read_text())
-    run = toy.train(tmp_path, model("standard"), settings())
-    seconds = [record["seconds"] for record in run.history]
-    assert seconds == sorted(seconds)
-    assert seconds[len(state["log_history"])] > state["log_history"][-1]["seconds"] > 0
-
-
-def test_threads_are_recorded_also_of_a_run_that_goes_on_with_others(tmp_path):
-    threads = torch.get_num_threads()
-    with pytest.raises(Interrupted):
-        toy.train(tmp_path, model("standard"), settings(), Stops(3))
-    try:
-        torch.set_num_threads(threads + 1)
-        run = toy.train(tmp_path, model("standard"), settings())
-    finally:
-        torch.set_num_threads(threads)
-    recorded = {record["step"]: record["threads"] for record in run.history}
-    assert (recorded[3], recorded[4], recorded[STEPS]) == (threads, threads + 1, threads + 1)
 
 
 @pytest.mark.parametrize("processors", [1, 2])
@@ -240,11 +162,6 @@ def test_a_run_goes_on_with_its_threads_if_there_are_processors(tmp_path, monkey
     else:
         assert "trained with 2 CPU threads, and this process may use 1 processor" in said.getvalue()
         assert "it goes on with 1, which round otherwise" in said.getvalue()
-
-
-def test_of_a_new_run_the_threads_stay(tmp_path):
-    with threads_of_run(tmp_path, "mae", toy.quiet()):
-        assert torch.get_num_threads() == 1
 
 
 KILLED = """

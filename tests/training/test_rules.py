@@ -1,6 +1,5 @@
 """The rules of training in the loops of others: plain PyTorch, transformers, Lightning."""
 
-import copy
 import warnings
 
 import pytest
@@ -58,15 +57,6 @@ def test_several_rules_work_together():
     # Steps 0, 5 and 10 had a G step; no optimizer has the gates.
     assert any(not torch.equal(p, q) for p, q in zip(gates_of(model), gates, strict=True))
     assert all(p.requires_grad for p in model.parameters())
-
-
-def test_nothing_is_asked_of_a_model_without_rules():
-    model = toy.model(toy.PLANS["moa"])
-    rules = hw.training_rules(model, STEPS)
-    assert not rules.rules and not rules.record()
-    rules.before_step(lambda: pytest.fail("no rule needs a loss"))
-    known = {id(p) for group in rules.parameter_groups(lr=1.0) for p in group["params"]}
-    assert known == {id(p) for p in model.parameters()}
 
 
 def test_every_parameter_is_in_one_group_or_is_moved_by_its_rule():
@@ -189,18 +179,6 @@ def test_wrong_settings_are_named(options, message):
 # Without its rule
 
 
-@pytest.mark.parametrize("plan", ["mae", {"encoder_self": "weighted"}])
-def test_a_model_trained_without_its_rule_says_so_once(plan):
-    model = toy.model(plan).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.warns(UntrainedRuleWarning, match="is trained without its rule") as seen:
-        for batch in batches(4):
-            model(**batch).loss.backward()
-            optimizer.step()
-    layers = sum(isinstance(m, hw.systems.System) and m.rule is not None for m in model.modules())
-    assert len(seen) <= layers
-
-
 def test_who_follows_the_rules_or_does_not_train_is_not_warned():
     model = toy.model(BOTH).train()
     with warnings.catch_warnings():
@@ -239,15 +217,6 @@ def test_a_system_within_another_follows_its_rule():
     assert list(hw.training_rules(model, STEPS).rules["weighted"].systems) == ["outer.inner"]
 
 
-def test_rules_follow_parameters_that_were_replaced():
-    model = toy.model({"encoder_self": "weighted"}).train()
-    rules = hw.training_rules(model, STEPS, settings={"weighted": {"learning_rate": 0.3}})
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.load_state_dict(state, assign=True)
-    train(model, rules, steps=4)
-    assert on_simplex(model)
-
-
 def test_the_scale_of_a_loss_does_not_move_the_gates():
     """`joint` moves the gates by the gradients of the loss, which a scaler has multiplied."""
     moved = []
@@ -282,55 +251,6 @@ def test_a_gate_that_the_loss_does_not_need_stays():
     assert not all(same[:half]) and all(same[half:])
 
 
-def test_a_parameter_that_two_systems_share_is_in_one_group_once():
-    first, second = (hw.BranchedAttention(16, 4, ffn_dim=32) for _ in range(2))
-    second.alpha = first.alpha
-    groups = hw.training_rules(nn.ModuleList([first, second]), STEPS).parameter_groups(lr=0.1)
-    assert len(groups[-1]["params"]) == 3
-
-
-def test_a_forgotten_loop_is_noticed_although_the_groups_are_the_rules():
-    model = toy.model({"encoder_self": "weighted"}).train()
-    rules = hw.training_rules(model, STEPS)
-    optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1)
-    with pytest.warns(UntrainedRuleWarning):
-        for batch in batches(2):
-            model(**batch).loss.backward()
-            optimizer.step()
-
-
-def test_loading_weights_or_training_others_is_not_training_without_the_rule():
-    model, other = (toy.model({"encoder_self": "weighted"}).train() for _ in range(2))
-    (batch,) = batches(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UntrainedRuleWarning)
-        model(**batch)
-        with torch.no_grad():
-            for parameter in other.parameters():
-                parameter.add_(1.0)
-        model.load_state_dict(other.state_dict())
-        model(**batch)
-        for layer in model.modules():
-            if isinstance(layer, hw.BranchedAttention):
-                layer.kappa.requires_grad_(False)
-                layer.alpha.requires_grad_(False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for batch in batches(3):
-            model(**batch).loss.backward()
-            optimizer.step()
-
-
-def test_a_copy_may_be_trained_otherwise():
-    model = toy.model({"encoder_self": "weighted"}).train()
-    train(model, hw.training_rules(model, STEPS), steps=2)
-    copied = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(copied.parameters(), lr=0.1)
-    with pytest.warns(UntrainedRuleWarning):
-        for batch in batches(2):
-            copied(**batch).loss.backward()
-            optimizer.step()
-
-
 class Half(hw.BranchedAttention):
     """A subclass, which has its settings under its own name too."""
 
@@ -345,22 +265,11 @@ def test_settings_have_the_name_of_any_system_with_the_rule(name):
     assert rules.rules["weighted"].settings.warmup_steps == 7
 
 
-def test_settings_of_one_rule_under_two_names_are_refused():
-    with pytest.raises(ValueError, match="under one of the two"):
-        hw.training_rules(
-            Half(16, 4, ffn_dim=32), STEPS, settings={"weighted": {}, f"{__name__}:Half": {}}
-        )
-
-
 # In transformers' Trainer
 
 
 class PlainTrainer(hw.RulesMixin, transformers.Trainer):
     rule_settings = {"weighted": {"learning_rate": 0.3, "freeze_last": 0}}  # noqa: RUF012
-
-
-class WithoutRules(transformers.Trainer):
-    pass
 
 
 def arguments(folder, **options):
@@ -395,48 +304,6 @@ def test_the_mixin_keeps_the_rules_in_a_plain_trainer(tmp_path, accumulation):
     assert not known & {id(p) for p in gates_of(model)}
 
 
-def test_without_the_mixin_the_model_says_so(tmp_path):
-    model = toy.model({"encoder_self": "weighted"})
-    trainer = WithoutRules(
-        model, arguments(tmp_path), train_dataset=toy.Reversals(40), data_collator=toy.join
-    )
-    with pytest.warns(UntrainedRuleWarning, match="RulesMixin"):
-        trainer.train()
-    assert not on_simplex(model)
-
-
-def test_a_user_s_gpt_in_a_plain_trainer(tmp_path):
-    """A module of somebody's own, whose systems have no plan and no configuration."""
-
-    class GPT(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(toy.VOCABULARY, 16)
-            self.first = hw.MixtureOfAttentiveExperts(16, 4)
-            self.second = hw.BranchedAttention(16, 4, ffn_dim=32)
-            self.head = nn.Linear(16, toy.VOCABULARY)
-
-        def forward(self, input_ids, attention_mask, labels):
-            padding = attention_mask == 0
-            x = self.embedding(input_ids)
-            for layer in (self.first, self.second):
-                x = x + layer(x, key_padding_mask=padding, is_causal=True).output
-            logits = self.head(x)
-            targets = input_ids[:, 1:].masked_fill(padding[:, 1:], -100)
-            loss = nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), targets)
-            return {"loss": loss, "logits": logits}
-
-    model = GPT()
-    trainer = PlainTrainer(
-        model, arguments(tmp_path), train_dataset=toy.Reversals(40), data_collator=toy.join
-    )
-    trainer.train()
-    assert on_simplex(model)
-    with hw.record(model.eval()) as decided:
-        model(**toy.join(toy.Reversals(3).items))
-    assert [place.path for place in decided] == ["first", "second"]
-
-
 def test_a_model_made_anew_is_the_one_that_is_trained(tmp_path):
     trainer = PlainTrainer(
         model_init=lambda: toy.model(BOTH),
@@ -451,16 +318,6 @@ def test_a_model_made_anew_is_the_one_that_is_trained(tmp_path):
     assert trainer.model is not first
     assert known | gates == {id(p) for p in trainer.model.parameters()}
     assert on_simplex(trainer.model)
-
-
-def test_the_mixin_keeps_an_optimizer_class_that_was_given(tmp_path):
-    trainer = PlainTrainer(
-        toy.model(BOTH),
-        arguments(tmp_path),
-        data_collator=toy.join,
-        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.5}),
-    )
-    assert type(trainer.create_optimizer()) is torch.optim.SGD
 
 
 # In Lightning
@@ -514,21 +371,6 @@ def test_lightning_keeps_the_rules(tmp_path, accumulation):
     assert callback.rules.steps_per_epoch == {1: 5, 2: 3}[accumulation]
     assert on_simplex(module)
     assert any(not torch.equal(p, q) for p, q in zip(gates_of(module), gates, strict=True))
-
-
-def test_a_callback_of_lightning_serves_one_training_after_the_other(tmp_path):
-    lightning = pytest.importorskip("pytorch_lightning")
-    from headwise.training.lightning import RulesCallback
-
-    callback = RulesCallback({"weighted": {"learning_rate": 0.3, "freeze_last": 0}})
-    for _ in range(2):
-        module = lightning_module(lightning)
-        (alpha,) = (m.alpha for m in module.modules() if isinstance(m, hw.BranchedAttention))
-        before = alpha.detach().clone()
-        trainer = lightning_trainer(lightning, tmp_path, callback, max_steps=STEPS)
-        trainer.fit(module, reversals())
-        assert not torch.equal(alpha, before) and on_simplex(module)
-        assert callback.rules.moment.step == STEPS
 
 
 def test_lightning_without_an_end_is_refused(tmp_path):

@@ -3,13 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 import toy
 from test_resume import STEPS, Stops, assert_same, model, settings
 
 from headwise.analysis.decisions.snapshots import Snapshots
 from headwise.training.run import Interrupted
-from headwise.training.validation import aside_of_training
 
 
 def snapshots():
@@ -33,34 +31,6 @@ def test_training_is_the_same_to_the_bit(tmp_path, plan):
     assert taken(run)[0] != taken(run)[12]
 
 
-def test_nothing_that_a_snapshot_does_reaches_training(tmp_path):
-    """It may draw, leave the model in any mode, and run it."""
-    batch = toy.join(toy.Reversals(5, seed=9).items)
-
-    def rude(network):
-        assert not network.training and not torch.is_grad_enabled()
-        drawn = torch.rand(1000)
-        network.train(bool(drawn[0] > -1))
-        network.eval()(**batch)
-        return {"drawn": float(drawn.sum())}
-
-    reference = toy.train(tmp_path / "without", model("mae"), settings())
-    run = toy.train(tmp_path / "with", model("mae"), settings(), snapshot=rude)
-    assert_same(run, reference)
-    assert list(taken(run)) == [0, 4, 8, 12]
-
-
-def test_modules_are_in_the_modes_that_they_had():
-    network = model("mae").train()
-    frozen = network.encoder.layers[0].self_attention.eval()
-    modes = {name: module.training for name, module in network.named_modules()}
-    with pytest.raises(KeyError), aside_of_training(network):
-        assert not any(module.training for module in network.modules())
-        raise KeyError
-    assert {name: module.training for name, module in network.named_modules()} == modes
-    assert not frozen.training
-
-
 def test_a_run_that_goes_on_has_the_snapshots_of_one_that_never_stopped(tmp_path):
     reference = toy.train(tmp_path / "whole", model("mae"), settings(), snapshot=snapshots())
     stopped = tmp_path / "stopped"
@@ -71,43 +41,3 @@ def test_a_run_that_goes_on_has_the_snapshots_of_one_that_never_stopped(tmp_path
     assert_same(run, reference)
     assert taken(run) == taken(reference)
     assert list(taken(run)) == [0, 4, 8, STEPS]
-
-
-def test_two_passes_for_each_snapshot_and_no_more(tmp_path):
-    """None is larger than a batch of training, so that their number bounds what snapshots cost."""
-    calls = {}
-    for name, snapshot in (("without", None), ("with", snapshots())):
-        network = model("mae")
-        network.register_forward_hook(
-            lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1})
-        )
-        toy.train(tmp_path / name, network, settings(), snapshot=snapshot)
-    assert calls["with"] - calls["without"] == 2 * 4  # the start and three validations
-
-
-def test_a_run_that_diverges_is_noted_too(tmp_path):
-    how = toy.settings(learning_rate=1e30, warmup_steps=0, schedule="constant")
-    run = toy.train(tmp_path, toy.model(toy.PLANS["moa"]), how, snapshot=snapshots())
-    found = taken(run)
-    assert list(found) == [0, 4]  # where it ended
-    last = [place["entropy"] for place in found[4].values()]
-    assert last and all(entropy != entropy for entropy in last)
-    explained = [place["explained"]["position"] for place in found[4].values()]
-    assert explained == [None] * 3
-    again = toy.train(tmp_path, toy.model(toy.PLANS["moa"]), how, snapshot=snapshots())
-    assert list(taken(again)) == [0, 4]  # read from the checkpoint
-
-
-def test_a_compiled_model_is_compiled_once_and_its_decisions_are_noted(tmp_path):
-    from torch._dynamo.testing import CompileCounter
-
-    how = toy.settings(max_steps=3, evaluate_every=1)
-    torch.compiler.reset()
-    network, counter = model("moa"), CompileCounter()
-    network.compile(backend=counter, dynamic=True)
-    compiled = toy.train(tmp_path / "compiled", network, how, snapshot=snapshots())
-    assert counter.frame_count == 2  # in training and in validation, as without snapshots
-    eager = toy.train(tmp_path / "eager", model("moa"), how, snapshot=snapshots())
-    first, same = taken(compiled)[0], taken(eager)[0]
-    assert first == same and len(first) == 3
-    torch.compiler.reset()

@@ -1,7 +1,6 @@
 """Fine-tuning of a part: what is trained moves, and everything else stays bit by bit."""
 
 import re
-import shutil
 
 import pytest
 import tiny_tasks
@@ -10,7 +9,6 @@ from toy import Reversals, join, model, settings
 from toy import train as train_toy
 
 import headwise as hw
-from headwise.training.checkpoints import checkpoints
 from headwise.training.trained_part import count_trained, freeze_all_but
 
 SYSTEMS = {name: plan for name, plan in tiny_tasks.SYSTEMS.items() if name != "standard"}
@@ -79,21 +77,6 @@ def test_gates_and_outputs_take_turns():
     assert rules.leaves_out_gradients  # those of the gates, in an F step
     freeze_all_but(network, "gates")
     assert not rules.leaves_out_gradients
-
-
-@pytest.mark.parametrize("system", ["mae", "weighted"])
-def test_a_run_goes_on_where_it_was_stopped(tmp_path, system):
-    how = settings(train="gates", final_model="last", keep_checkpoints=3)
-    whole = train_toy(tmp_path / "whole", model(SYSTEMS[system]), how)
-
-    folder = tmp_path / "parts"
-    train_toy(folder, model(SYSTEMS[system]), how)
-    for last in checkpoints(folder)[1:]:
-        shutil.rmtree(last)
-    resumed = train_toy(folder, model(SYSTEMS[system]), how)
-    state = resumed.model.state_dict()
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, state[name]), name
 
 
 def test_nothing_is_trained(tmp_path):

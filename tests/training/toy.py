@@ -1,5 +1,6 @@
 """A task that a tiny model can be trained on in no time: sequences to be reversed."""
 
+import io
 import random
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, set_seed
 
@@ -75,11 +77,41 @@ def train(
     network: Seq2SeqLM,
     how: TrainingSettings,
     collate: Any = join,
+    data: Any = None,
     **looks: Any,
 ) -> Run:
-    """Train on 40 reversals (5 batches of up to 60 tokens), validate on 8."""
-    data = (Reversals(40), Reversals(8, seed=1))
-    return run_training(network, *data, collate, how, folder, console=quiet(), **looks)
+    """Train on 40 reversals (5 batches of up to 60 tokens), or on other data; validate on 8."""
+    parts = data or (Reversals(40), Reversals(8, seed=1))
+    return run_training(network, *parts, collate, how, folder, **{"console": quiet()} | looks)
+
+
+def said(*args: Any, **options: Any) -> tuple[Run, str]:
+    """The run of `train`, and what the console says of it, beside validations."""
+    written = io.StringIO()
+    run = train(*args, console=Console(file=written, width=10_000), **options)
+    lines = [line for line in written.getvalue().splitlines() if "valid " not in line]
+    return run, "\n".join(lines)
+
+
+def another_task() -> tuple[Reversals, Reversals]:
+    """Data whose validation loss is lowest early: what is learned later is another task."""
+    data = Reversals(40)
+    for item in data.items:
+        item["labels"] = [3] * (len(item["labels"]) - 1) + [2]
+    return data, Reversals(8)
+
+
+def weights(folder: Path, step: int) -> State:
+    """Those of a checkpoint."""
+    return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
+
+
+def assert_same(run: Run, reference: Run) -> None:
+    """Two runs have the same losses and the same final weights."""
+    assert curve(run) == curve(reference)
+    state, expected = run.model.state_dict(), reference.model.state_dict()
+    assert state.keys() == expected.keys()
+    assert [name for name in state if not torch.equal(state[name], expected[name])] == []
 
 
 def train_until(folder: Path, step: int) -> None:

@@ -210,7 +210,7 @@ def train(
         from headwise.runs.locking import locked
         from headwise.runs.one_run import train_system
         from headwise.runs.preparing import prepare_task
-        from headwise.training.diverging import REMEDIES
+        from headwise.training.checkpoints import REMEDIES
 
         silence()
         name = system or "model"

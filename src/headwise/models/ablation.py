@@ -66,7 +66,11 @@ def ablated(
         if isinstance(where, str):
             stack.enter_context(_ablated_at(model, where, name, options))
         else:
-            _check_mapping(where, name, options)
+            if not isinstance(where, Mapping) or name is not None or options:
+                raise ValueError(
+                    f"ablated has {where!r}, expected the path of a system, its ablation and "
+                    f"options, or a mapping of names of systems to ablations, and nothing beside it"
+                )
             check_ablations(where)
             for system, asked in where.items():
                 stack.enter_context(_ablated(held_systems(model, system), *split_ablation(asked)))
@@ -92,44 +96,19 @@ def _ablated_at(
 def _removal(path: str, system: type[System], options: Mapping[str, Any]) -> str:
     """The ablation that removes the unit that the one option numbers."""
     units = removable_units(system)
-    known = " or ".join(f"{unit}=0" for unit in units) or "none: it declares no without-UNIT"
-    if len(options) != 1:
+    if len(options) != 1 or not options.keys() <= set(units):
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "nothing"
+        known = " or ".join(f"{unit}=0" for unit in units) or "none: it declares no without-UNIT"
         raise ValueError(
             f"ablation of {path!r} has {given}, expected the name of one of its ablations "
             f"({', '.join(system.ablations)}), or one unit to remove ({known})"
+            f"{did_you_mean(next(iter(options), ''), units)}"
         )
-    (unit,) = options
-    if unit not in units:
-        raise ValueError(
-            f"ablation of {path!r} removes a unit {unit!r}, which {system.__name__} has not; "
-            f"expected {known}{did_you_mean(unit, units)}"
-        )
-    return f"without-{unit}"
-
-
-def _check_mapping(where: object, name: str | None, options: Mapping[str, Any]) -> None:
-    """Raises `ValueError` unless ablations are a mapping, with no other arguments beside it."""
-    if not isinstance(where, Mapping):
-        raise ValueError(
-            f"ablated has {where!r}, expected the path of a system in the model, or a mapping of "
-            f"names of systems to ablations"
-        )
-    given = [f"name={name!r}"] if name is not None else []
-    given += [f"{key}={value!r}" for key, value in options.items()]
-    if given:
-        raise ValueError(
-            f"ablations are a mapping by system, and beside it there is {', '.join(given)}; put "
-            f"these into the mapping, or give the path of one system in its place"
-        )
+    return f"without-{next(iter(options))}"
 
 
 def held_systems(model: nn.Module, name: str) -> list[System]:
-    """The systems of a model that a plan names so.
-
-    Raises:
-        ValueError: there is no such system.
-    """
+    """The systems of a model that a plan names so."""
     # A class may have several names: that of its module, and those of modules that import it.
     system = system_class(name)
     return [place.module for place in attention_sites(model) if type(place.module) is system]
@@ -138,16 +117,12 @@ def held_systems(model: nn.Module, name: str) -> list[System]:
 def ablation_of(
     system: System, name: str, options: Mapping[str, Any], index: int = 0, count: int = 1
 ) -> Any:
-    """Returns what `system.ablation` is to be under an ablation that the system declares.
+    """Returns what `system.ablation` is to be under one of its `ablations`.
 
-    Args:
-        system: the system, which is not changed.
-        name: one of the names in its `ablations`.
-        options: the ablation's options.
-        index, count: which of a model's systems of its kind it is, and of how many.
+    `index` and `count` say which of a model's systems of its kind it is, and of how many.
 
     Raises:
-        ValueError: the ablation does not fit the system.
+        ValueError: the ablation does not fit the sizes of the system.
     """
     function = system.ablations[name]
     takes = inspect.signature(function).parameters
@@ -190,16 +165,12 @@ def _refuse_training(system: nn.Module, _: Any) -> None:
 
 
 def ablation_names(system: type[System]) -> list[str]:
-    """The ablations of a system, the one that changes nothing first.
-
-    >>> ablation_names(system_class("standard"))
-    ['learned', 'without-head', 'only-head']
-    """
+    """The ablations of a system, the one that changes nothing first."""
     return [LEARNED, *system.ablations]
 
 
 def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Returns the options that an ablation function takes: name to parameter."""
+    """The options that an ablation function takes: name to parameter."""
     return {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
@@ -208,11 +179,7 @@ def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def removable_units(system: type[System]) -> list[str]:
-    """Returns what units of a system can be removed one by one, as its ablations are named.
-
-    >>> removable_units(system_class("standard"))
-    ['head']
-    """
+    """What units of a system can be removed one by one, as its ablations are named."""
     return [
         option
         for name, function in system.ablations.items()
@@ -232,13 +199,9 @@ def check_ablations(ablations: Ablations) -> None:
 
 
 def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Reads ablations as the command line gives them.
+    """Reads ablations as the command line gives them: `SYSTEM=NAME[,OPTION=VALUE...]` each.
 
-    Args:
-        texts: `SYSTEM=NAME[,OPTION=VALUE...]` each; values are YAML.
-
-    Raises:
-        ValueError: a text of another form, or what it names is not there.
+    Values are YAML.
 
     >>> parse_ablations(["standard=learned"])
     {'standard': {'name': 'learned'}}
@@ -251,7 +214,10 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         for option in options:
             key, has_value, value = option.partition("=")
             equals = equals and has_value
-            asked[key.strip()] = _value(text, value)
+            try:
+                asked[key.strip()] = read_yaml(value)
+            except ValueError as error:
+                raise ValueError(f"ablation is {shown(text)}: {error}") from None
         if not (equals and system.strip() and name.strip()):
             raise ValueError(
                 f"ablation is {text!r}, expected SYSTEM=NAME, and options behind it as "
@@ -260,13 +226,6 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         found[system.strip()] = asked
     check_ablations(found)
     return found
-
-
-def _value(text: str, value: str) -> Any:
-    try:
-        return read_yaml(value)
-    except ValueError as error:
-        raise ValueError(f"ablation is {shown(text)}: {error}") from None
 
 
 def split_ablation(asked: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -286,14 +245,7 @@ def split_ablation(asked: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 def check_ablation(
     system_name: str, system: type[System], name: str, options: Mapping[str, Any]
 ) -> None:
-    """Raises `ValueError` unless a system has this ablation with these options.
-
-    Args:
-        system_name: how the message names the system.
-        system: its class.
-        name: of the ablation.
-        options: of the ablation.
-    """
+    """Raises `ValueError`, with this name of the system, unless it has such an ablation."""
     known = ablation_names(system)
     if name not in known:
         raise ValueError(f"ablation of {system_name} is {name!r}, {one_of(name, known)}")

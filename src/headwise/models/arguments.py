@@ -31,11 +31,6 @@ _IMPLEMENTATIONS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grou
 def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> None:
     """Raises `TypeError` if a configuration is given an argument that nothing reads.
 
-    Args:
-        config: the class of the configuration.
-        given: names of the arguments that it does not take itself.
-
-    >>> check_arguments(PreTrainedConfig, ["num_labels", "dtype"])
     >>> check_arguments(PreTrainedConfig, ["num_label"])
     Traceback (most recent call last):
     TypeError: num_label is not an argument of PreTrainedConfig; did you mean 'num_labels'?
@@ -53,13 +48,7 @@ def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> Non
 
 
 def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a configuration reads of a saved one.
-
-    A file that a newer transformers has written may have keys of its own, which are left out.
-
-    Args:
-        config: the class of the configuration.
-        saved: the keys and values of config.json.
+    """What a configuration reads of a config.json; keys of a newer transformers are left out.
 
     Raises:
         ValueError: it names an implementation of attention that would be fetched and run.

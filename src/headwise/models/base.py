@@ -15,14 +15,13 @@ from typing_extensions import Self
 from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.models.config import TransformerConfig
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.trust import trusting
 from headwise.ops.attention import Implementation
 from headwise.transformers_internals import ModelHooks, attn_implementation, is_loaded
 
-# What transformers' `DataCollatorWithFlattening` may give beside positions.
-_OF_PACKED_TEXTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 # What peft adapts by default: as in most decoders that it knows, and in BART.
 _TARGET_MODULES = ["q_proj", "v_proj"]
 
@@ -87,8 +86,7 @@ class HeadwiseModel(ModelHooks):
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.
 
-        Args:
-            lengths: the length of the sequence in each stack: `{"encoder": 10, "decoder": 10}`.
+        `lengths` is its length in each stack: `{"encoder": 10, "decoder": 10}`.
         """
         raise NotImplementedError
 
@@ -111,8 +109,7 @@ class HeadwiseModel(ModelHooks):
                 weights that they take starts as their constructors say.
 
         Raises:
-            ValueError: a plan that does not fit the model, a site that is not standard, or a system
-                whose output cannot stay the same; the message says where, and why.
+            ValueError: the plan does not fit, or a system's output cannot stay the same.
         """
         other = copy.deepcopy(self)
         config, former = other.config, other.config.systems()
@@ -212,10 +209,9 @@ class HeadwiseModel(ModelHooks):
             nn.init.zeros_(module.bias)
 
     def _asked(self, others: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a call asks of the stacks.
+        """What a call asks of the stacks, by the arguments that its forward does not name.
 
-        Args:
-            others: the arguments of a forward that it does not name.
+        With it goes what collects the losses that systems add.
 
         Raises:
             TypeError: there is an argument that no forward has.
@@ -224,34 +220,28 @@ class HeadwiseModel(ModelHooks):
             # transformers passes unknown flags as False or None.
             if name in (*_ASKED, "return_dict") or value is None or value is False:
                 continue
-            hint = "what its systems decide comes from headwise.record(model)"
-            if name in _OF_PACKED_TEXTS:
-                hint = (
-                    "position_ids alone say where packed texts begin: make the collator with "
-                    "return_flash_attn_kwargs=False and return_seq_idx=False"
-                )
-            raise TypeError(f"{name} is not an argument of {type(self).__name__}; {hint}")
-        given = {name: others.get(name) for name in _ASKED}
-        return {
-            name: getattr(self.config, name) if value is None else value
-            for name, value in given.items()
-        }
+            raise TypeError(
+                f"{name} is not an argument of {type(self).__name__}; what its systems decide "
+                f"comes from headwise.record(model), and position_ids alone say where packed texts "
+                f"begin"
+            )
+        asked: dict[str, Any] = {"losses": AuxiliaryLoss()}
+        for name in _ASKED:
+            value = others.get(name)
+            asked[name] = getattr(self.config, name) if value is None else value
+        return asked
 
     def _returned(self, output: ModelOutput, others: Mapping[str, Any]) -> Any:
         """The output as an object with names, or as a tuple where `return_dict` is false."""
         as_dict = others.get("return_dict")
-        return (
-            output
-            if (self.config.return_dict if as_dict is None else as_dict)
-            else output.to_tuple()
-        )
+        as_dict = self.config.return_dict if as_dict is None else as_dict
+        return output if as_dict else output.to_tuple()
 
 
 def _tell_peft(model_type: str) -> None:
-    """Puts a type of models into peft's tables, if peft is imported.
+    """Puts a type of models into peft's tables of target modules, if peft is imported.
 
-    peft has a table of target modules for each kind of adapter and no way to register in all of
-    them. Those that adapt Llama by the same maps, LoRA and its relatives, get the new type.
+    peft has no way to register in them. Those that adapt Llama by the same maps get the new type.
     """
     constants = sys.modules.get("peft.utils.constants")
     for name, table in vars(constants).items() if constants is not None else ():
@@ -260,11 +250,7 @@ def _tell_peft(model_type: str) -> None:
 
 
 def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
-    """Returns the class of models of a configuration.
-
-    Raises:
-        ValueError: there is no such class, or the module that defines it is not imported.
-    """
+    """The class of models of a configuration; the module that defines it has to be imported."""
     for each in HeadwiseModel.__subclasses__():
         if getattr(each, "config_class", None) is type(config):
             return each

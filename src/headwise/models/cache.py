@@ -20,11 +20,8 @@ class DecodingCache(Cache):
     """One `AttentionCache` for each attention of a decoder.
 
     `generate()` reorders it between the steps of a beam search, and with the keys and values
-    whatever else a system remembers, such as a running mean of its inputs.
-
-    Args:
-        self_attention: of each layer of the decoder, that of its self-attention.
-        cross_attention: that of its cross-attention, if there is one, whose keys are computed once.
+    whatever else a system remembers, such as a running mean of its inputs. The keys of
+    cross-attention, if there is any, are computed once.
     """
 
     def __init__(
@@ -49,14 +46,10 @@ class DecodingCache(Cache):
         return self.self_attention[0].get_max_length()
 
     def of_all_positions(self, mask: Tensor, time: int) -> Tensor:
-        """Returns a mask of tokens or of padding as the attentions of this call need it.
+        """A mask of tokens or of padding as the attentions of this call need it.
 
-        Args:
-            mask: of cached positions and this call's, `(batch, cached + time)`.
-            time: how many positions this call has.
-
-        Returns:
-            The same, or, if the cache is of a fixed size and is not empty, `(batch, max_length)`.
+        `mask` is of cached positions and of the `time` of this call. If the cache has a fixed size
+        and is not empty, it gets as many positions as the cache.
         """
         first = self.self_attention[0]
         if not isinstance(first, FixedAttentionCache):
@@ -71,8 +64,7 @@ class DecodingCache(Cache):
         """Removes the last positions.
 
         Args:
-            tokens_to_remove: how many, as a negative number. A positive one is how many positions
-                are left, as in transformers 4.
+            tokens_to_remove: how many, as a negative number; a positive one is how many are left.
 
         Raises:
             ValueError: some system's memory does not go back so far; nothing is changed then. Call
@@ -93,9 +85,8 @@ class OwnCacheMixin:
     def new_cache(self, max_length: int | None = None) -> DecodingCache:
         """Returns an empty cache for the decoder.
 
-        Args:
-            max_length: how many positions there is room for, in tensors of a fixed size that a
-                compiled model can change in place; None for a cache that grows.
+        With `max_length` it has room for so many positions, in tensors of a fixed size that a
+        compiled model can change in place; else it grows.
         """
 
         def layers(site: str, static: bool) -> list[AttentionCache]:
@@ -120,10 +111,6 @@ class OwnCacheMixin:
                 or in an `EncoderDecoderCache`. It is empty or holds the keys and values of a
                 prefix, as in prefix tuning. From then on it has the layers of what is returned, so
                 that it can be given again.
-
-        Raises:
-            TypeError: a cache of another kind.
-            ValueError: a prefix whose size does not fit the model.
         """
         if isinstance(given, DecodingCache):
             return given

@@ -18,7 +18,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_cross_entropy
+from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
@@ -77,32 +77,20 @@ class CausalLMConfig(LanguageModelConfig):
                         f"{name} is {value}, expected {expected} with adaptive_cutoffs: the "
                         f"adaptive softmax shares all weights, and its losses are not smoothed"
                     )
+            band_sizes(vocab_size, self.embed_dim, adaptive_cutoffs, adaptive_factor)  # they fit
             # The adaptive softmax gets the shared weights from the embedding itself.
             self.tie_word_embeddings = False
 
     def default_positions(self) -> int:
         return self.max_length + 1
 
-    def parameters_of_tokens(self) -> int:
-        if self.adaptive_cutoffs is None:
-            return super().parameters_of_tokens()
-        sizes = (self.vocab_size, self.embed_dim, self.adaptive_cutoffs, self.adaptive_factor)
-        return sum(width * (words + self.embed_dim) for words, width in band_sizes(*sizes))
-
 
 @dataclass
 class CausalLMOutput(CacheOutput, OneStackOutput):
-    """The output of `CausalLM`.
+    """The output of `CausalLM`: that of a model with one stack, and the cache, if `use_cache`.
 
-    Attributes:
-        loss: the training loss: cross entropy per predicted token, label-smoothed in training,
-            plus `auxiliary_loss`; only if labels were given.
-        logits: `(batch, time, vocabulary)`, of the token after each position. With adaptive
-            embeddings they are log-probabilities, and None in training if labels were given.
-        token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
-        hidden_states, attentions: if asked for, see `OneStackOutput`.
+    With adaptive embeddings `logits` are log-probabilities, and None in training with labels.
+    `past_key_values` names the cache too.
     """
 
 
@@ -185,17 +173,10 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 them, in an adaptive softmax; by default in evaluation alone.
             num_items_in_batch, inputs_embeds, others: see `HeadwiseModel`.
         """
-        cache = given_cache(cache, others)
-        asked, losses = self._asked(others), AuxiliaryLoss()
-        cache = self.cache_of_call(cache, use_cache)
+        cache = self.cache_of_call(given_cache(cache, others), use_cache)
+        asked = self._asked(others)
         decoded = self.decoder(
-            input_ids,
-            attention_mask,
-            cache,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **asked,
+            input_ids, attention_mask, cache, inputs_embeds, position_ids, **asked
         )
         hidden = decoded.last_hidden_state
         if labels is not None:
@@ -212,14 +193,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             logits, labels = self._logits(hidden), labels[:, 1:]
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits[:, :-1], labels, smoothing)
-        output = CausalLMOutput(
-            logits=logits,
-            **{CACHE: decoded.get(CACHE)},
-            hidden_states=decoded.hidden_states,
-            attentions=decoded.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        states = {**of_stack(decoded), CACHE: decoded.get(CACHE)}
+        return self._returned(CausalLMOutput(logits=logits, **states, **losses), others)
 
     def get_decoder(self, modality: str | None = None) -> nn.Module:
         return self.decoder

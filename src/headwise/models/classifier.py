@@ -12,8 +12,8 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.outputs import (
-    AuxiliaryLoss,
     OneStackOutput,
+    of_stack,
     sum_losses,
     total_cross_entropy,
     total_squared_error,
@@ -87,17 +87,13 @@ class SequenceClassifierConfig(StackConfig):
             eos_token_id=eos_token_id,
             **kwargs,
         )
-        if problem == "regression" and self.num_labels != 1:
-            raise ValueError(
-                f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', which "
-                f"predicts one number; leave classes and num_labels out"
-            )
         if problem == "regression":
             self.problem_type = "regression"  # or a pipeline would make a probability of the number
-
-    def parameters_outside_layers(self) -> int:
-        hidden = self.embed_dim if self.hidden_dim is None else self.hidden_dim
-        return super().parameters_outside_layers() + self.embed_dim * (self.vocab_size + hidden)
+            if self.num_labels != 1:
+                raise ValueError(
+                    f"num_labels is {self.num_labels}, expected 1 if problem is 'regression', "
+                    f"which predicts one number; leave classes and num_labels out"
+                )
 
 
 class SequenceClassifier(HeadwiseModel):
@@ -157,15 +153,8 @@ class SequenceClassifier(HeadwiseModel):
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
-        losses = AuxiliaryLoss()
-        outputs = self.encoder(
-            input_ids,
-            attention_mask,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **self._asked(others),
-        )
+        asked = self._asked(others)
+        outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
         encoded = outputs.last_hidden_state  # (batch, time, embed_dim)
         padding = None if attention_mask is None else attention_mask == 0
         if not encoded.size(1):  # there is no token
@@ -186,13 +175,8 @@ class SequenceClassifier(HeadwiseModel):
                 total = total_squared_error(logits.squeeze(-1), labels)
             else:
                 total = total_cross_entropy(logits, labels)
-        output = OneStackOutput(
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        return self._returned(OneStackOutput(logits=logits, **of_stack(outputs), **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return self.hidden.weight.numel() + self.classifier.weight.numel()

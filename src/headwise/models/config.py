@@ -1,6 +1,5 @@
 """The configurations of models: sizes and plans of attention, as in Hugging Face transformers."""
 
-from collections import Counter
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -9,25 +8,26 @@ from transformers import PreTrainedConfig
 
 from headwise.heads.system import Place, System
 from headwise.models.arguments import check_arguments, readable_arguments
-from headwise.models.plan import Spec, build_system, is_last, layer_specs, system_class
+from headwise.models.plan import Spec, build_system, layer_specs, system_class
 from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
 from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_among, check_number, check_parameters
+from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_among, check_number
 
-# What the number of parameters depends on most, for messages.
-_SIZES = (
-    *("embed_dim", "ffn_dim", "vocab_size", "max_positions", "hidden_dim", "sampling_rate"),
-    *("layers", "encoder_layers", "decoder_layers"),
-)
+# Larger than of every model that has been trained: a mistyped size is an error at once.
+_MOST: dict[str, int] = {
+    **dict.fromkeys(("embed_dim", "hidden_dim"), 1_000_000),
+    **dict.fromkeys(("ffn_dim", "max_positions", "sampling_rate"), 10_000_000),
+    **dict.fromkeys(("vocab_size", "target_vocab_size"), 1_000_000_000),
+    "num_heads": MOST_HEADS,
+}
 
 
 class TransformerConfig(PreTrainedConfig):
     """The base of the configurations of all models.
 
     A subclass sets its own attributes, including those that its `depths` uses, before it calls
-    `super().__init__`. This builds every system of the plan once to check that it fits, and counts
-    the parameters of the whole model: `headwise.ops.bounds` says how many there may be.
+    `super().__init__`. This builds every system of the plan once to check that it fits.
 
     Args:
         embed_dim: width of the model (d).
@@ -86,7 +86,6 @@ class TransformerConfig(PreTrainedConfig):
             )
         check_among("norm", norm, ("post", "pre"))
         check_activation(ffn_activation)
-        check_number("num_heads", num_heads, MOST_HEADS)
         if ffn_dim < 1:
             raise ValueError(f"ffn_dim is {ffn_dim}, expected a positive number")
         self.embed_dim = embed_dim
@@ -118,11 +117,7 @@ class TransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Returns the configuration of a saved one, as transformers reads config.json.
-
-        Raises:
-            ValueError: it names an implementation that is no part of PyTorch.
-        """
+        """As in transformers; `readable_arguments` says what is left out or refused."""
         return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
 
     @property
@@ -175,26 +170,6 @@ class TransformerConfig(PreTrainedConfig):
         """Returns the system of each layer at each site, as the plan says."""
         return layer_specs(self.attention, self.depths())
 
-    def count_parameters(self) -> int:
-        """Returns how many parameters the model has, small ones outside the systems apart.
-
-        No model is built, only every kind of system of the plan, on the meta device.
-        """
-        feed_forward = 2 * self.embed_dim * self.ffn_dim
-        parameters = self.parameters_outside_layers()
-        for site, specs in self.systems().items():
-            layers = Counter(map(repr, specs))
-            for kind, spec in {repr(spec): spec for spec in specs}.items():
-                system = _built_once(spec, self.place(site))
-                parameters += layers[kind] * sum(p.numel() for p in system.parameters())
-                if system.replaces == "attention" and is_last(site, self.depths()):
-                    parameters += layers[kind] * feed_forward
-        return parameters
-
-    def parameters_outside_layers(self) -> int:
-        """Returns how many parameters the model has besides its layers, norms and biases apart."""
-        return self.embed_dim * (self.max_positions or 0)
-
     def place(self, site: str) -> Place:
         """Returns the properties of the model that a system at `site` needs."""
         return Place(
@@ -237,14 +212,14 @@ class TransformerConfig(PreTrainedConfig):
         return self.default_positions() if given is None else given
 
     def _check_sizes(self) -> None:
-        """Raises `ValueError` if a system does not fit, or layers or parameters are too many."""
+        """Raises `ValueError` if a system does not fit, or a size is too large."""
+        for name, most in _MOST.items():
+            check_number(name, getattr(self, name, None) or 0, most)
         for site, depth in self.depths().items():
             check_number(f"the number of layers of {stack_of(site)}", depth, MOST_LAYERS)
-        sizes = {name: size for name in _SIZES if (size := getattr(self, name, None)) is not None}
-        # A system of too many parameters is an error of its own, but what is around it comes first.
-        around = 2 * self.embed_dim * self.ffn_dim + self.parameters_outside_layers()
-        check_parameters(around, **sizes)
-        check_parameters(self.count_parameters(), **sizes)
+        for site, specs in self.systems().items():
+            for spec in specs:
+                _built_once(spec, self.place(site))
 
 
 # transformers copies and writes configurations often: no system is built for that.
@@ -325,11 +300,3 @@ class LanguageModelConfig(StackConfig):
 
     def default_positions(self) -> int:
         return self.max_length
-
-    def parameters_outside_layers(self) -> int:
-        return super().parameters_outside_layers() + self.parameters_of_tokens()
-
-    def parameters_of_tokens(self) -> int:
-        """Returns how many parameters the embeddings of tokens have, in input and output."""
-        embeddings = 1 if self.share_embeddings else 2
-        return self.embed_dim * self.vocab_size * embeddings

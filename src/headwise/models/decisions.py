@@ -138,15 +138,10 @@ def record(model: nn.Module) -> Iterator[Decisions]:
 
 @torch.no_grad()
 def decisions_by_position(model: nn.Module, **inputs: Tensor) -> dict[AttentionSite, Routing]:
-    """Runs the model once in evaluation mode and returns what its systems decide at each position.
+    """Runs a model of one stack in evaluation mode and returns what is decided at each position.
 
-    Args:
-        model: a model of one stack.
-        inputs: arguments of its forward; the first is `(batch, time, ...)`.
-
-    Returns:
-        For each place whose system decides separately for each position, the decisions, their
-        weights `(batch, time, units)`.
+    The first of the inputs is `(batch, time, ...)`. Systems that do not decide separately for each
+    position are left out.
     """
     batch, time = next(iter(inputs.values())).shape[:2]
     with evaluating(model), record(model) as decided:
@@ -204,9 +199,9 @@ def _tokens_at(place: AttentionSite, real: Tensor, tokens: Tokens) -> list[list[
     ):
         raise ValueError(
             f"tokens are {len(rows)} sequences of {sorted({len(row) for row in rows})} tokens, but "
-            f"{place.path or 'the model'} decided for {batch} sequences of {time} positions: give "
-            f"one token for each position, or for each that is no padding; of a model with two "
-            f"stacks, give a mapping of 'encoder' and 'decoder' to theirs"
+            f"{place.path or 'the model'} decided for {batch} sequences of {time} positions, "
+            f"expected a token for each, or for each that is no padding; of a model with two "
+            f"stacks, a mapping of 'encoder' and 'decoder' to theirs"
         )
     named = []
     for row, is_real in zip(rows, real.tolist(), strict=True):

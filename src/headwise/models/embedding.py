@@ -43,12 +43,7 @@ def embed(
         offset: how many positions earlier calls have seen; a tensor if their cache is of a fixed
             size, which `padding` then covers, `(batch, size)`.
         learned: the embedding of positions, if they are learned.
-        position_ids: the positions themselves, `(batch or 1, time)` or `(time,)`, in place of those
-            that follow from the padding.
-
-    Raises:
-        ValueError: a sequence has more tokens than there are learned positions, or `position_ids`
-            another shape.
+        position_ids: the positions, `(batch or 1, time)` or `(time,)`, if they are given.
     """
     time, width = words.shape[1:]
     if position_ids is not None:
@@ -80,13 +75,17 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
 
 
-def _check_length(learned: nn.Embedding, length: int, padding: Tensor | None) -> None:
+def _check_length(learned: nn.Embedding, length: int, padding: Tensor | None = None) -> None:
     limit = learned.num_embeddings
     if length > limit and padding is not None:
         # Padding takes no position. Counting has the host wait for the device, so it comes last.
         length = int((~padding).sum(1).max())
     if length > limit:
-        raise ValueError(_too_long(length, limit))
+        raise ValueError(
+            f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
+            f"learned positions (max_positions); shorten the input or the generated text, or "
+            f"train a model with more positions or with sinusoidal ones"
+        )
 
 
 def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | None) -> Tensor:
@@ -96,16 +95,5 @@ def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | 
             f", where time is {time}: a position for each token of this call"
         )
     if learned is not None and not torch.compiler.is_compiling():
-        last = int(position_ids.max())
-        if last >= learned.num_embeddings:
-            problem = _too_long(last + 1, learned.num_embeddings)
-            raise ValueError(f"position_ids has {last}: {problem}")
+        _check_length(learned, int(position_ids.max()) + 1)
     return position_ids
-
-
-def _too_long(length: int, limit: int) -> str:
-    return (
-        f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
-        f"learned positions (max_positions); shorten the input or the generated text, or "
-        f"train a model with more positions or with sinusoidal ones"
-    )

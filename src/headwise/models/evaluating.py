@@ -1,26 +1,21 @@
-"""Evaluating a model: its mode meanwhile, hooks that are called, and the loss of a batch."""
+"""Evaluating a model: its mode meanwhile, hooks that are called, and its loss on data."""
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.replicas import alone, sum_over_replicas
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """While this context is open, a model is in evaluation mode; afterwards it is as before.
-
-    >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
-    >>> with evaluating(model):
-    ...     model.training, model[0].training
-    (False, False)
-    >>> model.training, model[0].training, model[1].training
-    (True, True, False)
-    """
+    """A model is in evaluation mode meanwhile; afterwards each module is as it was before."""
     # Each module by itself: parts of a model in training may be in evaluation.
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -40,6 +35,37 @@ def summed_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     only_loss = {"all_logits": False} if "all_logits" in given else {}
     # With num_items_in_batch=1, the loss is the sum over the labels, not their mean.
     return model(**batch, **only_loss, num_items_in_batch=1).token_loss
+
+
+def validation_loss(
+    model: Any,
+    batches: Iterable[dict[str, Tensor]],
+    precision: AbstractContextManager | None = None,
+) -> float:
+    """Returns the mean loss per label, without label smoothing and auxiliary losses.
+
+    The batches are the share of this process; `precision` is an autocast context.
+    """
+    model.eval()
+    total = torch.zeros(2, dtype=torch.float64, device=model.device)
+    with torch.no_grad(), precision or nullcontext():
+        for batch in batches:
+            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+            loss = summed_loss(model, batch)
+            total += torch.stack([loss.double(), (batch["labels"] != IGNORED_LABEL).sum().double()])
+    loss, count = sum_over_replicas(total).tolist()
+    return loss / max(1.0, count)
+
+
+@contextmanager
+def aside_of_training(model: nn.Module) -> Iterator[None]:
+    """While this context is open, a process may run the model, and training goes on unchanged.
+
+    The model is in evaluation mode. No gradients are recorded, random draws are not those of
+    training, and nothing is shared with other processes.
+    """
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(), alone():
+        yield
 
 
 def run_as_written() -> AbstractContextManager[Any]:

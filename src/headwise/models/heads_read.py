@@ -63,16 +63,12 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
 
     That is what transformers' `output_attentions` asks for: for every layer
     `(batch, heads, queries, keys)`, the weights by which each head reads, as in evaluation, so that
-    in training they are those before dropout. They are computed in addition to the attention
-    itself, whichever implementation that has.
-
-    Where each query chooses its own heads, there is a row for every head that could be chosen, and
-    the rows of heads that a query has not chosen are zero. In a layer that a system replaces as a
-    whole, they are those of the system's own self-attention and cross-attention.
+    in training they are those before dropout. Where each query chooses its own heads, the rows of
+    those that it has not chosen are zero. In a layer that a system replaces as a whole, they are
+    those of the system's own self-attention and cross-attention.
 
     Raises:
-        ValueError: a layer has a system without an attention that derives from
-            `headwise.systems.Attention`, so that nothing says what its weights are.
+        ValueError: a layer has no attention that derives from `headwise.systems.Attention`.
     """
     noted = NotedAttentions([], [])
     observers: list[tuple[Attention, Observer]] = []

@@ -73,11 +73,7 @@ class Layer(GradientCheckpointingLayer):
     """Self-attention, attention over the encoder's output if there is any, then feed-forward,
     unless the last of these attentions holds that too.
 
-    Args:
-        config: of the model.
-        self_attention: what stands at the site of self-attention.
-        cross_attention: what stands at that of cross-attention, in a decoder with an encoder.
-        is_causal: whether it is a decoder's layer.
+    The specs say what stands at the sites of these attentions; a decoder's layer is causal.
     """
 
     def __init__(
@@ -91,18 +87,18 @@ class Layer(GradientCheckpointingLayer):
         super().__init__()
         self.is_causal = is_causal
         self.self_attention = last = _at_self(config, self_attention, is_causal)
-        self.self_attention_residual = _residual_of(config, last)
+        self.self_attention_residual = _residual(config, last)
         self.cross_attention: System | None = None
         if cross_attention is not None:
             last = build_system(cross_attention, config.place("decoder_cross"))
             self.cross_attention = last
-            self.cross_attention_residual = _residual_of(config, last)
+            self.cross_attention_residual = _residual(config, last)
         self.feed_forward: FeedForward | None = None
         if last.replaces == "attention":
             self.feed_forward = FeedForward(
                 config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation
             )
-            self.feed_forward_residual = _residual(config)
+            self.feed_forward_residual = Residual(config.embed_dim, config.norm, config.dropout)
 
     def forward(
         self,
@@ -176,12 +172,10 @@ def _self_options(inputs: LayerInputs, cache: AttentionCache | None) -> dict[str
     return {"query_padding_mask": inputs.query_padding, "is_causal": True, "cache": cache}
 
 
-def _residual_of(config: TransformerConfig, system: System) -> Residual | None:
+def _residual(config: TransformerConfig, system: System) -> Residual | None:
     """None where the system adds to the stream by itself."""
-    return None if system.holds_residual else _residual(config)
-
-
-def _residual(config: TransformerConfig) -> Residual:
+    if system.holds_residual:
+        return None
     return Residual(config.embed_dim, config.norm, config.dropout)
 
 

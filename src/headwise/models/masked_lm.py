@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import LanguageModelConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_cross_entropy
+from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_cross_entropy
 from headwise.models.transformer import Encoder
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.shapes import check_labels
@@ -107,15 +107,8 @@ class MaskedLM(HeadwiseModel):
             of the predicted tokens, `(tokens, vocabulary)`, sequence by sequence and in order.
             `token_loss` is the cross entropy per hidden token, label-smoothed in training.
         """
-        losses = AuxiliaryLoss()
-        encoded = self.encoder(
-            input_ids,
-            attention_mask,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **self._asked(others),
-        )
+        asked = self._asked(others)
+        encoded = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
         hidden = encoded.last_hidden_state  # (batch, time, embed_dim)
         total = None
         if labels is None:
@@ -130,13 +123,8 @@ class MaskedLM(HeadwiseModel):
                 logits = predicted = self._logits(hidden[chosen])
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(predicted, labels[chosen], smoothing)
-        output = OneStackOutput(
-            logits=logits,
-            hidden_states=encoded.hidden_states,
-            attentions=encoded.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        return self._returned(OneStackOutput(logits=logits, **of_stack(encoded), **losses), others)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))

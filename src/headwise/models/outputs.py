@@ -49,6 +49,11 @@ class OneStackOutput(HeadwiseOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+def of_stack(states: Any) -> dict[str, Any]:
+    """What a `OneStackOutput` has of its stack."""
+    return {"hidden_states": states.hidden_states, "attentions": states.attentions}
+
+
 class AuxiliaryLoss:
     """The sum of the losses that the attentions of one forward pass ask to add."""
 
@@ -68,8 +73,7 @@ class AuxiliaryLoss:
     def without_labels(self) -> Tensor | None:
         """The sum for an output without labels; None if gradients are disabled.
 
-        All that such an output holds has a row for each item of the batch, which transformers'
-        pipelines expect.
+        All that such an output holds has a row for each item, which transformers' pipelines expect.
         """
         return self.total if torch.is_grad_enabled() else None
 
@@ -80,14 +84,10 @@ def sum_losses(
     num_items: Tensor | int | None,
     auxiliary: AuxiliaryLoss,
 ) -> dict[str, Any]:
-    """Returns the losses of a `HeadwiseOutput`; without labels at most the auxiliary loss.
+    """The losses of a `HeadwiseOutput`; without labels at most the auxiliary loss.
 
-    Args:
-        total: the loss of the task, summed over all labels that are not -100.
-        labels: the labels.
-        num_items: the number by which `total` is divided; by default the number of labels that are
-            not -100.
-        auxiliary: the losses that systems of the plan add.
+    `total` is the loss of the task, summed over all labels that are not -100, and `num_items` what
+    it is divided by: their number, if it is not given.
     """
     if total is None or labels is None:
         return {"loss": None, "token_loss": None, "auxiliary_loss": auxiliary.without_labels}
@@ -103,15 +103,10 @@ def sum_losses(
 def share_of_step(
     labels: Tensor, num_items: Tensor | int | None, *, shifted: bool
 ) -> Tensor | float:
-    """Returns the part of a step's labels that a batch has: what its auxiliary loss counts in it.
+    """The part of a step's labels that a batch has: what its auxiliary loss counts in it.
 
     The losses of a step are summed over accumulated batches and processes. So the weight of the
-    auxiliary one stays what it is.
-
-    Args:
-        labels: those of the batch.
-        num_items: how many labels all batches of the step have; None if each batch is a step.
-        shifted: whether each position predicts the label of the next, and nothing the first one.
+    auxiliary one stays what it is. If labels are `shifted`, the first is not predicted.
     """
     if num_items is None:
         return 1.0
@@ -120,13 +115,7 @@ def share_of_step(
 
 
 def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Returns the cross entropy summed over all labels that are not -100, at least in float32.
-
-    Args:
-        logits: `(..., classes)`.
-        labels: `(...)`.
-        label_smoothing: the probability that is spread over all classes.
-    """
+    """The cross entropy summed over all labels that are not -100, at least in float32."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(
         logits.flatten(0, -2),
@@ -138,11 +127,7 @@ def total_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float =
 
 
 def total_squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Returns the squared error summed over all labels that are not -100, at least in float32.
-
-    >>> total_squared_error(torch.tensor([1.0, 5.0]), torch.tensor([3.0, -100.0]))
-    tensor(4.)
-    """
+    """The squared error summed over all labels that are not -100, at least in float32."""
     dtype = torch.promote_types(predicted.dtype, torch.float32)
     errors = predicted.to(dtype) - labels.to(dtype)
     return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()

@@ -62,12 +62,7 @@ def decayed_parameters(model: nn.Module) -> list[nn.Parameter]:
 def parameters_of_systems(
     model: nn.Module, names: Callable[[System], tuple[str, ...]]
 ) -> list[nn.Parameter]:
-    """Returns some parameters of the systems of a model, each once.
-
-    Args:
-        model: a model with systems of heads.
-        names: returns how the names of these parameters in a system begin.
-    """
+    """Some parameters of the systems of a model, each once; `names` says how their names begin."""
     found = [
         parameter
         for system in model.modules()

@@ -81,8 +81,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
             order: `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
 
     Raises:
-        ValueError: a site, system, option or layer that there is not; systems that cannot stand
-            where the plan puts them. The message says why, and how to mend it.
+        ValueError: the plan names what there is not, or what cannot stand there.
 
     >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
@@ -96,12 +95,7 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
 
 
 def build_system(spec: Spec, place: Place) -> System:
-    """The module for one of `layer_specs`, at its place.
-
-    >>> place = Place("encoder_self", embed_dim=16, num_heads=4, ffn_dim=32)
-    >>> build_system({"system": "mae", "dropped_heads": 2}, place).num_experts
-    6
-    """
+    """The module for one of `layer_specs`, at its place."""
     options = {key: value for key, value in spec.items() if key != "system"}
     return system_class(spec["system"]).from_plan(place, **options)
 
@@ -134,40 +128,21 @@ def system_class(name: Any) -> type[System]:
             f"{shown(module_name)} first in a program"
         )
     try:
-        module = importlib.import_module(module_name)
-        found = getattr(module, class_name)
+        found = getattr(importlib.import_module(module_name), class_name)
     # A user's module may fail with anything, and may mean to end the program.
     except (Exception, SystemExit) as error:
-        if _fails_inside(module_name, error):
-            raise ValueError(
-                f"the system {name!r} cannot be loaded: the module {module_name!r} fails with "
-                f"{type(error).__name__}: {error}; mend the module"
-            ) from error
         raise ValueError(
-            f"the system {name!r} cannot be loaded: {error}; expected module:Class, with the "
-            f"module in the current folder or installed"
+            f"the system {name!r} cannot be loaded: it fails with {type(error).__name__}: "
+            f"{error}; mend the module, or name another as module:Class, in the current folder or "
+            f"installed"
         ) from error
     if not (isinstance(found, type) and issubclass(found, System)):
         raise ValueError(f"the system {name!r} is {found!r}, expected a subclass of System")
     return found
 
 
-def _fails_inside(module_name: str, error: BaseException) -> bool:
-    """Whether a module is there and raises an error of its own when it is imported."""
-    if not module_name or module_name in sys.modules:  # imported: the class is not in it
-        return False
-    if isinstance(error, ModuleNotFoundError):
-        # The module or a package that it is in is not there, rather than one that it imports.
-        return not f"{module_name}.".startswith(f"{error.name}.")
-    return True
-
-
 def system_name(system: type[System]) -> str:
-    """What plans and recipes call a system: its short name, or `module:Class`.
-
-    >>> system_name(MultiHeadAttention)
-    'standard'
-    """
+    """What plans and recipes call a system: its short name, or `module:Class`."""
     for name, known in SYSTEMS.items():
         if known is system:
             return name
@@ -182,8 +157,7 @@ def rules_by_name() -> dict[str, type[Rule]]:
 def rule_name(system: type[System]) -> str:
     """The name under which a recipe has the settings of a system's rule of training.
 
-    It is the name of the system that declares the rule: a subclass that changes something else
-    shares its settings. A rule of headwise's keeps its name where another system declares it too.
+    It is the name of the system that declares the rule: a subclass shares its settings.
     """
     for name, rule in rules_by_name().items():
         if rule is system.rule:
@@ -356,11 +330,9 @@ def _check_placed(
             name, where = entry["system"], "attention" if anywhere else f"attention.{site}"
             if name in placed:
                 continue
-            why = f"{name} keeps the first two layers and the last standard unless told otherwise"
-            if "layers" in entry:
-                why = f"layers: {entry['layers']} is all but the first two layers and the last"
             raise ValueError(
-                f"{where}: {why}, so that none of {len(specs[site])} layers is left for it; name "
+                f"{where}: {name} keeps the first two layers and the last standard, as does "
+                f"layers: middle, so that none of {len(specs[site])} layers is left for it; name "
                 f"layers, as in {{system: {name}, layers: [0]}}, or make the stack deeper"
             )
 

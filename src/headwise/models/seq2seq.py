@@ -14,7 +14,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import TransformerConfig
 from headwise.models.embedding import token_embedding
-from headwise.models.outputs import AuxiliaryLoss, HeadwiseOutput, sum_losses, total_cross_entropy
+from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder, Encoder
 from headwise.ops.bounds import check_among
 from headwise.ops.labels import IGNORED_LABEL
@@ -87,15 +87,6 @@ class Seq2SeqLMConfig(TransformerConfig):
             **kwargs,
         )
 
-    def parameters_outside_layers(self) -> int:
-        if self.share_embeddings == "all":
-            tokens = self.vocab_size
-        else:
-            of_target = 1 if self.share_embeddings == "target" else 2
-            tokens = self.vocab_size + of_target * self.target_vocab_size
-        # Sources and targets have positions of their own.
-        return 2 * super().parameters_outside_layers() + self.embed_dim * tokens
-
     def depths(self) -> dict[str, int]:
         return {
             "encoder_self": self.encoder_layers,
@@ -106,21 +97,9 @@ class Seq2SeqLMConfig(TransformerConfig):
 
 @dataclass
 class Seq2SeqOutput(CacheOutput, HeadwiseOutput):
-    """The output of `Seq2SeqLM`.
+    """The output of `Seq2SeqLM`: losses and logits, and what the two stacks give if asked for.
 
-    Attributes:
-        loss: the training loss: cross entropy per target token, label-smoothed in training, plus
-            `auxiliary_loss`; only if labels were given.
-        logits: `(batch, target time, target vocabulary)`.
-        token_loss: the cross-entropy part of `loss`.
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-        cache: the cache of decoding, if `use_cache`; `past_key_values` names it too.
-        decoder_hidden_states: if asked for, what the first layer of the decoder reads and what each
-            layer returns, `(batch, target time, embed_dim)`; the last is behind the final norm.
-        decoder_attentions, cross_attentions: if asked for, the attention weights of each layer of
-            the decoder, see `headwise.models.heads_read.attentions_noted`.
-        encoder_last_hidden_state: `(batch, source time, embed_dim)`.
-        encoder_hidden_states, encoder_attentions: if asked for, those of the encoder.
+    `past_key_values` names the cache too.
     """
 
     decoder_hidden_states: tuple[Tensor | None, ...] | None = None
@@ -208,19 +187,14 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 `HeadwiseModel`; what is to be returned is that of both stacks.
         """
         cache = given_cache(cache, others)
-        asked, losses = self._asked(others), AuxiliaryLoss()
+        asked = self._asked(others)
         if encoder_outputs is None:
             if input_ids is None and inputs_embeds is None:
                 raise ValueError(
                     "input_ids is None, expected source tokens, inputs_embeds or encoder_outputs"
                 )
             encoder_outputs = self.encoder(
-                input_ids,
-                attention_mask,
-                inputs_embeds=inputs_embeds,
-                position_ids=position_ids,
-                losses=losses,
-                **asked,
+                input_ids, attention_mask, inputs_embeds, position_ids, **asked
             )
         encoded = encoder_outputs[0]
         if labels is not None:
@@ -243,11 +217,10 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             decoder_input_ids,
             decoder_attention_mask,
             cache,
+            decoder_inputs_embeds,
+            decoder_position_ids,
             encoded,
             attention_mask,
-            inputs_embeds=decoder_inputs_embeds,
-            position_ids=decoder_position_ids,
-            losses=losses,
             **asked,
         )
         logits = self.lm_head(decoded.last_hidden_state)
@@ -255,12 +228,9 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits, labels, smoothing)
-        output = Seq2SeqOutput(
-            logits=logits,
-            **of_both_stacks(encoder_outputs, decoded),
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        states = of_both_stacks(encoder_outputs, decoded)
+        return self._returned(Seq2SeqOutput(logits=logits, **states, **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return lengths["decoder"] * self.lm_head.weight.numel()

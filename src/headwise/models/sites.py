@@ -32,19 +32,15 @@ class AttentionSite(NamedTuple):
 
     @property
     def stack(self) -> str:
-        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        """`encoder` or `decoder`; empty in any other model."""
         return stack_of(self.site)
 
 
 class HeadsSite(NamedTuple):
-    """An attention that has heads, and its place in a model.
+    """An attention that has heads, its place in a model, and the system that it is a part of.
 
-    Attributes:
-        site, layer: as in `AttentionSite`. The attentions within a system that takes the place of
-            a whole layer have sites of their own: `decoder_self` and `decoder_cross`.
-        module: the attention.
-        path: its path in the model.
-        system: the system that it is, or is a part of.
+    The attentions within a system that takes the place of a whole layer have sites of their own:
+    `decoder_self` and `decoder_cross`.
     """
 
     site: str
@@ -55,16 +51,12 @@ class HeadsSite(NamedTuple):
 
     @property
     def stack(self) -> str:
-        """The stack of the site: `encoder` or `decoder`; empty in any other model."""
+        """`encoder` or `decoder`; empty in any other model."""
         return stack_of(self.site)
 
 
 def stack_of(site: str) -> str:
-    """Returns the stack of a site.
-
-    >>> stack_of("decoder_cross")
-    'decoder'
-    """
+    """The stack of a site: `decoder` of `decoder_cross`."""
     return site.partition("_")[0]
 
 
@@ -93,16 +85,7 @@ def attention_sites(model: nn.Module) -> list[AttentionSite]:
 
 
 def heads_sites(model: nn.Module) -> list[HeadsSite]:
-    """Returns all attentions of a model, in the order in which they stand.
-
-    Args:
-        model: a headwise model, or any module that holds systems, or is one.
-
-    >>> import headwise as hw
-    >>> layer = hw.IndependentMechanismsLayer(8, 2, 16, 2, cross_attention=True)
-    >>> [place.path for place in heads_sites(nn.ModuleDict({"layer": layer}))]
-    ['layer.self_attention', 'layer.cross_attention']
-    """
+    """All attentions of a model or of any module, in the order in which they stand."""
     found = []
     for system in attention_sites(model):
         for name, module in system.module.named_modules():
@@ -115,20 +98,10 @@ def heads_sites(model: nn.Module) -> list[HeadsSite]:
 
 
 def system_at(model: nn.Module, path: str) -> AttentionSite:
-    """Returns the system at a path of a model, or the only one in the module there.
-
-    Args:
-        model: a headwise model, or any other module that holds systems.
-        path: as `model.named_modules()` has it: `encoder.layers.0.self_attention`, or
-            `encoder.layers.0` if that layer holds a single system.
+    """The system at a path of a model, or the only one in the module there.
 
     Raises:
         ValueError: there is no such module, or it does not hold a single system.
-
-    >>> import headwise as hw
-    >>> layers = nn.ModuleDict({"first": nn.Sequential(hw.MultiHeadAttention(8, 2))})
-    >>> system_at(layers, "first").path
-    'first.0'
     """
     places = attention_sites(model)
     paths = [place.path for place in places]
@@ -142,20 +115,15 @@ def system_at(model: nn.Module, path: str) -> AttentionSite:
     within = [place for place in places if not path or place.path.startswith(f"{path}.")]
     if len(within) == 1:
         return within[0]
-    around = [other for other in paths if not other or path.startswith(f"{other}.")]
-    if within:
-        problem = f"where {len(within)} systems are: name one of {_some([p.path for p in within])}"
-    elif around:
-        problem = f"which is a part of the system at {around[0]!r}: name that"
-    else:
-        problem = f"which holds no system, expected one of {_some(paths)}"
-    raise ValueError(f"path is {path!r}, {problem}")
+    raise ValueError(
+        f"path is {path!r}, where {len(within)} systems are, expected one of "
+        f"{_some([place.path for place in within] or paths)}"
+    )
 
 
-def _some(paths: list[str], most: int = 6) -> str:
-    """A list of paths for a message."""
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(map(repr, paths[:most])) + more if paths else "none: the model has no system"
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - 6} more" if len(paths) > 6 else ""
+    return ", ".join(map(repr, paths[:6])) + more if paths else "none: the model has no system"
 
 
 def _site(path: str, module: System, number: int) -> AttentionSite:

@@ -26,9 +26,9 @@ from transformers import AutoConfig, AutoModel
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.outputs import AuxiliaryLoss, OneStackOutput, sum_losses, total_squared_error
+from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_squared_error
 from headwise.models.transformer import DecoderStack
-from headwise.ops.bounds import check_among, check_number
+from headwise.ops.bounds import check_among
 from headwise.ops.shapes import check_labels, check_token_mask
 
 KERNEL = 3  # how many frames a convolution sees
@@ -88,11 +88,10 @@ class SpeechEnhancerConfig(StackConfig):
                 f"which has no logarithm"
             )
         check_among("predicts", predicts, ("magnitude", "gain"))
-        if any(channels < 1 for channels in front_channels):
-            raise ValueError(f"front_channels is {front_channels}, expected positive numbers")
-        check_number(
-            "the largest of front_channels", max(front_channels, default=1), _MOST_CHANNELS
-        )
+        if not all(1 <= channels <= _MOST_CHANNELS for channels in front_channels):
+            raise ValueError(
+                f"front_channels is {front_channels}, expected numbers from 1 to {_MOST_CHANNELS}"
+            )
         if window < 1:
             raise ValueError(f"window is {window}, expected a positive number of frames")
         self.sampling_rate = sampling_rate
@@ -120,18 +119,11 @@ class SpeechEnhancerConfig(StackConfig):
         """The widths of a frame in front of the layers: before and behind each convolution."""
         return [self.num_bins, *self.front_channels, self.embed_dim]
 
-    def parameters_outside_layers(self) -> int:
-        convolutions = sum(here * there for here, there in pairwise(self.front_widths))
-        return KERNEL * convolutions + self.embed_dim * self.num_bins
-
 
 class FrameConvolution(nn.Module):
     """A convolution over time, followed by a layer norm of each frame and LeakyReLU.
 
-    Args:
-        in_channels, out_channels: width of a frame before and after the convolution.
-        ahead: how many of the frames that it sees are later than its output; frames beyond either
-            end are zero.
+    `ahead` of the frames that it sees are later than its output; frames beyond either end are zero.
     """
 
     def __init__(self, in_channels: int, out_channels: int, ahead: int) -> None:
@@ -201,7 +193,7 @@ class SpeechEnhancer(HeadwiseModel):
         Raises:
             ValueError: if `inputs` is missing or has another number of frequencies.
         """
-        asked, losses = self._asked(others), AuxiliaryLoss()
+        asked = self._asked(others)
         if inputs is None or inputs.dim() != 3 or inputs.size(-1) != self.config.num_bins:
             shape = None if inputs is None else tuple(inputs.shape)
             raise ValueError(
@@ -217,18 +209,13 @@ class SpeechEnhancer(HeadwiseModel):
         x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        decoded = self.decoder.run(x, padding, losses, **asked)
+        decoded = self.decoder.run(x, padding, **asked)
         logits = self.output(decoded.last_hidden_state)
         if self.config.predicts == "gain":
             logits = noisy + logits
         total = None if labels is None else total_squared_error(logits, labels)
-        output = OneStackOutput(
-            logits=logits,
-            hidden_states=decoded.hidden_states,
-            attentions=decoded.attentions,
-            **sum_losses(total, labels, num_items_in_batch, losses),
-        )
-        return self._returned(output, others)
+        losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
+        return self._returned(OneStackOutput(logits=logits, **of_stack(decoded), **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         weights = self.output.weight.numel()

@@ -36,10 +36,7 @@ HiddenStates = bool | int | Sequence[int]  # transformers' `output_hidden_states
 class Stack(StackHooks):
     """Layers over whatever stands for the input, and the norm behind them.
 
-    Args:
-        config: of the model.
-        layers: the layers.
-        embedding: what makes the layers' input, in a subclass.
+    A subclass may have an `embedding`, which makes the layers' input.
     """
 
     def __init__(
@@ -52,6 +49,33 @@ class Stack(StackHooks):
         # With pre-norm nothing has normalised the last residual sum yet.
         self.final_norm = nn.LayerNorm(config.embed_dim) if config.norm == "pre" else nn.Identity()
         self.dropout = config.dropout
+        if embedding is not None:
+            self.width = config.embed_dim
+            self.positions = position_embedding(config)
+
+    def words(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = ""
+    ) -> Tensor:
+        """Embeddings of tokens, not scaled; the prefix is that of the arguments, for errors."""
+        ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "both are None" if input_ids is None else "both are given"
+            raise ValueError(
+                f"{ids} and {embeds}: {given}, expected exactly one of them: tokens (batch, time), "
+                f"or what get_input_embeddings() gives for them"
+            )
+        if inputs_embeds is not None:
+            check_sequences(embeds, inputs_embeds, self.width)
+            return inputs_embeds
+        # The weight may be shared with an embedding that was resized. Adapters and quantised
+        # embeddings do not say how many there are.
+        assert input_ids is not None
+        size = getattr(self.embedding, "num_words", None)
+        if type(self.embedding) is nn.Embedding:
+            size = len(self.embedding.weight)
+        check_tokens(ids, input_ids, size)
+        words: Tensor = self.embedding(input_ids)
+        return words
 
     def through_layers(
         self,
@@ -68,11 +92,7 @@ class Stack(StackHooks):
             x: the input, positions included, `(batch, time, embed_dim)`.
             arguments: what each layer is called with, beside the output of the one before.
             cache: the cache to return.
-            output_attentions: whether to return attention weights.
-            output_hidden_states: whether to return hidden states, or which.
-
-        Returns:
-            `last_hidden_state`, `(batch, time, embed_dim)`, and all that is asked for.
+            output_attentions, output_hidden_states: see `HeadwiseModel`.
         """
         asked = False if output_hidden_states is None else output_hidden_states
         states: list[Tensor] | None = None if asked is False else []  # 0 asks for the first
@@ -93,12 +113,7 @@ class Stack(StackHooks):
 
 
 class EncoderStack(Stack):
-    """Encoder layers over whatever stands for the input.
-
-    Args:
-        config: of a model with the site `encoder_self`.
-        embedding: what makes the layers' input, in a subclass.
-    """
+    """Encoder layers over whatever stands for the input; the model has the site `encoder_self`."""
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
         layers = (
@@ -110,13 +125,9 @@ class EncoderStack(Stack):
     def run(
         self, x: Tensor, padding: Tensor | None, losses: AuxiliaryLoss, **asked: Any
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Runs the layers.
+        """Runs the layers over `x`, the input `(batch, time, embed_dim)`, positions included.
 
-        Args:
-            x: the input, positions included, `(batch, time, embed_dim)`.
-            padding: `(batch, time)`, `True` at padding.
-            losses: collects what the attentions ask to add.
-            asked: what to return, see `Stack.through_layers`.
+        `losses` collects what the attentions ask to add; `asked` is as in `Stack.through_layers`.
         """
         arguments = [(LayerInputs(losses, padding),)] * len(self.layers)
         return self.through_layers(x, arguments, **asked)
@@ -127,31 +138,18 @@ class Encoder(EncoderStack):
 
     main_input_name = "input_ids"  # generate() asks
 
-    def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
-        super().__init__(config, embedding)
-        self.width = config.embed_dim
-        self.positions = position_embedding(config)
-
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        *,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
+        *,
         losses: AuxiliaryLoss | None = None,
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Tokens, or their embeddings, to hidden states; see `MaskedLM.forward`.
-
-        Args:
-            losses: collects what the attentions ask to add.
-            asked: what to return, see `Stack.through_layers`.
-
-        Raises:
-            ValueError: not exactly one of `input_ids` and `inputs_embeds`.
-        """
-        words = _words(self.embedding, self.width, input_ids, inputs_embeds)
+        """Tokens, or their embeddings, to hidden states; see `MaskedLM.forward` and `run`."""
+        words = self.words(input_ids, inputs_embeds)
         check_token_mask("attention_mask", attention_mask, *words.shape[:2])
         padding = None if attention_mask is None else attention_mask == 0
         x = embed(words, padding, learned=self.positions, position_ids=position_ids)
@@ -159,12 +157,9 @@ class Encoder(EncoderStack):
 
 
 class DecoderStack(Stack):
-    """Causal layers over whatever stands for the input, with or without an encoder before them.
+    """Causal layers over whatever stands for the input, of a model with the site `decoder_self`.
 
-    Args:
-        config: of a model with the site `decoder_self`; its layers attend over an encoder's output
-            where there is the site `decoder_cross` too.
-        embedding: what makes the layers' input, in a subclass.
+    They attend over an encoder's output where there is the site `decoder_cross` too.
     """
 
     def __init__(self, config: TransformerConfig, embedding: nn.Module | None = None) -> None:
@@ -190,17 +185,11 @@ class DecoderStack(Stack):
         encoder_padding: Tensor | None = None,
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Runs the layers.
+        """Runs the layers over `x`, the input `(batch, time, embed_dim)`, positions included.
 
-        Args:
-            x: the input, positions included, `(batch, time, embed_dim)`.
-            padding: of cached positions and this call's, `(batch, cached + time)`, `True` at
-                padding.
-            losses: collects what the attentions ask to add.
-            cache: what earlier calls of a decoding remember; this call adds to it.
-            encoded: what the encoder gave, `(batch, source time, embed_dim)`.
-            encoder_padding: `(batch, source time)`.
-            asked: what to return, see `Stack.through_layers`.
+        `padding` is that of cached positions and this call's, `(batch, cached + time)`; this call
+        adds to the cache. `encoded` is what the encoder gave, `(batch, source time, embed_dim)`;
+        the rest is as in `EncoderStack.run`.
         """
         query_padding = None
         if padding is not None:
@@ -214,12 +203,7 @@ class DecoderStack(Stack):
         return self.through_layers(x, arguments, cache, **asked)
 
     def usable_cache(self, cache: DecodingCache | None) -> DecodingCache | None:
-        """Returns the cache, or None, with a warning, where layers will be computed a second time.
-
-        Raises:
-            ValueError: the cache is needed, since it holds something; or it is that of a model with
-                more or fewer layers.
-        """
+        """The cache, or None, with a warning, where layers will be computed a second time."""
         if cache is not None and len(cache.self_attention) != len(self.layers):
             raise ValueError(
                 f"{CACHE} is for {len(cache.self_attention)} layers, expected "
@@ -248,38 +232,22 @@ class Decoder(DecoderStack):
 
     main_input_name = "input_ids"
 
-    def __init__(self, config: TransformerConfig, embedding: nn.Module) -> None:
-        super().__init__(config, embedding)
-        self.width = config.embed_dim
-        self.positions = position_embedding(config)
-
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: DecodingCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         *,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
         losses: AuxiliaryLoss | None = None,
         **asked: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Tokens, or their embeddings, to hidden states; see `CausalLM.forward`.
-
-        Args:
-            encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
-            encoder_attention_mask: `(batch, source time)`.
-            losses: collects what the attentions ask to add.
-            asked: what to return, see `Stack.through_layers`.
-
-        Raises:
-            ValueError: not exactly one of `input_ids` and `inputs_embeds`; packed texts with what
-                they do not go with.
-        """
+        """Tokens, or their embeddings, to hidden states; see `CausalLM.forward` and `run`."""
         of_target = "" if encoder_hidden_states is None else "decoder_"
-        words = _words(self.embedding, self.width, input_ids, inputs_embeds, of_target)
+        words = self.words(input_ids, inputs_embeds, of_target)
         batch, time = words.shape[:2]
         cache = self.usable_cache(cache)
         offset = 0 if cache is None else cache.get_seq_length()
@@ -317,10 +285,6 @@ class Decoder(DecoderStack):
 def selected_states(states: Sequence[Tensor], asked: HiddenStates) -> tuple[Tensor | None, ...]:
     """Returns hidden states as transformers does: all, or None in the place of those not asked for.
 
-    Args:
-        states: all of them.
-        asked: `output_hidden_states`: True, or the index of a state, or a list of indices.
-
     >>> selected_states([torch.zeros(1), torch.ones(1)], -1)
     (None, tensor([1.]))
     """
@@ -331,47 +295,13 @@ def selected_states(states: Sequence[Tensor], asked: HiddenStates) -> tuple[Tens
     return tuple(state if index in wanted else None for index, state in enumerate(states))
 
 
-def _words(
-    embedding: nn.Module,
-    width: int,
-    input_ids: Tensor | None,
-    inputs_embeds: Tensor | None,
-    prefix: str = "",
-) -> Tensor:
-    """Embeddings of tokens, not scaled, `(batch, time, embed_dim)`.
-
-    `prefix` is how the names of the two arguments begin in the model's `forward`, for errors.
-    """
-    ids, embeds = f"{prefix}input_ids", f"{prefix}inputs_embeds"
-    if inputs_embeds is None and input_ids is not None:
-        # The weight may be shared with an embedding that was resized. Adapters and quantised
-        # embeddings do not say how many there are.
-        size = getattr(embedding, "num_words", None)
-        if type(embedding) is nn.Embedding:
-            size = len(embedding.weight)
-        check_tokens(ids, input_ids, size)
-        words: Tensor = embedding(input_ids)
-        return words
-    if inputs_embeds is not None and input_ids is None:
-        check_sequences(embeds, inputs_embeds, width)
-        return inputs_embeds
-    given = "both are given" if inputs_embeds is not None else "both are None"
-    raise ValueError(
-        f"{ids} and {embeds}: {given}, expected exactly one of them: tokens (batch, time), or what "
-        f"get_input_embeddings() gives for them"
-    )
-
-
 def _check_packed(
     prefix: str,
     cache: DecodingCache | None,
     encoded: Tensor | None,
     output_attentions: bool | None,
 ) -> None:
-    """Raises `ValueError` for what packed texts do not go with.
-
-    `prefix` is how the names of arguments begin in the model's `forward`.
-    """
+    """Raises `ValueError` for what packed texts do not go with."""
     for name, given, reason in (
         (f"{CACHE} (or use_cache=True)", cache is not None, "a cache has one text a row"),
         ("a source", encoded is not None, "it is not known which source is whose"),

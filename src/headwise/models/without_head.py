@@ -21,7 +21,6 @@ from headwise.models.classifier import SequenceClassifierConfig
 from headwise.models.config import StackConfig
 from headwise.models.embedding import token_embedding
 from headwise.models.masked_lm import MaskedLMConfig
-from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.seq2seq import Seq2SeqLMConfig, of_both_stacks
 from headwise.models.transformer import Decoder, Encoder
 from headwise.transformers_internals import given_cache
@@ -29,22 +28,14 @@ from headwise.transformers_internals import given_cache
 
 @dataclass
 class StackOutput(BaseModelOutputWithPastAndCrossAttentions):
-    """The output of a model without a head that has one stack: what transformers has in its own.
-
-    Attributes:
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-    """
+    """What transformers returns of one stack, and the sum of the losses that systems add."""
 
     auxiliary_loss: Tensor | None = None
 
 
 @dataclass
 class TwoStacksOutput(Seq2SeqModelOutput):
-    """The output of a model without a head that has an encoder and a decoder, likewise.
-
-    Attributes:
-        auxiliary_loss: the sum of the losses that systems of the plan add, or None.
-    """
+    """What transformers returns of two stacks, and the sum of the losses that systems add."""
 
     auxiliary_loss: Tensor | None = None
 
@@ -72,17 +63,10 @@ class EncoderModel(WithoutHead):
         **others: Any,
     ) -> StackOutput | tuple[Any, ...]:
         """Computes the hidden states; see `MaskedLM.forward` for the arguments."""
-        losses = AuxiliaryLoss()
-        encoded = self.encoder(
-            input_ids,
-            attention_mask,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **self._asked(others),
-        )
-        output = StackOutput(**encoded, auxiliary_loss=losses.without_labels)
-        return self._returned(output, others)
+        asked = self._asked(others)
+        encoded = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
+        loss = asked["losses"].without_labels
+        return self._returned(StackOutput(**encoded, auxiliary_loss=loss), others)
 
 
 class MaskedLMEncoder(EncoderModel):
@@ -128,18 +112,12 @@ class CausalLMDecoder(WithoutHead, OwnCacheMixin):
     ) -> StackOutput | tuple[Any, ...]:
         """Computes the hidden states; see `CausalLM.forward` for the arguments."""
         cache = self.cache_of_call(given_cache(cache, others), use_cache)
-        losses = AuxiliaryLoss()
+        asked = self._asked(others)
         decoded = self.decoder(
-            input_ids,
-            attention_mask,
-            cache,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **self._asked(others),
+            input_ids, attention_mask, cache, inputs_embeds, position_ids, **asked
         )
-        output = StackOutput(**decoded, auxiliary_loss=losses.without_labels)
-        return self._returned(output, others)
+        loss = asked["losses"].without_labels
+        return self._returned(StackOutput(**decoded, auxiliary_loss=loss), others)
 
 
 class Seq2SeqModel(WithoutHead, OwnCacheMixin):
@@ -172,30 +150,22 @@ class Seq2SeqModel(WithoutHead, OwnCacheMixin):
     ) -> TwoStacksOutput | tuple[Any, ...]:
         """Computes the hidden states; see `Seq2SeqLM.forward` for the arguments."""
         cache = self.cache_of_call(given_cache(cache, others), use_cache)
-        asked, losses = self._asked(others), AuxiliaryLoss()
-        encoded = self.encoder(
-            input_ids,
-            attention_mask,
-            inputs_embeds=inputs_embeds,
-            position_ids=position_ids,
-            losses=losses,
-            **asked,
-        )
+        asked = self._asked(others)
+        encoded = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
         decoded = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
             cache,
+            decoder_inputs_embeds,
+            decoder_position_ids,
             encoded.last_hidden_state,
             attention_mask,
-            inputs_embeds=decoder_inputs_embeds,
-            position_ids=decoder_position_ids,
-            losses=losses,
             **asked,
         )
         output = TwoStacksOutput(
             last_hidden_state=decoded.last_hidden_state,
             **of_both_stacks(encoded, decoded),
-            auxiliary_loss=losses.without_labels,
+            auxiliary_loss=asked["losses"].without_labels,
         )
         return self._returned(output, others)
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from headwise.messages import shown_number
 
-MOST_PARAMETERS = 10**12  # of a module or a model; four terabytes in float32
 MOST_SIZE = 10**6  # of one dimension, or of a factor
 MOST_LAYERS = 10_000  # of a stack
 MOST_HEADS = 4096  # of an attention
@@ -26,23 +25,6 @@ def check_positive(**sizes: float) -> None:
     for name, size in sizes.items():
         if not 0 < size <= MOST_SIZE:
             raise ValueError(f"{name} is {size}, expected a positive number, at most {MOST_SIZE:,}")
-
-
-def check_parameters(parameters: int, **sizes: int) -> None:
-    """Raises `ValueError` if sizes give more than a trillion parameters.
-
-    >>> check_parameters(10**14, embed_dim=10**7)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    ValueError: embed_dim = 10,000,000 makes at least 100,000,000,000,000 parameters, expected ...
-    """
-    if parameters > MOST_PARAMETERS:
-        named = ", ".join(f"{name} = {shown_number(size)}" for name, size in sizes.items())
-        makes = "makes at least" if len(sizes) == 1 else "make at least"
-        raise ValueError(
-            f"{named} {makes} {shown_number(parameters)} parameters, expected at most "
-            f"{MOST_PARAMETERS:,}: choose smaller sizes"
-        )
 
 
 def check_number(name: str, number: int, most: int) -> None:

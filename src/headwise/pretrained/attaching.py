@@ -149,11 +149,7 @@ def attach(
     kind: type[MultiHeadAttention],
     options: dict[str, Any],
 ) -> None:
-    """Puts a system over the heads of the chosen ones of a model's attention modules.
-
-    Raises:
-        ValueError: the system cannot be there; the model is unchanged then.
-    """
+    """Puts a system over the heads of the chosen ones of a model's attention modules."""
     made = [_make(kind, place, options) for place in chosen]
     losses, last = AuxiliaryLosses(model), LastMask()
     around: dict[tuple[str, int], Surroundings] = {}
@@ -173,11 +169,7 @@ def attach(
 
 
 def class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
-    """Returns the class of a system by its name or as it is.
-
-    Raises:
-        ValueError: there is none, or it cannot stand over the heads of another model.
-    """
+    """The class of a system, by its name or as it is, if it can stand over given heads."""
     found = system if isinstance(system, type) else system_class(system)
     if not issubclass(found, MultiHeadAttention):
         able = [name for name, known in SYSTEMS.items() if issubclass(known, MultiHeadAttention)]
@@ -199,7 +191,7 @@ def check_has_no_gates(model: nn.Module) -> None:
 
 
 def gates_of(model: nn.Module) -> dict[str, HeadGates]:
-    """Returns what stands over the heads of a model, by the paths of its attention modules."""
+    """What stands over the heads of a model, by the paths of its attention modules."""
     return {
         path.removesuffix(NAME).rstrip("."): module
         for path, module in model.named_modules()
@@ -208,11 +200,7 @@ def gates_of(model: nn.Module) -> dict[str, HeadGates]:
 
 
 def required_gates(model: nn.Module) -> dict[str, HeadGates]:
-    """Returns `gates_of` a model that must have some.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """`gates_of` a model that must have some."""
     gates = gates_of(model)
     if not gates:
         raise ValueError(

@@ -26,13 +26,7 @@ NAME = "head_gates"  # of the child of an attention module
 
 
 class Surroundings(NamedTuple):
-    """What a system over heads shares with others of its layer or of the model.
-
-    Attributes:
-        losses: collects the systems' losses.
-        padding: knows the padding of the layer's queries; None if nothing does.
-        layers: how many layers of the model have keys and values in a cache.
-    """
+    """What a system over heads shares with others of its layer or of the model."""
 
     losses: AuxiliaryLosses
     padding: QueryPadding | None
@@ -43,14 +37,8 @@ class HeadGates(nn.Module):
     """A system over the heads of an attention module, whose child it is.
 
     A hook of the attention module notes the hidden states that it is called with. A hook of its
-    output projection has the system change what the projection is to take.
-
-    Args:
-        system: the system, made by `over_heads`.
-        options: further arguments of its constructor.
-        place: the attention module and what is known of it.
-        around: what it shares with other modules.
-        last: what was found in the last mask of the model.
+    output projection has the system change what the projection is to take. `options` are those of
+    the system's constructor that were given.
     """
 
     def __init__(
@@ -181,10 +169,6 @@ class HeadGates(nn.Module):
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
-        projection = attention.get_submodule(self.projection)
-        for key, hook in list(projection._forward_pre_hooks.items()):
-            if hook == self.change_heads:  # copied there with a projection that was quantised
-                del projection._forward_pre_hooks[key]
         for hooked in (self.around.padding, self.around.losses):
             if hooked is not None:
                 hooked.remove()

@@ -78,13 +78,7 @@ LAYOUTS: dict[str, HeadLayout] = {
 class AttentionModule(NamedTuple):
     """An attention module of a model, and what its layout says of it.
 
-    Attributes:
-        path: of the module in the model.
-        module: the module.
-        layout: where it has its heads.
-        site: `encoder_self`, `decoder_self` or `decoder_cross`; what is causal is a decoder.
-        layer: the number of its layer in its stack, from 0.
-        stack: path of the stack in the model: of the innermost model of transformers around it.
+    Its layer is counted from 0 in its stack: the innermost model of transformers around it.
     """
 
     path: str
@@ -96,11 +90,7 @@ class AttentionModule(NamedTuple):
 
     @property
     def projection(self) -> nn.Module:
-        """The output projection.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The output projection."""
         path = self.layout.projection
         try:
             return self.module.get_submodule(path)
@@ -111,11 +101,7 @@ class AttentionModule(NamedTuple):
 
     @property
     def queries(self) -> str:
-        """Path of the module that gives the queries, from the attention.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Path of the module that gives the queries, from the attention."""
         there = dict(self.module.named_modules())
         for path in self.layout.queries:
             if path in there:
@@ -126,11 +112,7 @@ class AttentionModule(NamedTuple):
         )
 
     def sizes(self) -> dict[str, int]:
-        """Returns `embed_dim`, `num_heads` and `head_dim`.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
+        """`embed_dim`, `num_heads` and `head_dim`."""
         num_heads = int(_attribute(self.module, self.layout.num_heads, "num_heads"))
         width, embed_dim = _sizes(self.projection, _where(self.module, "projection"))
         if width % num_heads:
@@ -142,13 +124,9 @@ class AttentionModule(NamedTuple):
         return {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": width // num_heads}
 
     def check_arguments(self) -> None:
-        """Checks that the layout names the module's mask and cache as its `forward` does.
+        """Raises `ValueError` unless the module's `forward` has the mask and cache of the layout.
 
         Under other names the gates would not see them, and would compute as if there were none.
-
-        Raises:
-            ValueError: the module's `forward` lacks an argument that the layout names, and has one
-                that may be meant.
         """
         arguments = inspect.signature(self.module.forward).parameters
         for name, words in (("mask", ("mask",)), ("cache", ("past", "cache"))):
@@ -168,14 +146,9 @@ class AttentionModule(NamedTuple):
 def attention_modules(
     model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None
 ) -> list[AttentionModule]:
-    """Returns the attention modules of a model that the table knows, in the order they stand in.
+    """The attention modules of a model that the table knows, in the order they stand in.
 
-    Args:
-        model: a model of transformers, or a module that holds some.
-        layouts: further layouts, by the name of the attention's class; they go before the table's.
-
-    Raises:
-        ValueError: the model has none.
+    Further `layouts` go before those of the table.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(
@@ -208,11 +181,7 @@ def attention_modules(
 
 
 def _attribute(module: nn.Module, path: str, name: str) -> Any:
-    """What the field `name` of a module's layout gives the path of.
-
-    Raises:
-        ValueError: the module has no such attribute.
-    """
+    """What the field `name` of a module's layout gives the path of."""
     try:
         return attrgetter(path)(module)
     except AttributeError as error:
@@ -254,10 +223,9 @@ def _unknown(model: nn.Module, known: list[str]) -> str:
             f"model is a {type(model).__name__}, which has no module whose class is called "
             f"attention, expected a model with attention of one of the classes {', '.join(known)}"
         )
-    example = like[0]
     return (
         f"model is a {type(model).__name__}, whose attention modules ({', '.join(like)}) are "
-        f"unknown; known are {', '.join(known)}. Say where they "
-        f"have their heads: layouts={{{example!r}: headwise.HeadLayout(projection='out_proj', "
+        f"unknown; known are {', '.join(known)}. Say where they have their heads: "
+        f"layouts={{{like[0]!r}: headwise.HeadLayout(projection='out_proj', "
         f"num_heads='num_heads')}}"
     )

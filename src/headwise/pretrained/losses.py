@@ -16,9 +16,6 @@ class AuxiliaryLosses:
     If the model divides its own loss by `num_items_in_batch`, which counts the labels of further
     batches too, they are multiplied by this batch's share of them: over the batches they are a
     mean, as that loss is. Many models of transformers are given it and leave it out.
-
-    Args:
-        model: the model that is called.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -42,13 +39,9 @@ class AuxiliaryLosses:
         return args, {**kwargs, "num_items_in_batch": self.items}
 
     def add(self, loss: Tensor, learns: bool) -> None:
-        """Notes a system's loss, unless the model's pass is over.
+        """Notes a system's loss; `learns` says whether it has a parameter that requires a gradient.
 
-        Then gradient checkpointing computes a layer again, whose loss has been noted.
-
-        Args:
-            loss: the loss.
-            learns: whether any parameter of the system requires a gradient.
+        Where the pass of the model is over, gradient checkpointing computes a layer again.
         """
         if self.collected is None:
             return

@@ -27,19 +27,14 @@ Found = TypeVar("Found")
 
 
 class Arguments:
-    """Where arguments of a module's forward are.
-
-    Args:
-        module: the module.
-        names: of the arguments to read; those that its forward does not have are None.
-    """
+    """Reads arguments of a module's forward by their names."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         places = list(inspect.signature(module.forward).parameters)
         self.places = {name: places.index(name) if name in places else -1 for name in names}
 
     def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """Returns the arguments of a call; None for those that are not given."""
+        """The arguments of a call; None for those that are not given or not there."""
         return [
             args[place] if 0 <= place < len(args) else _named(name, kwargs)
             for name, place in self.places.items()
@@ -50,9 +45,6 @@ class LastMask:
     """Keeps what was found in the last mask of a model, until there is another. A copy starts anew.
 
     All layers get the same: so the host waits for the device once in a pass, not once in a layer.
-
-    Attributes:
-        warned: whether it was said that gates see more than a sliding window.
     """
 
     def __init__(self) -> None:
@@ -61,13 +53,7 @@ class LastMask:
         self.found: dict[tuple[Any, ...], Any] = {}
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
-        """Returns `find(mask, *settings)`.
-
-        Args:
-            find: what is to be found.
-            mask: the mask, or what stands in its place; not None.
-            settings: further arguments of `find`.
-        """
+        """`find(mask, *settings)`, computed once for a mask, which is not None."""
         if self.mask() is not mask:
             self.mask, self.found = weakref.ref(mask), {}
         key = find, *settings
@@ -82,10 +68,6 @@ class LastMask:
 
 class QueryPadding:
     """Listens to a layer's self-attention and keeps which of the queries are padding.
-
-    Args:
-        place: the self-attention.
-        last: what was found in the last mask of the model.
 
     Attributes:
         positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
@@ -136,7 +118,7 @@ class QueryPadding:
 
 
 def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
-    """Returns how many positions a layer's cache holds before a call."""
+    """How many positions a layer's cache holds before a call."""
     if cache is None:
         return 0
     if isinstance(cache, EncoderDecoderCache):
@@ -185,18 +167,10 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
 
 
 def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | None:
-    """Returns where other texts begin in a row, from an attention mask as transformers makes them.
+    """Where other texts begin in a row: boolean `(batch, queries - 1)`, of the positions from 1 on.
 
-    There a position does not see the one before it, padding left out.
-
-    Args:
-        mask: as in `query_padding`, before anything is cached.
-        padding: boolean `(batch, queries)`, `True` at padding.
-        queries: how many queries there are; keys may have further ones behind them.
-
-    Returns:
-        Boolean `(batch, queries - 1)`, of the positions from 1 on; None if the mask is the same for
-        all queries.
+    There a position does not see the one before it, padding left out. None if the mask, as in
+    `query_padding`, is the same for all queries. Keys may have further positions behind them.
 
     >>> seen = torch.tensor([[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]).bool()
     >>> later_texts(seen, None, queries=3).tolist()
@@ -223,19 +197,10 @@ def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | Non
 def other_mask(
     mask: Tensor, batch: int, queries: int, is_causal: bool, sliding: int | None
 ) -> Tensor | None:
-    """Returns what a mask hides, if that is not as usual: prefixes, chunks and packed texts.
+    """What a mask `(batch, 1 or heads, queries, keys)` hides, if it is of prefixes, chunks, texts.
 
-    Args:
-        mask: `(batch, 1 or heads, queries, keys)`, as in `query_padding`, of a call before which
-            nothing was cached.
-        batch: how many sequences there are.
-        queries: how many queries there are; keys may have further ones behind them.
-        is_causal: whether the future is usually hidden.
-        sliding: how many positions are usually seen then; None for all.
-
-    Returns:
-        Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding alone,
-        and in a decoder the future and what is out of a sliding window.
+    Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding alone, and
+    in a decoder the future and what is out of a window that slides over `sliding` positions.
     """
     of_heads = blocks(mask) if mask.is_floating_point() else mask == 0
     blocked = of_heads.all(1)[..., :queries]  # (batch, queries, queries)
@@ -248,7 +213,7 @@ def other_mask(
 
 
 def sliding_window(attention: nn.Module) -> int | None:
-    """Returns how many of the last positions an attention of transformers sees; None for all."""
+    """How many of the last positions an attention of transformers sees; None for all."""
     config = getattr(attention, "config", None)
     window: int | None = getattr(
         attention, "sliding_window", getattr(config, "sliding_window", None)

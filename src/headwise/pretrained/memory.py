@@ -21,9 +21,6 @@ class GateMemory:
 
     Beam search, a selection of rows, assisted decoding and resetting change all layers of a cache,
     and so this memory together with the keys and values.
-
-    Attributes:
-        sites: what each system remembers, by the path of its attention module.
     """
 
     # A cache asks all of its layers: what this one answers leaves the answer to the others.
@@ -77,9 +74,6 @@ class _SeesAll(AttentionCache):
     """Warns where a system starts to remember beside keys and values that it has not seen.
 
     It is no error: a learned prefix of keys and values has nothing that a system could see.
-
-    Attributes:
-        missed: how many positions the cache held before the call, while nothing is remembered.
     """
 
     missed: int | Tensor = 0
@@ -101,10 +95,9 @@ class _FixedMemory(_SeesAll, FixedAttentionCache):
 
 
 class _GrowingMemory(_SeesAll):
-    """Keeps some past of a single sequence even if `activate_past_recording` has not been called.
+    """Keeps some past of a single sequence, for assisted decoding.
 
-    Assisted decoding, which has one sequence, calls it while the cache is still empty: before there
-    is a memory in it.
+    That calls `activate_past_recording` while there is no memory in the cache yet.
     """
 
     def remember(self, name: str, steps: Tensor, new: int) -> None:
@@ -119,13 +112,9 @@ class _GrowingMemory(_SeesAll):
 
 
 def memory_beside(cache: Cache | None, path: str, layers: int, new: int) -> AttentionCache | None:
-    """Returns what a system remembers beside a cache of transformers; None without cache.
+    """What a system remembers beside a cache of transformers; None without cache.
 
-    Args:
-        cache: the cache that an attention is called with, which holds its keys and values by now.
-        path: of the system's attention module.
-        layers: how many layers of the model have keys and values in the cache.
-        new: how many positions the attention is called with.
+    The cache has the keys and values of this call by now, of `new` positions, and `layers` layers.
     """
     if cache is None:
         return None

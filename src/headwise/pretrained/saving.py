@@ -143,11 +143,7 @@ def load_gates(
 def _find(
     model: nn.Module, every: list[AttentionModule], saved: Mapping[str, Mapping[str, Any]]
 ) -> list[AttentionModule]:
-    """The attention modules of a model that were saved.
-
-    Raises:
-        ValueError: some are missing, or have other sizes.
-    """
+    """The attention modules of a model that were saved."""
     names = _names(model, [place.path for place in every])
     there = {names[place.path]: place for place in every}
     differences = []

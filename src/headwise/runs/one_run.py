@@ -21,6 +21,7 @@ from headwise.checksums import write_summed
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.models.evaluating import validation_loss
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.recipes.settings import Recipe
 from headwise.runs.evaluating import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
@@ -31,7 +32,6 @@ from headwise.runs.reading import DamagedError, check_model, discard, read_resul
 from headwise.runs.running import PlannedRun
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
-from headwise.training.validation import validation_loss
 
 
 def train_system(

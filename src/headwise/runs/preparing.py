@@ -9,6 +9,7 @@ from rich.console import Console
 from transformers import set_seed
 from yaml import YAMLError
 
+from headwise.analysis.cost import count_parameters
 from headwise.checksums import write_summed
 from headwise.files import write_text
 from headwise.models.base import HeadwiseModel
@@ -174,7 +175,7 @@ def batches(
 
 def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
     """Returns the model of a recipe: initialised from its seed, or the one that it starts from."""
-    _check_memory(task.model_config(recipe.model).count_parameters())
+    _check_memory(count_parameters(empty_model(recipe.model, task)))
     set_seed(recipe.training.seed)
     model = task.build_model(recipe.model)
     if (run := recipe.pretrained_run()) is not None:

@@ -24,6 +24,7 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
+from headwise.models.evaluating import validation_loss
 from headwise.runs.folder import FolderError, is_main_process
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
@@ -32,7 +33,6 @@ from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import Experiment, PlannedRun, train_runs
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
-from headwise.training.validation import validation_loss
 
 TRIES, TRY = "tries", "try.json"
 

@@ -37,13 +37,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
             counts.
         batch_tokens: the budget of one batch, over all processes.
         seed: seed of the random order.
-        shuffle: whether to shuffle; if False, all epochs have the same order, shortest first.
-        rank: number of this process, from 0.
-        world_size: number of processes that share each batch.
-
-    Raises:
-        ValueError: a sequence is longer than the budget, or there are fewer sequences than
-            processes.
+        shuffle: if False, all epochs have the same order, shortest first.
+        rank, world_size: number of this process, from 0, and of those that share each batch.
 
     >>> list(TokenBudgetSampler([3, 5, 4, 5], batch_tokens=10, shuffle=False))
     [[0, 2], [1, 3]]
@@ -121,13 +116,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
 class BatchLoader(DataLoader):
     """A data loader over the batches of a `TokenBudgetSampler`.
 
-    Args:
-        dataset: the items.
-        sampler: which items make a batch.
-        collate: joins items into a batch.
-        workers: number of processes that prepare batches ahead, begun anew in each epoch; 0 for
-            none. The batches do not depend on it, since items have no random draws but those of
-            their index and the epoch.
+    `workers` processes prepare batches ahead, begun anew in each epoch. The batches do not depend
+    on their number: items have no random draws but those of their index and the epoch.
     """
 
     def __init__(

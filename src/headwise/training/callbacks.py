@@ -1,8 +1,8 @@
-"""What watches a run: a progress bar, Ctrl-C, the last validation, a plateau, early stopping."""
+"""What watches a run: a progress bar, Ctrl-C, the last validation, early stopping."""
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -18,17 +18,12 @@ from transformers import (
 
 from headwise.ops.replicas import sum_over_replicas
 from headwise.training.progress import RunBars
-from headwise.training.schedule import Plateau
 
 
 class ProgressBar(TrainerCallback):
     """A bar with step, loss, validation loss, tokens per second and time left.
 
-    Where the output is no terminal it prints a line at each validation in place of the bar.
-
-    Args:
-        label: what is being trained.
-        console: where to draw.
+    Where the console is no terminal it prints a line at each validation in place of the bar.
     """
 
     def __init__(self, label: str, console: Console) -> None:
@@ -84,9 +79,7 @@ class ProgressBar(TrainerCallback):
             step = f"step {state.global_step}/{state.max_steps}"
             self.console.print(f"{self.label}: {step} {self._figures()}", highlight=False)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         self.close()
 
     def close(self) -> None:
@@ -113,9 +106,7 @@ class StopOnInterrupt(TrainerCallback):
         self.interrupted = False
         self._before: dict[int, Any] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is signal.SIG_IGN:  # a shell does that for `... &`
@@ -137,9 +128,7 @@ class StopOnInterrupt(TrainerCallback):
             control.should_save = True
             control.should_training_stop = True
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         self.restore()
 
     def restore(self) -> None:
@@ -170,68 +159,14 @@ class StopEarly(EarlyStoppingCallback):
     are the same in all processes, so that these stop together.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Leaves out transformers' warning: which weights are kept is decided after training."""
 
     @classmethod
     def has_stopped(cls, state: Mapping[str, Any]) -> bool:
-        """Whether the run of a checkpoint has been stopped early.
-
-        Args:
-            state: the trainer's state in the checkpoint.
-        """
+        """Whether the run of a checkpoint with this state of the trainer has been stopped early."""
         saved = state["stateful_callbacks"].get(cls.__name__)
         if saved is None:
             return False
         waited = saved["attributes"]["early_stopping_patience_counter"]
         return waited >= saved["args"]["early_stopping_patience"]
-
-
-class WatchPlateau(TrainerCallback):
-    """Tells the schedule of each validation loss."""
-
-    def __init__(self, plateau: Plateau) -> None:
-        self.plateau = plateau
-
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
-        self.plateau.validated((metrics or {})["eval_loss"])
-
-
-class Recorder(TrainerCallback):
-    """Calls `record` before the first step and after each."""
-
-    def __init__(self, record: Callable[[], None]) -> None:
-        self.record = record
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if state.global_step == 0:  # a run that goes on has recorded where it stopped
-            self.record()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self.record()
-
-
-class BeforeFirstStep(TrainerCallback):
-    """Calls `look` before the first step, unless a run goes on from a checkpoint."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self.look = look
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if state.global_step == 0:
-            self.look()

@@ -1,26 +1,27 @@
 """Finds, checks and averages the checkpoints of a run."""
 
 import json
+import math
 import re
 import shutil
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from headwise.checksums import find_damage
 from headwise.training.callbacks import StopEarly
-from headwise.training.diverging import has_diverged
 from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 STATE = "trainer_state.json"
 DAMAGED = "damaged-"  # before the name of a checkpoint that is no longer used
+REMEDIES = (  # of a training that diverges
+    "a smaller training.learning_rate, a longer training.warmup_steps, or training.clip_norm=1"
+)
 
 
 class CheckpointError(ValueError):
@@ -50,42 +51,29 @@ def is_finished(state: Mapping[str, Any]) -> bool:
     return bool(at_end or StopEarly.has_stopped(state) or has_diverged(state))
 
 
+def last_validation_loss(state: Mapping[str, Any]) -> float | None:
+    """The loss of the last validation, of a trainer's state in a checkpoint; None before it."""
+    losses = [record["eval_loss"] for record in state["log_history"] if "eval_loss" in record]
+    return losses[-1] if losses else None
+
+
+def has_diverged(state: Mapping[str, Any]) -> bool:
+    """Whether the loss of the last validation is no number."""
+    loss = last_validation_loss(state)
+    return loss is not None and not math.isfinite(loss)
+
+
 def find_checkpoint_damage(checkpoint: Path) -> str:
     """Returns what is wrong with a checkpoint that a run is to go on from; empty if nothing is."""
     # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
     needed = (STATE, CONFIG, WEIGHTS, "optimizer.pt", "scheduler.pt", *random)
-    return find_damage(checkpoint, needed) or next(
-        (found for name in needed if (found := _unreadable(checkpoint / name))), ""
-    )
-
-
-def _unreadable(path: Path) -> str:
-    """What is wrong with a file, as far as it shows without its SHA-256."""
-    if not path.is_file():
-        return f"{path.name} is missing"
-    try:
-        if path.name == STATE:
-            is_finished(read_state(path.parent))
-        elif path.name == CONFIG:
-            PreTrainedConfig.from_json_file(path)
-        elif path.name == WEIGHTS:
-            with safe_open(path, framework="pt") as weights:
-                weights.keys()
-        else:
-            zipfile.ZipFile(path).close()  # reads the list of its files, which is at the end
-    except Exception as error:  # the readers of damaged files raise anything
-        return f"{path.name} cannot be read: {_first_line(error)}"
-    return ""
+    missing = [name for name in needed if not (checkpoint / name).is_file()]
+    return f"{missing[0]} is missing" if missing else find_damage(checkpoint, needed)
 
 
 def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[Path]:
-    """Returns the checkpoints of which the final model of a finished run is made.
-
-    Args:
-        found: the checkpoints of the run.
-        settings: of its training.
-    """
+    """The checkpoints of which the final model of a finished run is made."""
     if settings.final_model == "average":
         return list(found[-settings.average_last :])
     best = read_state(found[-1])["best_model_checkpoint"]
@@ -97,16 +85,9 @@ def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[
 def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bool) -> str:
     """Renames damaged checkpoints, so that the last one of a run is whole.
 
-    Of a finished run, those that its model is made of have to be whole too: if one is not, it and
-    all after it are renamed, since training on from the one before it gives the same model.
-
-    Args:
-        folder: of the run.
-        settings: of its training.
-        has_model: whether the run has its final model, and needs no checkpoint to make it.
-
-    Returns:
-        A sentence on what was renamed, why, and where the run goes on; empty if all are whole.
+    Of a finished run that has not its final model yet, those that it is made of have to be whole
+    too: if one is not, it and all after it are renamed, since training on from the one before it
+    gives the same model. Returns a sentence on that, for the user; empty if all are whole.
     """
     reasons = []
     while found := checkpoints(folder):
@@ -153,7 +134,3 @@ def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
         name: (tensor / len(folders)).float() if tensor.is_floating_point() else tensor
         for name, tensor in total.items()
     }
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

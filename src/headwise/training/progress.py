@@ -26,13 +26,7 @@ class Printed(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What a bar shows.
-
-    Attributes:
-        begun: a bar of another kind begins: evaluation after training.
-        completed, total: numbers of steps, or of what is evaluated.
-        figures: losses and speed, or what is counted.
-    """
+    """What a bar shows; `begun` if a bar of another kind begins: evaluation after training."""
 
     begun: bool
     completed: int
@@ -41,12 +35,7 @@ class Position(NamedTuple):
 
 
 class Relay(Console):
-    """The console of a run in a process of its own, which has another process print and draw.
-
-    Args:
-        send: takes what the other process is to print or to draw.
-        is_terminal: whether the console of the other process is one.
-    """
+    """The console of a run in a process of its own, which has another process print and draw."""
 
     def __init__(self, send: Callable[[Printed | Position], None], is_terminal: bool) -> None:
         super().__init__(force_terminal=is_terminal)
@@ -66,12 +55,7 @@ class Relay(Console):
 
 
 class RunBars(Progress):
-    """A bar for each run that is at work: its steps, its figures and the time left.
-
-    Args:
-        console: where to draw. A `Relay` is told, and draws nothing itself.
-        transient: takes the bars away at the end.
-    """
+    """A bar for each run that is at work; on a `Relay` it is told, and draws nothing itself."""
 
     def __init__(self, console: Console, *, transient: bool = False) -> None:
         self.relay = console if isinstance(console, Relay) else None

@@ -75,12 +75,6 @@ def training_rules(
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
     rules = TrainingRules(model, settings or {})
-    for keys in rules.keys.values():
-        if len(keys) > 1:
-            raise ValueError(
-                f"settings name {keys[0]!r} and {keys[1]!r}, which have the same rule of training: "
-                f"give all of its settings under one of the two"
-            )
     used = {key for keys in rules.keys.values() for key in keys}
     unused = [name for name in settings or {} if name not in used]
     if unused:
@@ -98,17 +92,10 @@ def training_rules(
 class TrainingRules:
     """The rules of a model's systems, joined; `training_rules` makes it.
 
-    Args:
-        model: a module that holds systems.
-        settings: the name of a system to the settings of its rule. Settings that are not given have
-            the paper's values; settings of systems that the model lacks are ignored.
-
     Attributes:
         rules: the rules by the names of the systems that declare them.
         keys: for each rule, the keys of `settings` that are names of a system with it.
         moment: where in the training the coming step stands.
-        total_steps, steps_per_epoch, warmup_steps: see `training_rules`.
-        peak_rate: the learning rate that `parameter_groups` was given.
     """
 
     def __init__(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
@@ -132,11 +119,9 @@ class TrainingRules:
         self.warmup_steps: int | None = None
         self.peak_rate: float | None = None
         self._steps = 0
-        # How many steps optimizers had taken when the loop called before_step, and at the end of
-        # step; None before that, in each step.
-        self._begun_at: int | None = None
-        self._computed_at: int | None = None
-        self._was_around = False
+        # The calls of the loop in the step at hand, and how many steps optimizers had taken then.
+        self._called: set[str] = set()
+        self._optimizer_steps = 0
         self._told: set[str] = set()
 
     @property
@@ -182,21 +167,15 @@ class TrainingRules:
         apart |= {id(parameter) for group in own for parameter in group}
         decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
         others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in apart]
-        groups: list[dict[str, Any]] = [
-            {
-                "params": [p for p in others if id(p) in decayed],
-                "lr": lr,
-                "weight_decay": weight_decay,
-            },
-            {
-                "params": [p for p in others if id(p) not in decayed],
-                "lr": lr,
-                "weight_decay": 0.0,
-            },
+
+        def group(parameters: list[nn.Parameter], decay: float = 0.0) -> dict[str, Any]:
+            return {"params": parameters, "lr": lr, "weight_decay": decay}
+
+        groups = [
+            group([p for p in others if id(p) in decayed], weight_decay),
+            group([p for p in others if id(p) not in decayed]),
+            *map(group, own),  # their rule sets the learning rate before each update
         ]
-        for parameters in own:
-            # Their rule sets the learning rate before each update.
-            groups.append({"params": parameters, "lr": lr, "weight_decay": 0.0})
         # Without any, since rules move all that learns, the empty group keeps an optimizer working.
         return [group for group in groups if group["params"]] or groups[:1]
 
@@ -215,9 +194,7 @@ class TrainingRules:
             computed = loss()
             yield from [computed] if isinstance(computed, Tensor) else computed
 
-        since = self._begun_at if self._computed_at is None else self._computed_at
-        self._check_ended(since, stacklevel=4)
-        self._begun_at, self._computed_at = optimizer_steps(), None
+        self._follow("before_step", stacklevel=3)
         self.before(self.moment, losses)
 
     @contextmanager
@@ -236,63 +213,51 @@ class TrainingRules:
         Raises:
             ValueError: a group of the optimizer holds parameters that belong in others.
         """
-        self._check_ended(self._computed_at, stacklevel=5)  # contextmanager is between
-        stepping = [rule for rule in self.rules.values() if rule.steps_before]
-        if self._begun_at is None and stepping:
-            self._tell(
-                "before_step",
-                f"rules.step is opened and rules.before_step(loss) was not called before it: the "
-                f"steps that {_names(stepping)} takes by itself are missing, so that parameters "
-                f"which it moves alone never learn; call it first in each step",
-                stacklevel=4,
-            )
+        self._follow("step", stacklevel=4)  # contextmanager is between
         with self.around():
             yield
         self.before_update(self.moment, optimizer, scaler)
-        self._computed_at = optimizer_steps()
+        self._optimizer_steps = optimizer_steps()
 
     def after_step(self) -> None:
         """Called after the optimizer's step; rules may project parameters."""
-        if not self._was_around:
-            self._tell(
-                "step",
-                f"rules.after_step is called and rules.step(optimizer) was never opened, so that "
-                f"{_names(self.rules.values())} is half followed, without its learning rates and "
-                f"its way to compute: have the loss and gradients of each step in it",
-                stacklevel=3,
-            )
+        self._follow("after_step", stacklevel=3)
         self.after_update(self.moment)
-        self._begun_at = self._computed_at = None
+        self._called.clear()
         self._steps += 1
 
-    def _check_ended(self, since: int | None, stacklevel: int) -> None:
-        """Warn if the optimizer has stepped and the loop goes on without `after_step`, or too long.
+    def _follow(self, call: str, stacklevel: int) -> None:
+        """Warns, once of each, where a loop leaves out a call, or takes more steps than it said.
 
-        A step of which the loss has overflowed may end without the optimizer's, and without it.
+        A step of which the loss has overflowed may end without the optimizer's, and without
+        `after_step`.
         """
-        if since is not None and optimizer_steps() > since:
-            self._tell(
-                "after_step",
-                f"an optimizer has stepped and rules.after_step() was not called after it, so that "
-                f"{_names(self.rules.values())} is half followed: parameters stay outside of where "
-                f"they have to be, and this is step {self._steps} again; call it after each "
-                f"optimizer.step()",
-                stacklevel,
-            )
-        if 0 < self.total_steps <= self._steps:
-            self._tell(
-                "total_steps",
-                f"the training goes on after total_steps={self.total_steps} steps, at whose end "
-                f"rules may freeze parameters ({_names(self.rules.values())}): give "
-                f"headwise.training_rules the number of steps that the loop takes",
-                stacklevel,
+        problem = ""
+        if call in self._called and optimizer_steps() > self._optimizer_steps:
+            problem = "rules.after_step() was not called after an optimizer's step"
+        elif call == "after_step" and "step" not in self._called:
+            problem = "rules.step(optimizer) was never opened"
+        elif call == "step" and "before_step" not in self._called and self._steps_before:
+            problem = "rules.before_step(loss) was not called"
+        elif call != "after_step" and 0 < self.total_steps <= self._steps:
+            problem = f"the training goes on after total_steps={self.total_steps}"
+        if call in self._called:
+            self._called.clear()
+        self._called.add(call)
+        self._optimizer_steps = optimizer_steps()
+        if problem and self.rules and problem not in self._told:
+            self._told.add(problem)
+            names = " and ".join(type(rule).__name__ for rule in self.rules.values())
+            warnings.warn(
+                f"{problem}, so that {names} is half followed: parameters may never learn, or "
+                f"leave where they have to be; see docs/own-loop.md",
+                UntrainedRuleWarning,
+                stacklevel=stacklevel,
             )
 
-    def _tell(self, what: str, text: str, stacklevel: int) -> None:
-        """Warn of one way to follow half of the rules, once."""
-        if self.rules and what not in self._told:
-            self._told.add(what)
-            warnings.warn(text, UntrainedRuleWarning, stacklevel=stacklevel)
+    @property
+    def _steps_before(self) -> bool:
+        return any(rule.steps_before for rule in self.rules.values())
 
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint has to keep: the number of steps taken."""
@@ -313,7 +278,7 @@ class TrainingRules:
     @contextmanager
     def around(self) -> Iterator[None]:
         """The context of a forward and backward pass."""
-        self._was_around = True
+        self._called.add("step")
         with ExitStack() as stack:
             for rule in self.rules.values():
                 stack.enter_context(rule.around_step())
@@ -352,26 +317,14 @@ class TrainingRules:
         return {name: record for name, record in records.items() if record}
 
     def step_seconds(self, measure: Callable[[], float]) -> float:
-        """How long a step takes on average, other than the optimizer's part.
-
-        Args:
-            measure: runs forward and backward pass of a batch and returns the seconds they took.
-        """
+        """How long a step takes; `measure` runs forward and backward pass and says how long."""
         with self.around():
             seconds = measure()
         return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
 
 
-def _names(rules: Iterable[Rule]) -> str:
-    return " and ".join(type(rule).__name__ for rule in rules)
-
-
 def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The optimizer's groups of the rule's own parameters.
-
-    Raises:
-        ValueError: a group has other parameters too, or some that no optimizer may have.
-    """
+    """The optimizer's groups of the rule's own parameters; they may hold no others."""
     own = {id(parameter) for parameter in rule.own_group()}
     apart = {id(parameter) for parameter in rule.without_optimizer() if parameter.requires_grad}
     found = []
@@ -417,13 +370,6 @@ def _rule_of(key: str) -> type[Rule] | None:
 
 
 def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
-    if isinstance(given, rule.settings_class):
-        return given
-    if isinstance(given, RuleSettings):
-        raise ValueError(
-            f"settings of {name} are a {type(given).__name__}, expected a mapping or a "
-            f"{rule.settings_class.__name__}"
-        )
     known = list(rule.settings_class.model_fields)
     for key in given if isinstance(given, Mapping) else ():
         if key not in known:

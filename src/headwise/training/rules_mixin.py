@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from headwise.heads.auxiliary_loss import auxiliary_loss
 from headwise.heads.rule import Moment
@@ -127,12 +127,7 @@ class RulesMixin:
 
 
 class _SmoothedLoss:
-    """The loss that the Trainer computes of logits and smoothed labels, and those of the systems.
-
-    Args:
-        smoother: what computes it in the Trainer, which leaves them out.
-        trainer: the Trainer, whose model they are of.
-    """
+    """The Trainer's loss of logits and smoothed labels, and those of the systems."""
 
     def __init__(self, smoother: Any, trainer: RulesMixin) -> None:
         self.smoother = smoother
@@ -154,7 +149,5 @@ class _AfterUpdate(TrainerCallback):
     def __init__(self, trainer: RulesMixin) -> None:
         self.trainer = trainer
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.trainer.rules.after_update(self.trainer.moment)

@@ -16,25 +16,25 @@ from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
-from headwise.models.trust import NotTrustedError
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
+    REMEDIES,
     WEIGHTS,
     CheckpointError,
     average_checkpoints,
     checkpoints,
-    find_checkpoint_damage,
+    has_diverged,
     is_finished,
+    last_validation_loss,
     read_state,
     set_damaged_aside,
     sources_of_model,
 )
-from headwise.training.diverging import REMEDIES, has_diverged, last_validation_loss
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
 from headwise.training.trained_part import count_trained, freeze_all_but
-from headwise.training.trainer import Collate, Measure, Snapshot, Trainer
+from headwise.training.trainer import Collate, Trainer
 
 MODEL = "model"
 
@@ -47,8 +47,7 @@ class Run:
         model: the final model, which `settings.final_model` selects.
         history: the records of validations, of the training loss every `log_every` steps, and of
             what was noted beside them.
-        steps: the number of optimizer steps.
-        planned_steps: the number of steps that the run would have had without stopping early.
+        steps, planned_steps: numbers of optimizer steps, the latter without stopping early.
         best_step: the step of the lowest validation loss; None if no loss was finite.
         trained_parameters: the number of parameters that learned.
     """
@@ -73,27 +72,14 @@ def run_training(
     collate: Collate,
     settings: TrainingSettings,
     folder: Path,
-    *,
-    measure: Measure | None = None,
-    snapshot: Snapshot | None = None,
-    label: str = "training",
-    console: Console | None = None,
+    **watching: Any,
 ) -> Run:
     """Trains a model in `folder` and writes the final model to `folder/model`.
 
     If `folder` contains checkpoints, training continues from the last whole one; the console says
     which were damaged. What `settings.train` leaves out is frozen, and stays exactly as it is.
-
-    Args:
-        model: the model to train.
-        train, validation: the encoded items of the two parts.
-        collate: joins items into a batch.
-        settings: the recipe's settings of training.
-        folder: the folder of the run.
-        measure: returns figures to record at each validation.
-        snapshot: returns what else to record at each validation, and before the first step.
-        label: the text before the progress bar.
-        console: where the progress bar appears.
+    `watching` is what is followed and shown: `measure`, `snapshot`, `label` and `console`; see
+    `Trainer` for all arguments.
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
@@ -103,18 +89,7 @@ def run_training(
     """
     freeze_all_but(model, settings.train)
     trained = count_trained(model)
-    trainer = Trainer(
-        model,
-        train,
-        validation,
-        collate,
-        settings,
-        folder,
-        measure=measure,
-        snapshot=snapshot,
-        label=label,
-        console=console,
-    )
+    trainer = Trainer(model, train, validation, collate, settings, folder, **watching)
     if settings.train == "nothing":
         _evaluate_and_save(trainer, model, folder)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
@@ -122,7 +97,7 @@ def run_training(
     if trainer.args.should_save:
         left_out = set_damaged_aside(folder, settings, has_model=has_model)
         if left_out:
-            _say(trainer.progress.console, f"{label}: {left_out}", style="yellow")
+            _say(trainer.progress.console, trainer.progress.label, left_out, "yellow")
     trainer.accelerator.wait_for_everyone()
     found = checkpoints(folder)
     if not found or not is_finished(read_state(found[-1])):
@@ -136,8 +111,11 @@ def run_training(
         )
     state = read_state(found[-1])
     if trainer.args.should_save:
+        if best := state["best_model_checkpoint"]:
+            trainer.state.best_model_checkpoint = str(folder / Path(best).name)
+        trainer.remove_old_checkpoints(folder)  # unless it was killed before it had done so
         if why := _why_it_ended(state):
-            _say(trainer.progress.console, f"{label}: {why}")
+            _say(trainer.progress.console, trainer.progress.label, why)
         if not has_model:
             _write_model(type(model), settings, folder, found)
     trainer.accelerator.wait_for_everyone()
@@ -156,13 +134,8 @@ def run_training(
 def threads_of_run(folder: Path, label: str, console: Console) -> Iterator[None]:
     """While this context is open, as many CPU threads compute as computed in a run before.
 
-    Another number sums in another order, so that the run would end with other weights. What cannot
-    be is said: this process may have fewer processors than that.
-
-    Args:
-        folder: of the run. One without checkpoints leaves the number of threads as it is.
-        label: of the run.
-        console: where it is said that the number is not that of this process.
+    Another number sums in another order, so that the run would end with other weights. Where this
+    process may use fewer processors, the number stays, and the console is told.
     """
     now, before = torch.get_num_threads(), _threads_before(folder)
     if before is None or before == now or torch.accelerator.is_available():
@@ -171,15 +144,16 @@ def threads_of_run(folder: Path, label: str, console: Console) -> Iterator[None]
     if before > _processors():
         _say(
             console,
-            f"{label}: the run was trained with {before} CPU threads, and this process may use "
+            label,
+            f"the run was trained with {before} CPU threads, and this process may use "
             f"{_processors()} processors: it goes on with {now}, which round otherwise, so that "
             f"its figures are not quite those of a run that was not stopped",
-            style="yellow",
+            "yellow",
         )
         yield
         return
     many = f"{before} CPU thread{'s' if before > 1 else ''}"
-    _say(console, f"{label}: goes on with {many}, as it was trained before")
+    _say(console, label, f"goes on with {many}, as it was trained before")
     torch.set_num_threads(before)
     try:
         yield
@@ -247,12 +221,6 @@ def _write_model(
 ) -> None:
     """Write the final model to `folder/model`."""
     sources = sources_of_model(found, settings)
-    for source in sources:
-        if damage := find_checkpoint_damage(source):
-            raise CheckpointError(
-                f"{source} was damaged while the run was trained ({damage}): give the same command "
-                f"again to train on from a checkpoint before it"
-            )
     with written_whole(folder / MODEL) as partial:
         if settings.final_model == "average":
             partial.mkdir()
@@ -261,21 +229,8 @@ def _write_model(
             for name in (CONFIG, "generation_config.json"):
                 shutil.copy(found[-1] / name, partial / name)
         else:
-            _read_model(kind, sources[0]).save_pretrained(partial)
+            kind.from_pretrained(sources[0]).save_pretrained(partial)
         _write_model_sums(partial)
-
-
-def _read_model(kind: type[PreTrainedModel], checkpoint: Path) -> PreTrainedModel:
-    try:
-        return kind.from_pretrained(checkpoint)
-    except NotTrustedError:
-        raise  # the file is whole
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # it does not say of which file
-        raise CheckpointError(
-            f"{checkpoint} has no model that can be read; its {CONFIG}, say, may be damaged "
-            f"({error}): delete {checkpoint.name}, and the same command trains on from the "
-            f"checkpoint before it"
-        ) from error
 
 
 def _write_model_sums(folder: Path) -> None:
@@ -286,5 +241,5 @@ def _write_model_sums(folder: Path) -> None:
     write_sums(folder, [CONFIG, *(path.name for path in folder.glob("*.safetensors"))])
 
 
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+def _say(console: Console, label: str, text: str, style: str | None = None) -> None:
+    console.print(f"{label}: {text}", style=style, highlight=False, markup=False, soft_wrap=True)

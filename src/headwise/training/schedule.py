@@ -8,25 +8,16 @@ with a warm-up and waits for one validation more.
 import math
 from typing import Literal
 
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
-
 Schedule = Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"]
 
 
 def learning_rate_factor(step: int, schedule: Schedule, warmup: int, total: int) -> float:
-    """Returns the factor of the peak learning rate at a step.
+    """The factor of the peak learning rate at a step, from 0, of a run of `total` steps.
 
     The factor grows linearly over `warmup` steps. Then it is √(warmup/step), or falls to zero at
     `total` along a straight line or half a cosine wave (Loshchilov & Hutter 2017, *SGDR*,
     https://arxiv.org/abs/1608.03983, without restarts), or stays constant. For "plateau" it stays
     constant too: `Plateau` lowers it.
-
-    Args:
-        step: number of the step, from 0.
-        schedule: the course after the warm-up.
-        warmup: number of steps of the warm-up.
-        total: number of steps of the run.
 
     >>> [round(learning_rate_factor(s, "inverse-sqrt", 4, 100), 2) for s in (0, 1, 4, 16)]
     [0.25, 0.5, 0.89, 0.49]
@@ -45,22 +36,11 @@ def learning_rate_factor(step: int, schedule: Schedule, warmup: int, total: int)
 
 
 class Plateau:
-    """Lowers the learning rate when the validation loss stops improving.
+    """Lowers the learning rate by a factor when the validation loss stops improving.
 
-    `LambdaLR` calls it with the step. Since it is an object, PyTorch saves its state in
+    `patience` is the number of validations in a row without a new best loss after which this
+    happens. `LambdaLR` calls it with the step. Since it is an object, PyTorch saves its state in
     checkpoints, so that a resumed run continues as if it had not been stopped.
-
-    Args:
-        warmup: number of steps of linear growth.
-        factor: the factor by which the learning rate is multiplied each time.
-        patience: number of validations in a row without a new best loss after which this happens.
-
-    Example:
-        >>> plateau = Plateau(warmup=0, factor=0.5, patience=2)
-        >>> for loss in (3.0, 2.0, 2.5, 2.0, 1.0, 1.5, 1.5):
-        ...     plateau.validated(loss)
-        >>> plateau(step=100)
-        0.25
     """
 
     def __init__(self, warmup: int, factor: float, patience: int) -> None:
@@ -83,18 +63,3 @@ class Plateau:
         if self.waited >= self.patience:
             self.scale *= self.factor
             self.waited = 0
-
-
-def learning_rate_scheduler(
-    optimizer: Optimizer,
-    schedule: Schedule,
-    warmup: int,
-    total: int,
-    plateau: Plateau | None = None,
-) -> LambdaLR:
-    """Returns a PyTorch scheduler that follows `learning_rate_factor`, or `plateau` if given."""
-
-    def of_step(step: int) -> float:
-        return learning_rate_factor(step, schedule, warmup, total)
-
-    return LambdaLR(optimizer, plateau or of_step)

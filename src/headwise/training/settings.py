@@ -15,6 +15,7 @@ from headwise.heads.rule import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
 from headwise.settings import LARGEST_SEED, MOST_STEPS, Settings
 from headwise.training.loggers import Logger
+from headwise.training.schedule import Schedule
 from headwise.training.trained_part import TrainedPart
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -76,7 +77,7 @@ class CommonSettings(Settings):
     learning_rate: float = Field(
         7e-4, gt=0, le=1e30, description="Learning rate at the end of the warm-up."
     )
-    schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = Field(
+    schedule: Schedule = Field(
         "inverse-sqrt",
         description="How the learning rate moves after the warm-up; plateau lowers it when the "
         "validation loss stalls.",
@@ -214,22 +215,14 @@ class CommonSettings(Settings):
         }
 
     def warmup(self, num_training_steps: int) -> int:
-        """How many steps the learning rate rises in a run of `num_training_steps`.
-
-        >>> TrainingSettings(epochs=3, warmup_fraction=0.06).warmup(500)
-        30
-        """
+        """How many steps the learning rate rises in a run of `num_training_steps`."""
         if self.warmup_fraction is None:
             return self.warmup_steps
         return round(self.warmup_fraction * num_training_steps)
 
 
 def settings_with_rules(rules: Mapping[str, type[Rule]]) -> type[CommonSettings]:
-    """The settings of training with those of some rules, under the names of their systems.
-
-    >>> settings_with_rules({})(max_steps=5).of_rules()
-    {}
-    """
+    """The settings of training with those of some rules, under the names of their systems."""
     fields: dict[str, Any] = {}
     for number, (name, rule) in enumerate(rules.items()):
         if not rule.settings_class.model_fields:

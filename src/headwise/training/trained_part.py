@@ -18,10 +18,6 @@ TrainedPart = Literal["all", "gates+output", "gates", "nothing"]
 def freeze_all_but(model: nn.Module, part: TrainedPart) -> None:
     """Freezes the parameters of a model that are not to be trained.
 
-    Args:
-        model: a model with systems of heads.
-        part: `"gates"`, `"gates+output"`, `"all"` (then all stays as it is) or `"nothing"`.
-
     Raises:
         ValueError: the model has no gates, or no output projections, that could be trained.
 

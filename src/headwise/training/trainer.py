@@ -1,5 +1,6 @@
 """Training: transformers' Trainer with batches by token budget and the systems' rules."""
 
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,31 +11,32 @@ import torch
 import transformers
 from rich.console import Console
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
+from headwise.models.evaluating import aside_of_training, validation_loss
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
-    BeforeFirstStep,
     EvaluateAtEnd,
     ProgressBar,
-    Recorder,
     StopEarly,
     StopOnInterrupt,
-    WatchPlateau,
 )
-from headwise.training.checkpoints import STATE, CheckpointError, checkpoints
+from headwise.training.checkpoints import STATE, checkpoints
 from headwise.training.denormals import denormals_as_zero
-from headwise.training.diverging import StopDiverged
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
-from headwise.training.schedule import Plateau, learning_rate_scheduler
+from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
-from headwise.training.validation import aside_of_training, validation_loss
 from headwise.transformers_internals import TrainerHooks
 
 Batch = dict[str, Tensor]
@@ -49,23 +51,19 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
     The systems in the model are trained by their rules, with the settings that `settings` has for
     them. A run can be stopped at any time and goes on from its last checkpoint with the same losses
     as if it had not been; checkpoints appear under their name only when they are whole. A run whose
-    validation loss is no number ends there. What the rules record is among the records of the
-    losses, as `{"step": ..., "recorded": {system: {path: {name: [...]}}}}`; what `measure` finds is
-    in those of validations, as `{"measured": {name: figure}}`, and so is what `snapshot` finds, as
-    `{"snapshot": {...}}`, which has a record before the first step too. Neither changes the
-    training. With several processes (`torchrun`, `accelerate launch`) each takes its share of every
-    batch, and losses are those of one process.
+    validation loss is no number ends there. With several processes (`torchrun`, `accelerate
+    launch`) each takes its share of every batch, and losses are those of one process.
 
     Args:
         model: what to train.
-        train, validation: data sets whose items `collate` joins; each has `lengths`, one length
-            or tuple of lengths per item.
+        train, validation: data sets whose items `collate` joins; each has `lengths`.
         collate: joins items into a batch with `labels`, -100 where nothing is predicted.
         settings: how to train.
         folder: where checkpoints go.
         measure: figures to follow beside the loss, taken of the model at each validation.
         snapshot: what else to note of the model, before the first step and at each validation: a
-            dictionary that JSON can hold, or an empty one. The main process alone calls it.
+            dictionary that JSON can hold, or an empty one. Like `measure`, the main process alone
+            calls it, and it does not change the training.
         label: what the progress bar calls the run.
         console: where the bar is drawn.
     """
@@ -93,6 +91,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.snapshot = snapshot
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
+        self.plateau: Plateau | None = None
         self.rule_settings = settings.of_rules()
         self.rules = TrainingRules(model, self.rule_settings)
         super().__init__(
@@ -101,13 +100,10 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
-            callbacks=[EvaluateAtEnd(), StopDiverged(), self.progress, self.stop],
+            callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
         write_logs_into(self, folder)
-        if self.rules.rules:
-            self.add_callback(Recorder(self.log_records))
-        if snapshot is not None:
-            self.add_callback(BeforeFirstStep(self.log_start))
+        self.add_callback(_Records(self))
         if settings.patience is not None:
             self.add_callback(StopEarly(settings.patience))
         self.remove_callback(transformers.PrinterCallback)
@@ -154,19 +150,15 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.rules.check(num_training_steps)
         self._warn_of_last_phases(num_training_steps)
         if self.lr_scheduler is None:
-            warmup_steps = self.warmup_steps(num_training_steps)
-            plateau = None
-            if self.settings.schedule == "plateau":
+            schedule, warmup = self.settings.schedule, self.warmup_steps(num_training_steps)
+            if schedule == "plateau":
                 how = self.settings.plateau
-                plateau = Plateau(warmup_steps, how.factor, how.patience)
-                self.add_callback(WatchPlateau(plateau))
-            self.lr_scheduler = learning_rate_scheduler(
-                optimizer or self.optimizer,
-                self.settings.schedule,
-                warmup_steps,
-                num_training_steps,
-                plateau,
-            )
+                self.plateau = Plateau(warmup, how.factor, how.patience)
+
+            def factor(step: int) -> float:
+                return learning_rate_factor(step, schedule, warmup, num_training_steps)
+
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.plateau or factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -238,6 +230,10 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
+        if self.plateau is not None:
+            self.plateau.validated(loss)
+        if not math.isfinite(loss):  # later steps do not mend weights
+            self.control.should_training_stop = True
         return metrics
 
     def _aside(self, **looks: Callable[[Any], Any] | None) -> dict[str, Any]:
@@ -255,12 +251,6 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
-            if not run.is_dir():
-                raise CheckpointError(
-                    f"{run} was removed or renamed while the run was trained, so that its "
-                    f"checkpoint cannot be written; start the run again, with the folder's new "
-                    f"name if it has one"
-                )
             remove_partial(list(run.iterdir()))
         # One process begins and renames the folder, and all of them write into it.
         begins = self.args.should_save
@@ -307,6 +297,21 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         finally:
             self.progress.close()
             self.stop.restore()
+
+
+class _Records(TrainerCallback):
+    """Has a trainer log what its rules record, and what its model is before the first step."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        if self.trainer.state.global_step == 0:  # a run that goes on has recorded where it stopped
+            self.trainer.log_records()
+            self.trainer.log_start()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.trainer.log_records()
 
 
 def _tokens(inputs: Batch) -> int:

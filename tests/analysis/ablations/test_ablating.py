@@ -16,10 +16,10 @@ from headwise.analysis.ablations.declared import declared_ablations
 from headwise.analysis.ablations.quality import Quality
 from headwise.analysis.ablations.results import AblationAnalysis
 from headwise.analysis.statistics.estimates import holm
+from headwise.models.evaluating import validation_loss
 from headwise.models.sites import attention_sites
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
-from headwise.training.validation import validation_loss
 
 DIM, HEADS, ITEMS = 16, 4, 60
 
