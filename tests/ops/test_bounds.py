@@ -60,5 +60,3 @@ def test_a_model_that_no_machine_holds(config, sizes, said):
     with pytest.raises(ValueError) as caught:
         config(**sizes)
     assert said in str(caught.value)
-
-
