@@ -68,7 +68,7 @@ def test_a_batch_predicts_every_pixel_once():
     assert (batch["input_ids"][:, 0] == task.raster.bos_token_id).all()
     assert (batch["labels"][:, 0] == -100).all()
     assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
-    assert task.train.lengths == [25] * 9
+    assert task.train.lengths.tolist() == [25] * 9
 
 
 def test_a_dataset_gives_the_pixels_in_raster_order():

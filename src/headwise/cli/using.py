@@ -49,7 +49,7 @@ def translate(
         recipe, model = _open(run, Translation, changes)
         tokenizer = TranslationTokenizer.load(run / TOKENIZER)
         if source is not None:
-            lines = read_lines(source)
+            lines = list(read_lines(source))
         else:
             lines = list(decoded_lines(sys.stdin.buffer, "standard input"))
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):

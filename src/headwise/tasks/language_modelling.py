@@ -19,7 +19,7 @@ words are one token there, so it is comparable with that of subwords only if the
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -263,7 +263,7 @@ class LanguageModelling(RunningTextTask):
         for piece in token_losses(model, part.stream, self.block_length, context):
             pieces.append(piece)
             tokens += len(piece)
-            whole = tokens // self.block_length if tokens < sum(part.lengths) else len(part)
+            whole = tokens // self.block_length if tokens < part.lengths.sum() else len(part)
             advance(whole - blocks)
             blocks = whole
         losses = torch.cat(pieces)
@@ -335,6 +335,6 @@ class LanguageModelling(RunningTextTask):
                 wish.echo((prompt + text).removesuffix("\n"))
 
 
-def _per_block(figures: Tensor, lengths: Sequence[int]) -> Tensor:
+def _per_block(figures: Tensor, lengths: np.ndarray) -> Tensor:
     """Sums numbers per token over each block."""
-    return torch.stack([block.sum() for block in figures.split(list(lengths))])
+    return torch.stack([block.sum() for block in figures.split(lengths.tolist())])

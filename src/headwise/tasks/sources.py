@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from headwise.checksums import sha256_of
 
-_MOST_BYTES = 2**32  # of a text, unless a recipe says otherwise
+_LONGEST_LINE = 2**28  # bytes of a line: a file may be larger than the memory, a line may not
 # A gzip file that expands to more than so many bytes, and to more than so many times its size, is
 # refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
 _BOMB_BYTES, _BOMB_FACTOR = 2**28, 20
@@ -45,16 +45,16 @@ def check_regular(path: Path) -> None:
 # --- text files -------------------------------------------------------------------------------
 
 
-def read_lines(path: Path, max_bytes: int | None = None) -> list[str]:
-    r"""Reads the lines of a text file, without line ends.
+def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
+    r"""Yields the lines of a text file, without line ends.
 
     Only `\n` and `\r\n` end a line: other characters that Unicode calls line breaks occur
     inside sentences of web text, and counting them would shift the rest of the file.
 
     Args:
         path: file in UTF-8; it is decompressed if its name ends in `.gz`.
-        max_bytes: the most bytes that it may have or expand to; by default 4 GiB, and of a gzip
-            file no more than 20 times its size, or 256 MiB.
+        max_bytes: the most bytes that it may have or expand to; by default a plain text may have
+            any number, and a gzip file may expand to 20 times its size, or 256 MiB.
 
     Raises:
         CorpusError: the file cannot be opened, is no regular file, is a damaged gzip file, is too
@@ -62,29 +62,23 @@ def read_lines(path: Path, max_bytes: int | None = None) -> list[str]:
     """
     path = path.expanduser()
     check_regular(path)
-    lines: list[str] = []
+    packed = path.suffix == ".gz"
+    number = 0
     try:
-        if path.suffix != ".gz":
-            _check_size(f"{path} has", path.stat().st_size, max_bytes or _MOST_BYTES)
-            with path.open("rb") as file:
-                lines.extend(decoded_lines(file, str(path), max_bytes))
-        else:
-            if max_bytes is None:
-                no_bomb = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
-                max_bytes = min(_MOST_BYTES, no_bomb)
-            with gzip.open(path) as file:
-                for line in decoded_lines(file, str(path), max_bytes, "expands to"):
-                    lines.append(line)  # one by one: an error tells how many there were
+        if packed and max_bytes is None:
+            max_bytes = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
+        with gzip.open(path) if packed else path.open("rb") as file:
+            has = "expands to" if packed else "has"
+            for number, line in enumerate(decoded_lines(file, str(path), max_bytes, has), start=1):
+                # Windows editors begin a file with a byte order mark.
+                yield line.removeprefix("\ufeff") if number == 1 else line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
-            f"{path}: not a sound gzip file after {len(lines):,} lines ({error}). Copy or download "
+            f"{path}: not a sound gzip file after {number:,} lines ({error}). Copy or download "
             "it again; if it is plain text, remove .gz from its name."
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if lines:
-        lines[0] = lines[0].removeprefix("\ufeff")  # the byte order mark of Windows editors
-    return lines
 
 
 def _check_size(what: str, size: int, most: int) -> None:
@@ -131,13 +125,19 @@ def decoded_lines(
     Args:
         stream: the bytes.
         name: name of the stream for error messages, which also name the line.
-        max_bytes: the most bytes that it may have; 4 GiB by default.
+        max_bytes: the most bytes that it may have; any number by default.
         has: a word of the message if it has more.
     """
-    most, read, number = max_bytes or _MOST_BYTES, 0, 0
-    while line := stream.readline(most + 1 - read):
+    read = number = 0
+    while line := stream.readline(_LONGEST_LINE + 1):
         read, number = read + len(line), number + 1
-        _check_size(f"{name} {has}", read, most)
+        if max_bytes is not None:
+            _check_size(f"{name} {has}", read, max_bytes)
+        if len(line) > _LONGEST_LINE:
+            raise CorpusError(
+                f"{name}, line {number}: more than {_LONGEST_LINE:,} bytes, expected text in "
+                f"lines; break it into lines, or give another file"
+            )
         try:
             yield line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
@@ -211,6 +211,15 @@ def load_hub_split(
             f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: "
             f"{reason}. {mending}"
         ) from error
+
+
+def hub_identity(name: str, split: str, config: str | None, revision: str | None) -> str:
+    """Returns what tells the content of a split from another, and from what it was before.
+
+    Raises:
+        CorpusError: there is no such dataset, configuration or split.
+    """
+    return str(load_hub_split(name, split, config, revision)._fingerprint)
 
 
 def file_content(value: Mapping[str, Any] | None) -> bytes:

@@ -24,8 +24,8 @@ MAX_BYTES: Any = Field(
     ge=1,
     le=2**50,
     description="The most bytes that a text file may have, or that one compressed with gzip may "
-    "expand to. A larger one is an error. Default: 4 GiB; with gzip no more than 20 times the size "
-    "of the file, or 256 MiB, since a small file can be made to fill the memory.",
+    "expand to. A larger one is an error. Default: any number; with gzip 20 times the size of the "
+    "file, or 256 MiB, since a small file can be made to fill the disk.",
 )
 
 Part = Literal["train", "validation", "test"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import Self
 
@@ -163,11 +164,7 @@ class Task(ABC):
 
     def longest_input(self) -> int:
         """Returns the number of tokens of the longest sequence that a model reads for an item."""
-        return max(
-            length if isinstance(length, int) else max(length)
-            for part in (self.train, self.validation, self.test)
-            for length in part.lengths
-        )
+        return max(int(np.max(part.lengths)) for part in (self.train, self.validation, self.test))
 
     def check_positions(self, config: TransformerConfig) -> None:
         """Raises `ValueError` if an item is longer than the learned positions of a model."""

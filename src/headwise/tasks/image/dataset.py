@@ -22,7 +22,7 @@ class ImageDataset(Dataset[Tensor]):
         first = np.full((len(ids), 1), bos_token_id)
         # int32 takes half the memory of int64; each image is cast when it is asked for.
         self.ids = torch.from_numpy(np.concatenate([first, ids], axis=1).astype(np.int32))
-        self.lengths = [self.ids.size(1)] * len(ids)
+        self.lengths = np.full(len(ids), self.ids.size(1))
 
     def __len__(self) -> int:
         return len(self.ids)

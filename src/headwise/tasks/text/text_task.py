@@ -1,11 +1,12 @@
 """The base of tasks on text of one language: a tokenizer that a run saves."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
 
+from headwise.data.store import stored
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
@@ -43,11 +44,24 @@ class TextTask(Task):
         return TextTokenizer.load(run / TOKENIZER).tokenizer.backend_tokenizer.to_str()
 
     @classmethod
-    def new_tokenizer(cls, settings: TextTokenizerSettings, lines: Iterable[str]) -> TextTokenizer:
-        """Returns the tokenizer that the settings name, or one that is learned from lines."""
+    def new_tokenizer(
+        cls, settings: TextTokenizerSettings, digest: str, lines: Callable[[], Iterable[str]]
+    ) -> TextTokenizer:
+        """Returns the tokenizer that the settings name, or one that is learned from lines.
+
+        Args:
+            settings: of the tokenizer.
+            digest: a hash of the lines, by which a tokenizer is found that was learned before.
+            lines: returns the lines.
+        """
         if settings.pretrained is not None:
             return TextTokenizer.ready_made(settings, mask=cls.needs_mask)
-        return TextTokenizer.train(lines, settings)
+
+        def learn(folder: Path) -> None:
+            TextTokenizer.train(lines(), settings).save(folder / TOKENIZER)
+
+        learned = stored("tokenizers", [digest, settings.model_dump_json()], learn)
+        return TextTokenizer.load(learned / TOKENIZER)
 
     @classmethod
     def nominal_vocab_size(cls, settings: TextTokenizerSettings) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -89,11 +90,10 @@ class TranslationTokenizer:
             texts = (text for pair in pairs for text in pair)
             joint = _learn(texts, settings.vocab_size, settings)
             return cls(joint, joint)
-        sides = [[source for source, _ in pairs], [target for _, target in pairs]]
         sizes = (settings.source_vocab_size, settings.target_vocab_size)
         source, target = (
-            _learn(texts, size or settings.vocab_size, settings)
-            for texts, size in zip(sides, sizes, strict=True)
+            _learn((pair[side] for pair in pairs), size or settings.vocab_size, settings)
+            for side, size in enumerate(sizes)
         )
         return cls(source, target)
 
@@ -232,9 +232,10 @@ class TextTokenizer:
         Raises:
             ValueError: no line has text.
         """
-        lines = [line for line in lines if line]
-        if not lines:
+        lines = filter(None, lines)
+        if (first := next(lines, None)) is None:
             raise ValueError("lines is empty, expected text to learn a vocabulary from")
+        lines = chain([first], lines)
         how = (settings.vocab_size, TEXT_SPECIAL_TOKENS, settings.min_frequency)
         if settings.type == "bpe":
             return cls(train_bpe(lines, *how))

@@ -37,7 +37,7 @@ def test_items_are_the_encoded_pairs(dataset, tokenizer):
             "labels": tokenizer.encode_target([pair.target])[0],
         }
         assert dataset[i - 3] == dataset[i]
-        assert dataset.lengths[i] == (len(dataset[i]["input_ids"]), len(dataset[i]["labels"]))
+        assert dataset.lengths[i].tolist() == [len(ids) for ids in dataset[i].values()]
         assert dataset[i]["labels"][-1] == tokenizer.eos_token_id
 
 

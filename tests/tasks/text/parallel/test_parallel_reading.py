@@ -107,13 +107,13 @@ def test_different_line_counts_name_both_files_and_numbers(tmp_path):
     (tmp_path / "a.en").write_text("x\n" * 1200)
     (tmp_path / "a.de").write_text("x\n" * 1199)
     with pytest.raises(CorpusError, match=r"a\.en has 1,200 lines and .*a\.de has 1,199"):
-        read_text_pairs(tmp_path / "a.en", tmp_path / "a.de")
+        list(read_text_pairs(tmp_path / "a.en", tmp_path / "a.de"))
 
 
 def test_lines_of_two_files_are_pairs(tmp_path):
     (tmp_path / "a.en").write_text("one\n\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
-    pairs = read_text_pairs(tmp_path / "a.en", tmp_path / "a.de")
+    pairs = list(read_text_pairs(tmp_path / "a.en", tmp_path / "a.de"))
     assert pairs == [("one", "eins"), ("", "zwei")]
 
 

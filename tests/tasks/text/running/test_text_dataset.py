@@ -29,7 +29,7 @@ def test_every_token_is_predicted_once_from_the_one_before(length):
     assert [token for i in range(len(blocks)) for token in blocks[i][1:].tolist()] == text
     before = [blocks[i][0].item() for i in range(len(blocks))]
     assert before == [2, *text[length - 1 : -1 : length]][: len(blocks)]
-    assert blocks.lengths == [len(blocks[i]) - 1 for i in range(len(blocks))]
+    assert list(blocks.lengths) == [len(blocks[i]) - 1 for i in range(len(blocks))]
     assert sum(blocks.lengths) == len(text) and set(blocks.lengths[:-1]) <= {length}
     with pytest.raises(IndexError, match="expected that of one of"):
         blocks[len(blocks)]

@@ -2,27 +2,41 @@
 
 An example is a text, or a pair of texts, with a label: the name of a class, or a number. A part
 that is given as data of its own is taken as it is. A part that is not given is divided off the
-training examples by a hash of their first text (`splits.divide`), so that a text that occurs twice,
-as every premise of MNLI does, is never in two parts.
+training examples by a hash of their first text (`data.division`), so that a text that occurs
+twice, as every premise of MNLI does, is never in two parts.
 
 Rows that cannot be examples (with an empty text, with too few or too many fields, without a label)
 are skipped and counted. Data that would be misread is an error that names the file and the line.
+
+The examples stand on the disk, in the cache, where every run finds them (`data.store`).
 """
 
-import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.division import parts_of, sample_in_words
+from headwise.data.parts import (
+    Facts,
+    Kind,
+    PartFacts,
+    count_known,
+    open_parts,
+    write_facts,
+    write_parts,
+)
+from headwise.data.store import file_identity, stored
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.further_tests import in_test_set
-from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
-from headwise.tasks.splits import divide, given_parts, sample
+from headwise.tasks.sources import CorpusError, file_in_words, hub_identity, part_in_words
+from headwise.tasks.splits import given_parts
 from headwise.tasks.text.labelled.docstrings import read_docstrings
-from headwise.tasks.text.labelled.glue import glue_classes, read_glue
+from headwise.tasks.text.labelled.glue import glue_classes, glue_identities, read_glue
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv
 from headwise.tasks.text.labelled.settings import (
     Docstrings,
@@ -35,6 +49,7 @@ from headwise.tasks.text.labelled.settings import (
     LabelledSettings,
     Problem,
 )
+from headwise.tasks.text.packages import versions
 
 
 class Example(NamedTuple):
@@ -43,6 +58,26 @@ class Example(NamedTuple):
     text: str
     pair: str | None
     label: str | float  # the name of a class, or a number
+
+
+def _key(example: Example) -> str:
+    return example.text
+
+
+def _both_texts(example: Example) -> str:
+    return repr(example[:2])
+
+
+def _encoded(example: Example, part: str | None) -> bytes:
+    if part is not None and part.startswith("test"):
+        part = f"test {part[5:]}"  # the only test set has an empty name
+    return repr((*([part] if part else []), *example)).encode("utf-8", "surrogatepass")
+
+
+EXAMPLES = Kind(
+    Example, (str, str, str), key=_key, identity=_both_texts, content=repr, encoded=_encoded
+)
+_NUMBERED = replace(EXAMPLES, columns=(str, str, float))
 
 
 @dataclass(frozen=True)
@@ -55,27 +90,54 @@ class LabelledCorpus:
         classes: names of the classes in the order of the outputs of the model; None for a
             regression.
         notes: facts about the data for the screen and the report: label to text.
+        digest: a hash of all examples, their division and the order of the classes, without
+            further test sets.
         tests: examples of each further test set by its name.
     """
 
-    train: list[Example]
-    validation: list[Example]
-    test: dict[str, list[Example]]
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    test: dict[str, Sequence[Example]]
     classes: list[str] | None
     notes: dict[str, str]
-    tests: dict[str, list[Example]] = field(default_factory=dict)
+    digest: str = ""
+    tests: dict[str, Sequence[Example]] = field(default_factory=dict)
 
-    def digest(self) -> str:
-        """Returns a hash of all examples, their division and the order of the classes.
 
-        Further test sets do not count.
-        """
-        digest = hashlib.sha256(repr(self.classes).encode())
-        tests = [(f"test {name}", examples) for name, examples in self.test.items()]
-        for part, examples in [("train", self.train), ("validation", self.validation), *tests]:
-            for example in examples:
-                digest.update(repr((part, *example)).encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+@dataclass
+class Reading:
+    """What a reader gives.
+
+    Attributes:
+        rows: of `train` and, if they are given, of `validation` and `test`; several test sets are
+            named `test NAME`. Those of `train` are read first.
+        words: where all of them come from, as `corpus`, and the file or split of each part.
+        skipped: reasons for skipping rows, and how many rows were skipped for each.
+        problem: what labels are.
+        classes: names of the classes; None takes the labels of the training rows, sorted.
+        label_hint: end of messages on labels that cannot be classes: how to mend it.
+    """
+
+    rows: dict[str, Iterable[Row]]
+    words: dict[str, str]
+    skipped: Counter[str] = field(default_factory=Counter)
+    problem: Problem = "classification"
+    classes: Sequence[str] | None = None
+    label_hint: str = (
+        "If labels are numbers, set data.problem to regression; otherwise check whether the column "
+        "of the label is the right one."
+    )
+
+    @property
+    def kind(self) -> Kind[Example]:
+        return EXAMPLES if self.problem == "classification" else _NUMBERED
+
+    @property
+    def names(self) -> list[str] | None:
+        """The classes as soon as they are known; None for a regression."""
+        if self.problem == "regression" or self.classes is None:
+            return None
+        return list(self.classes)
 
 
 def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
@@ -89,62 +151,74 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
             parts. The message names the file and, if there is one, the line, and says how to mend
             it.
     """
-    skipped: Counter[str] = Counter()
-    given: dict[str, Iterable[Row]] = {}
-    origins: dict[str, str] = {}
+    corpus, folder = make_corpus(
+        [settings.model_dump_json(exclude={"tests"}), *_identities(settings)],
+        partial(_read, settings),
+        fractions=settings.fractions(),
+        train_fraction=settings.train_fraction,
+    )
+    for name, test in settings.tests.items():
+        with in_test_set(name):
+            made_of = [
+                folder.name,
+                test.model_dump_json(),
+                str(settings.max_bytes),
+                _identity(test),
+            ]
+            make = partial(_make_test, test, settings.max_bytes, corpus.classes, folder)
+            of_test, facts = open_parts(stored("examples", made_of, make), EXAMPLES)
+        corpus.tests[name] = of_test["test"]
+        corpus.notes[f"test {name}"] = facts.notes["test"]
+    return corpus
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _identities(settings: LabelledSettings) -> list[str]:
+    """Returns what tells the data from others, and from what stood in their place before."""
+    if isinstance(settings, Docstrings):
+        return list(versions(settings.packages))
+    if isinstance(settings, Glue):
+        return glue_identities(settings)
+    if isinstance(settings, LabelledFiles):
+        return [file_identity(path) for path in given_parts(settings).values()]
+    where = (settings.config, settings.revision)
+    return [hub_identity(settings.name, split, *where) for split in settings.splits().values()]
+
+
+def _identity(test: LabelledFileTest | LabelledHubTest) -> str:
+    if isinstance(test, LabelledFileTest):
+        return file_identity(test.file)
+    return hub_identity(test.name, test.split, test.config, test.revision)
+
+
+def _read(settings: LabelledSettings) -> Reading:
+    """Returns a reader of the parts that are given."""
     problem, classes = known_classes(settings)
     if isinstance(settings, Docstrings):
-        given["train"], origin = read_docstrings(settings.packages)
-    elif isinstance(settings, Glue):
-        given, origins, origin = read_glue(
-            settings.task,
-            settings.folder,
-            settings.name,
-            settings.revision,
-            skipped,
-            settings.max_bytes,
-        )
+        docstrings, origin = read_docstrings(settings.packages)
+        return Reading({"train": docstrings}, {"corpus": origin}, classes=classes)
+    skipped: Counter[str] = Counter()
+    rows: dict[str, Iterable[Row]] = {}
+    if isinstance(settings, Glue):
+        rows, words = read_glue(settings, skipped)
     elif isinstance(settings, LabelledFiles):
-        columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
         paths = given_parts(settings)
+        words = {"corpus": f"files {', '.join(path.name for path in paths.values())}"}
         for part, path in paths.items():
-            given[part] = read_tsv(path, columns, skipped, settings.max_bytes)
-            origins[part] = file_in_words(path)
-        origin = f"files {', '.join(path.name for path in paths.values())}"
+            rows[part] = read_tsv(path, _columns(settings), skipped, settings.max_bytes)
+            words[part] = file_in_words(path)
     else:
+        words = {"corpus": settings.origin}
         for part, split in settings.splits().items():
-            given[part] = _read_split(settings, split, classes)
-            origins[part] = f"split {split}"
-        origin = settings.origin
-    tests: dict[str, Iterable[Row]] = {}
-    for name, test in settings.tests.items():
-        if isinstance(test, LabelledFileTest):
-            columns = Columns(test.text_field, test.pair_field, test.label_field)
-            tests[name] = read_tsv(test.file, columns, skipped, settings.max_bytes)
-            with in_test_set(name):
-                origins[f"test {name}"] = file_in_words(test.file)
-        else:
-            tests[name] = _read_split(test, test.split, classes)
-            origins[f"test {name}"] = test.origin
-    return make_corpus(
-        given,
-        origin,
-        skipped,
-        fractions=settings.fractions(),
-        problem=problem,
-        classes=classes,
-        train_fraction=settings.train_fraction,
-        tests=tests,
-        origins=origins,
-    )
+            rows[part] = _read_split(settings, split, classes)
+            words[part] = f"split {split}"
+    return Reading(rows, words, skipped, problem, classes)
 
 
-def digest_examples(examples: Iterable[Example]) -> str:
-    """Returns a hash of the examples of one part."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(repr(tuple(example)).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+def _columns(settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest) -> Columns:
+    return Columns(settings.text_field, settings.pair_field, settings.label_field)
 
 
 def _read_split(
@@ -153,7 +227,7 @@ def _read_split(
     return read_hub(
         settings.name,
         split,
-        Columns(settings.text_field, settings.pair_field, settings.label_field),
+        _columns(settings),
         config=settings.config,
         revision=settings.revision,
         classes=classes,
@@ -173,112 +247,132 @@ def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
     return getattr(settings, "problem", "classification"), getattr(settings, "classes", None)
 
 
-# --- rows as examples -------------------------------------------------------------------------
+# --- examples in parts ------------------------------------------------------------------------
 
 
 def make_corpus(
-    given: Mapping[str, Iterable[Row]],
-    origin: str,
-    skipped: Counter[str],
+    made_of: Iterable[object],
+    read: Callable[[], Reading],
     *,
     fractions: tuple[float, float] = (0.0, 0.0),
-    problem: Problem = "classification",
-    classes: Sequence[str] | None = None,
     train_fraction: float = 1.0,
-    tests: Mapping[str, Iterable[Row]] | None = None,
-    origins: Mapping[str, str] | None = None,
-    label_hint: str = "If labels are numbers, set data.problem to regression; otherwise check "
-    "whether the column of the label is the right one.",
-) -> LabelledCorpus:
+) -> tuple[LabelledCorpus, Path]:
     """Makes examples of rows, and divides off the parts that are not given.
 
     Args:
-        given: rows of `train` and, if they are given, of `validation` and `test`; several test
-            sets are named `test NAME`.
-        origin: where the rows come from, in words.
-        skipped: reasons for skipping rows, and how many rows were skipped for each; rows with an
-            empty text or without a label are added.
+        made_of: what tells the corpus from others.
+        read: returns what is read; it is called if there is no such corpus in the cache.
         fractions: shares of the training examples that become the validation and the test part if
             these are not given.
-        problem: what labels are.
-        classes: names of the classes; None takes the labels of the training rows, sorted.
         train_fraction: share of the training examples that is used.
-        tests: rows of each further test set by its name.
-        origins: which file or split a part is, in words; a further test set is named `test NAME`.
-        label_hint: end of messages on labels that cannot be classes: how to mend it.
+
+    Returns:
+        The corpus, and its folder.
 
     Raises:
         CorpusError: an unknown label, a single class, or an empty part.
     """
-    known = None if classes is None else set(classes)
-    names_of_tests = [name for name in given if name.startswith("test")] or ["test"]
-    examples: dict[str, list[Example]] = {
-        name: [] for name in ("train", "validation", *names_of_tests)
-    }
-    # Training rows come first: their labels are the classes if these are not named.
-    for part in sorted(given, key=lambda part: part != "train"):
-        examples[part] = _examples(given[part], problem, known, skipped)
-        if part == "train" and known is None and problem == "classification":
-            known = {str(example.label) for example in examples["train"]}
-            classes = sorted(known, key=_by_number)
-            _check_classes(classes, len(examples["train"]), origin, label_hint)
-    _divide_off(
-        examples,
-        0.0 if "validation" in given else fractions[0],
-        0.0 if any(part in given for part in names_of_tests) else fractions[1],
+    folder = stored("examples", made_of, partial(_make, read, fractions, train_fraction))
+    parts, facts = open_parts(folder, EXAMPLES)
+    corpus = LabelledCorpus(
+        parts.pop("train"),
+        parts.pop("validation"),
+        {name.removeprefix("test").strip(): part for name, part in parts.items()},
+        facts.classes,
+        facts.notes,
+        facts.digest,
     )
-    _check_not_empty(examples, origin, skipped, any(fractions))
-    examples["train"], sampled = sample(examples["train"], repr, train_fraction, "examples")
-    further = {}
-    for name, rows in (tests or {}).items():
-        with in_test_set(name):
-            further[name] = _examples(rows, problem, known, skipped)
-            if not further[name]:
-                raise CorpusError(
-                    f"there are no examples ({origins and origins.get(f'test {name}')}; skipped in "
-                    f"all parts: {_reasons(skipped) or 'none'}), expected at least one; check "
-                    f"text_field, pair_field and label_field"
-                )
-    all_parts = {**examples, **{f"test {name}": found for name, found in further.items()}}
-    notes = {"corpus": origin} | _notes(all_parts, skipped, origins or {}) | sampled
-    if problem == "classification" and classes is not None:
-        notes["classes"] = _named(classes)
-    return LabelledCorpus(
-        examples.pop("train"),
-        examples.pop("validation"),
-        {name.removeprefix("test").strip(): part for name, part in examples.items()},
-        list(classes) if problem == "classification" and classes is not None else None,
-        notes,
-        further,
-    )
+    return corpus, folder
 
 
-def _examples(
-    rows: Iterable[Row], problem: Problem, known: set[str] | None, skipped: Counter[str]
-) -> list[Example]:
-    """Returns the examples in rows; counts rows that are none in `skipped`."""
-    examples = []
-    for row in rows:
+def _make(
+    read: Callable[[], Reading],
+    fractions: tuple[float, float],
+    train_fraction: float,
+    folder: Path,
+) -> None:
+    """Reads, checks and divides examples, and writes them to a folder."""
+    reading = read()
+    tests = [name for name in reading.rows if name.startswith("test")] or ["test"]
+    shares = (
+        0.0 if "validation" in reading.rows else fractions[0],
+        0.0 if any(name in reading.rows for name in tests) else fractions[1],
+    )
+    facts = write_parts(
+        folder,
+        reading.kind,
+        {name: _examples(name, reading) for name in reading.rows},
+        ["train", "validation", *tests],
+        divide=(lambda keys: parts_of(keys, *shares)) if any(shares) else None,
+        train_fraction=train_fraction,
+        whole=lambda: repr(reading.names).encode(),
+    )
+    facts.classes = reading.names
+    _check_not_empty(facts, reading, any(fractions))
+    facts.notes = {"corpus": reading.words["corpus"]}
+    for name, part in facts.parts.items():
+        facts.notes[name] = _note(part, reading.words.get(name, ""))
+    if skipped := _reasons(reading.skipped):
+        facts.notes["skipped"] = skipped
+    if train_fraction < 1.0:
+        kept = facts.parts["train"].number
+        facts.notes |= sample_in_words(kept, facts.sampled_from, "examples")
+    if facts.classes is not None:
+        facts.notes["classes"] = _named(facts.classes)
+    write_facts(folder, facts)
+
+
+def _make_test(
+    test: LabelledFileTest | LabelledHubTest,
+    max_bytes: int | None,
+    classes: list[str] | None,
+    corpus: Path,
+    folder: Path,
+) -> None:
+    """Writes the examples of a further test set; `corpus` is the folder of the parts."""
+    reading = Reading(
+        {}, {}, problem="regression" if classes is None else "classification", classes=classes
+    )
+    if isinstance(test, LabelledFileTest):
+        origin = file_in_words(test.file)
+        rows = read_tsv(test.file, _columns(test), reading.skipped, max_bytes)
+    else:
+        origin, rows = test.origin, _read_split(test, test.split, classes)
+    reading.rows["test"] = rows
+    facts = write_parts(folder, reading.kind, {"test": _examples("test", reading)})
+    of_test, skipped = facts.parts["test"], _reasons(reading.skipped)
+    if not of_test.number:
+        raise CorpusError(
+            f"there are no examples ({origin}; skipped: {skipped or 'none'}), expected at least "
+            f"one; check text_field, pair_field and label_field"
+        )
+    count_known(of_test, folder, reading.kind, corpus)
+    facts.notes["test"] = _note(of_test, origin) + (f"; skipped: {skipped}" if skipped else "")
+    write_facts(folder, facts)
+
+
+def _examples(part: str, reading: Reading) -> Iterator[Example]:
+    """Yields the examples in rows; counts rows that are none.
+
+    The training rows tell the classes if these are not named.
+    """
+    names = part == "train" and reading.classes is None and reading.problem == "classification"
+    known = set() if names or reading.classes is None else set(reading.classes)
+    number = 0
+    for row in reading.rows[part]:
         text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
         if not text or pair == "":
-            skipped["an empty text"] += 1
+            reading.skipped["an empty text"] += 1
         elif not row.label:
-            skipped["no label"] += 1
+            reading.skipped["no label"] += 1
         else:
-            examples.append(Example(text, pair, _label(row, problem, known)))
-    return examples
-
-
-def _divide_off(
-    examples: dict[str, list[Example]], validation_fraction: float, test_fraction: float
-) -> None:
-    """Moves shares of the training examples to the validation and the test part, in place."""
-    if not (validation_fraction or test_fraction):
-        return
-    given, examples["train"] = examples["train"], []
-    parts = divide({example.text for example in given}, validation_fraction, test_fraction)
-    for example in given:
-        examples[parts[example.text]].append(example)
+            if names:
+                known.add(row.label)
+            number += 1
+            yield Example(text, pair, _label(row, reading.problem, known))
+    if names:
+        reading.classes = sorted(known, key=_by_number)
+        _check_classes(reading.classes, number, reading.words["corpus"], reading.label_hint)
 
 
 def _one_line(text: str) -> str:
@@ -337,18 +431,13 @@ def _check_classes(classes: Sequence[str], count: int, origin: str, hint: str) -
         )
 
 
-def _check_not_empty(
-    examples: Mapping[str, Sequence[Example]],
-    origin: str,
-    skipped: Counter[str],
-    may_divide: bool,
-) -> None:
-    for part, of_part in examples.items():
-        if not of_part:
-            counts = ", ".join(f"{name} {len(rows):,}" for name, rows in examples.items())
-            left_out = _reasons(skipped)
+def _check_not_empty(facts: Facts, reading: Reading, may_divide: bool) -> None:
+    for part, of_part in facts.parts.items():
+        if not of_part.number:
+            counts = ", ".join(f"{name} {each.number:,}" for name, each in facts.parts.items())
+            left_out = _reasons(reading.skipped)
             raise CorpusError(
-                f"{origin}: there are no examples for the {part} part ({counts}"
+                f"{reading.words['corpus']}: there are no examples for the {part} part ({counts}"
                 + (f"; skipped: {left_out}" if left_out else "")
                 + "). "
                 + (
@@ -360,23 +449,12 @@ def _check_not_empty(
             )
 
 
-def _notes(
-    examples: Mapping[str, Sequence[Example]], skipped: Counter[str], origins: Mapping[str, str]
-) -> dict[str, str]:
-    """Returns what the notes say of each part: its size, where it comes from, and a hash."""
-    notes = {}
-    trained = {(example.text, example.pair) for example in examples["train"]}
-    for name, of_part in examples.items():
-        size = f"{len(of_part):,} examples"
-        leaked = sum((example.text, example.pair) in trained for example in of_part)
-        if name != "train" and leaked:
-            size += f", of which {leaked:,} are also in the training part"
-        digest = digest_examples(of_part)
-        notes[name] = part_in_words(size, origins.get(name, ""), "examples", digest)
-    reasons = _reasons(skipped)
-    if reasons:
-        notes["skipped"] = reasons
-    return notes
+def _note(part: PartFacts, origin: str) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
+    size = f"{part.number:,} examples"
+    if part.trained:
+        size += f", of which {part.trained:,} are also in the training part"
+    return part_in_words(size, origin, "examples", part.digest)
 
 
 def _reasons(skipped: Counter[str]) -> str:

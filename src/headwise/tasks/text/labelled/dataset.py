@@ -7,11 +7,13 @@ A pair is encoded as in RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.116
 from collections.abc import Sequence
 from typing import TypedDict
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from headwise.tasks.text.encoded import Ragged, pad, token_mask
-from headwise.tasks.text.labelled.corpus import Example
+from headwise.data.encoded import encoded_column, pad, token_mask
+from headwise.data.parts import digest_of
+from headwise.tasks.text.labelled.corpus import EXAMPLES, Example
 from headwise.tasks.text.tokenization import TextTokenizer
 
 
@@ -51,41 +53,39 @@ class Examples(Dataset[ClassificationItem]):
     ) -> None:
         self.examples = examples
         self._tokenizer = tokenizer
-        encode = tokenizer.encode  # each text ends with <eos>
-        self._texts = Ragged(encode, [example.text for example in examples])
-        self._pairs: Ragged | None = None
-        if any(example.pair is not None for example in examples):
-            self._pairs = Ragged(encode, [example.pair or "" for example in examples])
-        pairs = self._pairs.lengths if self._pairs is not None else [None] * len(examples)
-        self._kept = [
-            fitted(text, pair, max_length)
-            for text, pair in zip(self._texts.lengths, pairs, strict=True)
-        ]
-        self.true_lengths = [_length(*kept) for kept in self._kept]
-        self.lengths = [max_length] * len(examples)
-        whole = zip(self._texts.lengths, pairs, strict=True)
-        self.cut = sum(kept != full for kept, full in zip(self._kept, whole, strict=True))
-        numbers = {name: number for number, name in enumerate(classes or ())}
-        self.labels = [
-            float(example.label) if classes is None else float(numbers[str(example.label)])
-            for example in examples
-        ]
+        # Each text ends with <eos>.
+        self._texts, self._pairs = (
+            encoded_column(tokenizer.encode, examples, column, tokenizer.tokenizer)
+            for column in (0, 1)
+        )
+        # A missing pair is an empty text, of which <eos> is left.
+        self._has_pairs = any(example.pair is not None for example in examples[:1])
+        self._max_length = max_length
+        whole = 1 + self._texts.lengths + self._has_pairs * (1 + self._pairs.lengths)
+        self.true_lengths = np.minimum(whole, max_length)
+        self.lengths = np.full(len(examples), max_length)
+        self.cut = int((whole > max_length).sum())
+        numbers = {name: float(number) for number, name in enumerate(classes or ())}
+        labels = (example.label for example in examples)
+        self.labels = np.fromiter(
+            (float(each) if classes is None else numbers[str(each)] for each in labels), float
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def digest(self) -> str:
+        """Returns a hash of the examples."""
+        return digest_of(self.examples, EXAMPLES)
+
     def __getitem__(self, index: int) -> ClassificationItem:
-        first, second = self._kept[index]
+        text, pair = self._texts[index], self._pairs[index] if self._has_pairs else None
+        first, second = fitted(len(text), None if pair is None else len(pair), self._max_length)
         bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
-        ids = [bos, *self._texts[index][: first - 1], eos]
-        if second is not None and self._pairs is not None:
-            ids += [eos, *self._pairs[index][: second - 1], eos]
-        return {"input_ids": ids, "label": self.labels[index]}
-
-
-def _length(text: int, pair: int | None) -> int:
-    """Returns the number of tokens of an example, given those of its texts with their `<eos>`."""
-    return 1 + text + (0 if pair is None else 1 + pair)
+        ids = [bos, *text[: first - 1], eos]
+        if pair is not None and second is not None:
+            ids += [eos, *pair[: second - 1], eos]
+        return {"input_ids": ids, "label": float(self.labels[index])}
 
 
 def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | None]:
@@ -98,7 +98,7 @@ def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | Non
     >>> fitted(10, None, 8), fitted(10, 3, 12), fitted(9, 8, 12)
     ((7, None), (7, 3), (5, 5))
     """
-    over = _length(text, pair) - max_length
+    over = 1 + text + (0 if pair is None else 1 + pair) - max_length
     if over <= 0:
         return text, pair
     if pair is None:

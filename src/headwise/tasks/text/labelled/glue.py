@@ -7,13 +7,13 @@ papers, its development part is the test part here.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.store import file_identity
 from headwise.tasks.further_tests import dataset_in_words
-from headwise.tasks.sources import file_in_words
+from headwise.tasks.sources import file_in_words, hub_identity
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv
-from headwise.tasks.text.labelled.settings import GlueTask, Problem
+from headwise.tasks.text.labelled.settings import Glue, GlueTask, Problem
 
 
 class _GlueTask(NamedTuple):
@@ -67,51 +67,55 @@ def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
     return "regression" if classes is None else "classification", classes
 
 
+def glue_identities(settings: Glue) -> list[str]:
+    """Returns what tells the data of a task from others; see `file_identity`."""
+    task = _GLUE[settings.task]
+    if settings.folder is not None:
+        return [file_identity(settings.folder / file) for _, file in _places(task).values()]
+    where = (task.config, settings.revision)
+    return [hub_identity(settings.name, split, *where) for split, _ in _places(task).values()]
+
+
 def read_glue(
-    name: GlueTask,
-    folder: Path | None,
-    dataset: str,
-    revision: str | None,
-    skipped: Counter[str],
-    max_bytes: int | None = None,
-) -> tuple[dict[str, Iterable[Row]], dict[str, str], str]:
+    settings: Glue, skipped: Counter[str]
+) -> tuple[dict[str, Iterable[Row]], dict[str, str]]:
     """Reads a task of GLUE.
 
     Args:
-        name: name of the task.
-        folder: folder with GLUE's own files; None reads the hub.
-        dataset: name of the dataset on the hub.
-        revision: tag or commit of the dataset on the hub.
+        settings: the task, and where it is read from.
         skipped: counts rows of files that cannot be read.
-        max_bytes: the most bytes of a file; see `read_lines`.
 
     Returns:
-        The rows of the training part and of the test sets by their names, the file or split of
-        each in words, and words on where all of them come from.
+        The rows of the training part and of the test sets by their names, and words on the corpus
+        and on each part.
 
     Raises:
         CorpusError: a file or dataset cannot be read.
     """
-    task = _GLUE[name]
+    task, folder = _GLUE[settings.task], settings.folder
     given: dict[str, Iterable[Row]] = {}
-    origins: dict[str, str] = {}
-    for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
-        origins[part] = f"split {split}" if folder is None else file_in_words(folder / file)
+    place = dataset_in_words(settings.name, task.config, settings.revision)
+    words = {"corpus": f"GLUE, {settings.task}, {place if folder is None else folder}"}
+    for part, (split, file) in _places(task).items():
+        words[part] = f"split {split}" if folder is None else file_in_words(folder / file)
         if folder is None:
             given[part] = read_hub(
-                dataset,
+                settings.name,
                 split,
                 task.hub,
                 config=task.config,
-                revision=revision,
+                revision=settings.revision,
                 classes=task.classes,
             )
         else:
-            given[part] = _renamed(
-                read_tsv(folder / file, task.files, skipped, max_bytes), task.file_labels
-            )
-    place = dataset_in_words(dataset, task.config, revision) if folder is None else str(folder)
-    return given, origins, f"GLUE, {name}, {place}"
+            rows = read_tsv(folder / file, task.files, skipped, settings.max_bytes)
+            given[part] = _renamed(rows, task.file_labels)
+    return given, words
+
+
+def _places(task: _GlueTask) -> dict[str, tuple[str, str]]:
+    """Returns the split and the file of each part."""
+    return {"train": ("train", "train.tsv"), **task.tests}
 
 
 def _renamed(rows: Iterable[Row], names: Mapping[str, str]) -> Iterator[Row]:

@@ -1,12 +1,14 @@
 """Corpora of probing tasks: SentEval's files, or examples that are made from any text."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 
+from headwise.data.store import file_identity
 from headwise.messages import did_you_mean
 from headwise.tasks.sources import CorpusError, file_in_words
 from headwise.tasks.splits import PARTS
-from headwise.tasks.text.labelled.corpus import LabelledCorpus, make_corpus
+from headwise.tasks.text.labelled.corpus import LabelledCorpus, Reading, make_corpus
 from headwise.tasks.text.labelled.docstrings import docstrings
 from headwise.tasks.text.labelled.probes import (
     balanced_parts,
@@ -37,24 +39,28 @@ def load_probing_corpus(settings: ProbingSettings) -> LabelledCorpus:
         CorpusError: data that cannot be read, an unknown label, or too little text. The message
             names the file and, if there is one, the line, and says how to mend it.
     """
-    return _load_senteval(settings) if isinstance(settings, SentEvalFile) else _generate(settings)
+    if isinstance(settings, SentEvalFile):
+        identity, read = file_identity(settings.file), partial(_read_senteval, settings)
+    else:
+        identity, sentences = _sentences(settings)
+        read = partial(_generate, settings, sentences, identity)
+    made_of = [settings.model_dump_json(), identity]
+    return make_corpus(made_of, read, train_fraction=settings.train_fraction)[0]
 
 
 # --- SentEval's files -------------------------------------------------------------------------
 
 
-def _load_senteval(settings: SentEvalFile) -> LabelledCorpus:
+def _read_senteval(settings: SentEvalFile) -> Reading:
     rows: dict[str, list[Row]] = {part: [] for part in PARTS}
     for part, row in read_senteval(settings.file, settings.max_bytes):
         rows[part].append(row)
     if settings.classes is None:
         _check_labels(rows)
-    return make_corpus(
-        rows,
-        f"SentEval, {file_in_words(settings.file)}",
-        Counter(),
+    return Reading(
+        dict(rows),
+        {"corpus": f"SentEval, {file_in_words(settings.file)}"},
         classes=settings.classes,
-        train_fraction=settings.train_fraction,
         label_hint="Check the second field of the lines, which is the label.",
     )
 
@@ -80,9 +86,8 @@ def _check_labels(rows: Mapping[str, Sequence[Row]]) -> None:
 # --- generated probes -------------------------------------------------------------------------
 
 
-def _generate(settings: GeneratedProbe) -> LabelledCorpus:
-    found, origin = _sentences(settings)
-    sentences = usable_sentences(found, settings.min_words, settings.max_words)
+def _generate(settings: GeneratedProbe, found: Callable[[], Sequence[str]], origin: str) -> Reading:
+    sentences = usable_sentences(found(), settings.min_words, settings.max_words)
     if settings.probe == "SeLen":
         classes = sentence_length(sentences, settings.num_bins, settings.bins)
     elif settings.probe == "WC":
@@ -101,19 +106,19 @@ def _generate(settings: GeneratedProbe) -> LabelledCorpus:
         f"{settings.probe}, made from {origin}: {used:,} of {len(sentences):,} sentences with "
         f"{settings.min_words} to {settings.max_words} words, the same number in each class"
     )
-    return make_corpus(
-        rows, origin, Counter(), classes=list(classes), train_fraction=settings.train_fraction
-    )
+    return Reading(dict(rows), {"corpus": origin}, classes=list(classes))
 
 
-def _sentences(settings: GeneratedProbe) -> tuple[Sequence[str], str]:
-    """Returns all sentences of the text, and words on where they come from."""
+def _sentences(settings: GeneratedProbe) -> tuple[str, Callable[[], Sequence[str]]]:
+    """Returns words on where the text comes from, and what reads all of its sentences."""
     texts = settings.texts
     if isinstance(texts, DocstringTexts):
-        paragraphs = [text for package in texts.packages for text in docstrings(package)]
         origin = f"docstrings of {', '.join(versions(texts.packages))}"
-    else:
-        corpus = load_text_corpus(texts)
-        paragraphs = lines_of([*corpus.train, *corpus.validation, *corpus.test])
-        origin = corpus.notes["corpus"]
-    return [s for paragraph in paragraphs for s in split_sentences(paragraph)], origin
+        return origin, lambda: _split(t for package in texts.packages for t in docstrings(package))
+    corpus = load_text_corpus(texts)
+    documents = chain(corpus.train, corpus.validation, corpus.test)
+    return corpus.notes["corpus"], lambda: _split(lines_of(documents))
+
+
+def _split(paragraphs: Iterable[str]) -> list[str]:
+    return [sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)]

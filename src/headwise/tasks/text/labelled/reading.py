@@ -52,9 +52,10 @@ def read_tsv(
             columns.
     """
     lines = read_lines(path, max_bytes)
-    if not lines:
+    header = next(lines, None)
+    if header is None:
         raise CorpusError(f"{path}: the file is empty, expected a line of column names, then rows.")
-    names = lines[0].split("\t")
+    names = header.split("\t")
     for column in columns:
         if column is not None and column not in names:
             raise CorpusError(
@@ -64,22 +65,28 @@ def read_tsv(
             )
     text_at, label_at = names.index(columns.text), names.index(columns.label)
     pair_at = None if columns.pair is None else names.index(columns.pair)
-    rows = [line.split("\t") for line in lines[1:]]
-    while rows and rows[-1] == [""]:
-        del rows[-1]  # blank lines at the end are not rows
-    ragged = [number for number, row in enumerate(rows) if len(row) != len(names)]
-    if len(ragged) > len(rows) / 10:
-        number = ragged[0]
+    number = blank = 0  # rows so far, and blank lines behind them: those at the end are no rows
+    ragged: list[tuple[int, int]] = []  # the line and the fields of rows that cannot be read
+    for at, line in enumerate(lines, start=2):
+        if not line:
+            blank += 1
+            continue
+        ragged += [(each, 1) for each in range(at - blank, at) if len(names) > 1]
+        number, blank = number + blank + 1, 0
+        row = line.split("\t")
+        if len(row) != len(names):
+            ragged.append((at, len(row)))
+            continue
+        pair = None if pair_at is None else row[pair_at]
+        yield Row(f"{path}, line {at}", row[text_at], pair, row[label_at].strip())
+    if len(ragged) > number / 10:
+        at, fields = ragged[0]
         raise CorpusError(
-            f"{path}, line {number + 2}: {len(rows[number])} fields, expected {len(names)} "
-            f"({', '.join(names)}); {len(ragged):,} of {len(rows):,} rows have another number. "
-            "Fields are divided by tabs, quotation marks have no meaning, and a row is one line."
+            f"{path}, line {at}: {fields} fields, expected {len(names)} ({', '.join(names)}); "
+            f"{len(ragged):,} of {number:,} rows have another number. Fields are divided by tabs, "
+            "quotation marks have no meaning, and a row is one line."
         )
     skipped["too few or too many fields"] += len(ragged)
-    for number, row in enumerate(rows):
-        if len(row) == len(names):
-            pair = None if pair_at is None else row[pair_at]
-            yield Row(f"{path}, line {number + 2}", row[text_at], pair, row[label_at].strip())
 
 
 # --- SentEval's files -------------------------------------------------------------------------
@@ -99,7 +106,7 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
         CorpusError: the file cannot be read or is empty, a line has fewer than three fields, or a
             partition is unknown.
     """
-    lines = read_lines(path, max_bytes)
+    lines = list(read_lines(path, max_bytes))
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:

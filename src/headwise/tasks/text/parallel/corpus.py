@@ -5,25 +5,38 @@ taken as it is: only pairs with an empty side are skipped, so that a score on a 
 means what it means elsewhere. A part that is not given is divided off the training pairs by a hash
 of the source string. A source that occurs twice is therefore never in two parts.
 
-Two rules turn a hash into a part:
+Two rules turn a hash into a part (`data.division`). Files and datasets have their shares of the
+different source strings to the nearest whole number. Of the built-in interface strings the hash
+alone decides, so that a string stays in its part in every release of the language pack and for
+every language, and published figures stay comparable.
 
-- Files and datasets are divided by the rule of all tasks, `splits.divide`: a part has its share of
-  the different source strings, to the nearest whole number.
-- The built-in interface strings are divided by `part_of`: a hash of the string alone decides. A
-  string stays in its part in every release of the language pack and for every language, so that
-  published figures stay comparable. Its parts have their shares only approximately.
+The pairs stand on the disk, in the cache, where every run finds them (`data.store`).
 """
 
-import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.division import PARTS, fixed_parts_of, parts_of, sample_in_words
+from headwise.data.parts import (
+    Facts,
+    Kind,
+    PartFacts,
+    count_known,
+    open_parts,
+    write_facts,
+    write_parts,
+)
+from headwise.data.store import file_identity, stored
 from headwise.tasks.further_tests import in_test_set
-from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
-from headwise.tasks.splits import PARTS, Part, divide, given_parts, sample
+from headwise.tasks.sources import CorpusError, file_in_words, hub_identity, part_in_words
+from headwise.tasks.splits import given_parts
 from headwise.tasks.text.parallel.reading import (
     RawPair,
+    language_pack,
     read_hub_pairs,
     read_interface_strings,
     read_text_pairs,
@@ -35,6 +48,7 @@ from headwise.tasks.text.parallel.settings import (
     InterfaceStrings,
     PairSettings,
     ParallelFiles,
+    ParallelHub,
     ParallelSettings,
 )
 
@@ -46,30 +60,15 @@ class Pair(NamedTuple):
     target: str
 
 
-@dataclass
-class PartCounts:
-    """Counts of the pairs of one part: `read = kept + empty + filtered + dropped_leaks`.
+def _source(pair: Pair) -> str:
+    return pair.source
 
-    A sample of the training part keeps fewer.
 
-    Attributes:
-        read: pairs that were read.
-        kept: pairs in the corpus.
-        empty: pairs that were skipped because a side is empty.
-        filtered: pairs that were left out by `max_length` or `max_ratio`.
-        dropped_leaks: pairs that were left out by `drop_leaks`.
-        duplicates: kept pairs that repeat an earlier pair of the same part word for word.
-        leaked: kept pairs whose source also occurs in the training part (for the test part: in the
-            training or the validation part).
-    """
+def _encoded(pair: Pair, part: str | None) -> bytes:
+    return "\0".join((*([part] if part else []), *pair, "")).encode("utf-8", "surrogatepass")
 
-    read: int = 0
-    kept: int = 0
-    empty: int = 0
-    filtered: int = 0
-    dropped_leaks: int = 0
-    duplicates: int = 0
-    leaked: int = 0
+
+PAIRS = Kind(Pair, (str, str), key=_source, identity=_source, content="\0".join, encoded=_encoded)
 
 
 @dataclass(frozen=True)
@@ -78,27 +77,19 @@ class ParallelCorpus:
 
     Attributes:
         train, validation, test: the pairs of each part.
-        counts: how many pairs of each part were read, kept and left out.
         notes: facts about the data for the screen and the report: label to text.
+        digest: a hash of all pairs and of their division, without further test sets.
         target_language: code of the target language; None if it is not known.
         tests: the pairs of each further test set by its name.
     """
 
-    train: list[Pair]
-    validation: list[Pair]
-    test: list[Pair]
-    counts: dict[Part, PartCounts] = field(repr=False)
+    train: Sequence[Pair]
+    validation: Sequence[Pair]
+    test: Sequence[Pair]
     notes: dict[str, str] = field(repr=False)
+    digest: str
     target_language: str | None = None
-    tests: dict[str, list[Pair]] = field(default_factory=dict)
-
-    def digest(self) -> str:
-        """Returns a hash of all pairs and of their division, without further test sets."""
-        digest = hashlib.sha256()
-        for part in PARTS:
-            for pair in getattr(self, part):
-                digest.update("\0".join((part, *pair, "")).encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+    tests: dict[str, Sequence[Pair]] = field(default_factory=dict)
 
 
 def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
@@ -117,165 +108,155 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         >>> len(corpus.train) > len(corpus.validation) > 50
         True
     """
-    rows: dict[Part, Iterable[RawPair]] = {}
-    origins: dict[str, str] = {}
-    if isinstance(settings, InterfaceStrings):
-        rows["train"], origin = read_interface_strings(settings.language)
-        target_language: str | None = settings.language
-    elif isinstance(settings, ParallelFiles):
-        for part, files in given_parts(settings).items():
-            rows[part], origins[part] = _read_files(files, settings.max_bytes)
-        origin = f"text files {settings.train.source.name}, {settings.train.target.name}"
-        target_language = settings.target_language
-    else:
-        for part, split in settings.splits().items():
-            rows[part] = read_hub_pairs(
-                settings.name,
-                split,
-                settings.source_field,
-                settings.target_field,
-                config=settings.config,
-                revision=settings.revision,
-            )
-            origins[part] = f"split {split}"
-        origin = settings.origin
-        target_language = settings.target_language
-
-    pairs, counts = _clean(rows, settings)
-    _divide_off(pairs, counts, settings.fractions(rows), settings)
-    if settings.drop_leaks:
-        _drop_leaks(pairs, counts)
-    pairs["train"], sampled = sample(
-        pairs["train"], lambda pair: "\0".join(pair), settings.train_fraction, "pairs"
-    )
-    _count(pairs, counts)
-    _check_not_empty(counts)
-    notes: dict[str, str] = {
-        part: _note(counts[part], pairs[part], origins.get(part, "")) for part in PARTS
-    }
-    known = {pair.source for part in ("train", "validation") for pair in pairs[part]}
-    tests = {}
+    made_of = [settings.model_dump_json(exclude={"tests"}), *_identities(settings)]
+    folder = stored("pairs", made_of, partial(_make, settings))
+    parts, facts = open_parts(folder, PAIRS)
+    notes = facts.notes
+    tests: dict[str, Sequence[Pair]] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            tests[name], notes[f"test {name}"] = _load_test(test, known, settings.max_bytes)
+            made_of = [
+                folder.name,
+                test.model_dump_json(),
+                str(settings.max_bytes),
+                _identity(test),
+            ]
+            make = partial(_make_test, test, settings.max_bytes, folder)
+            of_test, its_facts = open_parts(stored("pairs", made_of, make), PAIRS)
+        tests[name] = of_test["test"]
+        notes[f"test {name}"] = its_facts.notes["test"]
+    language = (
+        settings.language if isinstance(settings, InterfaceStrings) else (settings.target_language)
+    )
     return ParallelCorpus(
-        train=pairs["train"],
-        validation=pairs["validation"],
-        test=pairs["test"],
-        counts=counts,
-        notes={"corpus": origin} | notes | sampled,
-        target_language=target_language,
-        tests=tests,
+        **parts, notes=notes, digest=facts.digest, target_language=language, tests=tests
     )
 
 
-def digest_pairs(pairs: Iterable[Pair]) -> str:
-    """Returns a hash of the pairs of one part."""
-    digest = hashlib.sha256()
-    for pair in pairs:
-        digest.update("\0".join((*pair, "")).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+# --- reading ----------------------------------------------------------------------------------
 
 
-def _read_files(files: FilePair, max_bytes: int | None) -> tuple[list[RawPair], str]:
-    """Returns the pairs of two files, and the files in words."""
-    names = ", ".join(file_in_words(path) for path in (files.source, files.target))
-    return read_text_pairs(files.source, files.target, max_bytes), names
+def _identities(settings: ParallelSettings) -> list[str]:
+    """Returns what tells the data from others, and from what stood in their place before."""
+    if isinstance(settings, InterfaceStrings):
+        return [language_pack(settings.language)]
+    if isinstance(settings, ParallelFiles):
+        return [_identity(files) for files in given_parts(settings).values()]
+    where = (settings.config, settings.revision)
+    return [hub_identity(settings.name, split, *where) for split in settings.splits().values()]
 
 
-def _load_test(
-    test: FilePairTest | HubPairTest, known: set[str], max_bytes: int | None
-) -> tuple[list[Pair], str]:
-    """Returns the pairs of a further test set, and words on them.
+def _identity(of: FilePair | HubPairTest) -> str:
+    if isinstance(of, FilePair):
+        return f"{file_identity(of.source)} {file_identity(of.target)}"
+    return hub_identity(of.name, of.split, of.config, of.revision)
+
+
+def _read(settings: ParallelSettings) -> tuple[dict[str, Iterable[RawPair]], dict[str, str]]:
+    """Returns the pairs of each part that is given, and words on the corpus and on each part."""
+    if isinstance(settings, InterfaceStrings):
+        pairs, origin = read_interface_strings(settings.language)
+        return {"train": pairs}, {"corpus": origin}
+    rows: dict[str, Iterable[RawPair]] = {}
+    if isinstance(settings, ParallelFiles):
+        words = {"corpus": f"text files {settings.train.source.name}, {settings.train.target.name}"}
+        for part, files in given_parts(settings).items():
+            words[part] = _files_in_words(files)
+            rows[part] = read_text_pairs(files.source, files.target, settings.max_bytes)
+        return rows, words
+    words = {"corpus": settings.origin}
+    for part, split in settings.splits().items():
+        rows[part] = _read_split(settings, split)
+        words[part] = f"split {split}"
+    return rows, words
+
+
+def _read_split(settings: ParallelHub | HubPairTest, split: str) -> Iterator[RawPair]:
+    columns = (settings.source_field, settings.target_field)
+    return read_hub_pairs(settings.name, split, *columns, settings.config, settings.revision)
+
+
+def _files_in_words(files: FilePair) -> str:
+    return ", ".join(file_in_words(path) for path in (files.source, files.target))
+
+
+# --- pairs in parts ---------------------------------------------------------------------------
+
+
+def _make(settings: ParallelSettings, folder: Path) -> None:
+    """Reads, cleans and divides the pairs of a corpus, and writes them to a folder."""
+    read, words = _read(settings)
+    left_out: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
+    rows = {part: _cleaned(part, read[part], settings, left_out[part]) for part in read}
+    shares = settings.fractions(read)
+    rule = fixed_parts_of if isinstance(settings, InterfaceStrings) else parts_of
+    facts = write_parts(
+        folder,
+        PAIRS,
+        rows,
+        PARTS,
+        divide=(lambda keys: rule(keys, *shares)) if any(shares) else None,
+        drop_leaks=settings.drop_leaks,
+        train_fraction=settings.train_fraction,
+    )
+    left_out["train"][_DROPPED] = facts.dropped
+    _check_not_empty(facts, left_out)
+    facts.notes = {"corpus": words["corpus"]}
+    for part in PARTS:
+        facts.notes[part] = _note(facts.parts[part], left_out[part], words.get(part, ""))
+    if settings.train_fraction < 1.0:
+        kept = facts.parts["train"].number
+        facts.notes |= sample_in_words(kept, facts.sampled_from, "pairs")
+    write_facts(folder, facts)
+
+
+def _make_test(
+    test: FilePairTest | HubPairTest, max_bytes: int | None, corpus: Path, folder: Path
+) -> None:
+    """Writes the pairs of a further test set to a folder.
 
     Args:
         test: which files, or which split of a dataset.
-        known: the sources of the training and the validation part.
         max_bytes: the most bytes of a file.
+        corpus: the folder of the corpus, whose pairs are counted that occur here too.
+        folder: where to.
     """
-    rows: Iterable[RawPair]
     if isinstance(test, FilePairTest):
-        rows, origin = _read_files(test, max_bytes)
+        origin = _files_in_words(test)
+        rows: Iterable[RawPair] = read_text_pairs(test.source, test.target, max_bytes)
     else:
-        rows = read_hub_pairs(
-            test.name, test.split, test.source_field, test.target_field, test.config, test.revision
-        )
-        origin = test.origin
-    pairs, counts = _clean({"test": rows}, PairSettings())
-    _count(pairs, counts, known)
-    if not pairs["test"]:
+        origin, rows = test.origin, _read_split(test, test.split)
+    left_out: Counter[str] = Counter()
+    facts = write_parts(folder, PAIRS, {"test": _cleaned("test", rows, PairSettings(), left_out)})
+    of_test = facts.parts["test"]
+    if not of_test.number:
         raise CorpusError(
-            f"there are no pairs ({counts['test'].read:,} read, all with an empty side), expected "
+            f"there are no pairs ({left_out.total():,} read, all with an empty side), expected "
             f"at least one; {origin}"
         )
-    return pairs["test"], _note(counts["test"], pairs["test"], origin)
+    count_known(of_test, folder, PAIRS, corpus)
+    facts.notes = {"test": _note(of_test, left_out, origin)}
+    write_facts(folder, facts)
 
 
-def part_of(source: str, validation_fraction: float, test_fraction: float) -> Part:
-    """Returns the part of an interface string, which its SHA-256 alone decides.
-
-    The first 8 bytes of the digest are read as a number in [0, 1). Numbers below `test_fraction`
-    are the test part, the next `validation_fraction` of them the validation part, and the rest is
-    trained on. So a string stays in its part whatever other strings a release has.
-
-    >>> [part_of(text, 0.1, 0.1) for text in ("Save", "Open File", "Undo")]
-    ['test', 'validation', 'train']
-    """
-    digest = hashlib.sha256(source.encode()).digest()
-    position = int.from_bytes(digest[:8], "big") / 2**64
-    if position < test_fraction:
-        return "test"
-    if position < test_fraction + validation_fraction:
-        return "validation"
-    return "train"
+# Why pairs are left out.
+_EMPTY = "with an empty side skipped"
+_FILTERED = "too long or too unequal left out"
+_DROPPED = "of the held-out parts left out"
 
 
-def _clean(
-    rows: Mapping[Part, Iterable[RawPair]], settings: PairSettings
-) -> tuple[dict[Part, list[Pair]], dict[Part, PartCounts]]:
-    """Returns the pairs of the given parts that are kept, and the counts of each part."""
-    pairs: dict[Part, list[Pair]] = {part: [] for part in PARTS}
-    counts = {part: PartCounts() for part in PARTS}
-    for part, part_rows in rows.items():
-        for source, target in part_rows:
-            pair = Pair(_one_line(source), _one_line(target))
-            counts[part].read += 1
-            if not (pair.source and pair.target):
-                counts[part].empty += 1
-            elif part == "train" and _is_filtered(pair, settings):
-                counts[part].filtered += 1
-            else:
-                pairs[part].append(pair)
-    return pairs, counts
-
-
-def _divide_off(
-    pairs: dict[Part, list[Pair]],
-    counts: Mapping[Part, PartCounts],
-    fractions: tuple[float, float],
-    settings: PairSettings,
-) -> None:
-    """Moves training pairs to the parts that are not given.
-
-    Args:
-        pairs, counts: changed in place; a pair that moves counts as read in its new part.
-        fractions: shares of the validation and of the test part; 0 for a part that is given.
-        settings: settings of the corpus.
-    """
-    if not any(fractions):
-        return
-    given, pairs["train"] = pairs["train"], []
-    sources = {pair.source for pair in given}
-    if isinstance(settings, InterfaceStrings):
-        parts = {source: part_of(source, *fractions) for source in sources}
-    else:
-        parts = divide(sources, *fractions)
-    for pair in given:
-        part = parts[pair.source]
-        pairs[part].append(pair)
-        if part != "train":
-            counts["train"].read -= 1
-            counts[part].read += 1
+def _cleaned(
+    part: str, rows: Iterable[RawPair], settings: PairSettings, left_out: Counter[str]
+) -> Iterator[Pair]:
+    """Yields the pairs of a part that are kept; counts the others."""
+    for source, target in rows:
+        pair = Pair(_one_line(source), _one_line(target))
+        if not (pair.source and pair.target):
+            left_out[_EMPTY] += 1
+        elif part == "train" and _is_filtered(pair, settings):
+            left_out[_FILTERED] += 1
+        else:
+            yield pair
 
 
 def _one_line(text: str) -> str:
@@ -296,66 +277,34 @@ def _is_filtered(pair: Pair, settings: PairSettings) -> bool:
     return settings.max_ratio is not None and longer > settings.max_ratio * shorter
 
 
-def _drop_leaks(pairs: dict[Part, list[Pair]], counts: dict[Part, PartCounts]) -> None:
-    """Leaves out training pairs whose source occurs in another part."""
-    held_out = {pair.source for part in ("validation", "test") for pair in pairs[part]}
-    kept = [pair for pair in pairs["train"] if pair.source not in held_out]
-    counts["train"].dropped_leaks = len(pairs["train"]) - len(kept)
-    pairs["train"] = kept
-
-
-def _count(
-    pairs: Mapping[Part, list[Pair]],
-    counts: Mapping[Part, PartCounts],
-    known: Container[str] = (),
-) -> None:
-    """Counts the pairs that are kept, repeated, and known from an earlier part.
-
-    Args:
-        pairs: the pairs of each part.
-        counts: changed in place.
-        known: further sources that count as those of an earlier part.
-    """
-    earlier: set[str] = set()
-    for part in PARTS:
-        counts[part].kept = len(pairs[part])
-        counts[part].duplicates = len(pairs[part]) - len(set(pairs[part]))
-        counts[part].leaked = sum(
-            pair.source in earlier or pair.source in known for pair in pairs[part]
-        )
-        earlier.update(pair.source for pair in pairs[part])
-
-
-def _note(counts: PartCounts, pairs: Sequence[Pair], origin: str) -> str:
+def _note(facts: PartFacts, left_out: Counter[str], origin: str) -> str:
     """Returns what the notes say of a part: its counts, where it comes from, and a hash."""
-    return part_in_words(_in_words(counts), origin, "pairs", digest_pairs(pairs))
+    return part_in_words(_in_words(facts, left_out), origin, "pairs", facts.digest)
 
 
-def _in_words(counts: PartCounts) -> str:
+def _in_words(facts: PartFacts, left_out: Counter[str]) -> str:
     """Returns the counts of a part in words.
 
-    >>> _in_words(PartCounts(read=9, kept=8, empty=1))
+    >>> _in_words(PartFacts(number=8), Counter({_EMPTY: 1}))
     '8 pairs (1 with an empty side skipped)'
     """
-    remarks = [
-        f"{number:,} {words}"
-        for number, words in (
-            (counts.empty, "with an empty side skipped"),
-            (counts.filtered, "too long or too unequal left out"),
-            (counts.dropped_leaks, "of the held-out parts left out"),
-            (counts.duplicates, "repeated"),
-            (counts.leaked, "whose source is also in an earlier part"),
-        )
-        if number
-    ]
-    return f"{counts.kept:,} pairs" + (f" ({', '.join(remarks)})" if remarks else "")
+    counts = {
+        **{reason: left_out[reason] for reason in (_EMPTY, _FILTERED, _DROPPED)},
+        "repeated": facts.repeated,
+        "whose source is also in an earlier part": facts.earlier,
+    }
+    remarks = [f"{number:,} {words}" for words, number in counts.items() if number]
+    return f"{facts.number:,} pairs" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def _check_not_empty(counts: Mapping[Part, PartCounts]) -> None:
+def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None:
+    kept = {part: facts.parts[part].number for part in PARTS}
+    kept["train"] = facts.sampled_from
     for part in PARTS:
-        if counts[part].kept == 0:
+        if kept[part] == 0:
             numbers = ", ".join(
-                f"{name} {counts[name].kept:,} of {counts[name].read:,} read" for name in PARTS
+                f"{name} {kept[name]:,} of {kept[name] + left_out[name].total():,} read"
+                for name in PARTS
             )
             raise CorpusError(
                 f"corpus: there are no pairs for the {part} part ({numbers}). Give more pairs, a "

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from headwise.data.encoded import encoded_column, pad, token_mask
+from headwise.data.parts import digest_of
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.text.encoded import Ragged, pad, token_mask
-from headwise.tasks.text.parallel.corpus import Pair
+from headwise.tasks.text.parallel.corpus import PAIRS, Pair
 from headwise.tasks.text.tokenization import TranslationTokenizer
 
 
@@ -28,8 +30,8 @@ class TranslationDataset(Dataset[TranslationItem]):
 
     Attributes:
         pairs: the pairs that were given.
-        lengths: number of source ids and of target ids of each pair, `<eos>` included, by which a
-            sampler puts pairs of similar length into one batch.
+        lengths: number of source ids and of target ids of each pair, `<eos>` included, of shape
+            `(pairs, 2)`, by which a sampler puts pairs of similar length into one batch.
 
     Raises:
         ValueError: there are no pairs.
@@ -39,14 +41,21 @@ class TranslationDataset(Dataset[TranslationItem]):
         if not pairs:
             raise ValueError("pairs is empty, expected at least one pair to train or evaluate on")
         self.pairs = pairs
-        self._source = Ragged(tokenizer.encode_source, [pair.source for pair in pairs])
-        self._target = Ragged(tokenizer.encode_target, [pair.target for pair in pairs])
-        self.lengths: list[tuple[int, int]] = list(
-            zip(self._source.lengths, self._target.lengths, strict=True)
+        self._source, self._target = (
+            encoded_column(encode, pairs, column, vocabulary)
+            for column, encode, vocabulary in (
+                (0, tokenizer.encode_source, tokenizer.source),
+                (1, tokenizer.encode_target, tokenizer.target),
+            )
         )
+        self.lengths = np.stack([self._source.lengths, self._target.lengths], axis=1)
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def digest(self) -> str:
+        """Returns a hash of the pairs."""
+        return digest_of(self.pairs, PAIRS)
 
     def __getitem__(self, index: int) -> TranslationItem:
         return {"input_ids": self._source[index], "labels": self._target[index]}

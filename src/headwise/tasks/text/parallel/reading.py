@@ -8,6 +8,7 @@ and settings; `parallel.corpus` cleans and divides what it gives. Data that cann
 import gettext
 from collections.abc import Iterator
 from importlib import metadata, resources
+from itertools import zip_longest
 from pathlib import Path
 
 from headwise.tasks.sources import CorpusError, read_hub_records, read_lines, text_field
@@ -16,6 +17,28 @@ RawPair = tuple[str, str]
 
 
 # --- message catalogues -----------------------------------------------------------------------
+
+
+_LOCALES = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}
+
+
+def language_pack(language: str) -> str:
+    """Returns the name and the version of the package with the strings of a language.
+
+    Raises:
+        CorpusError: it is not installed.
+    """
+    distribution = f"jupyterlab-language-pack-{_LOCALES[language].replace('_', '-')}"
+    try:
+        resources.files(f"jupyterlab_language_pack_{_LOCALES[language]}")
+        return f"{distribution} {metadata.version(distribution)}"
+    except ImportError:  # PackageNotFoundError is a subclass of it
+        raise CorpusError(
+            f"data.language is {language!r}, whose interface strings are in the package "
+            f"{distribution}, which is not installed. Install it with\n"
+            f"    pip install {distribution}\n"
+            'or all three languages with\n    pip install "headwise[demo]"'
+        ) from None
 
 
 def read_interface_strings(language: str) -> tuple[list[RawPair], str]:
@@ -37,19 +60,9 @@ def read_interface_strings(language: str) -> tuple[list[RawPair], str]:
     Raises:
         CorpusError: the language pack is not installed.
     """
-    locale = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}[language]
-    distribution = f"jupyterlab-language-pack-{locale.replace('_', '-')}"
-    try:
-        package = resources.files(f"jupyterlab_language_pack_{locale}")
-        version = metadata.version(distribution)
-    except ImportError:  # PackageNotFoundError is a subclass of it
-        raise CorpusError(
-            f"data.language is {language!r}, whose interface strings are in the package "
-            f"{distribution}, which is not installed. Install it with\n"
-            f"    pip install {distribution}\n"
-            'or all three languages with\n    pip install "headwise[demo]"'
-        ) from None
-
+    distribution = language_pack(language)
+    locale = _LOCALES[language]
+    package = resources.files(f"jupyterlab_language_pack_{locale}")
     messages = untranslated = 0
     pairs: dict[RawPair, None] = {}  # a dict keeps the order and drops repetitions
     folder = package / "locale" / locale / "LC_MESSAGES"
@@ -68,7 +81,7 @@ def read_interface_strings(language: str) -> tuple[list[RawPair], str]:
                 pairs[pair] = None
     repeated = messages - untranslated - len(pairs)
     origin = (
-        f"{distribution} {version}: {messages:,} messages, of which {untranslated:,} untranslated "
+        f"{distribution}: {messages:,} messages, of which {untranslated:,} untranslated "
         f"and {repeated:,} repeated are left out"
     )
     return list(pairs), origin
@@ -89,8 +102,8 @@ def _entries(translations: gettext.GNUTranslations) -> Iterator[RawPair]:
 # --- text files -------------------------------------------------------------------------------
 
 
-def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) -> list[RawPair]:
-    """Reads two text files; line n of one is the translation of line n of the other.
+def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) -> Iterator[RawPair]:
+    """Yields the pairs of two text files; line n of one is the translation of line n of the other.
 
     Args:
         source: file in UTF-8; gzip if its name ends in `.gz`.
@@ -101,14 +114,18 @@ def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) ->
         CorpusError: a file is missing, too large or not UTF-8, or is a damaged gzip file; or the
             files have different numbers of lines.
     """
-    source_lines, target_lines = read_lines(source, max_bytes), read_lines(target, max_bytes)
-    if len(source_lines) != len(target_lines):
+    counts = [0, 0]
+    for pair in zip_longest(read_lines(source, max_bytes), read_lines(target, max_bytes)):
+        for side, line in enumerate(pair):
+            counts[side] += line is not None
+        if None not in pair:
+            yield pair
+    if counts[0] != counts[1]:
         raise CorpusError(
-            f"{source} has {len(source_lines):,} lines and {target} has {len(target_lines):,}, "
-            "expected equal numbers: line n of one must be the translation of line n of the "
-            "other; look for a line that was lost or broken in two."
+            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}, expected equal "
+            "numbers: line n of one must be the translation of line n of the other; look for a "
+            "line that was lost or broken in two."
         )
-    return list(zip(source_lines, target_lines, strict=True))
 
 
 # --- Hugging Face datasets --------------------------------------------------------------------

@@ -1,21 +1,45 @@
 """Data sets of running text, cut or packed into blocks, and the batches that are made of them."""
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from headwise.data.encoded import Ragged, pad, token_mask, vocabulary_hash
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.text.encoded import Ragged, pad, token_mask
-from headwise.tasks.text.running.corpus import Document
+from headwise.tasks.text.running.corpus import Document, StoredDocuments, marked_lines
 from headwise.tasks.text.running.masking import MaskingSettings, mask_tokens
 from headwise.tasks.text.tokenization import TextTokenizer
 
 # --- blocks of language modelling -------------------------------------------------------------
+
+
+def encoded_lines(
+    tokenizer: TextTokenizer, documents: Sequence[Document], *, packed: bool = False
+) -> Ragged:
+    """Encodes the lines of documents: into the cache where these stand there too, else in memory.
+
+    Args:
+        tokenizer: tokenizer that encodes them.
+        documents: the documents.
+        packed: whether blank lines are left out, and one stands in front of each document.
+    """
+
+    def lines() -> Iterator[str]:
+        for line, begins in marked_lines(documents):
+            if packed and begins:
+                yield ""  # encoded as <eos> alone, which separates two documents
+            if line or not packed:
+                yield line
+
+    if not isinstance(documents, StoredDocuments):
+        return Ragged.of(tokenizer.encode, lines())
+    made_of = [documents.digest, packed, vocabulary_hash(tokenizer.tokenizer)]
+    return Ragged.stored(tokenizer.encode, lines, made_of)
 
 
 class TextBlocks(Dataset[Tensor]):
@@ -30,7 +54,6 @@ class TextBlocks(Dataset[Tensor]):
 
     Attributes:
         documents: the documents that were given.
-        stream: all tokens of the text after an `<eos>`, of shape `(tokens + 1,)`.
         block_length: number of tokens that are predicted in a block.
         lengths: number of tokens that are predicted in each block: `block_length`, or fewer in the
             last block.
@@ -42,14 +65,15 @@ class TextBlocks(Dataset[Tensor]):
         self.documents = documents
         self._join = tokenizer.join
         self.block_length = block_length
-        lines = Ragged(tokenizer.encode, list(chain.from_iterable(documents)))
-        self._tokens_of_lines = lines.lengths
-        start = torch.tensor([tokenizer.eos_token_id], dtype=torch.int32)
-        self.stream = torch.cat([start, lines.ids])
-        tokens = len(lines.ids)
-        self.lengths = [
-            min(block_length, tokens - begin) for begin in range(0, tokens, block_length)
-        ]
+        self._lines = encoded_lines(tokenizer, documents)
+        self._start = torch.tensor([tokenizer.eos_token_id])
+        begins = np.arange(0, len(self._lines.ids), block_length)
+        self.lengths = np.minimum(block_length, len(self._lines.ids) - begins)
+
+    @property
+    def stream(self) -> Tensor:
+        """All tokens of the text after an `<eos>`, of shape `(tokens + 1,)`."""
+        return torch.cat([self._start.int(), self._lines.ids])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -58,7 +82,8 @@ class TextBlocks(Dataset[Tensor]):
         if not 0 <= index < len(self):
             raise IndexError(f"index is {index}, expected that of one of {len(self)} blocks")
         begin = index * self.block_length
-        return self.stream[begin : begin + self.block_length + 1].long()
+        block = self._lines.ids[max(0, begin - 1) : begin + self.block_length].long()
+        return block if index else torch.cat([self._start, block])
 
     def words(self) -> Tensor:
         """Returns words per token, of shape `(tokens,)`.
@@ -76,9 +101,8 @@ class TextBlocks(Dataset[Tensor]):
 
     def _per_token(self, count: Callable[[str], int]) -> Tensor:
         """A number for each line, of whole words, shared equally among its tokens."""
-        lines = map(self._join, chain.from_iterable(self.documents))
-        counts = [count(line) for line in lines]
-        tokens = torch.tensor(self._tokens_of_lines)
+        counts = [count(self._join(line)) for line, _ in marked_lines(self.documents)]
+        tokens = torch.from_numpy(self._lines.lengths).long()
         return (torch.tensor(counts, dtype=torch.float64) / tokens).repeat_interleave(tokens)
 
 
@@ -125,7 +149,8 @@ class MaskedBlocks(Dataset[MaskedItem]):
 
     Args:
         ids: tokens of the text, of shape `(tokens,)`.
-        blocks: for each block the position of its first token and the position after its last.
+        blocks: for each block the position of its first token and the position after its last, of
+            shape `(blocks, 2)`.
         settings: shares of masked tokens, and the seed.
         bos_id: id that begins each block.
         mask_id: id of the mask.
@@ -145,7 +170,7 @@ class MaskedBlocks(Dataset[MaskedItem]):
     def __init__(
         self,
         ids: Tensor,
-        blocks: Sequence[tuple[int, int]],
+        blocks: NDArray[np.int64],
         settings: MaskingSettings,
         *,
         bos_id: int,
@@ -154,7 +179,7 @@ class MaskedBlocks(Dataset[MaskedItem]):
         vocab_size: int,
         stream: int = 0,
     ) -> None:
-        if not blocks:
+        if not len(blocks):
             raise ValueError("blocks is empty, expected at least one to train or evaluate on")
         self.is_word = ~np.isin(np.arange(vocab_size), special_ids)
         if not self.is_word.any():
@@ -163,12 +188,12 @@ class MaskedBlocks(Dataset[MaskedItem]):
                 f"tokens"
             )
         self.ids = ids
-        self.blocks = torch.tensor(blocks)  # (blocks, 2); every worker would copy a list
+        self.blocks = blocks
         self.settings = settings
         self.bos_id = bos_id
         self.mask_id = mask_id
         self.stream = stream
-        self.lengths: list[int] = [1 + end - start for start, end in blocks]
+        self.lengths = 1 + blocks[:, 1] - blocks[:, 0]
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -6,7 +6,7 @@ Liu et al. 2019, *RoBERTa: A Robustly Optimized BERT Pretraining Approach*,
 https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SENTENCES).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -105,7 +105,7 @@ def mask_tokens(
     return inputs, labels
 
 
-def pack_sentences(lengths: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int, int]]:
     """Packs consecutive full sentences into blocks of at most `capacity` tokens.
 
     The sentences follow each other in a stream, each with its end of sentence. A sentence of one
@@ -117,32 +117,30 @@ def pack_sentences(lengths: Sequence[int], capacity: int) -> list[tuple[int, int
         lengths: number of tokens of each sentence.
         capacity: largest number of tokens of a block.
 
-    Returns:
+    Yields:
         For each block the position of its first token in the stream, and the position after its
         last token.
 
-    >>> pack_sentences([3, 4, 1, 2, 1, 9], capacity=8)
+    >>> list(pack_sentences([3, 4, 1, 2, 1, 9], capacity=8))
     [(0, 7), (8, 10), (11, 19), (19, 20)]
     """
     if capacity < 2:
         raise ValueError(f"capacity is {capacity}, expected at least 2: a token and its separator")
-    blocks: list[tuple[int, int]] = []
     start = end = 0  # of the block that is being filled
     position = 0
     for length in lengths:
         is_separator = length == 1
         if end > start and position + length - start > capacity:
-            blocks.append((start, end))
+            yield start, end
             start = end = position
         if is_separator and start == end:
             start = end = position + 1  # nothing to separate yet
         while position + length - start > capacity:
-            blocks.append((start, start + capacity))
+            yield start, start + capacity
             length -= start + capacity - position
             position = start = end = start + capacity
         position += length
         # A separator counts once a sentence follows it.
         end = end if is_separator else position
     if end > start:
-        blocks.append((start, end))
-    return blocks
+        yield start, end

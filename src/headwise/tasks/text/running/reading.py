@@ -5,8 +5,8 @@ settings; `running.corpus` cleans the lines and divides them into parts.
 """
 
 import hashlib
+import platform
 import re
-import sys
 from collections.abc import Iterator, Sequence
 
 from headwise.tasks.sources import CorpusError, read_hub_records, text_field
@@ -51,14 +51,22 @@ def read_pydoc_topics() -> tuple[list[list[str]], str]:
                 sentences += split_sentences(paragraph)
         if sentences:
             documents.append(sentences)
-    version = ".".join(map(str, sys.version_info[:3]))
     other = blocks - repeated - len(seen)
     origin = (
-        f"pydoc_data.topics of Python {version}: {len(seen):,} paragraphs of prose in "
+        f"pydoc_data.topics of {python_version()}: {len(seen):,} paragraphs of prose in "
         f"{len(documents)} topics; {other:,} blocks of headings, code, grammars and tables and "
         f"{repeated:,} repeated paragraphs are left out"
     )
     return documents, origin
+
+
+def python_version() -> str:
+    """Returns the release of Python, on which its documentation depends.
+
+    >>> python_version()[:9]
+    'Python 3.'
+    """
+    return f"Python {platform.python_version()}"
 
 
 _LEAST_WORDS = 20  # of a docstring that is read

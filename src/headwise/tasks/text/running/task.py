@@ -65,7 +65,9 @@ class RunningTextTask(TextTask):
         corpus = load_text_corpus(recipe.data)
         tokenizer = cls.saved_tokenizer(cls.encoding_folder(recipe, folder))
         if tokenizer is None:
-            tokenizer = cls.new_tokenizer(recipe.tokenizer, lines_of(corpus.train))
+            tokenizer = cls.new_tokenizer(
+                recipe.tokenizer, corpus.digest, lambda: lines_of(corpus.train)
+            )
         return cls.from_corpus(corpus, tokenizer, recipe)
 
     @classmethod
@@ -86,7 +88,7 @@ class RunningTextTask(TextTask):
             self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
 
     def digest(self) -> str:
-        return self.corpus.digest()
+        return self.corpus.digest
 
     def digest_of(self, part: str) -> str:
         """Returns a hash of the part's text, of the vocabulary and of the length of blocks.
