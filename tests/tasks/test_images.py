@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from pydantic import ValidationError
 
+from headwise.data.sources import CorpusError
 from headwise.models.plan import SYSTEMS
 from headwise.recipes import load_recipe
 from headwise.tasks.image.corpus import ImageCorpus
@@ -20,7 +21,6 @@ from headwise.tasks.image.palette import Raster
 from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
 from headwise.tasks.images import Images
 from headwise.tasks.significance import score_of
-from headwise.tasks.sources import CorpusError
 from headwise.tasks.task import Wish
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
+from headwise.data.sources import CorpusError
 from headwise.recipes import load_recipe
 from headwise.tasks.classification import Classification
 from headwise.tasks.probing import Probing, ProbingRecipe
-from headwise.tasks.sources import CorpusError
 from headwise.tasks.text.labelled.corpus import Example
 from headwise.tasks.text.labelled.settings import GeneratedProbe, SentEvalFile
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headwise.tasks import significance
+from headwise.tasks.outcome import Score
 from headwise.tasks.significance import (
     bootstrap_interval,
     of_rows,
@@ -92,3 +93,182 @@ def test_different_numbers_of_items_are_refused():
         resampled_scores([[[1.0], [2.0]], [[1.0]]], MEAN)
     with pytest.raises(ValueError, match="runs have no items"):
         resampled_scores([], MEAN)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
+def test_shares_leave_something_to_train_on(fraction):
+    with pytest.raises(ValidationError, match="test_fraction"):
+        DividedSettings(test_fraction=fraction)
+
+
+def test_splits_are_those_that_are_named():
+    settings = HubSettings(name="owner/data", config="en", test_split=None)
+    assert settings.splits() == {"train": "train", "validation": "validation"}
+    assert settings.origin == "dataset owner/data en"
+
+
+def test_given_parts_are_in_their_order(tmp_path):
+    settings = TextFiles(test=tmp_path / "c", train=tmp_path / "a")
+    assert given_parts(settings) == {"train": [tmp_path / "a"], "test": [tmp_path / "c"]}
+    assert list(given_parts(settings)) == ["train", "test"]
+
+
+def counts(parts):
+    parts = list(parts)
+    return [parts.count(part) for part in PARTS]
+
+
+def test_the_part_of_a_key_depends_neither_on_the_order_nor_on_repeats():
+    names = [f"{index}.wav" for index in range(40)]
+    parts = divide(names, 0.1, 0.2)
+    assert parts == divide(reversed(names), 0.1, 0.2) == divide(names * 2, 0.1, 0.2)
+    assert counts(parts.values()) == [28, 4, 8]
+    # A larger test part keeps those that were in it.
+    larger = divide(names, 0.1, 0.3)
+    assert all(larger[name] == "test" for name in names if parts[name] == "test")
+
+
+@pytest.mark.parametrize(
+    ("number", "validation", "test", "expected"),
+    [
+        (3, 0.1, 0.1, [1, 1, 1]),
+        (14, 0.1, 0.1, [12, 1, 1]),
+        (16, 0.1, 0.1, [12, 2, 2]),
+        (100, 0.01, 0.25, [74, 1, 25]),
+        (100, 0.001, 0.0, [99, 1, 0]),
+        (100, 0.0, 0.0, [100, 0, 0]),
+        (2, 0.1, 0.1, [0, 1, 1]),
+        (0, 0.1, 0.1, [0, 0, 0]),
+    ],
+)
+def test_a_part_has_its_share_to_the_nearest_number(number, validation, test, expected):
+    assert counts(divide(map(str, range(number)), validation, test).values()) == expected
+
+
+@pytest.mark.parametrize("number", [3, 7, 25, 34, 35])
+def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_path, number):
+    shares = {"validation_fraction": 0.1, "test_fraction": 0.3}
+    for folder in ("images", "clean", "noisy"):
+        (tmp_path / folder).mkdir()
+    for level in range(number):
+        image = Image.fromarray(np.full((2, 2), level, np.uint8))
+        image.save(tmp_path / "images" / f"{level}.png")
+        for folder in ("clean", "noisy"):
+            wave = sounds.tone(2_000, 8_000, 200 + level)
+            sounds.write(tmp_path / folder / f"speaker {level}" / "a.wav", wave, 8_000)
+    of = {"noisy": tmp_path / "noisy", "clean": tmp_path / "clean"}
+    speech = {"rate": 8_000, "seconds": 1, **shares}
+    images = load_images(FolderImages(train=tmp_path / "images", size=2, **shares))
+    mixed, by_speaker = (
+        load_speech(
+            FolderSpeech(clean=of["clean"], noise=["white"], divide_by=by, **speech), floor=0.1
+        )
+        for by in ("file", "speaker")
+    )
+    paired = load_speech(PairedSpeech(train=of, **speech), floor=0.1)
+    expected = counts(divide(map(str, range(number)), 0.1, 0.3).values())
+    assert sum(expected) == number and min(expected) > 0
+    assert [len(getattr(images, part)) for part in PARTS] == expected
+    for corpus in (mixed, by_speaker, paired):
+        assert [len(getattr(corpus, part).clean) for part in PARTS] == expected
+
+
+def test_a_score_has_the_interval_of_its_statistic():
+    rows = np.arange(100.0)[:, None]
+    score = Score.of("mean", rows, of_rows(np.mean), digits=3, note="of numbers")
+    assert score.value == 49.5 and score.low < 45 < 54 < score.high
+    assert (score.digits, score.note, score.higher_is_better) == (3, "of numbers", True)
+    assert score.interval == bootstrap_interval(rows, of_rows(np.mean))
+    assert score == Score.of("mean", rows.tolist(), of_rows(np.mean), digits=3, note="of numbers")
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
+def test_shares_leave_something_to_train_on(fraction):
+    with pytest.raises(ValidationError, match="test_fraction"):
+        DividedSettings(test_fraction=fraction)
+
+
+def test_splits_are_those_that_are_named():
+    settings = HubSettings(name="owner/data", config="en", test_split=None)
+    assert settings.splits() == {"train": "train", "validation": "validation"}
+    assert settings.origin == "dataset owner/data en"
+
+
+def test_given_parts_are_in_their_order(tmp_path):
+    settings = TextFiles(test=tmp_path / "c", train=tmp_path / "a")
+    assert given_parts(settings) == {"train": [tmp_path / "a"], "test": [tmp_path / "c"]}
+    assert list(given_parts(settings)) == ["train", "test"]
+
+
+def counts(parts):
+    parts = list(parts)
+    return [parts.count(part) for part in PARTS]
+
+
+def test_the_part_of_a_key_depends_neither_on_the_order_nor_on_repeats():
+    names = [f"{index}.wav" for index in range(40)]
+    parts = divide(names, 0.1, 0.2)
+    assert parts == divide(reversed(names), 0.1, 0.2) == divide(names * 2, 0.1, 0.2)
+    assert counts(parts.values()) == [28, 4, 8]
+    # A larger test part keeps those that were in it.
+    larger = divide(names, 0.1, 0.3)
+    assert all(larger[name] == "test" for name in names if parts[name] == "test")
+
+
+@pytest.mark.parametrize(
+    ("number", "validation", "test", "expected"),
+    [
+        (3, 0.1, 0.1, [1, 1, 1]),
+        (14, 0.1, 0.1, [12, 1, 1]),
+        (16, 0.1, 0.1, [12, 2, 2]),
+        (100, 0.01, 0.25, [74, 1, 25]),
+        (100, 0.001, 0.0, [99, 1, 0]),
+        (100, 0.0, 0.0, [100, 0, 0]),
+        (2, 0.1, 0.1, [0, 1, 1]),
+        (0, 0.1, 0.1, [0, 0, 0]),
+    ],
+)
+def test_a_part_has_its_share_to_the_nearest_number(number, validation, test, expected):
+    assert counts(divide(map(str, range(number)), validation, test).values()) == expected
+
+
+@pytest.mark.parametrize("number", [3, 7, 25, 34, 35])
+def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_path, number):
+    shares = {"validation_fraction": 0.1, "test_fraction": 0.3}
+    for folder in ("images", "clean", "noisy"):
+        (tmp_path / folder).mkdir()
+    for level in range(number):
+        image = Image.fromarray(np.full((2, 2), level, np.uint8))
+        image.save(tmp_path / "images" / f"{level}.png")
+        for folder in ("clean", "noisy"):
+            wave = sounds.tone(2_000, 8_000, 200 + level)
+            sounds.write(tmp_path / folder / f"speaker {level}" / "a.wav", wave, 8_000)
+    of = {"noisy": tmp_path / "noisy", "clean": tmp_path / "clean"}
+    speech = {"rate": 8_000, "seconds": 1, **shares}
+    images = load_images(FolderImages(train=tmp_path / "images", size=2, **shares))
+    mixed, by_speaker = (
+        load_speech(
+            FolderSpeech(clean=of["clean"], noise=["white"], divide_by=by, **speech), floor=0.1
+        )
+        for by in ("file", "speaker")
+    )
+    paired = load_speech(PairedSpeech(train=of, **speech), floor=0.1)
+    expected = counts(divide(map(str, range(number)), 0.1, 0.3).values())
+    assert sum(expected) == number and min(expected) > 0
+    assert [len(getattr(images, part)) for part in PARTS] == expected
+    for corpus in (mixed, by_speaker, paired):
+        assert [len(getattr(corpus, part).clean) for part in PARTS] == expected
+
+
+def test_a_score_has_the_interval_of_its_statistic():
+    rows = np.arange(100.0)[:, None]
+    score = Score.of("mean", rows, of_rows(np.mean), digits=3, note="of numbers")
+    assert score.value == 49.5 and score.low < 45 < 54 < score.high
+    assert (score.digits, score.note, score.higher_is_better) == (3, "of numbers", True)
+    assert score.interval == bootstrap_interval(rows, of_rows(np.mean))
+    assert score == Score.of("mean", rows.tolist(), of_rows(np.mean), digits=3, note="of numbers")
+
+
+def test_what_is_no_number_has_no_interval():
+    score = Score.of("mean", [[1.0], [math.nan]], of_rows(np.mean))
+    assert math.isnan(score.value) and score.interval is None

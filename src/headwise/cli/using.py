@@ -39,8 +39,8 @@ def translate(
     with clear_errors():
         check_runs([run], changes, keys=("evaluation",))
 
+        from headwise.data.sources import decoded_lines, read_lines
         from headwise.runs.outcomes import as_evaluated
-        from headwise.tasks.sources import decoded_lines, read_lines
         from headwise.tasks.text.parallel.translating import translate as translate_texts
         from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
         from headwise.tasks.translation import Translation

@@ -5,14 +5,16 @@ of the data nor on repetitions: what has one key stands in one part.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
+Item = TypeVar("Item")
 Hashes = NDArray[np.uint64]  # (items,)
 
 
@@ -98,9 +100,42 @@ def sample_in_words(kept: int, number: int, unit: str) -> dict[str, str]:
     return {"sample": f"{kept:,} of {number:,} training {unit}, chosen by a hash of each"}
 
 
-def keys_divided(
-    keys: Sequence[str], validation_fraction: float, test_fraction: float
-) -> list[Part]:
-    """Returns the part of each key."""
-    found = parts_of(hashes(keys), validation_fraction, test_fraction)
-    return [PARTS[number] for number in found]
+def divide(
+    keys: Iterable[str], validation_fraction: float, test_fraction: float
+) -> dict[str, Part]:
+    """Divides keys, such as the names of files, as `parts_of` does.
+
+    Returns:
+        Each key with its part, in the order of their hashes.
+
+    >>> divide("abcdefghij", 0.2, 0.1)["a"]
+    'train'
+    """
+    different = list(dict.fromkeys(keys))
+    found = hashes(different)
+    parts = parts_of(found, validation_fraction, test_fraction)
+    return {different[i]: PARTS[parts[i]] for i in np.argsort(found)}
+
+
+def sample(
+    items: Sequence[Item], key: Callable[[Item], str], fraction: float, unit: str
+) -> tuple[list[Item], dict[str, str]]:
+    """Takes a share of training items, as `sampled` does; the result keeps their order.
+
+    Args:
+        items: the items of the training part.
+        key: returns the content of an item; items with one key stay together.
+        fraction: the share of the keys.
+        unit: what the items are, in the plural.
+
+    Returns:
+        The sample, and a note on it for the notes of a corpus: none if all items are taken.
+
+    >>> sample("abcdefghij", str, 0.3, "letters")
+    (['c', 'd', 'e'], {'sample': '3 of 10 training letters, chosen by a hash of each'})
+    """
+    if fraction == 1.0:
+        return list(items), {}
+    kept = sampled(hashes(map(key, items), SAMPLE), fraction)
+    found = list(compress(items, kept))
+    return found, sample_in_words(len(found), len(items), unit)

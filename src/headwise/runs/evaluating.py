@@ -15,6 +15,7 @@ from rich.console import Console
 
 from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
+from headwise.data.division import PARTS
 from headwise.messages import did_you_mean
 from headwise.models.base import HeadwiseModel
 from headwise.recipes.catalogue import task_class
@@ -23,7 +24,6 @@ from headwise.runs.outcomes import evaluate, stored_outcome
 from headwise.runs.preparing import is_other_data
 from headwise.runs.reading import read_model, read_recipe
 from headwise.tasks.outcome import Outcome
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task
 
 OTHER = "other"  # the name under which other data become a further test set of a run

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.files import write_bytes
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
@@ -35,7 +36,6 @@ from headwise.tasks.image.settings import PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
 
 _MEASURED = 64  # images of which weights are taken at a time

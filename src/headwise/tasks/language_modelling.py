@@ -31,13 +31,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Wish
 from headwise.tasks.text.model_tokenizer import language_model_tokenizer
 from headwise.tasks.text.running.corpus import TextCorpus, lines_of

@@ -18,6 +18,8 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.sources import CorpusError
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
@@ -25,8 +27,6 @@ from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text.model_tokenizer import masked_model_tokenizer
 from headwise.tasks.text.running.corpus import Document, TextCorpus

@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
@@ -40,7 +41,6 @@ from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_
 from headwise.tasks.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.tasks.sound.spectrograms import draw_spectrograms
 from headwise.tasks.sound.spectrum import Spectrum
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipes.settings import ModelSettings, Recipe
@@ -17,7 +18,6 @@ from headwise.tasks.outcome import Outcome
 from headwise.tasks.positions import Positions
 from headwise.tasks.pretrained import finished_run, read_pretrained, take_weights
 from headwise.tasks.significance import Statistic
-from headwise.tasks.splits import PARTS
 from headwise.training.batching import Items
 
 Advance = Callable[[int], None]  # called with the number of items that are done

@@ -7,6 +7,8 @@ import pytest
 from image_files import noise, rows, write_folder
 from PIL import Image
 
+from headwise.data.division import PARTS
+from headwise.data.sources import CorpusError
 from headwise.tasks.image.corpus import load_images
 from headwise.tasks.image.settings import (
     DigitsImages,
@@ -14,8 +16,6 @@ from headwise.tasks.image.settings import (
     PairImages,
     PhotographsImages,
 )
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS
 
 # --- division ----------------------------------------------------------------------------------
 

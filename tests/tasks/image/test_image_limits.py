@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headwise.data.sources import CorpusError
 from headwise.tasks.image.corpus import load_images
 from headwise.tasks.image.reading import Limits, read_idx, read_image_folder
 from headwise.tasks.image.settings import FolderImages, IdxImages
-from headwise.tasks.sources import CorpusError
 
 LIMITS = Limits(max_pixels=100, max_bytes=5_000)
 MAGIC = b"\x00\x00\x08\x03"

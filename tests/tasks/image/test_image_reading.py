@@ -11,10 +11,10 @@ import pytest
 from image_files import noise, rows, write_folder
 from PIL import Image
 
+from headwise.data.division import PARTS
+from headwise.data.sources import CorpusError
 from headwise.tasks.image.corpus import load_images
 from headwise.tasks.image.settings import FolderImages, HubImages, IdxImages
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS
 
 # --- folders and tar files ---------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from headwise.data.sources import CorpusError
 from headwise.tasks.image.palette import FILE_NAME, PaletteSettings, Raster
-from headwise.tasks.sources import CorpusError
 
 
 def noise(*shape, seed=0, levels=256):

@@ -3,9 +3,9 @@
 import pytest
 import sounds
 
+from headwise.data.division import PARTS
 from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.sound.mixing import rms
-from headwise.tasks.splits import PARTS
 
 
 @pytest.mark.parametrize("divide_by", ["file", "speaker"])

@@ -10,12 +10,12 @@ import pytest
 import sounds
 import torch
 
+from headwise.data.sources import CorpusError
 from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.sound.metrics import si_sdr
 from headwise.tasks.sound.reading import read_folder
 from headwise.tasks.sound.recordings import Skipped
 from headwise.tasks.sound.voices import speak
-from headwise.tasks.sources import CorpusError
 
 # --- folders -----------------------------------------------------------------------------------
 

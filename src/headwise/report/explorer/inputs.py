@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from headwise.data.division import PARTS
+from headwise.data.sources import read_lines
 from headwise.recipes.catalogue import task_class
 from headwise.report.explorer.payload import Item, Output, Stack
-from headwise.tasks.sources import read_lines
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task
 from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 

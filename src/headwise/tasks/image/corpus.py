@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from headwise.tasks.further_tests import in_test_set
+from headwise.data.division import PARTS, Part, divide, sample
+from headwise.data.settings import given_parts, in_test_set
+from headwise.data.sources import CorpusError, file_in_words, part_in_words
 from headwise.tasks.image.reading import (
     Limits,
     read_digits,
@@ -41,8 +43,6 @@ from headwise.tasks.image.settings import (
     Source,
     image_shape,
 )
-from headwise.tasks.sources import CorpusError, file_in_words, part_in_words
-from headwise.tasks.splits import PARTS, Part, divide, given_parts, sample
 
 
 @dataclass(frozen=True)

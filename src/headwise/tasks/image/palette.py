@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field
 from typing_extensions import Self
 
 from headwise.checksums import is_changed, write_summed
+from headwise.data.sources import CorpusError
 from headwise.settings import LARGEST_SEED, Settings
-from headwise.tasks.sources import CorpusError
 
 FILE_NAME = "palette.json"
 

@@ -20,14 +20,14 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from headwise.tasks.sources import (
+from headwise.data.division import PARTS, Part, divide
+from headwise.data.sources import (
     CorpusError,
     check_regular,
     file_content,
     load_hub_split,
     unreadable,
 )
-from headwise.tasks.splits import PARTS, Part, divide
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 

@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from headwise.data.settings import TESTS, DividedSettings, HubSettings, HubTest, SampledSettings
 from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
-from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import DividedSettings, HubSettings, SampledSettings
 
 _LARGEST_SIZE = 4096
 _SIZE = (

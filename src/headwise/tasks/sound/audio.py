@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 
 Waveform = NDArray[np.float32]  # (samples,)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headwise.tasks.further_tests import in_test_set
+from headwise.data.division import PARTS, Item, Part, divide, sample
+from headwise.data.settings import given_parts, in_test_set
+from headwise.data.sources import part_in_words
 from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.sound.dataset import MixedUtterances, Mixing, PairedUtterances, Utterances
 from headwise.tasks.sound.reading import Pair, read_folder, read_hub_pairs, read_pairs
@@ -29,8 +31,6 @@ from headwise.tasks.sound.settings import (
 )
 from headwise.tasks.sound.spectrum import Spectrum
 from headwise.tasks.sound.voices import speak
-from headwise.tasks.sources import part_in_words
-from headwise.tasks.splits import PARTS, Item, Part, divide, given_parts, sample
 
 
 @dataclass

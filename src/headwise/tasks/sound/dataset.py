@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
+from headwise.data.division import PARTS, Part
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.sound.audio import AudioError, Waveform
 from headwise.tasks.sound.mixing import (
@@ -29,7 +30,6 @@ from headwise.tasks.sound.mixing import (
 )
 from headwise.tasks.sound.recordings import Recording, by_speaker, chains
 from headwise.tasks.sound.spectrum import Spectrum, log_magnitude
-from headwise.tasks.splits import PARTS, Part
 
 PIECE_SECONDS = 30  # longer recordings are scored in pieces; PESQ is made for 8 to 30 s
 ATTEMPTS = 100  # items in a row that may be unreadable before the data set gives up

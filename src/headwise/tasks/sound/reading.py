@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headwise.data.sources import file_content, load_hub_split
 from headwise.tasks.sound.audio import (
     AudioError,
     Waveform,
@@ -22,7 +23,6 @@ from headwise.tasks.sound.audio import (
 )
 from headwise.tasks.sound.recordings import Recording, Skipped, hold
 from headwise.tasks.sound.settings import HubSpeech, HubSpeechTest, PairedFolders
-from headwise.tasks.sources import file_content, load_hub_split
 
 
 @dataclass(frozen=True)

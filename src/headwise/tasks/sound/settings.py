@@ -21,11 +21,10 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from headwise.data.settings import TESTS, DividedSettings, HubSettings, HubTest
 from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
-from headwise.tasks.further_tests import TESTS, HubTest
 from headwise.tasks.sound.spectrum import Spectrum
-from headwise.tasks.splits import DividedSettings, HubSettings
 
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]
 

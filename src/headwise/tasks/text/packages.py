@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 
 Documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

@@ -7,7 +7,7 @@ import datasets
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 from headwise.tasks.text.labelled.corpus import Example, load_labelled_corpus
 from headwise.tasks.text.labelled.settings import (
     Docstrings,

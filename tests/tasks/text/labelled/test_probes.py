@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 from headwise.tasks.text.labelled.probes import (
     PAPER_BINS,
     balanced_parts,

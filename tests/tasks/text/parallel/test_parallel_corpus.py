@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from headwise.data.division import fixed_parts_of, hashes
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 from headwise.tasks.text.parallel.corpus import Pair, load_parallel_corpus
 from headwise.tasks.text.parallel.settings import (
     InterfaceStrings,

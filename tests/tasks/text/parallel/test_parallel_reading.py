@@ -8,7 +8,7 @@ import struct
 import datasets
 import pytest
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 from headwise.tasks.text.parallel import reading
 from headwise.tasks.text.parallel.reading import (
     read_hub_pairs,

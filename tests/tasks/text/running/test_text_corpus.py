@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 from headwise.tasks.text.running.corpus import (
     _LINES,
     _cut,

@@ -29,12 +29,11 @@ from headwise.data.parts import (
     write_facts,
     write_parts,
 )
+from headwise.data.settings import given_parts, in_test_set
+from headwise.data.sources import CorpusError, file_in_words, hub_identity, part_in_words
 from headwise.data.store import file_identity, stored
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.further_tests import in_test_set
-from headwise.tasks.sources import CorpusError, file_in_words, hub_identity, part_in_words
-from headwise.tasks.splits import given_parts
 from headwise.tasks.text.labelled.docstrings import read_docstrings
 from headwise.tasks.text.labelled.glue import glue_classes, glue_identities, read_glue
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv

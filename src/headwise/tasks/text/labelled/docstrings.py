@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
-from headwise.tasks.sources import CorpusError
+from headwise.data.sources import CorpusError
 from headwise.tasks.text.labelled.reading import Row
 from headwise.tasks.text.packages import docstrings_of, versions
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from headwise.data.settings import dataset_in_words
+from headwise.data.sources import file_in_words, hub_identity
 from headwise.data.store import file_identity
-from headwise.tasks.further_tests import dataset_in_words
-from headwise.tasks.sources import file_in_words, hub_identity
 from headwise.tasks.text.labelled.reading import Columns, Row, read_hub, read_tsv
 from headwise.tasks.text.labelled.settings import Glue, GlueTask, Problem
 

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS, divide
+from headwise.data.division import PARTS, divide
+from headwise.data.sources import CorpusError
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 
@@ -218,7 +218,7 @@ def balanced_parts(
     """Divides the sentences of each class into parts, with classes of equal size.
 
     Each class gives as many sentences as the smallest class has. Hashes of seed and sentence
-    choose them and their parts; each class is divided by the rule of all tasks, `splits.divide`.
+    choose them and their parts; each class is divided by the rule of all tasks, `data.division`.
 
     Args:
         classes: sentences of each class; no sentence is in two classes.

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
+from headwise.data.division import PARTS
+from headwise.data.sources import CorpusError, file_in_words
 from headwise.data.store import file_identity
 from headwise.messages import did_you_mean
-from headwise.tasks.sources import CorpusError, file_in_words
-from headwise.tasks.splits import PARTS
 from headwise.tasks.text.labelled.corpus import LabelledCorpus, Reading, make_corpus
 from headwise.tasks.text.labelled.docstrings import docstrings
 from headwise.tasks.text.labelled.probes import (

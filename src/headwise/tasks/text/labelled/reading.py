@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.division import Part
+from headwise.data.sources import CorpusError, load_hub_split, read_lines, text_field
 from headwise.messages import did_you_mean
-from headwise.tasks.sources import CorpusError, load_hub_split, read_lines, text_field
-from headwise.tasks.splits import Part
 
 
 class Row(NamedTuple):

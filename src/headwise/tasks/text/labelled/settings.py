@@ -6,10 +6,16 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from headwise.data.settings import (
+    MAX_BYTES,
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    SampledSettings,
+)
 from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
-from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings, SampledSettings
 from headwise.tasks.text.labelled.probes import PAPER_BINS
 from headwise.tasks.text.running.settings import TextSettings
 

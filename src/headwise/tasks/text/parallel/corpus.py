@@ -30,10 +30,9 @@ from headwise.data.parts import (
     write_facts,
     write_parts,
 )
+from headwise.data.settings import given_parts, in_test_set
+from headwise.data.sources import CorpusError, file_in_words, hub_identity, part_in_words
 from headwise.data.store import file_identity, stored
-from headwise.tasks.further_tests import in_test_set
-from headwise.tasks.sources import CorpusError, file_in_words, hub_identity, part_in_words
-from headwise.tasks.splits import given_parts
 from headwise.tasks.text.parallel.reading import (
     RawPair,
     language_pack,

@@ -11,7 +11,7 @@ from importlib import metadata, resources
 from itertools import zip_longest
 from pathlib import Path
 
-from headwise.tasks.sources import CorpusError, read_hub_records, read_lines, text_field
+from headwise.data.sources import CorpusError, read_hub_records, read_lines, text_field
 
 RawPair = tuple[str, str]
 

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from headwise.data.settings import MAX_BYTES, TESTS, DividedSettings, HubSettings, HubTest
 from headwise.recipes.settings import Name
 from headwise.settings import Settings
-from headwise.tasks.further_tests import TESTS, HubTest
-from headwise.tasks.splits import MAX_BYTES, DividedSettings, HubSettings
 
 _TARGET_LANGUAGE = Field(
     None,

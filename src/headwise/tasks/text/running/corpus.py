@@ -37,16 +37,15 @@ from numpy.typing import NDArray
 
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
 from headwise.data.rows import Rows, writing
-from headwise.data.store import file_identity, stored
-from headwise.tasks.further_tests import in_test_set
-from headwise.tasks.sources import (
+from headwise.data.settings import given_parts, in_test_set
+from headwise.data.sources import (
     CorpusError,
     file_in_words,
     hub_identity,
     part_in_words,
     read_lines,
 )
-from headwise.tasks.splits import given_parts
+from headwise.data.store import file_identity, stored
 from headwise.tasks.text.packages import versions
 from headwise.tasks.text.running.reading import (
     python_version,

@@ -9,7 +9,7 @@ import platform
 import re
 from collections.abc import Iterator, Sequence
 
-from headwise.tasks.sources import CorpusError, read_hub_records, text_field
+from headwise.data.sources import CorpusError, read_hub_records, text_field
 from headwise.tasks.text.packages import docstrings_of, versions
 
 # --- Python's documentation -------------------------------------------------------------------

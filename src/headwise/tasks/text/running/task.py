@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.models.config import LanguageModelConfig
 from headwise.recipes.settings import LanguageModelSettings, Recipe
-from headwise.tasks.splits import PARTS
 from headwise.tasks.text.running.corpus import (
     TextCorpus,
     digest_documents,

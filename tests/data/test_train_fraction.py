@@ -6,10 +6,10 @@ import pytest
 import tiny_tasks
 from rich.console import Console
 
+from headwise.data.division import sample
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.runs.preparing import prepare_task
-from headwise.tasks.splits import sample
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.5, 1.0)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from headwise.tasks import sources
-from headwise.tasks.sources import (
+from headwise.data.sources import (
     CorpusError,
     decoded_lines,
     file_in_words,
@@ -19,6 +18,7 @@ from headwise.tasks.sources import (
     read_lines,
     text_field,
 )
+from headwise.tasks import sources
 from headwise.tasks.text.labelled.corpus import load_labelled_corpus
 from headwise.tasks.text.labelled.probing_corpus import load_probing_corpus
 from headwise.tasks.text.labelled.settings import Glue, LabelledFiles, SentEvalFile

@@ -1,11 +1,19 @@
-"""The division of text data into parts: equal numbers of different keys give equal parts."""
+"""The division of data into parts, whatever they are: equal numbers of different keys give equal parts."""
 
 import json
 import random
 
 import datasets
+import numpy as np
 import pytest
+import sounds
+from PIL import Image
 
+from headwise.data.division import divide
+from headwise.tasks.image.corpus import load_images
+from headwise.tasks.image.settings import FolderImages
+from headwise.tasks.sound.corpus import load_speech
+from headwise.tasks.sound.settings import FolderSpeech, PairedSpeech
 from headwise.tasks.text.labelled.corpus import load_labelled_corpus
 from headwise.tasks.text.labelled.probes import balanced_parts
 from headwise.tasks.text.labelled.settings import LabelledFiles, LabelledHub
@@ -87,3 +95,32 @@ def test_equal_numbers_of_words_give_equal_parts_of_running_text(tmp_path):
         return {part: sum(map(len, getattr(corpus, part))) for part in PARTS}
 
     assert sizes("one two three") == sizes("yes no yes") == sizes("a b c") == PARTS
+
+
+@pytest.mark.parametrize("number", [3, 7, 25, 34, 35])
+def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_path, number):
+    shares = {"validation_fraction": 0.1, "test_fraction": 0.3}
+    for folder in ("images", "clean", "noisy"):
+        (tmp_path / folder).mkdir()
+    for level in range(number):
+        image = Image.fromarray(np.full((2, 2), level, np.uint8))
+        image.save(tmp_path / "images" / f"{level}.png")
+        for folder in ("clean", "noisy"):
+            wave = sounds.tone(2_000, 8_000, 200 + level)
+            sounds.write(tmp_path / folder / f"speaker {level}" / "a.wav", wave, 8_000)
+    of = {"noisy": tmp_path / "noisy", "clean": tmp_path / "clean"}
+    speech = {"rate": 8_000, "seconds": 1, **shares}
+    images = load_images(FolderImages(train=tmp_path / "images", size=2, **shares))
+    mixed, by_speaker = (
+        load_speech(
+            FolderSpeech(clean=of["clean"], noise=["white"], divide_by=by, **speech), floor=0.1
+        )
+        for by in ("file", "speaker")
+    )
+    paired = load_speech(PairedSpeech(train=of, **speech), floor=0.1)
+    parts = list(divide(map(str, range(number)), 0.1, 0.3).values())
+    expected = [parts.count(part) for part in PARTS]
+    assert sum(expected) == number and min(expected) > 0
+    assert [len(getattr(images, part)) for part in PARTS] == expected
+    for corpus in (mixed, by_speaker, paired):
+        assert [len(getattr(corpus, part).clean) for part in PARTS] == expected

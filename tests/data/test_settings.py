@@ -1,4 +1,4 @@
-"""Further test sets of the data of every task."""
+"""What the settings of all data have in common: shares, splits and further test sets."""
 
 import gzip
 import hashlib
@@ -10,13 +10,14 @@ import sounds
 import tiny_tasks
 from pydantic import TypeAdapter, ValidationError
 
+from headwise.data.settings import DividedSettings, HubSettings, given_parts
+from headwise.data.sources import CorpusError
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.tasks.image.settings import ImageSettings
-from headwise.tasks.sources import CorpusError
 from headwise.tasks.text.labelled.settings import ProbingSettings
 from headwise.tasks.text.parallel.settings import ParallelHub, ParallelSettings
-from headwise.tasks.text.running.settings import TextSettings
+from headwise.tasks.text.running.settings import TextFiles, TextSettings
 
 
 def settings(kind, **data):
@@ -208,3 +209,49 @@ def test_a_test_set_without_items_is_an_error(tmp_path):
     empty = pair(tmp_path, "empty", [("", "b"), ("a", " ")])
     with pytest.raises(CorpusError, match=r"^data\.tests\.mine: there are no pairs \(2 read"):
         corpus_of(tmp_path, mine=empty)
+
+
+# Parts
+
+
+def test_a_share_is_divided_off_for_parts_that_are_not_given():
+    settings = DividedSettings(validation_fraction=0.2, test_fraction=0.3)
+    assert settings.fractions() == (0.2, 0.3)
+    assert settings.fractions({"train": 1, "test": 2}) == (0.2, 0.0)
+    assert settings.fractions(["validation"]) == (0.0, 0.3)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
+def test_shares_leave_something_to_train_on(fraction):
+    with pytest.raises(ValidationError, match="test_fraction"):
+        DividedSettings(test_fraction=fraction)
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
+def test_shares_leave_something_to_train_on(fraction):
+    with pytest.raises(ValidationError, match="test_fraction"):
+        DividedSettings(test_fraction=fraction)
+
+
+def test_splits_are_those_that_are_named():
+    settings = HubSettings(name="owner/data", config="en", test_split=None)
+    assert settings.splits() == {"train": "train", "validation": "validation"}
+    assert settings.origin == "dataset owner/data en"
+
+
+@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
+def test_shares_leave_something_to_train_on(fraction):
+    with pytest.raises(ValidationError, match="test_fraction"):
+        DividedSettings(test_fraction=fraction)
+
+
+def test_splits_are_those_that_are_named():
+    settings = HubSettings(name="owner/data", config="en", test_split=None)
+    assert settings.splits() == {"train": "train", "validation": "validation"}
+    assert settings.origin == "dataset owner/data en"
+
+
+def test_given_parts_are_in_their_order(tmp_path):
+    settings = TextFiles(test=tmp_path / "c", train=tmp_path / "a")
+    assert given_parts(settings) == {"train": [tmp_path / "a"], "test": [tmp_path / "c"]}
+    assert list(given_parts(settings)) == ["train", "test"]
