@@ -63,7 +63,15 @@ def main() -> None:
     """Measures each size, and prints the table."""
     options = parse_options()
     table = Table(title="pairs on the disk")
-    for column in ("Pairs", "Text", "Prepared", "Cache", "Second start", "PSS of each", "of it code"):
+    for column in (
+        "Pairs",
+        "Text",
+        "Prepared",
+        "Cache",
+        "Second start",
+        "PSS of each",
+        "of it code",
+    ):
         table.add_column(column, justify="right")
     for pairs in options.pairs:
         folder = options.folder / f"{pairs}"

@@ -1,4 +1,4 @@
-"""The division of data into parts, whatever they are: equal numbers of different keys give equal parts."""
+"""The division of data into parts: equal numbers of different keys give equal parts."""
 
 import json
 import random

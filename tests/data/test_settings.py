@@ -227,24 +227,6 @@ def test_shares_leave_something_to_train_on(fraction):
         DividedSettings(test_fraction=fraction)
 
 
-@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
-def test_shares_leave_something_to_train_on(fraction):
-    with pytest.raises(ValidationError, match="test_fraction"):
-        DividedSettings(test_fraction=fraction)
-
-
-def test_splits_are_those_that_are_named():
-    settings = HubSettings(name="owner/data", config="en", test_split=None)
-    assert settings.splits() == {"train": "train", "validation": "validation"}
-    assert settings.origin == "dataset owner/data en"
-
-
-@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
-def test_shares_leave_something_to_train_on(fraction):
-    with pytest.raises(ValidationError, match="test_fraction"):
-        DividedSettings(test_fraction=fraction)
-
-
 def test_splits_are_those_that_are_named():
     settings = HubSettings(name="owner/data", config="en", test_split=None)
     assert settings.splits() == {"train": "train", "validation": "validation"}
