@@ -9,6 +9,7 @@ from pathlib import Path
 import datasets
 import pytest
 
+from headwise.data import sources
 from headwise.data.sources import (
     CorpusError,
     decoded_lines,
@@ -18,7 +19,6 @@ from headwise.data.sources import (
     read_lines,
     text_field,
 )
-from headwise.tasks import sources
 from headwise.tasks.text.labelled.corpus import load_labelled_corpus
 from headwise.tasks.text.labelled.probing_corpus import load_probing_corpus
 from headwise.tasks.text.labelled.settings import Glue, LabelledFiles, SentEvalFile

@@ -43,7 +43,7 @@ def make_task(height=4, width=6, channels=3, *, has_halves=True, colors=5, numbe
     parts = [
         raster.colors[draw.integers(0, colors, (n, height, width))] for n in (number, 4, number)
     ]
-    return Images(ImageCorpus(*parts, {"images": "noise"}), raster, has_halves=has_halves)
+    return Images(ImageCorpus.of(*parts, {"images": "noise"}), raster, has_halves=has_halves)
 
 
 def make_model(task, plan="standard"):

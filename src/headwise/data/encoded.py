@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
 from typing_extensions import Self
 
+from headwise.data.arrays import growing, mapped
 from headwise.data.rows import Rows
 from headwise.data.store import stored
 
@@ -61,26 +62,20 @@ class Ragged:
         """
 
         def make(folder: Path) -> None:
-            lengths = []
-            number = 0
-            with (folder / _IDS).open("wb") as file:
-                _write_header(file, 0)
-                for ids, of_rows in _encoded(encode, texts()):
-                    file.write(ids.tobytes())
-                    number += len(ids)
-                    lengths.append(of_rows)
-                file.seek(0)
-                _write_header(file, number)
-            np.save(folder / _LENGTHS, _joined(lengths))
+            with (
+                growing(folder / _IDS, np.int32) as add_ids,
+                growing(folder / _LENGTHS, np.int32) as add_lengths,
+            ):
+                for ids, lengths in _encoded(encode, texts()):
+                    add_ids(ids)
+                    add_lengths(lengths)
 
         return cls.load(stored("tokens", made_of, make))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Opens what `stored` has written."""
-        # "c" copies what somebody writes to, which nobody does: PyTorch wants arrays that allow it.
-        ids, lengths = (np.load(folder / name, mmap_mode="c") for name in (_IDS, _LENGTHS))
-        return cls(ids, lengths, folder)
+        return cls(mapped(folder / _IDS), mapped(folder / _LENGTHS), folder)
 
     def __reduce__(self) -> Any:
         if self._folder is None:
@@ -164,9 +159,3 @@ def _encoded(
 
 def _joined(arrays: Iterable[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate([np.empty(0, np.int32), *arrays])
-
-
-def _write_header(file: Any, number: int) -> None:
-    """Writes the header of a file of NumPy, whose size does not depend on the number."""
-    header = {"descr": "<i4", "fortran_order": False, "shape": (number,)}
-    np.lib.format.write_array_header_1_0(file, header)
