@@ -93,10 +93,11 @@ def test_a_run_keeps_its_palette(tmp_path):
 
 
 def test_data_that_changed_have_another_digest():
-    task = make_task()
-    assert task.digest() == make_task().digest()
-    task.images.test[0, 0, 0, 0] ^= 1
-    assert task.digest() != make_task().digest()
+    images = make_task().images
+    assert images.digest == make_task().digest()
+    changed = images.test.copy()
+    changed[0, 0, 0, 0] ^= 1
+    assert ImageCorpus.of(images.train, images.validation, changed, {}).digest != images.digest
 
 
 def test_the_cost_of_a_recipe_is_known_without_data(tmp_path):
