@@ -14,7 +14,6 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ _STEPS = 5
 # What one of the trainings does, and prints.
 _TRAINING = """
 import json, sys, time
-start = time.perf_counter()
+start, first = time.perf_counter(), None
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.runs.preparing import build_model
@@ -37,8 +36,7 @@ from headwise.training.batching import BatchLoader, TokenBudgetSampler
 
 def memory():
     with open("/proc/self/smaps_rollup") as file:
-        found = {line.split(":")[0]: int(line.split()[1]) for line in file if line.endswith("kB\\n")}
-    return found["Pss"] / 1e6
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1e6
 
 recipe = load_recipe("interface-strings", sys.argv[2:]).system("standard")
 before = memory()
@@ -54,8 +52,7 @@ for step in range(int(sys.argv[1])):
         first = time.perf_counter() - start
 for index in range(0, len(task.train), 100):
     task.train[index]
-print(json.dumps({"prepared": prepared, "first step": first if int(sys.argv[1]) else 0, "memory": memory(), "code": before,
-                  "pairs": len(task.train)}))
+print(json.dumps({"prepared": prepared, "first step": first, "memory": memory(), "code": before}))
 """
 
 

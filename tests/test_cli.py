@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
 from headwise.cli.printing import clear_errors
+from headwise.data.pairs.corpus import load_parallel_corpus
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.shipped import offline_recipes
 from headwise.report.formatting import count
 from headwise.runs import one_run, reading
 from headwise.tasks import translation
-from headwise.tasks.text.parallel.corpus import load_parallel_corpus
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

@@ -10,17 +10,17 @@ import sounds
 from PIL import Image
 
 from headwise.data.division import divide
-from headwise.tasks.image.corpus import load_images
-from headwise.tasks.image.settings import FolderImages
-from headwise.tasks.sound.corpus import load_speech
-from headwise.tasks.sound.settings import FolderSpeech, PairedSpeech
-from headwise.tasks.text.labelled.corpus import load_labelled_corpus
-from headwise.tasks.text.labelled.probes import balanced_parts
-from headwise.tasks.text.labelled.settings import LabelledFiles, LabelledHub
-from headwise.tasks.text.parallel.corpus import load_parallel_corpus
-from headwise.tasks.text.parallel.settings import ParallelFiles, ParallelHub
-from headwise.tasks.text.running.corpus import load_text_corpus
-from headwise.tasks.text.running.settings import TextFiles
+from headwise.data.images.corpus import load_images
+from headwise.data.images.settings import FolderImages
+from headwise.data.labelled.corpus import load_labelled_corpus
+from headwise.data.labelled.probes import balanced_parts
+from headwise.data.labelled.settings import LabelledFiles, LabelledHub
+from headwise.data.pairs.corpus import load_parallel_corpus
+from headwise.data.pairs.settings import ParallelFiles, ParallelHub
+from headwise.data.running.corpus import load_text_corpus
+from headwise.data.running.settings import TextFiles
+from headwise.data.sound.corpus import load_speech
+from headwise.data.sound.settings import FolderSpeech, PairedSpeech
 
 FRACTIONS = {"validation_fraction": 0.15, "test_fraction": 0.1}
 KEYS = 130

@@ -10,14 +10,14 @@ import sounds
 import tiny_tasks
 from pydantic import TypeAdapter, ValidationError
 
+from headwise.data.images.settings import ImageSettings
+from headwise.data.labelled.settings import ProbingSettings
+from headwise.data.pairs.settings import ParallelHub, ParallelSettings
+from headwise.data.running.settings import TextFiles, TextSettings
 from headwise.data.settings import DividedSettings, HubSettings, given_parts
 from headwise.data.sources import CorpusError
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
-from headwise.tasks.image.settings import ImageSettings
-from headwise.tasks.text.labelled.settings import ProbingSettings
-from headwise.tasks.text.parallel.settings import ParallelHub, ParallelSettings
-from headwise.tasks.text.running.settings import TextFiles, TextSettings
 
 
 def settings(kind, **data):

@@ -10,6 +10,13 @@ import datasets
 import pytest
 
 from headwise.data import sources
+from headwise.data.labelled.corpus import load_labelled_corpus
+from headwise.data.labelled.probing import load_probing_corpus
+from headwise.data.labelled.settings import Glue, LabelledFiles, SentEvalFile
+from headwise.data.pairs.corpus import load_parallel_corpus
+from headwise.data.pairs.settings import ParallelFiles
+from headwise.data.running.corpus import load_text_corpus
+from headwise.data.running.settings import TextFiles
 from headwise.data.sources import (
     CorpusError,
     decoded_lines,
@@ -19,13 +26,6 @@ from headwise.data.sources import (
     read_lines,
     text_field,
 )
-from headwise.tasks.text.labelled.corpus import load_labelled_corpus
-from headwise.tasks.text.labelled.probing_corpus import load_probing_corpus
-from headwise.tasks.text.labelled.settings import Glue, LabelledFiles, SentEvalFile
-from headwise.tasks.text.parallel.corpus import load_parallel_corpus
-from headwise.tasks.text.parallel.settings import ParallelFiles
-from headwise.tasks.text.running.corpus import load_text_corpus
-from headwise.tasks.text.running.settings import TextFiles
 
 # --- text files -------------------------------------------------------------------------------
 

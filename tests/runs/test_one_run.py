@@ -11,6 +11,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from headwise.analysis.results import RunResult
+from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.trust import NotTrustedError
 from headwise.recipes import load_recipe
 from headwise.runs import one_run, preparing
@@ -19,7 +20,6 @@ from headwise.runs.one_run import train_system
 from headwise.runs.preparing import build_model, claim_folder, prepare_task, with_seed
 from headwise.runs.reading import open_run, read_recipe
 from headwise.runs.tuning import train_try
-from headwise.tasks.text.tokenization import TranslationTokenizer
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from PIL import Image
 from pydantic import ValidationError
 
+from headwise.data.images.corpus import ImageCorpus
+from headwise.data.images.palette import Raster
 from headwise.data.sources import CorpusError
 from headwise.models.plan import SYSTEMS
 from headwise.recipes import load_recipe
-from headwise.tasks.image.corpus import ImageCorpus
 from headwise.tasks.image.drawing import draw_samples
 from headwise.tasks.image.metrics import perfect_division
-from headwise.tasks.image.palette import Raster
 from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
 from headwise.tasks.images import Images
 from headwise.tasks.significance import score_of

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
+from headwise.data.labelled.corpus import Example
+from headwise.data.labelled.settings import GeneratedProbe, SentEvalFile
 from headwise.data.sources import CorpusError
 from headwise.recipes import load_recipe
 from headwise.tasks.classification import Classification
 from headwise.tasks.probing import Probing, ProbingRecipe
-from headwise.tasks.text.labelled.corpus import Example
-from headwise.tasks.text.labelled.settings import GeneratedProbe, SentEvalFile
 
 # As in bigram_shift.txt: tokenised, partition by partition.
 LINES = [

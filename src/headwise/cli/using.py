@@ -40,9 +40,9 @@ def translate(
         check_runs([run], changes, keys=("evaluation",))
 
         from headwise.data.sources import decoded_lines, read_lines
+        from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
         from headwise.runs.outcomes import as_evaluated
-        from headwise.tasks.text.parallel.translating import translate as translate_texts
-        from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+        from headwise.tasks.translating import translate as translate_texts
         from headwise.tasks.translation import Translation
 
         silence()
@@ -108,8 +108,8 @@ def enhance(
 
         from rich.progress import Progress
 
+        from headwise.data.sound.audio import audio_info
         from headwise.runs.outcomes import as_evaluated
-        from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
 

@@ -19,30 +19,30 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.models.base import HeadwiseModel
-from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
-from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.recipes.pretrained import pretrained_config
-from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
-from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
-from headwise.tasks.positions import Positions
-from headwise.tasks.pretrained import read_pretrained, take_weights
-from headwise.tasks.significance import Statistic, of_rows, score_of
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.labelled.corpus import (
+from headwise.data.labelled.corpus import (
     Example,
     LabelledCorpus,
     known_classes,
     load_labelled_corpus,
 )
-from headwise.tasks.text.labelled.dataset import ClassificationItem, Examples, collate_examples
-from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
-from headwise.tasks.text.labelled.predictions import draw_confusions, draw_predictions
-from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
-from headwise.tasks.text.model_tokenizer import classifier_tokenizer
-from headwise.tasks.text.text_task import TextTask
-from headwise.tasks.text.tokenization import TextTokenizer
-from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
+from headwise.data.labelled.dataset import ClassificationItem, Examples, collate_examples
+from headwise.data.labelled.settings import Docstrings, LabelledSettings
+from headwise.data.tokenizers.for_models import classifier_tokenizer
+from headwise.data.tokenizers.settings import TextTokenizerSettings
+from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.models.base import HeadwiseModel
+from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.recipes.pretrained import pretrained_config
+from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
+from headwise.tasks.classification_metrics import accuracy, pearson, spearman
+from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
+from headwise.tasks.positions import Positions
+from headwise.tasks.predictions import draw_confusions, draw_predictions
+from headwise.tasks.pretrained import read_pretrained, take_weights
+from headwise.tasks.significance import Statistic, of_rows, score_of
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import TextTask
 
 _SAMPLES = 12  # examples that a report shows
 _STATISTICS = {

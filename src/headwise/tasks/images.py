@@ -20,19 +20,19 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.images.corpus import ImageCorpus, load_images
+from headwise.data.images.dataset import ImageDataset
+from headwise.data.images.palette import FILE_NAME, Raster
+from headwise.data.images.settings import PairImages, image_shape
 from headwise.files import write_bytes
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.image.corpus import ImageCorpus, load_images
-from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
-from headwise.tasks.image.palette import FILE_NAME, Raster
 from headwise.tasks.image.pixels import pixel_positions
 from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
-from headwise.tasks.image.settings import PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
@@ -54,7 +54,7 @@ class Images(Task):
         has_halves: whether the left and the right half of each image come from different sources.
 
     Example:
-        >>> from headwise.tasks.image.settings import DigitsImages
+        >>> from headwise.data.images.settings import DigitsImages
         >>> recipe = ImageRecipe(data=DigitsImages(), training={"max_steps": 1})
         >>> task = Images.prepare(recipe)
         >>> batch = task.collate([task.train[0], task.train[1]])

@@ -32,25 +32,25 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.running.corpus import TextCorpus, lines_of
+from headwise.data.running.dataset import TextBlocks, collate_blocks
+from headwise.data.tokenizers.for_models import language_model_tokenizer
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.positions import Positions
-from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.task import Advance, Items, Wish
-from headwise.tasks.text.model_tokenizer import language_model_tokenizer
-from headwise.tasks.text.running.corpus import TextCorpus, lines_of
-from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
-from headwise.tasks.text.running.generating import (
+from headwise.tasks.generating import (
     GenerationSettings,
     generate_text,
     generation_config,
     write_tokens,
 )
-from headwise.tasks.text.running.metrics import perplexity
-from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.perplexity import perplexity
+from headwise.tasks.positions import Positions
+from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
+from headwise.tasks.significance import Statistic, of_totals
+from headwise.tasks.task import Advance, Items, Wish
 
 _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes

@@ -19,28 +19,28 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
-from headwise.data.sources import CorpusError
-from headwise.models.base import HeadwiseModel
-from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.positions import Positions
-from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.model_tokenizer import masked_model_tokenizer
-from headwise.tasks.text.running.corpus import Document, TextCorpus
-from headwise.tasks.text.running.dataset import (
+from headwise.data.running.corpus import Document, TextCorpus
+from headwise.data.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
     MaskedItem,
     collate_masked,
     encoded_lines,
 )
-from headwise.tasks.text.running.masking import MaskingSettings, pack_sentences
-from headwise.tasks.text.running.metrics import perplexity
-from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
-from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.data.running.masking import MaskingSettings, pack_sentences
+from headwise.data.sources import CorpusError
+from headwise.data.tokenizers.for_models import masked_model_tokenizer
+from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.models.base import HeadwiseModel
+from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.perplexity import perplexity
+from headwise.tasks.positions import Positions
+from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
+from headwise.tasks.significance import Statistic, of_totals
+from headwise.tasks.task import Advance, Items
 from headwise.training.batching import TokenBudgetSampler
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation

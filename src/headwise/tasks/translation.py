@@ -15,30 +15,30 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.pairs.corpus import ParallelCorpus, load_parallel_corpus
+from headwise.data.pairs.dataset import TranslationDataset, TranslationItem, collate_pairs
+from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
 from headwise.data.store import stored
+from headwise.data.tokenizers.settings import TokenizerSettings
+from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import Recipe, TokenModelSettings
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.positions import Positions
-from headwise.tasks.significance import Statistic
-from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.text.parallel.corpus import ParallelCorpus, load_parallel_corpus
-from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs
-from headwise.tasks.text.parallel.metrics import (
+from headwise.tasks.bleu import (
     TranslationEvaluation,
     corpus_scores,
     corpus_statistic,
 )
-from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
-from headwise.tasks.text.parallel.translating import (
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.positions import Positions
+from headwise.tasks.significance import Statistic
+from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.translating import (
     generation_config,
     translate,
     write_tokens,
 )
-from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
-from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 _SAMPLES = 24  # translations that a report shows
 _DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure the speed

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from headwise.data.division import PARTS
 from headwise.data.sources import read_lines
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 from headwise.recipes.catalogue import task_class
 from headwise.report.explorer.payload import Item, Output, Stack
 from headwise.tasks.task import Task
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 
 MOST_TOKENS = 2048  # that the page shows
 

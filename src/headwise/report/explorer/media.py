@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from headwise.data.images.corpus import fitted
+from headwise.data.images.palette import Raster
+from headwise.data.sound.audio import Waveform, audio_info, read_audio
+from headwise.data.sound.spectrum import Spectrum
 from headwise.report.explorer.inputs import Input, Source, Trained
 from headwise.report.explorer.payload import Blob, Made, Output, Stack
-from headwise.tasks.image.corpus import fitted
 from headwise.tasks.image.drawing import sample_images
-from headwise.tasks.image.palette import Raster
-from headwise.tasks.sound.audio import Waveform, audio_info, read_audio
 from headwise.tasks.sound.enhancing import enhance
-from headwise.tasks.sound.spectrum import Spectrum
 
 _RANGE = 80  # decibels from the loudest to 0
 _FRAME = 0.016  # seconds from one frame to the next
