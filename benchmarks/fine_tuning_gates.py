@@ -28,8 +28,8 @@ from torch import nn
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 import headwise as hw
+from headwise.data.labelled.docstrings import docstrings
 from headwise.files import write_text
-from headwise.tasks.text.labelled.docstrings import docstrings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from gate_a_pretrained_model import BLOCK, Block, in_blocks, pretrain

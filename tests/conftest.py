@@ -1,6 +1,9 @@
+import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 
 import numerals
 import pytest
@@ -15,6 +18,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test need not outlast a power cut, and to wait for the disk takes longer than tiny trainings do.
 os.fsync = lambda descriptor: None
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # What tests prepare of data goes into a cache of its own, which the workers of pytest-xdist
+    # share.
+    os.environ["HEADWISE_CACHE"] = tempfile.mkdtemp(prefix="headwise-tests-")
+    atexit.register(shutil.rmtree, os.environ["HEADWISE_CACHE"], ignore_errors=True)
 
 
 def pytest_configure(config):

@@ -7,11 +7,11 @@ import numpy as np
 import soundfile
 from pydantic import TypeAdapter
 
-from headwise.tasks.sound.audio import AudioError
-from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
-from headwise.tasks.sound.recordings import Recording
-from headwise.tasks.sound.settings import SpeechSettings
-from headwise.tasks.sound.voices import speak
+from headwise.data.sound.audio import AudioError
+from headwise.data.sound.corpus import SpeechCorpus, load_speech
+from headwise.data.sound.recordings import Recording
+from headwise.data.sound.settings import SpeechSettings
+from headwise.data.sound.voices import speak
 
 GENERATED = {"corpus": "generated", "rate": 8_000, "seconds": 1, "speakers": 3, "utterances": 4}
 GENERATED |= {"validation_fraction": 0.2, "test_fraction": 0.2}  # two of twelve files each

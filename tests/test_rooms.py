@@ -32,6 +32,7 @@ FLOORS = (
     ("pretrained",),
     ("training",),
     ("recipes",),
+    ("data",),
     ("tasks",),
     ("analysis", "testing"),
     ("runs",),

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from compatible import tiny_model
 from transformers import PreTrainedTokenizerFast
 
-from headwise.models.base import HeadwiseModel
-from headwise.tasks.text.model_tokenizer import (
+from headwise.data.tokenizers.for_models import (
     classifier_tokenizer,
     language_model_tokenizer,
     masked_model_tokenizer,
 )
-from headwise.tasks.text.tokenization import TextTokenizer
-from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
+from headwise.data.tokenizers.settings import TextTokenizerSettings
+from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.models.base import HeadwiseModel
 
 LINES = ["a small file opens", "close the small file", "the file opens", "a file", "close it"]
 LONGEST = 32

@@ -5,13 +5,13 @@ import torch
 from compatible import compatible
 from folders import LINES, LONGEST, saved
 
-from headwise.tasks.language_modelling import token_losses
-from headwise.tasks.text.running.dataset import TextBlocks
-from headwise.tasks.text.running.generating import (
+from headwise.data.running.dataset import TextBlocks
+from headwise.tasks.generating import (
     GenerationSettings,
     generate_text,
     prompt_ids,
 )
+from headwise.tasks.language_modelling import token_losses
 
 TOOL, NEEDS = "lm-evaluation-harness", ("lm_eval",)
 

@@ -6,7 +6,7 @@ from compatible import compatible, tiny_model
 from rich.console import Console
 from torch.utils.data import Dataset
 
-from headwise.tasks.text.running.dataset import collate_blocks
+from headwise.data.running.dataset import collate_blocks
 from headwise.training.loggers import LOGS
 from headwise.training.run import run_training
 from headwise.training.settings import TrainingSettings

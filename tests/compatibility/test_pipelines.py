@@ -5,9 +5,9 @@ from compatible import compatible
 from folders import LINES, LONGEST, saved
 from transformers import pipeline
 
-from headwise.tasks.text.labelled.corpus import Example
-from headwise.tasks.text.labelled.dataset import Examples, collate_examples
-from headwise.tasks.text.running.generating import GenerationSettings, generate_text
+from headwise.data.labelled.corpus import Example
+from headwise.data.labelled.dataset import Examples, collate_examples
+from headwise.tasks.generating import GenerationSettings, generate_text
 
 TOOL = "transformers: pipelines"
 

@@ -181,7 +181,7 @@ def test_sizes_that_do_not_fit_are_found_before_any_data_is_read(monkeypatch, ch
     def never(*_):
         raise AssertionError("data was read")
 
-    monkeypatch.setattr("headwise.tasks.text.parallel.corpus.read_interface_strings", never)
+    monkeypatch.setattr("headwise.data.pairs.corpus.read_interface_strings", never)
     assert said in message(DEMO, *changes)
 
 

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 import headwise as hw
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 from headwise.models.base import model_class
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import TASKS
@@ -30,9 +31,8 @@ from headwise.runs.evaluating import read_outcome
 from headwise.runs.one_run import train_system
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.runs.reading import open_run, read_result
-from headwise.tasks.text.parallel.translating import translate
-from headwise.tasks.text.running.generating import GenerationSettings, generate_text
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
+from headwise.tasks.generating import GenerationSettings, generate_text
+from headwise.tasks.translating import translate
 
 QUIET = Console(quiet=True)
 TEXT_TASKS = [task for task in TASKS if task not in ("images", "speech-enhancement")]

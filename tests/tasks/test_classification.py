@@ -6,6 +6,9 @@ import scipy.stats
 import torch
 import yaml
 
+from headwise.data.labelled.corpus import Example, LabelledCorpus
+from headwise.data.tokenizers.settings import TextTokenizerSettings
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.classifier import SequenceClassifier
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipes import RecipeError, load_recipe
@@ -13,9 +16,6 @@ from headwise.runs.preparing import build_model
 from headwise.tasks.classification import Classification, ClassificationEvaluation
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import score_of
-from headwise.tasks.text.labelled.corpus import Example, LabelledCorpus
-from headwise.tasks.text.tokenization import TextTokenizer
-from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from PIL import Image
 from pydantic import ValidationError
 
+from headwise.data.images.corpus import ImageCorpus
+from headwise.data.images.palette import Raster
+from headwise.data.sources import CorpusError
 from headwise.models.plan import SYSTEMS
 from headwise.recipes import load_recipe
-from headwise.tasks.image.corpus import ImageCorpus
 from headwise.tasks.image.drawing import draw_samples
 from headwise.tasks.image.metrics import perfect_division
-from headwise.tasks.image.palette import Raster
 from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
 from headwise.tasks.images import Images
 from headwise.tasks.significance import score_of
-from headwise.tasks.sources import CorpusError
 from headwise.tasks.task import Wish
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
@@ -43,7 +43,7 @@ def make_task(height=4, width=6, channels=3, *, has_halves=True, colors=5, numbe
     parts = [
         raster.colors[draw.integers(0, colors, (n, height, width))] for n in (number, 4, number)
     ]
-    return Images(ImageCorpus(*parts, {"images": "noise"}), raster, has_halves=has_halves)
+    return Images(ImageCorpus.of(*parts, {"images": "noise"}), raster, has_halves=has_halves)
 
 
 def make_model(task, plan="standard"):
@@ -68,7 +68,7 @@ def test_a_batch_predicts_every_pixel_once():
     assert (batch["input_ids"][:, 0] == task.raster.bos_token_id).all()
     assert (batch["labels"][:, 0] == -100).all()
     assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
-    assert task.train.lengths == [25] * 9
+    assert task.train.lengths.tolist() == [25] * 9
 
 
 def test_a_dataset_gives_the_pixels_in_raster_order():
@@ -93,10 +93,11 @@ def test_a_run_keeps_its_palette(tmp_path):
 
 
 def test_data_that_changed_have_another_digest():
-    task = make_task()
-    assert task.digest() == make_task().digest()
-    task.images.test[0, 0, 0, 0] ^= 1
-    assert task.digest() != make_task().digest()
+    images = make_task().images
+    assert images.digest == make_task().digest()
+    changed = images.test.copy()
+    changed[0, 0, 0, 0] ^= 1
+    assert ImageCorpus.of(images.train, images.validation, changed, {}).digest != images.digest
 
 
 def test_the_cost_of_a_recipe_is_known_without_data(tmp_path):

@@ -10,10 +10,15 @@ from pydantic import ValidationError
 from rich.console import Console
 from transformers import set_seed
 
+from headwise.data.running.corpus import TextCorpus
+from headwise.data.running.dataset import TextBlocks, collate_blocks
+from headwise.data.tokenizers.settings import TextTokenizerSettings
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.evaluating import validation_loss
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import task_class
+from headwise.tasks.generating import GenerationSettings, generate_text
 from headwise.tasks.language_modelling import (
     LanguageEvaluation,
     LanguageModelling,
@@ -22,11 +27,6 @@ from headwise.tasks.language_modelling import (
 )
 from headwise.tasks.significance import score_of
 from headwise.tasks.task import Wish
-from headwise.tasks.text.running.corpus import TextCorpus
-from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
-from headwise.tasks.text.running.generating import GenerationSettings, generate_text
-from headwise.tasks.text.tokenization import TextTokenizer
-from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.run import run_training
 

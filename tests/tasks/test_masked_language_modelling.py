@@ -10,6 +10,9 @@ import yaml
 from datasets import Dataset
 
 from headwise.analysis.cost import count_parameters
+from headwise.data.running.dataset import MaskedItem
+from headwise.data.sources import CorpusError
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.masked_lm import MaskedLM
 from headwise.recipes import load_recipe
 from headwise.tasks.masked_language_modelling import (
@@ -18,9 +21,6 @@ from headwise.tasks.masked_language_modelling import (
     show,
 )
 from headwise.tasks.significance import score_of
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.text.running.dataset import MaskedItem
-from headwise.tasks.text.tokenization import TextTokenizer
 
 WORDS = [
     "the",

@@ -9,10 +9,10 @@ import pytest
 import tiny_tasks
 import torch
 
+from headwise.data.images.palette import Raster
 from headwise.models.decisions import record
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import TASKS, task_class
-from headwise.tasks.image.palette import Raster
 from headwise.tasks.image.pixels import pixel_positions
 from headwise.tasks.sound.loudness import frame_positions
 

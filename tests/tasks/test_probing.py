@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
+from headwise.data.labelled.corpus import Example
+from headwise.data.labelled.settings import GeneratedProbe, SentEvalFile
+from headwise.data.sources import CorpusError
 from headwise.recipes import load_recipe
 from headwise.tasks.classification import Classification
 from headwise.tasks.probing import Probing, ProbingRecipe
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.text.labelled.corpus import Example
-from headwise.tasks.text.labelled.settings import GeneratedProbe, SentEvalFile
 
 # As in bigram_shift.txt: tokenised, partition by partition.
 LINES = [
@@ -66,13 +66,13 @@ def test_a_file_of_senteval(senteval):
 def test_further_fields_stand_before_the_sentence(senteval):
     more = [line.replace("\t", "\tx\t", 2).replace("\tx\t", "\t", 1) for line in LINES]
     assert more[0].startswith("tr\tO\tx\tIt")
-    assert senteval(*more).digest() == senteval(*LINES).digest()
+    assert senteval(*more).digest == senteval(*LINES).digest
 
 
 def test_a_file_may_be_compressed(tmp_path, senteval):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress("\n".join(LINES).encode()))
-    assert Probing.load(SentEvalFile(file=path)).digest() == senteval(*LINES).digest()
+    assert Probing.load(SentEvalFile(file=path)).digest == senteval(*LINES).digest
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_classes_that_are_named_may_stand_in_training_rows_alone(senteval):
 
 
 def test_blank_lines_at_the_end_are_none(senteval):
-    assert senteval(*LINES, "", " ").digest() == senteval(*LINES).digest()
+    assert senteval(*LINES, "", " ").digest == senteval(*LINES).digest
 
 
 # --- generated tasks --------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_every_part_of_a_generated_task_is_balanced(probe, number, tmp_path):
         assert len(set(counts.values())) == 1
     sentences = [example.text for part in parts for example in part]
     assert len(set(sentences)) == len(sentences)
-    assert labelled.digest() == Probing.load(data).digest()
+    assert labelled.digest == Probing.load(data).digest
     other = data.model_copy(update={"seed": 2})
-    assert labelled.digest() != Probing.load(other).digest()
+    assert labelled.digest != Probing.load(other).digest
     assert labelled.notes["corpus"].startswith(f"{probe}, made from text files a.txt")
 
 
@@ -153,7 +153,7 @@ def test_sentences_of_a_paragraph_are_used_one_by_one(tmp_path):
     digests = set()
     for path in lines:
         texts = {"corpus": "files", "train": str(path)}
-        digests.add(Probing.load(recipe(corpus="generated", texts=texts).data).digest())
+        digests.add(Probing.load(recipe(corpus="generated", texts=texts).data).digest)
     assert len(digests) == 1
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headwise.tasks import significance
+from headwise.tasks.outcome import Score
 from headwise.tasks.significance import (
     bootstrap_interval,
     of_rows,
@@ -92,3 +93,17 @@ def test_different_numbers_of_items_are_refused():
         resampled_scores([[[1.0], [2.0]], [[1.0]]], MEAN)
     with pytest.raises(ValueError, match="runs have no items"):
         resampled_scores([], MEAN)
+
+
+def test_a_score_has_the_interval_of_its_statistic():
+    rows = np.arange(100.0)[:, None]
+    score = Score.of("mean", rows, of_rows(np.mean), digits=3, note="of numbers")
+    assert score.value == 49.5 and score.low < 45 < 54 < score.high
+    assert (score.digits, score.note, score.higher_is_better) == (3, "of numbers", True)
+    assert score.interval == bootstrap_interval(rows, of_rows(np.mean))
+    assert score == Score.of("mean", rows.tolist(), of_rows(np.mean), digits=3, note="of numbers")
+
+
+def test_what_is_no_number_has_no_interval():
+    score = Score.of("mean", [[1.0], [math.nan]], of_rows(np.mean))
+    assert math.isnan(score.value) and score.interval is None

@@ -14,11 +14,11 @@ import yaml
 from rich.console import Console
 from transformers import set_seed
 
+from headwise.data.sound.audio import AudioError
 from headwise.models.speech import SpeechEnhancer
 from headwise.tasks import speech
 from headwise.tasks.significance import score_of
 from headwise.tasks.sound import metrics
-from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
 from headwise.training.run import Interrupted, run_training
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, set_seed
 
+from headwise.data.pairs.dataset import collate_pairs
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
-from headwise.tasks.text.parallel.dataset import collate_pairs
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import Trainer

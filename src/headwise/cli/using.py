@@ -34,17 +34,17 @@ def translate(
 ) -> None:
     """Translate lines of text and print them to standard output."""
     with clear_errors():
+        from headwise.data.sources import decoded_lines, read_lines
+        from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
         from headwise.runs.evaluating import as_evaluated
-        from headwise.tasks.sources import decoded_lines, read_lines
-        from headwise.tasks.text.parallel.translating import translate as translate_texts
-        from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
+        from headwise.tasks.translating import translate as translate_texts
         from headwise.tasks.translation import Translation
 
         silence()
         recipe, model = _open(run, Translation, changes)
         tokenizer = TranslationTokenizer.load(run / TOKENIZER)
         if source is not None:
-            lines = read_lines(source)
+            lines = list(read_lines(source))
         else:
             lines = list(decoded_lines(sys.stdin.buffer, "standard input"))
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
@@ -99,8 +99,8 @@ def enhance(
     with clear_errors():
         from rich.progress import Progress
 
+        from headwise.data.sound.audio import audio_info
         from headwise.runs.evaluating import as_evaluated
-        from headwise.tasks.sound.audio import audio_info
         from headwise.tasks.sound.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
 

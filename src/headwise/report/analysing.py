@@ -16,6 +16,7 @@ from headwise.analysis.decisions.record import (
     ask,
     courses_of,
 )
+from headwise.data.division import PARTS
 from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
@@ -25,7 +26,6 @@ from headwise.runs.folder import RESULT, distinct_names
 from headwise.runs.locking import locked
 from headwise.runs.preparing import batches
 from headwise.runs.reading import check_finite, read_result
-from headwise.tasks.splits import PARTS
 from headwise.training.progress import RunBars
 
 FINISHED = "ablations"  # the folder with the ablations that are finished

@@ -20,6 +20,7 @@ from headwise.analysis.results import RunResult
 from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.checksums import write_summed
+from headwise.data.division import PARTS
 from headwise.files import write_bytes
 from headwise.messages import did_you_mean
 from headwise.models.ablation import LEARNED, ablated, held_systems
@@ -37,7 +38,6 @@ from headwise.runs.reading import (
 )
 from headwise.runs.running import PlannedRun
 from headwise.tasks.outcome import Outcome, Score
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Items, Task
 from headwise.training.progress import RunBars
 

@@ -15,11 +15,11 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 import headwise
 from headwise.analysis.results import RunResult
+from headwise.data.settings import HubSettings
 from headwise.files import no_space_told, write_text, written_whole
 from headwise.recipes import to_yaml
 from headwise.recipes.settings import Recipe
 from headwise.tasks.outcome import Score
-from headwise.tasks.splits import HubSettings
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 

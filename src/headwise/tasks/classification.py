@@ -9,6 +9,7 @@ Its parts are in the package `text.labelled`: settings and readers of the data, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,31 +19,30 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.labelled.corpus import (
+    Example,
+    LabelledCorpus,
+    known_classes,
+    load_labelled_corpus,
+)
+from headwise.data.labelled.dataset import ClassificationItem, Examples, collate_examples
+from headwise.data.labelled.settings import Docstrings, LabelledSettings
+from headwise.data.tokenizers.for_models import classifier_tokenizer
+from headwise.data.tokenizers.settings import TextTokenizerSettings
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
+from headwise.tasks.classification_metrics import accuracy, pearson, spearman
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
+from headwise.tasks.predictions import draw_confusions, draw_predictions
 from headwise.tasks.pretrained import read_pretrained, take_weights
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.labelled.corpus import (
-    Example,
-    LabelledCorpus,
-    digest_examples,
-    known_classes,
-    load_labelled_corpus,
-)
-from headwise.tasks.text.labelled.dataset import ClassificationItem, Examples, collate_examples
-from headwise.tasks.text.labelled.metrics import accuracy, pearson, spearman
-from headwise.tasks.text.labelled.predictions import draw_confusions, draw_predictions
-from headwise.tasks.text.labelled.settings import Docstrings, LabelledSettings
-from headwise.tasks.text.model_tokenizer import classifier_tokenizer
-from headwise.tasks.text.text_task import TextTask
-from headwise.tasks.text.tokenization import TextTokenizer
-from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
+from headwise.tasks.text_task import TextTask
 
 _SAMPLES = 12  # examples that a report shows
 _STATISTICS = {
@@ -161,7 +161,8 @@ class Classification(TextTask):
         if self.classes is None:
             # Only for this object; the class has the name for a classification.
             self.loss_name = "squared error per example"  # type: ignore[misc]
-        test = [example for examples in corpus.test.values() for example in examples]
+        tests = list(corpus.test.values())
+        test = tests[0] if len(tests) == 1 else list(chain.from_iterable(tests))
         self.train, self.validation, self.test = (
             Examples(examples, tokenizer, self.classes, max_length)
             for examples in (corpus.train, corpus.validation, test)
@@ -185,8 +186,11 @@ class Classification(TextTask):
         corpus = cls.load(recipe.data)
         tokenizer = cls.saved_tokenizer(cls.encoding_folder(recipe, folder))
         if tokenizer is None:
-            texts = [text for example in corpus.train for text in example[:2] if text]
-            tokenizer = cls.new_tokenizer(recipe.tokenizer or TextTokenizerSettings(), texts)
+            tokenizer = cls.new_tokenizer(
+                recipe.tokenizer or TextTokenizerSettings(),
+                corpus.digest,
+                lambda: (text for example in corpus.train for text in example[:2] if text),
+            )
         return cls(corpus, tokenizer, recipe.data.max_length)
 
     def save_for_tools(self, folder: Path, recipe: ClassificationRecipe) -> None:
@@ -194,12 +198,12 @@ class Classification(TextTask):
         tokenizer.save_pretrained(folder)
 
     def digest(self) -> str:
-        return self.corpus.digest()
+        return self.corpus.digest
 
     def digest_of(self, part: str) -> str:
         items = self.part(part)
         assert isinstance(items, Examples)
-        return digest_examples(items.examples)
+        return items.digest()
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:

@@ -19,23 +19,23 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.images.corpus import ImageCorpus, load_images
+from headwise.data.images.dataset import ImageDataset
+from headwise.data.images.palette import FILE_NAME, Raster
+from headwise.data.images.settings import PairImages, image_shape
 from headwise.files import write_bytes
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.image.corpus import ImageCorpus, digest_images, load_images
-from headwise.tasks.image.dataset import ImageDataset
 from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
-from headwise.tasks.image.palette import FILE_NAME, Raster
 from headwise.tasks.image.pixels import pixel_positions
 from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
-from headwise.tasks.image.settings import PairImages, image_shape
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task, Wish
 
 _MEASURED = 64  # images of which weights are taken at a time
@@ -54,7 +54,7 @@ class Images(Task):
         has_halves: whether the left and the right half of each image come from different sources.
 
     Example:
-        >>> from headwise.tasks.image.settings import DigitsImages
+        >>> from headwise.data.images.settings import DigitsImages
         >>> recipe = ImageRecipe(data=DigitsImages(), training={"max_steps": 1})
         >>> task = Images.prepare(recipe)
         >>> batch = task.collate([task.train[0], task.train[1]])
@@ -77,11 +77,10 @@ class Images(Task):
         self.raster = raster
         self.has_halves = has_halves
         self.train, self.validation, self.test = (
-            ImageDataset(raster.encode(getattr(images, part)), raster.bos_token_id)
-            for part in PARTS
+            ImageDataset(getattr(images, part), raster, images.digests.get(part)) for part in PARTS
         )
         self.tests = {
-            name: ImageDataset(raster.encode(of_test), raster.bos_token_id)
+            name: ImageDataset(of_test, raster, images.digests.get(name))
             for name, of_test in images.tests.items()
         }
         error = raster.mean_squared_error(images.test, self.test.ids[:, 1:].numpy())
@@ -111,17 +110,11 @@ class Images(Task):
         return str(Raster.load(run).colors.tolist())
 
     def digest(self) -> str:
-        digest = hashlib.sha256()
-        for part in PARTS:
-            images = getattr(self.images, part)
-            digest.update(f"{part} {images.shape}".encode())
-            digest.update(images.tobytes())
-        return digest.hexdigest()
+        return self.images.digest
 
     def digest_of(self, part: str) -> str:
         """Returns a hash of the part's pixels and of the palette, whose colours are predicted."""
-        images = getattr(self.images, part) if part in PARTS else self.images.tests[part]
-        items = (digest_images(images), str(self.raster.colors.tolist()))
+        items = (self.images.digests[part], str(self.raster.colors.tolist()))
         return hashlib.sha256("\0".join(items).encode()).hexdigest()
 
     @classmethod

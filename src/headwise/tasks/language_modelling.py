@@ -19,7 +19,7 @@ words are one token there, so it is comparable with that of subwords only if the
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -31,26 +31,26 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.running.corpus import TextCorpus, lines_of
+from headwise.data.running.dataset import TextBlocks, collate_blocks
+from headwise.data.tokenizers.for_models import language_model_tokenizer
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.positions import Positions
-from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.splits import PARTS
-from headwise.tasks.task import Advance, Items, Wish
-from headwise.tasks.text.model_tokenizer import language_model_tokenizer
-from headwise.tasks.text.running.corpus import TextCorpus, lines_of
-from headwise.tasks.text.running.dataset import TextBlocks, collate_blocks
-from headwise.tasks.text.running.generating import (
+from headwise.tasks.generating import (
     GenerationSettings,
     generate_text,
     generation_config,
     write_tokens,
 )
-from headwise.tasks.text.running.metrics import perplexity
-from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.perplexity import perplexity
+from headwise.tasks.positions import Positions
+from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
+from headwise.tasks.significance import Statistic, of_totals
+from headwise.tasks.task import Advance, Items, Wish
 
 _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes
@@ -263,7 +263,7 @@ class LanguageModelling(RunningTextTask):
         for piece in token_losses(model, part.stream, self.block_length, context):
             pieces.append(piece)
             tokens += len(piece)
-            whole = tokens // self.block_length if tokens < sum(part.lengths) else len(part)
+            whole = tokens // self.block_length if tokens < part.lengths.sum() else len(part)
             advance(whole - blocks)
             blocks = whole
         losses = torch.cat(pieces)
@@ -335,6 +335,6 @@ class LanguageModelling(RunningTextTask):
                 wish.echo((prompt + text).removesuffix("\n"))
 
 
-def _per_block(figures: Tensor, lengths: Sequence[int]) -> Tensor:
+def _per_block(figures: Tensor, lengths: np.ndarray) -> Tensor:
     """Sums numbers per token over each block."""
-    return torch.stack([block.sum() for block in figures.split(list(lengths))])
+    return torch.stack([block.sum() for block in figures.split(lengths.tolist())])

@@ -8,7 +8,7 @@ encoder of a finished run.
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,29 +18,29 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.running.corpus import Document, TextCorpus
+from headwise.data.running.dataset import (
+    DynamicallyMaskedBlocks,
+    MaskedBlocks,
+    MaskedItem,
+    collate_masked,
+    encoded_lines,
+)
+from headwise.data.running.masking import MaskingSettings, pack_sentences
+from headwise.data.sources import CorpusError
+from headwise.data.tokenizers.for_models import masked_model_tokenizer
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.perplexity import perplexity
 from headwise.tasks.positions import Positions
+from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.sources import CorpusError
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text.encoded import Ragged
-from headwise.tasks.text.model_tokenizer import masked_model_tokenizer
-from headwise.tasks.text.running.corpus import Document, TextCorpus, lines_of
-from headwise.tasks.text.running.dataset import (
-    DynamicallyMaskedBlocks,
-    MaskedBlocks,
-    MaskedItem,
-    collate_masked,
-)
-from headwise.tasks.text.running.masking import MaskingSettings, pack_sentences
-from headwise.tasks.text.running.metrics import perplexity
-from headwise.tasks.text.running.task import RunningTextRecipe, RunningTextTask
-from headwise.tasks.text.tokenization import TextTokenizer
 from headwise.training.batching import TokenBudgetSampler
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
@@ -187,7 +187,7 @@ class MaskedLanguageModelling(RunningTextTask):
         items = np.zeros((len(part), 3))
         shown = spread(range(len(part)), _SAMPLES)
         samples: dict[int, Sample] = {}
-        budget = max(_BATCH_TOKENS, *part.lengths)
+        budget = max(_BATCH_TOKENS, int(part.lengths.max()))
         for batch in TokenBudgetSampler(part.lengths, budget, shuffle=False):
             for draw in range(evaluation.draws):
                 drawn = [part.draw(index, draw) for index in batch]
@@ -240,20 +240,15 @@ class MaskedLanguageModelling(RunningTextTask):
     def _blocks(
         self, part: str, documents: Sequence[Document], kind: type[MaskedBlocks], stream: int
     ) -> MaskedBlocks:
-        lines: list[str] = []
-        for document in documents:
-            # A blank line is encoded as <eos> alone, which separates two documents.
-            lines += ["", *lines_of([document])]
-        encoded = Ragged(self.tokenizer.encode, lines)
+        encoded = encoded_lines(self.tokenizer, documents, packed=True)
         tokenizer = self.tokenizer
-        special = torch.tensor(tokenizer.tokenizer.all_special_ids)
-        # A block that has only <unk> has nothing to predict.
-        blocks = [
-            (start, end)
-            for start, end in pack_sentences(encoded.lengths, self.block_length - 1)  # and <bos>
-            if not torch.isin(encoded.ids[start:end], special).all()
-        ]
-        if not blocks:
+        special = tokenizer.tokenizer.all_special_ids
+        # How many tokens up to each are words: a block that has only <unk> predicts nothing.
+        words = np.append(0, np.cumsum(~np.isin(encoded.ids.numpy(), special), dtype=np.int64))
+        packed = pack_sentences(encoded.lengths.tolist(), self.block_length - 1)  # and <bos>
+        blocks = np.fromiter(chain.from_iterable(packed), np.int64).reshape(-1, 2)
+        blocks = blocks[words[blocks[:, 1]] > words[blocks[:, 0]]]
+        if not len(blocks):
             raise CorpusError(
                 f"{self.corpus.notes['corpus']}: the {part} part has no word that could be hidden: "
                 "all of them are <unk>. Give text of the same language and tokenisation in all "
@@ -265,7 +260,7 @@ class MaskedLanguageModelling(RunningTextTask):
             self.masking,
             bos_id=tokenizer.bos_token_id,
             mask_id=self.mask_token_id,
-            special_ids=tokenizer.tokenizer.all_special_ids,
+            special_ids=special,
             vocab_size=tokenizer.vocab_size,
             stream=stream,
         )

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from headwise.data.labelled.corpus import LabelledCorpus
+from headwise.data.labelled.probing import load_probing_corpus
+from headwise.data.labelled.settings import GeneratedProbe, ProbingSettings
 from headwise.recipes.settings import Recipe
 from headwise.tasks.classification import (
     Classification,
     ClassificationModel,
     ClassificationRecipe,
 )
-from headwise.tasks.text.labelled.corpus import LabelledCorpus
-from headwise.tasks.text.labelled.probing_corpus import load_probing_corpus
-from headwise.tasks.text.labelled.settings import GeneratedProbe, ProbingSettings
 
 
 class ProbingModel(ClassificationModel):

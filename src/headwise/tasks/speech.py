@@ -23,6 +23,12 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.sound.audio import AudioError, Waveform
+from headwise.data.sound.corpus import SpeechCorpus, load_speech
+from headwise.data.sound.dataset import Frames, Utterances, collate
+from headwise.data.sound.settings import GeneratedSpeech, SpeechSettings
+from headwise.data.sound.spectrum import Spectrum
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
@@ -31,16 +37,10 @@ from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.sound.audio import AudioError, Waveform
-from headwise.tasks.sound.corpus import SpeechCorpus, load_speech
-from headwise.tasks.sound.dataset import Frames, Utterances, collate
 from headwise.tasks.sound.enhancing import enhance
 from headwise.tasks.sound.loudness import frame_positions
 from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
-from headwise.tasks.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.tasks.sound.spectrograms import draw_spectrograms
-from headwise.tasks.sound.spectrum import Spectrum
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Advance, Items, Task
 
 

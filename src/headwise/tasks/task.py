@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipes.settings import ModelSettings, Recipe
@@ -16,7 +18,6 @@ from headwise.tasks.outcome import Outcome
 from headwise.tasks.positions import Positions
 from headwise.tasks.pretrained import finished_run, read_pretrained, take_weights
 from headwise.tasks.significance import Statistic
-from headwise.tasks.splits import PARTS
 from headwise.training.batching import Items
 
 Advance = Callable[[int], None]  # called with the number of items that are done
@@ -163,11 +164,7 @@ class Task(ABC):
 
     def longest_input(self) -> int:
         """Returns the number of tokens of the longest sequence that a model reads for an item."""
-        return max(
-            length if isinstance(length, int) else max(length)
-            for part in (self.train, self.validation, self.test)
-            for length in part.lengths
-        )
+        return max(int(np.max(part.lengths)) for part in (self.train, self.validation, self.test))
 
     def check_positions(self, config: TransformerConfig) -> None:
         """Raises `ValueError` if an item is longer than the learned positions of a model."""

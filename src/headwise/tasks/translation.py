@@ -14,34 +14,31 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.pairs.corpus import ParallelCorpus, load_parallel_corpus
+from headwise.data.pairs.dataset import TranslationDataset, TranslationItem, collate_pairs
+from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
+from headwise.data.store import stored
+from headwise.data.tokenizers.settings import TokenizerSettings
+from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import Recipe, TokenModelSettings
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.positions import Positions
-from headwise.tasks.significance import Statistic
-from headwise.tasks.splits import PARTS
-from headwise.tasks.task import Advance, Items, Task
-from headwise.tasks.text.parallel.corpus import (
-    ParallelCorpus,
-    digest_pairs,
-    load_parallel_corpus,
-)
-from headwise.tasks.text.parallel.dataset import TranslationDataset, TranslationItem, collate_pairs
-from headwise.tasks.text.parallel.metrics import (
+from headwise.tasks.bleu import (
     TranslationEvaluation,
     corpus_scores,
     corpus_statistic,
 )
-from headwise.tasks.text.parallel.settings import InterfaceStrings, ParallelSettings
-from headwise.tasks.text.parallel.translating import (
+from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.positions import Positions
+from headwise.tasks.significance import Statistic
+from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.translating import (
     generation_config,
     translate,
     write_tokens,
 )
-from headwise.tasks.text.tokenization import TOKENIZER, TranslationTokenizer
-from headwise.tasks.text.tokenizer_settings import TokenizerSettings
 
 _SAMPLES = 24  # translations that a report shows
 _DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure the speed
@@ -146,7 +143,13 @@ class Translation(Task):
             return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
         if recipe.tokenizer.pretrained is not None:
             return cls(corpus, TranslationTokenizer.ready_made(recipe.tokenizer))
-        return cls(corpus, TranslationTokenizer.train(corpus.train, recipe.tokenizer))
+
+        def learn(folder: Path) -> None:
+            TranslationTokenizer.train(corpus.train, recipe.tokenizer).save(folder / TOKENIZER)
+
+        made_of = [corpus.digest, recipe.tokenizer.model_dump_json()]
+        learned = stored("tokenizers", made_of, learn)
+        return cls(corpus, TranslationTokenizer.load(learned / TOKENIZER))
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save(folder / TOKENIZER)
@@ -170,12 +173,12 @@ class Translation(Task):
         generation_config(recipe.evaluation, config).save_pretrained(folder)
 
     def digest(self) -> str:
-        return self.corpus.digest()
+        return self.corpus.digest
 
     def digest_of(self, part: str) -> str:
         items = self.part(part)
         assert isinstance(items, TranslationDataset)
-        return digest_pairs(items.pairs)
+        return items.digest()
 
     @classmethod
     def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqLMConfig:

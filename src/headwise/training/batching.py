@@ -4,8 +4,13 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+# Of shape `(items,)` or `(items, sides)`.
+Lengths = NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, ...]]
 
 
 class Items(Protocol):
@@ -16,7 +21,7 @@ class Items(Protocol):
     """
 
     @property
-    def lengths(self) -> Sequence[int | tuple[int, ...]]:
+    def lengths(self) -> Lengths:
         """The length of each item, or of each of its sides, in tokens, frames or pixels."""
         ...
 
@@ -46,7 +51,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Sequence[int | tuple[int, ...]],
+        lengths: Lengths,
         batch_tokens: int,
         *,
         seed: int = 0,
@@ -54,18 +59,19 @@ class TokenBudgetSampler(Sampler[list[int]]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.lengths = [n if isinstance(n, int) else max(n) for n in lengths]
-        # Sequences that are similar on both sides need the least padding.
-        self.keys = [(n, 0) if isinstance(n, int) else (max(n), min(n)) for n in lengths]
-        if self.lengths and max(self.lengths) > batch_tokens:
+        if len(lengths) < world_size:
             raise ValueError(
-                f"batch_tokens is {batch_tokens}, expected at least {max(self.lengths)}: that is "
-                f"the longest sequence; raise batch_tokens or drop long sequences"
+                f"lengths has {len(lengths)} sequences, expected at least {world_size}: each of "
+                f"the processes that share a batch needs one; use fewer processes"
             )
-        if len(self.lengths) < world_size:
+        sides = np.asarray(lengths, np.int32).reshape(len(lengths), -1)  # (sequences, sides)
+        self.lengths = sides.max(axis=1)
+        # Sequences that are similar on both sides need the least padding.
+        self._shortest = sides.min(axis=1)
+        if self.lengths.max() > batch_tokens:
             raise ValueError(
-                f"lengths has {len(self.lengths)} sequences, expected at least {world_size}: each "
-                f"of the processes that share a batch needs one; use fewer processes"
+                f"batch_tokens is {batch_tokens}, expected at least {self.lengths.max()}: that is "
+                f"the longest sequence; raise batch_tokens or drop long sequences"
             )
         self.batch_tokens = batch_tokens
         self.seed = seed
@@ -86,31 +92,34 @@ class TokenBudgetSampler(Sampler[list[int]]):
         for batch in self._batches():
             first = self.rank * len(batch) // self.world_size
             last = (self.rank + 1) * len(batch) // self.world_size
-            yield batch[first:last]
+            yield batch[first:last].tolist()
 
-    def _batches(self) -> list[list[int]]:
+    def _batches(self) -> list[NDArray[np.int64]]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order: list[int] = list(range(len(self.lengths)))
+        order = np.arange(len(self.lengths))
         if self.shuffle:
-            order = torch.randperm(len(order), generator=generator).tolist()
-        order.sort(key=self.keys.__getitem__)
-        batches: list[list[int]] = []
-        current: list[int] = []
-        for index in order:
-            # Lengths ascend, so this sequence is the longest of its batch.
-            full = (len(current) + 1) * self.lengths[index] > self.batch_tokens
-            if full and len(current) >= self.world_size:
-                batches.append(current)
-                current = []
-            current.append(index)
-        if len(current) >= self.world_size or not batches:
-            batches.append(current)
-        else:
-            batches[-1] += current
+            order = torch.randperm(len(order), generator=generator).numpy()
+        order = order[np.lexsort((self._shortest[order], self.lengths[order]))]
+        ends = self._ends(self.lengths[order])
+        batches = np.split(order, ends)
         if self.shuffle:
             shuffled = torch.randperm(len(batches), generator=generator).tolist()
             batches = [batches[i] for i in shuffled]
         return batches
+
+    def _ends(self, ascending: NDArray[np.int32]) -> list[int]:
+        """Returns where a batch ends and the next begins, given all lengths in ascending order."""
+        starts = [0]
+        while True:
+            start = starts[-1]
+            # Lengths ascend, so the last sequence of a batch is its longest.
+            most = ascending[start : start + self.batch_tokens // int(ascending[start])]
+            fits = np.arange(1, len(most) + 1) * most.astype(np.int64) <= self.batch_tokens
+            end = start + max(self.world_size, int(fits.sum()))
+            if end + self.world_size > len(ascending):
+                # What is left is too little for all processes, or nothing.
+                return starts[1:]
+            starts.append(end)
 
 
 class BatchLoader(DataLoader):

@@ -13,12 +13,12 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
+from headwise.data.tokenizers.settings import TextTokenizerSettings, TokenizerSettings
+from headwise.data.tokenizers.tokenization import TextTokenizer, TranslationTokenizer
 from headwise.report.explorer.inputs import Input
 from headwise.report.explorer.page import page_html
 from headwise.report.explorer.payload import Output, Stack
 from headwise.report.explorer.recording import recorded_run
-from headwise.tasks.text.tokenization import TextTokenizer, TranslationTokenizer
-from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings, TokenizerSettings
 
 
 def policy(page):

@@ -8,10 +8,10 @@ import soundfile
 import sounds
 import torch
 
+from headwise.data.sound.audio import AudioError
+from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.tasks.sound.audio import AudioError
 from headwise.tasks.sound.enhancing import enhance, enhance_blocks, enhance_file
-from headwise.tasks.sound.spectrum import Spectrum, magnitude, with_phase
 from headwise.tasks.speech import SpeechEvaluation
 
 MOA = {"system": "moa", "size": "2K5E4D"}

@@ -40,8 +40,8 @@ def group_losses(
     Returns:
         An array of shape `(groups, 2)`. The groups are the same for all models.
     """
-    lengths = [length if isinstance(length, int) else max(length) for length in items.lengths]
-    order = sorted(range(len(items)), key=lengths.__getitem__)
+    longest = np.asarray(items.lengths).reshape(len(items), -1).max(axis=1)
+    order = np.argsort(longest, kind="stable").tolist()
     size = max(1, min(_LARGEST_GROUP, len(order) // _GROUPS))
     rows = []
     with torch.no_grad(), precision or nullcontext():

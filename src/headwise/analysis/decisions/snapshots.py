@@ -10,6 +10,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
@@ -114,7 +115,7 @@ def few(part: Items, batch_tokens: int) -> list[list[int]]:
     total = len(part.lengths)
     for number in range(min(MOST_SEQUENCES, total), 0, -1):
         chosen = [index * total // number for index in range(number)]
-        lengths = [part.lengths[index] for index in chosen]
+        lengths = np.asarray(part.lengths)[chosen]
         batches = list(TokenBudgetSampler(lengths, batch_tokens, shuffle=False))
         if len(batches) <= MOST_BATCHES:
             break

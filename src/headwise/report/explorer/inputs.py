@@ -17,18 +17,18 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from headwise.data.division import PARTS
+from headwise.data.images.corpus import fitted
+from headwise.data.images.palette import Raster
+from headwise.data.sound.audio import Waveform, audio_info, read_audio
+from headwise.data.sound.spectrum import Spectrum
+from headwise.data.sources import read_lines
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 from headwise.recipes.catalogue import task_class
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
-from headwise.tasks.image.corpus import fitted
 from headwise.tasks.image.drawing import sample_images
-from headwise.tasks.image.palette import Raster
-from headwise.tasks.sound.audio import Waveform, audio_info, read_audio
 from headwise.tasks.sound.enhancing import enhance
-from headwise.tasks.sound.spectrum import Spectrum
-from headwise.tasks.sources import read_lines
-from headwise.tasks.splits import PARTS
 from headwise.tasks.task import Task
-from headwise.tasks.text.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 
 MOST_TOKENS = 2048  # that the page shows
 _RANGE = 80  # decibels from the loudest to 0

@@ -126,8 +126,8 @@ def explore(
 
     Example:
         >>> import headwise as hw
-        >>> from headwise.tasks.text.tokenization import TextTokenizer
-        >>> from headwise.tasks.text.tokenizer_settings import TextTokenizerSettings
+        >>> from headwise.data.tokenizers.tokenization import TextTokenizer
+        >>> from headwise.data.tokenizers.settings import TextTokenizerSettings
         >>> tokenizer = TextTokenizer.train(2 * ["open the file"], TextTokenizerSettings())
         >>> config = hw.CausalLMConfig(vocab_size=tokenizer.vocab_size, embed_dim=16, num_heads=2,
         ...                            ffn_dim=16, layers=1, attention="agreement")

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from headwise.data.labelled.corpus import Example
+from headwise.data.labelled.dataset import Examples
+from headwise.data.tokenizers.token_names import SPACE, token_names
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.causal_lm import CausalLM
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM
@@ -17,13 +21,9 @@ from headwise.models.seq2seq import Seq2SeqLM
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.explorer.inputs import Input, Source, Trained, check_length, given_text
 from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack
+from headwise.tasks.generating import GenerationSettings, continue_ids, prompt_ids
 from headwise.tasks.outcome import spread
-from headwise.tasks.text.labelled.corpus import Example
-from headwise.tasks.text.labelled.dataset import Examples
-from headwise.tasks.text.parallel.translating import translate_ids
-from headwise.tasks.text.running.generating import GenerationSettings, continue_ids, prompt_ids
-from headwise.tasks.text.token_names import SPACE, token_names
-from headwise.tasks.text.tokenization import TextTokenizer
+from headwise.tasks.translating import translate_ids
 
 _BEST = 5  # candidates of a prediction
 _CLASSES = 10  # of the most probable that are shown

@@ -10,8 +10,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from headwise.data.images.palette import Raster
 from headwise.models.causal_lm import CausalLM
-from headwise.tasks.image.palette import Raster
 
 # --- drawing from a model ---------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.tasks.image.palette import Raster
+from headwise.data.images.palette import Raster
 from headwise.tasks.positions import Positions
 
 BEGIN = "<bos>"

@@ -5,11 +5,11 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from headwise.data.images.palette import PaletteSettings
+from headwise.data.images.settings import ImageSettings, PairImages, image_shape
 from headwise.models.causal_lm import CausalLMConfig
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.settings import LARGEST_SEED
-from headwise.tasks.image.palette import PaletteSettings
-from headwise.tasks.image.settings import ImageSettings, PairImages, image_shape
 
 
 class ImageModel(LanguageModelSettings):

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.files import written_whole
-from headwise.models.speech import SpeechEnhancer
-from headwise.tasks.sound.audio import (
+from headwise.data.sound.audio import (
     SUFFIXES,
     AudioError,
     audio_info,
     check_samples,
     speech_package,
 )
-from headwise.tasks.sound.spectrum import Spectrum, magnitude, with_phase
+from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
+from headwise.files import written_whole
+from headwise.models.speech import SpeechEnhancer
 
 BLOCK_SECONDS = 5  # seconds of a file that are read at a time
 Array = np.ndarray

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from headwise.data.sound.spectrum import magnitude
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.positions import Positions
-from headwise.tasks.sound.spectrum import magnitude
 
 STEP = 6.0  # decibels of a class of loudness
 CLASSES = ["0 to 6", "6 to 12", "12 to 18", "18 to 24", "24 or more"]

@@ -6,8 +6,8 @@ import warnings
 
 import numpy as np
 
-from headwise.tasks.sound.audio import AudioError, Waveform, resample, speech_package
-from headwise.tasks.sound.mixing import SILENCE, rms
+from headwise.data.sound.audio import AudioError, Waveform, resample, speech_package
+from headwise.data.sound.mixing import SILENCE, rms
 
 LOWEST_PESQ = 1.0  # the score of speech that nobody can hear any more
 _NEVER_HEARD = float("nan")

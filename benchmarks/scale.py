@@ -1,0 +1,153 @@
+"""Memory, preparation and start of a training on a corpus that is larger than one wants in memory.
+
+    python benchmarks/scale.py --pairs 500000,5000000 --folder /tmp/scale
+
+Generates sentence pairs of Zipf-like words with the lengths of translation corpora, prepares them,
+and starts two trainings at once, each of which stops after a few steps. It prints how fast data are
+prepared, how long a second start takes up to the first step, and the proportional memory (PSS) of
+each process when all items have been looked at: a page that two processes share counts half for
+each. What has been generated and prepared stays in the folder; give the command again to measure
+starts alone.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from headwise.data.store import cache_folder
+
+_WORDS = 50_000  # different words of each language
+_STEPS = 5
+
+# What one of the trainings does, and prints.
+_TRAINING = """
+import json, sys, time
+start, first = time.perf_counter(), None
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
+from headwise.runs.preparing import build_model
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
+
+def memory():
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1e6
+
+recipe = load_recipe("interface-strings", sys.argv[2:]).system("standard")
+before = memory()
+task = task_class(recipe.task).prepare(recipe)
+prepared = time.perf_counter() - start
+model = build_model(recipe, task)
+sampler = TokenBudgetSampler(task.train.lengths, 4096, seed=1)
+batches = iter(BatchLoader(task.train, sampler, task.collate))
+for step in range(int(sys.argv[1])):
+    loss = model(**next(batches)).loss
+    loss.backward()
+    if step == 0:
+        first = time.perf_counter() - start
+for index in range(0, len(task.train), 100):
+    task.train[index]
+print(json.dumps({"prepared": prepared, "first step": first, "memory": memory(), "code": before}))
+"""
+
+
+def main() -> None:
+    """Measures each size, and prints the table."""
+    options = parse_options()
+    table = Table(title="pairs on the disk")
+    for column in (
+        "Pairs",
+        "Text",
+        "Prepared",
+        "Cache",
+        "Second start",
+        "PSS of each",
+        "of it code",
+    ):
+        table.add_column(column, justify="right")
+    for pairs in options.pairs:
+        folder = options.folder / f"{pairs}"
+        os.environ["HEADWISE_CACHE"] = str(folder / "cache")
+        size = generate(folder, pairs)
+        prepared = None if cache_folder().is_dir() else start(folder, 0)[0]["prepared"]
+        both = start(folder, _STEPS, processes=2)
+        cache = sum(file.stat().st_size for file in cache_folder().rglob("*") if file.is_file())
+        table.add_row(
+            f"{pairs:,}",
+            f"{size / 1e9:.2f} GB",
+            "there" if prepared is None else f"{prepared:.0f} s, {pairs / prepared:,.0f} pairs/s",
+            f"{cache / 1e9:.2f} GB, {cache / pairs:.0f} bytes a pair",
+            f"{max(each['first step'] for each in both):.1f} s",
+            f"{max(each['memory'] for each in both):.2f} GB",
+            f"{both[0]['code']:.2f} GB",
+        )
+    Console(width=140).print(table)
+
+
+def generate(folder: Path, pairs: int) -> int:
+    """Writes two text files, if they are not there; returns their size in bytes."""
+    files = [folder / "train.source", folder / "train.target"]
+    if not all(file.is_file() for file in files):
+        folder.mkdir(parents=True, exist_ok=True)
+        draw = np.random.default_rng(1)
+        letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+        words = [
+            "".join(draw.choice(letters, 1 + length)) for length in draw.poisson(5, 2 * _WORDS)
+        ]
+        # A sentence has 20 words in the mean, its translation about as many.
+        lengths = np.clip(draw.lognormal(2.85, 0.6, pairs), 1, 200).astype(int)
+        for side, file in enumerate(files):
+            partial = file.with_suffix(".partial")
+            with partial.open("w", encoding="utf-8") as out:
+                for first in range(0, pairs, 100_000):
+                    own = np.maximum(1, draw.poisson(lengths[first : first + 100_000]))
+                    drawn = (draw.zipf(1.2, own.sum()) - 1) % _WORDS + side * _WORDS
+                    for sentence in np.split(drawn, np.cumsum(own)[:-1]):
+                        out.write(" ".join(words[word] for word in sentence) + "\n")
+            partial.rename(file)
+    return sum(file.stat().st_size for file in files)
+
+
+def start(folder: Path, steps: int, processes: int = 1) -> list[dict[str, float]]:
+    """Starts trainings side by side; returns what each has printed."""
+    import json
+
+    data = (
+        f"data={{corpus: files, train: {{source: {folder / 'train.source'}, "
+        f"target: {folder / 'train.target'}}}, validation_fraction: 0.001, test_fraction: 0.001}}"
+    )
+    settings = [data, "tokenizer.vocab_size=16000"]
+    command = [sys.executable, "-c", _TRAINING, str(steps), *settings]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        for _ in range(processes)
+    ]
+    printed = [process.communicate()[0] for process in running]
+    if any(process.returncode for process in running):
+        raise SystemExit("a training has failed")
+    return [json.loads(text.splitlines()[-1]) for text in printed]
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pairs",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=[500_000, 5_000_000],
+        help="numbers of sentence pairs",
+    )
+    parser.add_argument("--folder", type=Path, default=Path("runs/scale"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

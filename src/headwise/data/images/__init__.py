@@ -1,0 +1,1 @@
+"""Images: read, fitted, divided, and as sequences of colours."""

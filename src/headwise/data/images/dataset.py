@@ -1,0 +1,55 @@
+"""Images as a data set of sequences of colour ids."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from headwise.data.arrays import growing, mapped, pieces
+from headwise.data.images.palette import Raster
+from headwise.data.store import stored
+
+
+class ImageDataset(Dataset[Tensor]):
+    """Images as sequences of colour ids, each behind the id that begins an image.
+
+    Args:
+        images: bytes, `(images, height, width, channels)`.
+        raster: the palette, which makes sequences of images.
+        digest: a hash of the images, with which the ids are found in the cache; None keeps them in
+            memory.
+
+    Attributes:
+        ids: the sequences, `(images, pixels + 1)`.
+        lengths: the length of each sequence; all are equal.
+    """
+
+    def __init__(self, images: np.ndarray, raster: Raster, digest: str | None = None) -> None:
+        if digest is None:
+            ids = _encoded(images, raster)
+        else:
+
+            def make(folder: Path) -> None:
+                with growing(folder / "ids.npy", np.int32, (len(raster) + 1,)) as add:
+                    for some in pieces(images):
+                        add(_encoded(some, raster))
+
+            made_of = [digest, raster.colors.tolist()]
+            ids = mapped(stored("colours", made_of, make) / "ids.npy")
+        self.ids = torch.from_numpy(ids)
+        self.lengths = np.full(len(ids), self.ids.size(1))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.ids[index].long()
+
+
+def _encoded(images: np.ndarray, raster: Raster) -> np.ndarray:
+    """Returns sequences of ids, `(images, pixels + 1)`."""
+    first = np.full((len(images), 1), raster.bos_token_id)
+    # int32 takes half the memory of int64; each image is cast when it is asked for.
+    return np.concatenate([first, raster.encode(images)], axis=1).astype(np.int32)

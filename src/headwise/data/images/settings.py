@@ -1,0 +1,208 @@
+"""Settings of the image data: which images a recipe reads, and in which size and mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from headwise.data.settings import TESTS, DividedSettings, HubSettings, HubTest, SampledSettings
+from headwise.recipes.settings import Name
+from headwise.settings import LARGEST_SEED, Settings
+
+_LARGEST_SIZE = 4096
+_SIZE = (
+    "Height and width of the images in pixels. The largest square in the middle of an image is "
+    "cut out and resized."
+)
+_MODE = "Mode of the images: `rgb` for three colour channels, `grey` for one."
+_PATHS = "A folder of images, or a tar file of one, with the {part} images."
+_WITHOUT = "By default a share of the training images is taken."
+
+
+class FolderTest(Settings):
+    """A further test set of image files in a folder or in a tar file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Literal["folder"] = Field("folder", description="A folder or a tar file of images.")
+    path: Path = Field(description="The folder of images, or a tar file of one.")
+
+
+class IdxTest(Settings):
+    """A further test set in an IDX file, the format of MNIST."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Literal["idx"] = Field("idx", description="An IDX file, the format of MNIST.")
+    path: Path = Field(description="The IDX file of the images.")
+
+
+class HubImagesTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    field: str = Field("image", description="The column that holds the images.")
+
+
+ImageTest = FolderTest | IdxTest | HubImagesTest
+
+
+class ImageData(DividedSettings):
+    """Settings that all sources of images have in common."""
+
+    key_of_tests = "path"
+
+    tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
+    size: int = Field(32, ge=1, le=_LARGEST_SIZE, description=_SIZE)
+    mode: Literal["rgb", "grey"] = Field("rgb", description=_MODE)
+    max_pixels: int = Field(
+        100_000_000,
+        ge=1,
+        le=10**12,
+        description="The most pixels that an image may have, before it is resized to `size`. A "
+        "larger one is an error: a small file can hold an image that fills the memory.",
+    )
+    max_bytes: int = Field(
+        2**32,
+        ge=1,
+        le=2**50,
+        description="The most bytes that a file of an image, a member of a tar file, or an "
+        "unpacked IDX file may have. A larger one is an error.",
+    )
+
+
+class DigitsImages(ImageData):
+    """The 1,797 handwritten digits of scikit-learn, 8×8 pixels in 17 levels of grey."""
+
+    corpus: Literal["digits"] = Field(
+        "digits", description="The handwritten digits of scikit-learn."
+    )
+    size: int = Field(8, ge=1, le=_LARGEST_SIZE, description=_SIZE)
+    mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
+
+
+class PhotographsImages(ImageData):
+    """Square patches of the two sample photographs of scikit-learn, a temple and a flower."""
+
+    corpus: Literal["photographs"] = Field(
+        "photographs", description="Patches of the two sample photographs of scikit-learn."
+    )
+    size: int = Field(8, ge=1, le=_LARGEST_SIZE, description=_SIZE)
+    patch: int = Field(
+        16,
+        ge=1,
+        le=64,
+        description="Height and width in pixels of a patch, before it is resized to `size`.",
+    )
+
+
+class FolderImages(ImageData):
+    """Image files in folders, with or without a subfolder for each class, or in tar files."""
+
+    corpus: Literal["folder"] = Field("folder", description="Folders or tar files of images.")
+    train: Path = Field(description=_PATHS.format(part="training"))
+    validation: Path | None = Field(
+        None, description=f"{_PATHS.format(part='validation')} {_WITHOUT}"
+    )
+    test: Path | None = Field(None, description=f"{_PATHS.format(part='test')} {_WITHOUT}")
+
+
+class IdxImages(ImageData):
+    """IDX files, the format of MNIST."""
+
+    corpus: Literal["idx"] = Field("idx", description="IDX files, the format of MNIST.")
+    size: int = Field(28, ge=1, le=_LARGEST_SIZE, description=_SIZE)
+    mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
+    train: Path = Field(
+        description="The IDX file of the training images, compressed with gzip or not (MNIST: "
+        "train-images-idx3-ubyte)."
+    )
+    validation: Path | None = Field(
+        None, description=f"The IDX file of the validation images. {_WITHOUT}"
+    )
+    test: Path | None = Field(
+        None,
+        description=f"The IDX file of the test images (MNIST: t10k-images-idx3-ubyte). {_WITHOUT}",
+    )
+
+
+class HubImages(ImageData, HubSettings):
+    """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
+
+    corpus: Literal["hub"] = Field("hub", description="A dataset of the Hugging Face hub.")
+    field: str = Field("image", description="The column that holds the images (CIFAR-10: img).")
+    validation_split: str | None = Field(
+        None,
+        description="The split to validate on. With null, a share of the training split is used.",
+    )
+
+
+Source = Annotated[
+    DigitsImages | PhotographsImages | FolderImages | IdxImages | HubImages,
+    Field(discriminator="corpus"),
+]
+
+
+class PairImages(SampledSettings):
+    """Images whose left half is an image of one source and whose right half is one of another.
+
+    Each image of the larger source is paired with a random image of the smaller source, whose
+    images are used in shuffled rounds. The pairs depend on `pairing_seed` alone. The sources are
+    divided into parts before they are paired, so that no half of a training image occurs in
+    another part.
+    """
+
+    corpus: Literal["pair"] = Field("pair", description="Images of two sources side by side.")
+    left: Source = Field(
+        default_factory=lambda: DigitsImages(), description="The source of the left halves."
+    )
+    right: Source = Field(
+        default_factory=lambda: PhotographsImages(), description="The source of the right halves."
+    )
+    pairing_seed: int = Field(
+        1, ge=0, le=LARGEST_SEED, description="Seed that decides which images stand side by side."
+    )
+
+    @model_validator(mode="after")
+    def _check_tests(self) -> Self:
+        for side in ("left", "right"):
+            if getattr(self, side).tests:
+                raise ValueError(
+                    f"{side}.tests is given, expected none: a source of halves has no further "
+                    f"test sets; leave it out"
+                )
+            if getattr(self, side).train_fraction < 1.0:
+                raise ValueError(
+                    f"{side}.train_fraction is {getattr(self, side).train_fraction:g}, expected it "
+                    f"to be left out: give data.train_fraction, the share of the pairs"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.left.size != self.right.size:
+            raise ValueError(
+                f"left.size is {self.left.size} and right.size is {self.right.size}, expected "
+                "equal sizes: the halves stand side by side; set both to one size"
+            )
+        return self
+
+
+ImageSettings = Annotated[
+    DigitsImages | PhotographsImages | FolderImages | IdxImages | HubImages | PairImages,
+    Field(discriminator="corpus"),
+]
+
+
+def image_shape(settings: ImageSettings) -> tuple[int, int, int]:
+    """Returns height, width and channels of the images that settings describe.
+
+    >>> image_shape(PairImages())
+    (8, 16, 3)
+    """
+    if isinstance(settings, PairImages):
+        left, right = image_shape(settings.left), image_shape(settings.right)
+        return left[0], left[1] + right[1], max(left[2], right[2])
+    return settings.size, settings.size, 3 if settings.mode == "rgb" else 1

@@ -1,0 +1,1 @@
+"""Labelled texts: examples of classification and probing."""

@@ -1,0 +1,460 @@
+"""Labelled corpora: examples that are checked, counted and divided into parts.
+
+An example is a text, or a pair of texts, with a label: the name of a class, or a number. A part
+that is given as data of its own is taken as it is. A part that is not given is divided off the
+training examples by a hash of their first text (`data.division`), so that a text that occurs
+twice, as every premise of MNLI does, is never in two parts.
+
+Rows that cannot be examples (with an empty text, with too few or too many fields, without a label)
+are skipped and counted. Data that would be misread is an error that names the file and the line.
+
+The examples stand on the disk, in the cache, where every run finds them (`data.store`).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from headwise.data.division import parts_of, sample_in_words
+from headwise.data.labelled.docstrings import read_docstrings
+from headwise.data.labelled.glue import glue_classes, glue_identities, read_glue
+from headwise.data.labelled.reading import Columns, Row, read_hub, read_tsv
+from headwise.data.labelled.settings import (
+    Docstrings,
+    ExampleLimits,
+    Glue,
+    LabelledFiles,
+    LabelledFileTest,
+    LabelledHub,
+    LabelledHubTest,
+    LabelledSettings,
+    Problem,
+)
+from headwise.data.packages import versions
+from headwise.data.parts import (
+    Facts,
+    Kind,
+    PartFacts,
+    count_known,
+    open_parts,
+    write_facts,
+    write_parts,
+)
+from headwise.data.settings import given_parts, in_test_set
+from headwise.data.sources import CorpusError, file_in_words, hub_identity, part_in_words
+from headwise.data.store import file_identity, stored
+from headwise.messages import did_you_mean
+from headwise.ops.labels import IGNORED_LABEL
+
+
+class Example(NamedTuple):
+    """A text or a pair of texts, and its label."""
+
+    text: str
+    pair: str | None
+    label: str | float  # the name of a class, or a number
+
+
+def _key(example: Example) -> str:
+    return example.text
+
+
+def _both_texts(example: Example) -> str:
+    return repr(example[:2])
+
+
+def _encoded(example: Example, part: str | None) -> bytes:
+    if part is not None and part.startswith("test"):
+        part = f"test {part[5:]}"  # the only test set has an empty name
+    return repr((*([part] if part else []), *example)).encode("utf-8", "surrogatepass")
+
+
+EXAMPLES = Kind(
+    Example, (str, str, str), key=_key, identity=_both_texts, content=repr, encoded=_encoded
+)
+_NUMBERED = replace(EXAMPLES, columns=(str, str, float))
+
+
+@dataclass(frozen=True)
+class LabelledCorpus:
+    """Examples in parts, none of which is empty.
+
+    Attributes:
+        train, validation: examples.
+        test: examples of each test set by its name; the name of a single one is "".
+        classes: names of the classes in the order of the outputs of the model; None for a
+            regression.
+        notes: facts about the data for the screen and the report: label to text.
+        digest: a hash of all examples, their division and the order of the classes, without
+            further test sets.
+        tests: examples of each further test set by its name.
+    """
+
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    test: dict[str, Sequence[Example]]
+    classes: list[str] | None
+    notes: dict[str, str]
+    digest: str = ""
+    tests: dict[str, Sequence[Example]] = field(default_factory=dict)
+
+
+@dataclass
+class Reading:
+    """What a reader gives.
+
+    Attributes:
+        rows: of `train` and, if they are given, of `validation` and `test`; several test sets are
+            named `test NAME`. Those of `train` are read first.
+        words: where all of them come from, as `corpus`, and the file or split of each part.
+        skipped: reasons for skipping rows, and how many rows were skipped for each.
+        problem: what labels are.
+        classes: names of the classes; None takes the labels of the training rows, sorted.
+        label_hint: end of messages on labels that cannot be classes: how to mend it.
+    """
+
+    rows: dict[str, Iterable[Row]]
+    words: dict[str, str]
+    skipped: Counter[str] = field(default_factory=Counter)
+    problem: Problem = "classification"
+    classes: Sequence[str] | None = None
+    label_hint: str = (
+        "If labels are numbers, set data.problem to regression; otherwise check whether the column "
+        "of the label is the right one."
+    )
+
+    @property
+    def kind(self) -> Kind[Example]:
+        return EXAMPLES if self.problem == "classification" else _NUMBERED
+
+    @property
+    def names(self) -> list[str] | None:
+        """The classes as soon as they are known; None for a regression."""
+        if self.problem == "regression" or self.classes is None:
+            return None
+        return list(self.classes)
+
+
+def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
+    """Reads labelled texts and divides off the parts that are not given.
+
+    Args:
+        settings: a `Docstrings`, `Glue`, `LabelledFiles` or `LabelledHub`.
+
+    Raises:
+        CorpusError: data that cannot be read, an unknown label, or too little data to fill the
+            parts. The message names the file and, if there is one, the line, and says how to mend
+            it.
+    """
+    corpus, folder = make_corpus(
+        [settings.model_dump_json(exclude={"tests"}), *_identities(settings)],
+        partial(_read, settings),
+        fractions=settings.fractions(),
+        train_fraction=settings.train_fraction,
+    )
+    for name, test in settings.tests.items():
+        with in_test_set(name):
+            made_of = [
+                folder.name,
+                test.model_dump_json(),
+                str(settings.max_bytes),
+                _identity(test),
+            ]
+            make = partial(_make_test, test, settings.max_bytes, corpus.classes, folder)
+            of_test, facts = open_parts(stored("examples", made_of, make), EXAMPLES)
+        corpus.tests[name] = of_test["test"]
+        corpus.notes[f"test {name}"] = facts.notes["test"]
+    return corpus
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _identities(settings: LabelledSettings) -> list[str]:
+    """Returns what tells the data from others, and from what stood in their place before."""
+    if isinstance(settings, Docstrings):
+        return list(versions(settings.packages))
+    if isinstance(settings, Glue):
+        return glue_identities(settings)
+    if isinstance(settings, LabelledFiles):
+        return [file_identity(path) for path in given_parts(settings).values()]
+    where = (settings.config, settings.revision)
+    return [hub_identity(settings.name, split, *where) for split in settings.splits().values()]
+
+
+def _identity(test: LabelledFileTest | LabelledHubTest) -> str:
+    if isinstance(test, LabelledFileTest):
+        return file_identity(test.file)
+    return hub_identity(test.name, test.split, test.config, test.revision)
+
+
+def _read(settings: LabelledSettings) -> Reading:
+    """Returns a reader of the parts that are given."""
+    problem, classes = known_classes(settings)
+    if isinstance(settings, Docstrings):
+        docstrings, origin = read_docstrings(settings.packages)
+        return Reading({"train": docstrings}, {"corpus": origin}, classes=classes)
+    skipped: Counter[str] = Counter()
+    rows: dict[str, Iterable[Row]] = {}
+    if isinstance(settings, Glue):
+        rows, words = read_glue(settings, skipped)
+    elif isinstance(settings, LabelledFiles):
+        paths = given_parts(settings)
+        words = {"corpus": f"files {', '.join(path.name for path in paths.values())}"}
+        for part, path in paths.items():
+            rows[part] = read_tsv(path, _columns(settings), skipped, settings.max_bytes)
+            words[part] = file_in_words(path)
+    else:
+        words = {"corpus": settings.origin}
+        for part, split in settings.splits().items():
+            rows[part] = _read_split(settings, split, classes)
+            words[part] = f"split {split}"
+    return Reading(rows, words, skipped, problem, classes)
+
+
+def _columns(settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest) -> Columns:
+    return Columns(settings.text_field, settings.pair_field, settings.label_field)
+
+
+def _read_split(
+    settings: LabelledHub | LabelledHubTest, split: str, classes: Sequence[str] | None
+) -> Iterator[Row]:
+    return read_hub(
+        settings.name,
+        split,
+        _columns(settings),
+        config=settings.config,
+        revision=settings.revision,
+        classes=classes,
+    )
+
+
+def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
+    """Returns the problem, and the classes if the settings alone tell them.
+
+    >>> known_classes(Glue(task="QNLI"))
+    ('classification', ['entailment', 'not_entailment'])
+    """
+    if isinstance(settings, Glue):
+        return glue_classes(settings.task)
+    if isinstance(settings, Docstrings):
+        return "classification", settings.packages
+    return getattr(settings, "problem", "classification"), getattr(settings, "classes", None)
+
+
+# --- examples in parts ------------------------------------------------------------------------
+
+
+def make_corpus(
+    made_of: Iterable[object],
+    read: Callable[[], Reading],
+    *,
+    fractions: tuple[float, float] = (0.0, 0.0),
+    train_fraction: float = 1.0,
+) -> tuple[LabelledCorpus, Path]:
+    """Makes examples of rows, and divides off the parts that are not given.
+
+    Args:
+        made_of: what tells the corpus from others.
+        read: returns what is read; it is called if there is no such corpus in the cache.
+        fractions: shares of the training examples that become the validation and the test part if
+            these are not given.
+        train_fraction: share of the training examples that is used.
+
+    Returns:
+        The corpus, and its folder.
+
+    Raises:
+        CorpusError: an unknown label, a single class, or an empty part.
+    """
+    folder = stored("examples", made_of, partial(_make, read, fractions, train_fraction))
+    parts, facts = open_parts(folder, EXAMPLES)
+    corpus = LabelledCorpus(
+        parts.pop("train"),
+        parts.pop("validation"),
+        {name.removeprefix("test").strip(): part for name, part in parts.items()},
+        facts.classes,
+        facts.notes,
+        facts.digest,
+    )
+    return corpus, folder
+
+
+def _make(
+    read: Callable[[], Reading],
+    fractions: tuple[float, float],
+    train_fraction: float,
+    folder: Path,
+) -> None:
+    """Reads, checks and divides examples, and writes them to a folder."""
+    reading = read()
+    tests = [name for name in reading.rows if name.startswith("test")] or ["test"]
+    shares = (
+        0.0 if "validation" in reading.rows else fractions[0],
+        0.0 if any(name in reading.rows for name in tests) else fractions[1],
+    )
+    facts = write_parts(
+        folder,
+        reading.kind,
+        {name: _examples(name, reading) for name in reading.rows},
+        ["train", "validation", *tests],
+        divide=(lambda keys: parts_of(keys, *shares)) if any(shares) else None,
+        train_fraction=train_fraction,
+        whole=lambda: repr(reading.names).encode(),
+    )
+    facts.classes = reading.names
+    _check_not_empty(facts, reading, any(fractions))
+    facts.notes = {"corpus": reading.words["corpus"]}
+    for name, part in facts.parts.items():
+        facts.notes[name] = _note(part, reading.words.get(name, ""))
+    if skipped := _reasons(reading.skipped):
+        facts.notes["skipped"] = skipped
+    if train_fraction < 1.0:
+        kept = facts.parts["train"].number
+        facts.notes |= sample_in_words(kept, facts.sampled_from, "examples")
+    if facts.classes is not None:
+        facts.notes["classes"] = _named(facts.classes)
+    write_facts(folder, facts)
+
+
+def _make_test(
+    test: LabelledFileTest | LabelledHubTest,
+    max_bytes: int | None,
+    classes: list[str] | None,
+    corpus: Path,
+    folder: Path,
+) -> None:
+    """Writes the examples of a further test set; `corpus` is the folder of the parts."""
+    reading = Reading(
+        {}, {}, problem="regression" if classes is None else "classification", classes=classes
+    )
+    if isinstance(test, LabelledFileTest):
+        origin = file_in_words(test.file)
+        rows = read_tsv(test.file, _columns(test), reading.skipped, max_bytes)
+    else:
+        origin, rows = test.origin, _read_split(test, test.split, classes)
+    reading.rows["test"] = rows
+    facts = write_parts(folder, reading.kind, {"test": _examples("test", reading)})
+    of_test, skipped = facts.parts["test"], _reasons(reading.skipped)
+    if not of_test.number:
+        raise CorpusError(
+            f"there are no examples ({origin}; skipped: {skipped or 'none'}), expected at least "
+            f"one; check text_field, pair_field and label_field"
+        )
+    count_known(of_test, folder, reading.kind, corpus)
+    facts.notes["test"] = _note(of_test, origin) + (f"; skipped: {skipped}" if skipped else "")
+    write_facts(folder, facts)
+
+
+def _examples(part: str, reading: Reading) -> Iterator[Example]:
+    """Yields the examples in rows; counts rows that are none.
+
+    The training rows tell the classes if these are not named.
+    """
+    names = part == "train" and reading.classes is None and reading.problem == "classification"
+    known = set() if names or reading.classes is None else set(reading.classes)
+    number = 0
+    for row in reading.rows[part]:
+        text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
+        if not text or pair == "":
+            reading.skipped["an empty text"] += 1
+        elif not row.label:
+            reading.skipped["no label"] += 1
+        else:
+            if names:
+                known.add(row.label)
+            number += 1
+            yield Example(text, pair, _label(row, reading.problem, known))
+    if names:
+        reading.classes = sorted(known, key=_by_number)
+        _check_classes(reading.classes, number, reading.words["corpus"], reading.label_hint)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _label(row: Row, problem: Problem, known: set[str] | None) -> str | float:
+    """Returns the label of a row if it is one of the known classes, or a number."""
+    if problem == "regression":
+        try:
+            number = float(row.label)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number == IGNORED_LABEL:
+            raise CorpusError(
+                f"{row.where}: the label is {row.label!r}, expected a number other than "
+                f"{IGNORED_LABEL}. Correct it, or set data.problem to classification."
+            )
+        return number
+    if known is not None and row.label not in known:
+        raise CorpusError(
+            f"{row.where}: the label is {row.label!r}, expected one of the classes "
+            f"{_named(sorted(known, key=_by_number))}: correct it, or name all classes as "
+            f"data.classes{did_you_mean(row.label, known)}"
+        )
+    return row.label
+
+
+def _by_number(label: str) -> tuple[float, str]:
+    """Returns a sorting key that puts "9" before "10", and numbers before words."""
+    try:
+        return float(label), label
+    except ValueError:
+        return math.inf, label
+
+
+def _named(classes: Sequence[str]) -> str:
+    """Returns the names of up to a dozen classes as one text.
+
+    >>> _named(["I", "O"])
+    'I, O'
+    """
+    more = f", ... ({len(classes):,} in all)" if len(classes) > 12 else ""
+    return ", ".join(classes[:12]) + more
+
+
+def _check_classes(classes: Sequence[str], count: int, origin: str, hint: str) -> None:
+    if len(classes) == 1:
+        raise CorpusError(
+            f"{origin}: all labels are {classes[0]!r}, expected at least two classes. {hint}"
+        )
+    if len(classes) > max(2, count / 2):
+        raise CorpusError(
+            f"{origin}: {len(classes):,} different labels among {count:,} examples ({classes[0]}, "
+            f"{classes[1]}, ...), expected fewer, from which classes can be learned. {hint}"
+        )
+
+
+def _check_not_empty(facts: Facts, reading: Reading, may_divide: bool) -> None:
+    for part, of_part in facts.parts.items():
+        if not of_part.number:
+            counts = ", ".join(f"{name} {each.number:,}" for name, each in facts.parts.items())
+            left_out = _reasons(reading.skipped)
+            raise CorpusError(
+                f"{reading.words['corpus']}: there are no examples for the {part} part ({counts}"
+                + (f"; skipped: {left_out}" if left_out else "")
+                + "). "
+                + (
+                    "Give more examples, a larger validation_fraction or test_fraction, or data of "
+                    "their own for the part."
+                    if may_divide
+                    else "Every part needs examples of its own."
+                )
+            )
+
+
+def _note(part: PartFacts, origin: str) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
+    size = f"{part.number:,} examples"
+    if part.trained:
+        size += f", of which {part.trained:,} are also in the training part"
+    return part_in_words(size, origin, "examples", part.digest)
+
+
+def _reasons(skipped: Counter[str]) -> str:
+    return ", ".join(f"{count:,} with {reason}" for reason, count in skipped.items() if count)

@@ -1,0 +1,181 @@
+"""Readers of labelled text: files of tab-separated values, SentEval's files, Hugging Face datasets.
+
+Each reader yields rows in the order of the data. It knows nothing of classes and settings;
+`labelled.corpus` checks and divides what it yields. Data that cannot be read is a `CorpusError`
+that names the file, line or field.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from headwise.data.division import Part
+from headwise.data.sources import CorpusError, load_hub_split, read_lines, text_field
+from headwise.messages import did_you_mean
+
+
+class Row(NamedTuple):
+    """An example as it was read, with words on its place for error messages."""
+
+    where: str
+    text: str
+    pair: str | None
+    label: str
+
+
+class Columns(NamedTuple):
+    """Names of the columns from which examples are read."""
+
+    text: str
+    pair: str | None
+    label: str
+
+
+# --- files of tab-separated values ------------------------------------------------------------
+
+
+def read_tsv(
+    path: Path, columns: Columns, skipped: Counter[str], max_bytes: int | None = None
+) -> Iterator[Row]:
+    """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
+
+    Args:
+        path: file in UTF-8; gzip if its name ends in `.gz`.
+        columns: columns that are read.
+        skipped: counts rows whose number of fields differs from that of the columns.
+        max_bytes: the most bytes of the file; see `read_lines`.
+
+    Raises:
+        CorpusError: the file is missing, too large, empty, or not UTF-8; it lacks one of the
+            columns; or more than a tenth of its rows have another number of fields than there are
+            columns.
+    """
+    lines = read_lines(path, max_bytes)
+    header = next(lines, None)
+    if header is None:
+        raise CorpusError(f"{path}: the file is empty, expected a line of column names, then rows.")
+    names = header.split("\t")
+    for column in columns:
+        if column is not None and column not in names:
+            raise CorpusError(
+                f"{path}, line 1: there is no column {column!r}, expected one of "
+                f"{', '.join(names)}: name the columns as data.text_field, data.pair_field and "
+                f"data.label_field{did_you_mean(column, names)}"
+            )
+    text_at, label_at = names.index(columns.text), names.index(columns.label)
+    pair_at = None if columns.pair is None else names.index(columns.pair)
+    number = blank = 0  # rows so far, and blank lines behind them: those at the end are no rows
+    ragged: list[tuple[int, int]] = []  # the line and the fields of rows that cannot be read
+    for at, line in enumerate(lines, start=2):
+        if not line:
+            blank += 1
+            continue
+        ragged += [(each, 1) for each in range(at - blank, at) if len(names) > 1]
+        number, blank = number + blank + 1, 0
+        row = line.split("\t")
+        if len(row) != len(names):
+            ragged.append((at, len(row)))
+            continue
+        pair = None if pair_at is None else row[pair_at]
+        yield Row(f"{path}, line {at}", row[text_at], pair, row[label_at].strip())
+    if len(ragged) > number / 10:
+        at, fields = ragged[0]
+        raise CorpusError(
+            f"{path}, line {at}: {fields} fields, expected {len(names)} ({', '.join(names)}); "
+            f"{len(ragged):,} of {number:,} rows have another number. Fields are divided by tabs, "
+            "quotation marks have no meaning, and a row is one line."
+        )
+    skipped["too few or too many fields"] += len(ragged)
+
+
+# --- SentEval's files -------------------------------------------------------------------------
+
+_PARTITIONS: dict[str, Part] = {"tr": "train", "va": "validation", "te": "test"}
+
+
+def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Part, Row]]:
+    """Yields the part and the row of each line of a file of SentEval's probing tasks.
+
+    Args:
+        path: file in UTF-8; gzip if its name ends in `.gz`. The first field of a line is the
+            partition (tr, va or te), the second the label, the last the sentence.
+        max_bytes: the most bytes of the file; see `read_lines`.
+
+    Raises:
+        CorpusError: the file cannot be read or is empty, a line has fewer than three fields, or a
+            partition is unknown.
+    """
+    lines = list(read_lines(path, max_bytes))
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise CorpusError(
+            f"{path}: the file is empty, expected lines of partition, label, sentence."
+        )
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        fields = line.split("\t")
+        if len(fields) < 3:
+            raise CorpusError(
+                f"{where}: {len(fields)} of the fields partition, label and sentence in "
+                f"{line[:60]!r}, expected all three, divided by tabs, as in "
+                "'tr\\tO\\tIt is a sentence .'"
+            )
+        partition, label, sentence = fields[0], fields[1].strip(), fields[-1]
+        if partition not in _PARTITIONS:
+            raise CorpusError(
+                f"{where}: the partition is {partition!r}, expected one of {', '.join(_PARTITIONS)}"
+            )
+        yield _PARTITIONS[partition], Row(where, sentence, None, label)
+
+
+# --- Hugging Face datasets --------------------------------------------------------------------
+
+
+def read_hub(
+    name: str,
+    split: str,
+    columns: Columns,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> Iterator[Row]:
+    """Yields the rows of one split of a dataset on the Hugging Face hub, or of a local folder.
+
+    Args:
+        name, split, config, revision: see `load_hub_split`.
+        columns: columns that are read.
+        classes: names of the classes for a dataset whose labels are numbers without names.
+
+    Raises:
+        CorpusError: there is no such dataset, configuration, split or column, or the column of a
+            text does not hold text.
+    """
+    mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
+    dataset = load_hub_split(name, split, config, revision)
+    names = getattr(dataset.features.get(columns.label), "names", None) or classes or ()
+    for number, record in enumerate(dataset):
+        where = f"dataset {name!r}, split {split!r}, row {number}"
+        text = text_field(record, columns.text, where, mending)
+        pair = columns.pair and text_field(record, columns.pair, where, mending)
+        if columns.label not in record:
+            text_field(record, columns.label, where, mending)  # its error lists the columns
+        yield Row(where, text, pair, _class_name(record[columns.label], names))
+
+
+def _class_name(label: object, names: Sequence[str]) -> str:
+    """Returns a label as text; -1, the label of test parts on the hub, means that there is none.
+
+    >>> [_class_name(label, ["negative", "positive"]) for label in (1, -1, None, "positive")]
+    ['positive', '', '', 'positive']
+    """
+    if label is None:
+        return ""
+    if isinstance(label, int) and names and str(label) not in names:
+        if label == -1:
+            return ""
+        if 0 <= label < len(names):
+            return names[label]
+    return str(label)

@@ -1,0 +1,265 @@
+"""Settings of labelled text: which examples are read, or made for probing."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from headwise.data.labelled.probes import PAPER_BINS
+from headwise.data.running.settings import TextSettings
+from headwise.data.settings import (
+    MAX_BYTES,
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    SampledSettings,
+)
+from headwise.recipes.settings import Name
+from headwise.settings import LARGEST_SEED, Settings
+
+Problem = Literal["classification", "regression"]
+GlueTask = Literal["MNLI", "QNLI", "SST-2", "STS-B"]
+# Packages that are installed with headwise, written in Python and well documented.
+PACKAGES = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
+
+_TEXT_FIELD = Field("sentence", description="Column of the text.")
+_PAIR_FIELD = Field(None, description="Column of the second text, for pairs of texts.")
+_LABEL_FIELD = Field("label", description="Column of the label.")
+_PROBLEM: Any = Field(
+    "classification",
+    description="What the labels are. classification: names of classes; regression: numbers.",
+)
+_CLASSES = Field(
+    None,
+    description="Names of the classes, in the order of the outputs of the model. Default: the "
+    "labels of the training data, sorted.",
+)
+
+
+# --- classification and regression ------------------------------------------------------------
+
+
+class ExampleLimits(SampledSettings):
+    """Settings that all examples have."""
+
+    max_bytes: int | None = MAX_BYTES
+    max_length: int = Field(
+        512,
+        ge=8,
+        le=10_000_000,
+        description="Largest number of tokens of an example, special tokens included. Longer "
+        "examples are cut at the end, of a pair the longer text first. A batch has "
+        "training.batch_tokens / max_length examples.",
+    )
+
+
+class LabelledFileTest(Settings):
+    """A further test set in a file of tab-separated values."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Literal["files"] = Field("files", description="Selects a file of tab-separated values.")
+    file: Path = Field(description="File of the examples in UTF-8; gzip if its name ends in .gz.")
+    text_field: str = _TEXT_FIELD
+    pair_field: str | None = _PAIR_FIELD
+    label_field: str = _LABEL_FIELD
+
+
+class LabelledHubTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    text_field: str = _TEXT_FIELD
+    pair_field: str | None = _PAIR_FIELD
+    label_field: str = _LABEL_FIELD
+
+
+class ExampleSettings(ExampleLimits, DividedSettings):
+    """Settings of examples of which parts may be divided off."""
+
+    key_of_tests = "file"
+
+    tests: dict[
+        Name, Annotated[LabelledFileTest | LabelledHubTest, Field(discriminator="corpus")]
+    ] = TESTS
+
+
+class Docstrings(ExampleSettings):
+    """The first paragraphs of docstrings, labelled with the Python package in which they are.
+
+    They are small, real and offline: they are read from the source files of packages that are
+    installed with headwise. Each package gives as many examples as the one with the fewest.
+    """
+
+    corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in corpus.")
+    packages: list[str] = Field(
+        list(PACKAGES),
+        min_length=2,
+        description="Names of the packages, which are the classes.",
+    )
+
+
+class Glue(ExampleSettings):
+    """A task of GLUE, from the Hugging Face hub or from the files of GLUE's own archive.
+
+    GLUE's test parts have no labels. As in the papers, its development part is the test part here;
+    the validation part is a share of the training part.
+    """
+
+    corpus: Literal["glue"] = Field("glue", description="Selects a task of GLUE.")
+    task: GlueTask = Field(description="The task of GLUE that is learned.")
+    name: str = Field(
+        "nyu-mll/glue", description="Name of the dataset on the Hugging Face hub, or its folder."
+    )
+    revision: str | None = Field(
+        None, description="Tag or commit of the dataset, which pins its content."
+    )
+    folder: Path | None = Field(
+        None,
+        description="Folder of the task with GLUE's train.tsv and dev.tsv; nothing is read from "
+        "the hub then.",
+    )
+
+
+class LabelledFiles(ExampleSettings):
+    """Files of tab-separated values without quoting, whose first line names the columns."""
+
+    corpus: Literal["files"] = Field("files", description="Selects files of tab-separated values.")
+    train: Path = Field(
+        description="File of the training examples in UTF-8; gzip if its name ends in .gz."
+    )
+    validation: Path | None = Field(
+        None,
+        description="File of the validation examples. Without it a share of the training examples "
+        "is used.",
+    )
+    test: Path | None = Field(
+        None,
+        description="File of the test examples. Without it a share of the training examples is "
+        "used.",
+    )
+    text_field: str = _TEXT_FIELD
+    pair_field: str | None = _PAIR_FIELD
+    label_field: str = _LABEL_FIELD
+    problem: Problem = _PROBLEM
+    classes: list[str] | None = _CLASSES
+
+
+class LabelledHub(ExampleSettings, HubSettings):
+    """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
+
+    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
+    text_field: str = _TEXT_FIELD
+    pair_field: str | None = _PAIR_FIELD
+    label_field: str = _LABEL_FIELD
+    problem: Problem = _PROBLEM
+    classes: list[str] | None = _CLASSES
+
+
+LabelledSettings = Annotated[
+    Docstrings | Glue | LabelledFiles | LabelledHub, Field(discriminator="corpus")
+]
+
+
+# --- probing ----------------------------------------------------------------------------------
+
+
+class SentEvalFile(ExampleLimits):
+    """A file of SentEval's probing tasks: lines of partition, label and sentence, divided by tabs.
+
+    The partition is tr, va or te. A line may have further fields before its sentence.
+    """
+
+    corpus: Literal["senteval"] = Field("senteval", description="Selects a file of SentEval.")
+    file: Path = Field(
+        description="The file, such as bigram_shift.txt; gzip if its name ends in .gz."
+    )
+    classes: list[str] | None = _CLASSES
+
+
+class DocstringTexts(Settings):
+    """Ten thousand first paragraphs of docstrings of installed packages: real, offline."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in text.")
+    packages: list[str] = Field(list(PACKAGES), min_length=1, description="Names of the packages.")
+
+
+class GeneratedProbe(ExampleLimits):
+    """A probing task that is made from any text; its labels come from the text itself.
+
+    The sentences of all parts of the text are put together and divided anew, so that all classes
+    have the same size in every part.
+    """
+
+    corpus: Literal["generated"] = Field(
+        "generated", description="Selects a task made from a text."
+    )
+    probe: Literal["SeLen", "WC", "BShift"] = Field(
+        "SeLen",
+        description="The property. SeLen: how many words a sentence has; WC: which of num_words "
+        "words occurs in it; BShift: whether two neighbouring words are swapped.",
+    )
+    texts: Annotated[
+        DocstringTexts | TextSettings,
+        Field(discriminator="corpus"),
+    ] = Field(
+        default_factory=lambda: DocstringTexts(), description="Text from which the sentences come."
+    )
+    min_words: int = Field(
+        5, ge=1, le=10_000, description="Number of words of the shortest sentence that is used."
+    )
+    max_words: int = Field(
+        28, ge=1, le=10_000, description="Number of words of the longest sentence that is used."
+    )
+    num_bins: int = Field(
+        6,
+        ge=2,
+        le=1000,
+        description="For SeLen: number of classes, whose borders make the smallest class as large "
+        "as possible.",
+    )
+    bins: list[int] | None = Field(
+        None,
+        min_length=2,
+        description="For SeLen: smallest number of words of each class, in place of num_bins; "
+        f"those of SentEval are {list(PAPER_BINS)}.",
+    )
+    num_words: int = Field(
+        1000,
+        ge=2,
+        le=1_000_000,
+        description="For WC: number of words, which are the classes; little text needs fewer.",
+    )
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=0.5, description="Share of the sentences that becomes the validation part."
+    )
+    test_fraction: float = Field(
+        0.1, gt=0, lt=0.5, description="Share of the sentences that becomes the test part."
+    )
+    seed: int = Field(
+        1,
+        ge=0,
+        le=LARGEST_SEED,
+        description="Seed of the choice of sentences, of their parts, and of the swapped words.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not isinstance(self.texts, DocstringTexts) and self.texts.tests:
+            raise ValueError(
+                "texts.tests is given, expected none: examples are made from the text of all "
+                "parts; leave it out"
+            )
+        if self.max_words < self.min_words:
+            raise ValueError(
+                f"max_words is {self.max_words}, expected at least min_words, {self.min_words}"
+            )
+        if self.bins is not None and sorted(set(self.bins)) != self.bins:
+            raise ValueError(f"bins is {self.bins}, expected increasing numbers, as in [5, 9, 13]")
+        return self
+
+
+ProbingSettings = Annotated[SentEvalFile | GeneratedProbe, Field(discriminator="corpus")]

@@ -1,0 +1,1 @@
+"""Sentence pairs: parallel corpora."""

@@ -1,0 +1,108 @@
+"""Settings of running text: which documents are read."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from headwise.data.settings import MAX_BYTES, TESTS, DividedSettings, HubSettings, HubTest
+from headwise.recipes.settings import Name
+from headwise.settings import Settings
+
+Documents = Literal["blank-line", "title", "line", "none"]
+
+_DOCUMENTS: Any = Field(
+    "blank-line",
+    description="Where a new document begins. blank-line: after a blank line; title: at a line "
+    "such as `= Title =` of WikiText; line: at every line (or row); none: a file is one document.",
+)
+
+
+# A single file may be written without the brackets of a list.
+Paths = Annotated[
+    list[Path],
+    BeforeValidator(lambda given: [given] if isinstance(given, (str, Path)) else given),
+    Field(min_length=1),
+]
+
+
+class TextFilesTest(Settings):
+    """A further test set in plain text files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
+    files: Paths = Field(description="File of the text, or a list of files.")
+    documents: Documents = _DOCUMENTS
+
+
+class TextHubTest(HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+    field: str = Field("text", description="Column of the text.")
+    documents: Documents = _DOCUMENTS
+
+
+class RunningTextSettings(DividedSettings):
+    """Settings that all running text has."""
+
+    key_of_tests = "files"
+
+    max_bytes: int | None = MAX_BYTES
+    tests: dict[Name, Annotated[TextFilesTest | TextHubTest, Field(discriminator="corpus")]] = TESTS
+
+
+class PydocTopics(RunningTextSettings):
+    """The English of Python's reference manual, which comes with Python: small, real, offline."""
+
+    corpus: Literal["pydoc-topics"] = Field(
+        "pydoc-topics", description="Selects the built-in text."
+    )
+
+
+class PackageDocs(RunningTextSettings):
+    """The docstrings of installed Python packages: larger than Python's manual, and offline."""
+
+    corpus: Literal["package-docs"] = Field(
+        "package-docs", description="Selects the docstrings of packages."
+    )
+    packages: list[str] = Field(
+        ["scipy"],
+        min_length=1,
+        description="Names of installed packages, as they are imported.",
+    )
+
+
+class TextFiles(RunningTextSettings):
+    """Plain text files in UTF-8; gzip if the name ends in .gz."""
+
+    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
+    train: Paths = Field(description="File of the training text, or a list of files.")
+    validation: Paths | None = Field(
+        None,
+        description="File of the validation text, or a list of files. Without it a share of the "
+        "training text is used.",
+    )
+    test: Paths | None = Field(
+        None,
+        description="File of the test text, or a list of files. Without it a share of the training "
+        "text is used.",
+    )
+    documents: Documents = _DOCUMENTS
+
+
+class TextHub(RunningTextSettings, HubSettings):
+    """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
+
+    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
+    field: str = Field(
+        "text",
+        description="Column of the text; a row holds a line or a document. a.b is the field b of "
+        "the column a.",
+    )
+    documents: Documents = _DOCUMENTS
+
+
+TextSettings = Annotated[
+    PydocTopics | PackageDocs | TextFiles | TextHub, Field(discriminator="corpus")
+]

@@ -1,0 +1,231 @@
+"""What the settings of all data have in common: parts, samples, and further test sets.
+
+The data of all tasks name their parts in the same way: files under `train`, `validation` and
+`test`, splits of a Hugging Face dataset under `train_split`, `validation_split` and `test_split`.
+A validation or test part that is not given is a share of the training data. Further test sets have
+names of their own under `tests`:
+
+    data:
+      corpus: files
+      train: {source: train.en, target: train.de}
+      tests:
+        mscoco: {source: mscoco.en, target: mscoco.de}
+        flickr2017: {corpus: hub, name: some/dataset, split: test_2017, source_field: en, ...}
+
+Each task has settings for the files of a test set, of the same shape as its own `data.test`. The
+data of a recipe need not be of the same kind: a model that was trained on a dataset of the hub can
+be tested on files. `complete_tests` completes what a recipe says, so that it can be brief.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from headwise.data.division import PARTS, Part
+from headwise.data.sources import CorpusError
+from headwise.recipes.schema import Node, node_of
+from headwise.settings import Settings
+
+MAX_BYTES: Any = Field(
+    None,
+    ge=1,
+    le=2**50,
+    description="The most bytes that a text file may have, or that one compressed with gzip may "
+    "expand to. A larger one is an error. Default: any number; with gzip 20 times the size of the "
+    "file, or 256 MiB, since a small file can be made to fill the disk.",
+)
+
+
+class SampledSettings(Settings):
+    """Settings of data of which a sample may be trained on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    train_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the training part that is used. A hash of each item (pair, example, "
+        "image, passage of about 100 words, name of a recording) chooses the sample: it is the "
+        "same for all systems and seeds, and a larger share has all items of a smaller one. The "
+        "other parts stay whole.",
+    )
+
+
+class DividedSettings(SampledSettings):
+    """Settings of data whose validation and test part may be shares of the training data."""
+
+    validation_fraction: float = Field(
+        0.1,
+        gt=0,
+        lt=0.5,
+        description="Share of the training data that becomes the validation part if none is given.",
+    )
+    test_fraction: float = Field(
+        0.1,
+        gt=0,
+        lt=0.5,
+        description="Share of the training data that becomes the test part if none is given.",
+    )
+
+    # The key of a further test set that may stand for it; None if there is no such key.
+    key_of_tests: ClassVar[str | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_tests(cls, given: Any) -> Any:
+        return complete_tests(cls, given, cls.key_of_tests)
+
+    def fractions(self, given: Container[str] = ()) -> tuple[float, float]:
+        """Returns the shares of the validation and the test part; 0 for a part that is given."""
+        return (
+            0.0 if "validation" in given else self.validation_fraction,
+            0.0 if "test" in given else self.test_fraction,
+        )
+
+
+class HubSettings(Settings):
+    """Settings of a dataset of the Hugging Face hub, or of a local folder in one of its formats."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str = Field(
+        description="Name on the hub, or a local folder with train.jsonl, test.parquet, ..."
+    )
+    config: str | None = Field(None, description="Configuration (subset) of the dataset.")
+    revision: str | None = Field(
+        None, description="Tag or commit of the dataset, which pins its content."
+    )
+    train_split: str = Field(
+        "train", description="Split to train on; a slice such as train[:100000] takes a part of it."
+    )
+    validation_split: str | None = Field(
+        "validation",
+        description="The split to validate on. With null, a share of the training split is used.",
+    )
+    test_split: str | None = Field(
+        "test",
+        description="The split to test on. With null, a share of the training split is used.",
+    )
+
+    @property
+    def origin(self) -> str:
+        """The dataset in words, for the notes on the data."""
+        return dataset_in_words(self.name, self.config, self.revision)
+
+    def splits(self) -> dict[Part, str]:
+        """Returns the split of each part that has one."""
+        found = {part: getattr(self, f"{part}_split") for part in PARTS}
+        return {part: split for part, split in found.items() if split is not None}
+
+
+def given_parts(settings: BaseModel) -> dict[Part, Any]:
+    """Returns the values of the fields `train`, `validation` and `test` that are not None."""
+    found = {part: getattr(settings, part) for part in PARTS}
+    return {part: value for part, value in found.items() if value is not None}
+
+
+# --- further test sets ------------------------------------------------------------------------
+
+TESTS: Any = Field(
+    default_factory=dict,
+    description="Further test sets: each name has the files or the split of one. They are scored "
+    "beside the test part and have no part in training, so that they can be added later.",
+)
+
+
+class HubTest(Settings):
+    """A further test set: one split of a dataset of the Hugging Face hub, or of a local folder."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
+    name: str = Field(
+        description="Name on the hub, or a local folder. Default: the dataset that is trained on."
+    )
+    config: str | None = Field(None, description="Configuration (subset) of the dataset.")
+    revision: str | None = Field(
+        None, description="Tag or commit of the dataset, which pins its content."
+    )
+    split: str = Field("test", description="The split, or a slice of one.")
+
+    @property
+    def origin(self) -> str:
+        """The split in words, for the notes on the data."""
+        return dataset_in_words(self.name, self.config, self.revision) + f", split {self.split}"
+
+
+def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> Any:
+    """Returns the settings of data with those of their further test sets completed.
+
+    A name of a dataset or of a split makes a test set one of the hub. Otherwise it is of the kind
+    of the data, if there are test sets of this kind, and else of the first kind. What a test set
+    of the kind of the data does not say is as in the data: the dataset, or the names of columns.
+
+    Args:
+        settings: the class of the data's settings; its field `tests` says which kinds there are.
+        given: the settings of the data, as they stand in a recipe.
+        key: the key for which a plain value stands, such as the path of a file; None if a test
+            set needs more than one key.
+
+    Raises:
+        ValueError: a test set has the name of a part.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get("tests"), Mapping):
+        return given
+    of_tests = node_of(settings).behind("tests").behind("any name").kinds()
+    by_corpus = {found.value: kind for kind in of_tests if (found := kind.tag()) is not None}
+    data = {"corpus": settings.model_fields["corpus"].default, **given}
+    tests = {name: _completed(test, data, by_corpus, key) for name, test in data["tests"].items()}
+    for name in tests:
+        if name in PARTS:
+            raise ValueError(
+                f"tests.{name} has the name of a part, expected another name; a test part of its "
+                f"own is named beside the training part"
+            )
+    return {**given, "tests": tests}
+
+
+def _completed(
+    test: Any, data: Mapping[str, Any], by_corpus: Mapping[str, Node], key: str | None
+) -> Any:
+    own = data["corpus"]
+    if isinstance(test, (str, Path, list)):
+        stands_for = "split" if own == "hub" else key
+        test = test if stands_for is None else {stands_for: test}
+    if not isinstance(test, Mapping):
+        return test
+    corpus = own if own in by_corpus and own != "hub" else next(iter(by_corpus))
+    if "split" in test or "name" in test:
+        corpus = "hub"
+    completed = {"corpus": corpus, **test}
+    if completed["corpus"] == own:
+        own_keys = set(by_corpus[own].keys()) & set(data)
+        if "name" in test:
+            own_keys -= {"config", "revision"}  # those of another dataset
+        completed = {**{field: data[field] for field in own_keys}, **completed}
+    return completed
+
+
+@contextmanager
+def in_test_set(name: str) -> Iterator[None]:
+    """While this context is open, errors of the data say that they are in a further test set."""
+    try:
+        yield
+    except CorpusError as error:
+        raise type(error)(f"data.tests.{name}: {error}") from error
+
+
+def dataset_in_words(name: str, config: str | None, revision: str | None) -> str:
+    """Returns a dataset in words, for the notes on the data.
+
+    >>> dataset_in_words("wikitext", "wikitext-103-v1", None)
+    'dataset wikitext wikitext-103-v1'
+    """
+    words = ("dataset", name, config, f"revision {revision}" if revision else None)
+    return " ".join(filter(None, words))

@@ -1,0 +1,1 @@
+"""Speech: recordings, and the noise that is mixed in."""

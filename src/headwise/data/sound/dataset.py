@@ -1,0 +1,394 @@
+"""Data sets of noisy utterances and the clean speech in them, and how items become a batch."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from typing_extensions import Self
+
+from headwise.data.division import PARTS, Part
+from headwise.data.sound.audio import AudioError, Waveform
+from headwise.data.sound.mixing import (
+    COLORS,
+    at_level,
+    babble,
+    colored_noise,
+    loop,
+    mix,
+    reverberate,
+    room,
+)
+from headwise.data.sound.recordings import Recording, by_speaker, chains
+from headwise.data.sound.spectrum import Spectrum, log_magnitude
+from headwise.ops.labels import IGNORED_LABEL
+
+PIECE_SECONDS = 30  # longer recordings are scored in pieces; PESQ is made for 8 to 30 s
+ATTEMPTS = 100  # items in a row that may be unreadable before the data set gives up
+
+
+class Frames(TypedDict):
+    """An item: the spectrogram of an utterance with and without noise, both `(time, bins)`."""
+
+    inputs: Tensor  # magnitudes of the noisy speech
+    labels: Tensor  # log magnitudes of the clean speech
+
+
+class Piece(NamedTuple):
+    """The unit that is scored: one recording, several that are joined, or a part of a long one.
+
+    Attributes:
+        recordings: indices of the recordings.
+        start: the first sample.
+        samples: the number of samples.
+    """
+
+    recordings: tuple[int, ...]
+    start: int
+    samples: int
+
+    @classmethod
+    def cut(cls, recordings: tuple[int, ...], samples: int, limit: int) -> list[Self]:
+        """Cuts recordings into as few pieces of equal length as possible.
+
+        Args:
+            recordings: indices of the recordings.
+            samples: how many samples they have together.
+            limit: how many samples a piece may have.
+
+        >>> Piece.cut((7,), samples=50, limit=20)[-1]
+        Piece(recordings=(7,), start=33, samples=17)
+        """
+        number = -(-samples // limit)
+        ends = [samples * end // number for end in range(number + 1)]
+        return [cls(recordings, ends[i], ends[i + 1] - ends[i]) for i in range(number)]
+
+
+class Utterances(Dataset[Frames], ABC):
+    """The utterances of one part.
+
+    They are seen in two ways. The model is trained on items, and the validation loss is computed
+    on items: excerpts of at most `samples` samples. Scores are computed on pieces: whole
+    recordings, or parts of them where a recording is longer than `limit`. Outside training there
+    is one item for each piece, its beginning.
+
+    Args:
+        part: which of the three parts it is.
+        spectrum: the transform that makes frames of waveforms.
+        floor: a number that is added to magnitudes before their logarithm is taken.
+        samples: how many samples an item has at most.
+
+    Attributes:
+        lengths: the length of each item in frames.
+        pieces: the pieces; no sample is in two of them.
+        limit: how many samples a piece has at most.
+    """
+
+    lengths: list[int]
+    pieces: list[Piece]
+
+    def __init__(self, part: Part, spectrum: Spectrum, floor: float, samples: int) -> None:
+        self.part = part
+        self.training = part == "train"
+        self.epoch = 0
+        self.spectrum = spectrum
+        self.floor = floor
+        self.samples = samples
+        self.limit = max(PIECE_SECONDS * spectrum.rate, samples)
+        self._warned: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Selects the random draws of an epoch; parts other than training are the same in each."""
+        self.epoch = epoch if self.training else 0
+
+    def __getitem__(self, index: int) -> Frames:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index is {index}, expected {-len(self)} to {len(self) - 1}")
+        pair = np.stack(self._readable(index % len(self)))
+        noisy, clean = self.spectrum.analyse(torch.from_numpy(pair)).abs()  # (time, bins) each
+        return {"inputs": noisy, "labels": log_magnitude(clean, self.floor)}
+
+    def _readable(self, index: int) -> tuple[Waveform, Waveform]:
+        """Returns the excerpt of an item, or of the next item whose recordings can be read."""
+        for attempt in range(min(ATTEMPTS, len(self))):
+            try:
+                return self.excerpt((index + attempt) % len(self))
+            except AudioError as error:
+                reason = str(error)
+                if reason not in self._warned:
+                    self._warned.add(reason)
+                    warnings.warn(f"an item is replaced by the next one: {reason}", stacklevel=3)
+        raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
+
+    def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
+        """Returns the noisy and the clean waveform of an item, cut to `samples` samples.
+
+        Raises:
+            AudioError: if a file can no longer be read completely.
+        """
+        noisy, clean = self.whole(index)
+        return noisy[: self.samples], clean[: self.samples]
+
+    @abstractmethod
+    def whole(self, index: int) -> tuple[Waveform, Waveform]:
+        """Returns the noisy and the clean waveform of a piece.
+
+        Raises:
+            AudioError: if a file can no longer be read completely.
+        """
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Returns the name of a piece."""
+
+    def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
+        """Returns the pieces of recordings that are joined, given the samples of each group."""
+        return [
+            piece
+            for joined, total in totals.items()
+            for piece in Piece.cut(joined, total, self.limit)
+        ]
+
+    def _from(self, index: int) -> str:
+        """Returns where a piece begins in a long recording, as the end of its name."""
+        seconds = self.pieces[index].start // self.spectrum.rate
+        return f", from {seconds // 60}:{seconds % 60:02}" if seconds else ""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Returns a hash of the recordings that the utterances are made of."""
+
+
+def collate(items: Sequence[Frames]) -> dict[str, Tensor]:
+    """Joins items into a batch; shorter items are padded at their end.
+
+    Returns:
+        `inputs` and `labels`, `(batch, time, bins)`, which are 0 and -100 at padding, and
+        `attention_mask`, `(batch, time)`, which is 1 at frames and 0 at padding.
+    """
+    lengths = torch.tensor([len(item["inputs"]) for item in items])
+    pad = torch.nn.utils.rnn.pad_sequence
+    inputs = pad([item["inputs"] for item in items], batch_first=True)
+    labels = pad([item["labels"] for item in items], True, padding_value=IGNORED_LABEL)
+    mask = torch.arange(inputs.size(1)) < lengths.unsqueeze(1)
+    return {"inputs": inputs, "labels": labels, "attention_mask": mask.long()}
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How noise is mixed into clean speech. Numbers are drawn uniformly from the ranges.
+
+    Attributes:
+        noise: kinds of noise, all equally likely.
+        snr: range of the signal-to-noise ratio, in decibels.
+        level: range of the root mean square of the mixture, in decibels of full scale.
+        reverberation: probability with which an utterance is heard in a room.
+        seed: seed of all random draws.
+    """
+
+    noise: Sequence[str]
+    snr: tuple[float, float]
+    level: tuple[float, float]
+    reverberation: float
+    seed: int
+
+
+class MixedUtterances(Utterances):
+    """Clean recordings into which noise is mixed when an item is read.
+
+    Recordings of one speaker that are shorter than an item are joined. In training, an item is
+    drawn anew in each epoch: the recordings, the excerpt, the noise and the levels depend on seed,
+    epoch and index alone. The other parts are the same in each epoch, with noise of their own.
+
+    Args:
+        clean: recordings of clean speech.
+        noise: recordings of noise for the kind `recordings`; empty if it is not used.
+        voices: recordings of speech for the kind `babble`, which takes other speakers from them.
+        mixing: how noise is mixed in.
+        part, spectrum, floor, samples: see `Utterances`.
+    """
+
+    def __init__(
+        self,
+        clean: Sequence[Recording],
+        noise: Sequence[Recording],
+        voices: Sequence[Recording],
+        mixing: Mixing,
+        *,
+        part: Part,
+        spectrum: Spectrum,
+        floor: float,
+        samples: int,
+    ) -> None:
+        super().__init__(part, spectrum, floor, samples)
+        self.clean, self.noise, self.voices = list(clean), list(noise), list(voices)
+        self.mixing = mixing
+        self._speakers = by_speaker(self.clean)
+        self._voices = by_speaker(self.voices)
+        joined = chains(self.clean, samples)
+        self.pieces = self._cut(
+            {chain: sum(self.clean[i].samples for i in chain) for chain in joined}
+        )
+        if self.training:
+            # An epoch has as much sound as the recordings: a long recording makes several items.
+            self._firsts = [
+                first
+                for first, *_ in joined
+                for _ in range(max(1, self.clean[first].samples // samples))
+            ]
+            self.lengths = [spectrum.num_frames(samples)] * len(self._firsts)
+        else:
+            self.lengths = [
+                spectrum.num_frames(min(piece.samples, samples)) for piece in self.pieces
+            ]
+
+    def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
+        if not self.training:
+            return super().excerpt(index)
+        draw = self._draw(index)
+        first = self.clean[self._firsts[index]]
+        if first.samples >= self.samples:
+            start = int(draw.integers(first.samples - self.samples + 1))
+            clean = first.read(start, self.samples)
+        else:
+            clean = _talk(draw, self.clean, self._speakers[first.speaker], self.samples)
+        return self._mix(draw, clean, first.speaker)
+
+    def whole(self, index: int) -> tuple[Waveform, Waveform]:
+        piece = self.pieces[index]
+        first, *others = (self.clean[i] for i in piece.recordings)
+        if others:
+            clean = np.concatenate([first.read(), *(other.read() for other in others)])
+            clean = clean[piece.start :][: piece.samples]
+        else:
+            clean = first.read(piece.start, piece.samples)
+        return self._mix(self._draw(index), clean, first.speaker)
+
+    def name(self, index: int) -> str:
+        first, *others = (self.clean[i].name for i in self.pieces[index].recordings)
+        return (f"{first} and {len(others)} more" if others else first) + self._from(index)
+
+    def digest(self) -> str:
+        return _digest(self.clean, self.noise, self.voices)
+
+    def _draw(self, index: int) -> np.random.Generator:
+        number = PARTS.index(self.part)  # so that parts do not have equal noise
+        return np.random.default_rng((self.mixing.seed, number, self.epoch, index))
+
+    def _mix(
+        self, draw: np.random.Generator, clean: Waveform, speaker: str
+    ) -> tuple[Waveform, Waveform]:
+        noise = self._noise(draw, len(clean), speaker)
+        heard = clean
+        if draw.random() < self.mixing.reverberation:
+            heard = reverberate(clean, room(draw, self.spectrum.rate, draw.uniform(0.2, 0.8)))
+        noisy = mix(heard, noise, draw.uniform(*self.mixing.snr))
+        return at_level(noisy, clean, draw.uniform(*self.mixing.level))
+
+    def _noise(self, draw: np.random.Generator, samples: int, speaker: str) -> Waveform:
+        kind = self.mixing.noise[int(draw.integers(len(self.mixing.noise)))]
+        if kind in COLORS:
+            return colored_noise(draw, samples, kind)
+        if kind == "babble":
+            others = [name for name in self._voices if name != speaker]
+            talkers = [others[draw.integers(len(others))] for _ in range(draw.integers(3, 7))]
+            return babble([_talk(draw, self.voices, self._voices[t], samples) for t in talkers])
+        recording = self.noise[draw.integers(len(self.noise))]
+        if recording.samples > samples:
+            start = int(draw.integers(recording.samples - samples + 1))
+            return recording.read(start, samples)
+        return loop(recording.read(), samples, int(draw.integers(recording.samples)))
+
+
+class PairedUtterances(Utterances):
+    """Recordings of noisy speech, each with a recording of the clean speech in it.
+
+    Args:
+        clean: recordings of clean speech.
+        noisy: recordings of noisy speech, in the same order.
+        seed: seed of the excerpts, which are drawn anew in each epoch of training.
+        part, spectrum, floor, samples: see `Utterances`.
+    """
+
+    def __init__(
+        self,
+        clean: Sequence[Recording],
+        noisy: Sequence[Recording],
+        *,
+        part: Part,
+        seed: int,
+        spectrum: Spectrum,
+        floor: float,
+        samples: int,
+    ) -> None:
+        super().__init__(part, spectrum, floor, samples)
+        self.clean, self.noisy = list(clean), list(noisy)
+        self.seed = seed
+        self._samples = [
+            min(pair[0].samples, pair[1].samples)
+            for pair in zip(self.clean, self.noisy, strict=True)
+        ]
+        self.pieces = self._cut({(index,): count for index, count in enumerate(self._samples)})
+        items = self._samples if self.training else [piece.samples for piece in self.pieces]
+        self.lengths = [spectrum.num_frames(min(count, samples)) for count in items]
+
+    def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
+        if not self.training:
+            piece = self.pieces[index]
+            return self._pair(piece.recordings[0], piece.start, min(self.samples, piece.samples))
+        draw = np.random.default_rng((self.seed, self.epoch, index))
+        start = int(draw.integers(max(0, self._samples[index] - self.samples) + 1))
+        return self._pair(index, start, min(self.samples, self._samples[index]))
+
+    def whole(self, index: int) -> tuple[Waveform, Waveform]:
+        piece = self.pieces[index]
+        return self._pair(piece.recordings[0], piece.start, piece.samples)
+
+    def name(self, index: int) -> str:
+        return self.noisy[self.pieces[index].recordings[0]].name + self._from(index)
+
+    def digest(self) -> str:
+        return _digest(self.clean, self.noisy)
+
+    def _pair(self, index: int, start: int, samples: int) -> tuple[Waveform, Waveform]:
+        noisy, clean = (
+            recordings[index].read(start, samples) for recordings in (self.noisy, self.clean)
+        )
+        return noisy, clean
+
+
+def _talk(
+    draw: np.random.Generator, recordings: Sequence[Recording], of: Sequence[int], samples: int
+) -> Waveform:
+    """Joins random recordings of one speaker until they have enough samples."""
+    pieces: list[Waveform] = []
+    missing = samples
+    while missing > 0:
+        recording = recordings[of[int(draw.integers(len(of)))]]
+        start = int(draw.integers(max(1, recording.samples - missing + 1)))
+        pieces.append(recording.read(start, missing))
+        missing -= max(1, len(pieces[-1]))
+    wave = np.concatenate(pieces)
+    return np.pad(wave, (0, samples - len(wave)))
+
+
+def _digest(*collections: Sequence[Recording]) -> str:
+    """Returns a hash of names, speakers and lengths."""
+    digest = hashlib.sha256()
+    for recordings in collections:
+        for recording in recordings:
+            text = f"{recording.name}\0{recording.speaker}\0{recording.samples}\0"
+            digest.update(text.encode("utf-8", "surrogatepass"))
+        digest.update(b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,139 @@
+"""Noise and reverberation, and how they are mixed with clean speech at a given level.
+
+All random numbers are drawn from NumPy generators that the caller passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+
+from headwise.data.sound.audio import Waveform
+
+Color = Literal["white", "pink", "brown"]
+Floats = NDArray[np.floating]
+
+COLORS: dict[Color, float] = {"white": 0.0, "pink": 1.0, "brown": 2.0}
+SILENCE = 1e-5  # a waveform with a smaller root mean square (-100 dB of full scale) is silent
+
+
+def rms(wave: Floats) -> float:
+    """Returns the root mean square of a waveform; 0 if it has no samples.
+
+    >>> rms(np.array([3.0, -3.0]))
+    3.0
+    """
+    return float(np.sqrt(np.mean(np.square(wave, dtype=np.float64)))) if len(wave) else 0.0
+
+
+def colored_noise(draw: np.random.Generator, samples: int, color: Color) -> Waveform:
+    """Generates Gaussian noise whose power falls with frequency f as 1/f^a.
+
+    Its root mean square is 1. Its power is constant at frequencies that have fewer than 20 periods
+    in the whole length, because otherwise most of the power would be inaudible.
+
+    Args:
+        draw: generator of the random numbers.
+        samples: number of samples.
+        color: `white` (a = 0), `pink` (a = 1) or `brown` (a = 2).
+    """
+    spectrum = np.fft.rfft(draw.standard_normal(samples))
+    frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
+    shaped = np.fft.irfft(spectrum * np.maximum(frequencies, 1) ** (-COLORS[color] / 2), samples)
+    return (shaped / max(rms(shaped), 1e-12)).astype(np.float32)
+
+
+def babble(voices: Sequence[Waveform]) -> Waveform:
+    """Mixes several voices at equal levels; silent voices are left out.
+
+    Args:
+        voices: waveforms of one length.
+    """
+    loudness = [rms(voice) for voice in voices]
+    heard = [
+        voice / level for voice, level in zip(voices, loudness, strict=True) if level > SILENCE
+    ]
+    return np.sum(heard or [np.zeros_like(voices[0])], axis=0).astype(np.float32)
+
+
+def loop(wave: Waveform, samples: int, start: int = 0) -> Waveform:
+    """Returns `samples` samples of a waveform that is repeated, from sample `start` on."""
+    return np.take(wave, np.arange(start, start + samples), mode="wrap")
+
+
+def mix(clean: Waveform, noise: Waveform, snr: float) -> Waveform:
+    """Adds noise to clean speech at a given signal-to-noise ratio.
+
+    The ratio is that of the powers over the whole length. If one of the two is silent, the ratio
+    does not exist, and they are added unchanged.
+
+    Args:
+        clean: the speech.
+        noise: the noise, as long as the speech.
+        snr: signal-to-noise ratio in decibels.
+
+    >>> clean, noise = np.ones(4, np.float32), np.full(4, 5, np.float32)
+    >>> mix(clean, noise, snr=20.0)
+    array([1.1, 1.1, 1.1, 1.1], dtype=float32)
+    """
+    signal, disturbance = rms(clean), rms(noise)
+    gain = 1.0
+    if signal > SILENCE and disturbance > SILENCE:
+        gain = signal / disturbance * 10 ** (-snr / 20)
+    return (clean + gain * noise).astype(np.float32)
+
+
+def at_level(noisy: Waveform, clean: Waveform, level: float) -> tuple[Waveform, Waveform]:
+    """Scales noisy and clean speech by one factor, so that the noisy speech has a given level.
+
+    The factor is smaller where one of the two would otherwise exceed 0.99 and be clipped. Silence
+    is returned unchanged.
+
+    Args:
+        noisy: the noisy speech.
+        clean: the clean speech, as long as the noisy speech.
+        level: root mean square of the noisy speech, in decibels of full scale.
+    """
+    loudness = rms(noisy)
+    if loudness <= SILENCE:
+        return noisy, clean
+    gain = 10 ** (level / 20) / loudness
+    peak = gain * max(np.abs(noisy).max(), np.abs(clean).max())
+    if peak > 0.99:
+        gain *= 0.99 / peak
+    return (noisy * gain).astype(np.float32), (clean * gain).astype(np.float32)
+
+
+def room(draw: np.random.Generator, rate: int, decay: float) -> Waveform:
+    """Generates the impulse response of a room: a direct sound and white noise that decays.
+
+    The direct sound has the factor 1. The noise behind it decays by 60 dB within `decay` seconds,
+    the reverberation time, and has half the power of the direct sound.
+
+    Args:
+        draw: generator of the random numbers.
+        rate: sampling rate in samples per second.
+        decay: reverberation time in seconds.
+    """
+    samples = max(2, int(decay * rate))
+    tail = draw.standard_normal(samples) * 10 ** (-3 * np.arange(samples) / samples)
+    tail[0] = 0.0
+    tail *= np.sqrt(0.5 / np.sum(tail**2))
+    tail[0] = 1.0
+    return tail.astype(np.float32)
+
+
+def reverberate(wave: Waveform, response: Waveform) -> Waveform:
+    """Returns a waveform as it is heard in a room, cut to its own length.
+
+    Args:
+        wave: the waveform.
+        response: the impulse response of the room; see `room`.
+    """
+    # In float64, where the rounding of the transform cannot be heard.
+    heard = fftconvolve(wave.astype(np.float64), response.astype(np.float64))
+    return heard[: len(wave)].astype(np.float32)

@@ -1,0 +1,278 @@
+"""What readers of all data share: text files, Hugging Face datasets, and the error of bad data.
+
+The readers of each kind of data are in its own package, in a module `reading`.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from headwise.checksums import sha256_of
+
+_LONGEST_LINE = 2**28  # bytes of a line: a file may be larger than the memory, a line may not
+# A gzip file that expands to more than so many bytes, and to more than so many times its size, is
+# refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
+_BOMB_BYTES, _BOMB_FACTOR = 2**28, 20
+_SHOWN = 12  # digits of a hash that notes show, enough to tell data apart
+
+
+class CorpusError(ValueError):
+    """Data that cannot be read, or cannot be used as it is; the message says how to mend it."""
+
+
+def unreadable(path: Path, error: OSError) -> CorpusError:
+    """Returns the error of a file that cannot be opened."""
+    return CorpusError(
+        f"{path}: cannot be read ({error.strerror}). Paths are relative to the folder in which "
+        "the command is started."
+    )
+
+
+def check_regular(path: Path) -> None:
+    """Raises `CorpusError` for a pipe or a device, which may never end.
+
+    A pipe also cannot be read twice: once for the data, once for their hash.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CorpusError(
+            f"{path} is a pipe or a device, expected a regular file; write what it gives into a "
+            "file first"
+        )
+
+
+# --- text files -------------------------------------------------------------------------------
+
+
+def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
+    r"""Yields the lines of a text file, without line ends.
+
+    Only `\n` and `\r\n` end a line: other characters that Unicode calls line breaks occur
+    inside sentences of web text, and counting them would shift the rest of the file.
+
+    Args:
+        path: file in UTF-8; it is decompressed if its name ends in `.gz`.
+        max_bytes: the most bytes that it may have or expand to; by default a plain text may have
+            any number, and a gzip file may expand to 20 times its size, or 256 MiB.
+
+    Raises:
+        CorpusError: the file cannot be opened, is no regular file, is a damaged gzip file, is too
+            large, or is not UTF-8.
+    """
+    path = path.expanduser()
+    check_regular(path)
+    packed = path.suffix == ".gz"
+    number = 0
+    try:
+        if packed and max_bytes is None:
+            max_bytes = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
+        with gzip.open(path) if packed else path.open("rb") as file:
+            has = "expands to" if packed else "has"
+            for number, line in enumerate(decoded_lines(file, str(path), max_bytes, has), start=1):
+                # Windows editors begin a file with a byte order mark.
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CorpusError(
+            f"{path}: not a sound gzip file after {number:,} lines ({error}). Copy or download "
+            "it again; if it is plain text, remove .gz from its name."
+        ) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _check_size(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise CorpusError(
+            f"{what} {size:,} bytes or more, expected at most {most:,}: leave it out, give a "
+            f"smaller part of it, or, in a recipe, set max_bytes of its data (data.max_bytes)"
+        )
+
+
+def file_in_words(path: Path) -> str:
+    """Returns the name of a file with the beginning of the SHA-256 of its bytes, for the notes.
+
+    The whole hash is what `sha256sum` prints for the file, gzip or not.
+    """
+    check_regular(path.expanduser())
+    try:
+        digest = sha256_of(path.expanduser())
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return f"{path.name} (SHA-256 {digest[:_SHOWN]})"
+
+
+def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
+    """Returns what the notes say of a part of the data.
+
+    Args:
+        size: how many items it has.
+        origin: the files or the split that it is; empty for a share of the training data.
+        items: what its items are, in the plural.
+        digest: a hash of the items.
+
+    >>> part_in_words("2 pairs", "split test", "pairs", "0123456789abcdef")
+    '2 pairs; split test; SHA-256 of the pairs 0123456789ab'
+    """
+    return "; ".join(filter(None, (size, origin, f"SHA-256 of the {items} {digest[:_SHOWN]}")))
+
+
+def decoded_lines(
+    stream: BinaryIO | gzip.GzipFile, name: str, max_bytes: int | None = None, has: str = "has"
+) -> Iterator[str]:
+    """Yields the lines of a stream in UTF-8, without line ends.
+
+    Args:
+        stream: the bytes.
+        name: name of the stream for error messages, which also name the line.
+        max_bytes: the most bytes that it may have; any number by default.
+        has: a word of the message if it has more.
+    """
+    read = number = 0
+    while line := stream.readline(_LONGEST_LINE + 1):
+        read, number = read + len(line), number + 1
+        if max_bytes is not None:
+            _check_size(f"{name} {has}", read, max_bytes)
+        if len(line) > _LONGEST_LINE:
+            raise CorpusError(
+                f"{name}, line {number}: more than {_LONGEST_LINE:,} bytes, expected text in "
+                f"lines; break it into lines, or give another file"
+            )
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at column "
+                f"{error.start + 1}). Convert it, for example with `iconv -f LATIN1 -t UTF-8`."
+            ) from None
+
+
+# --- Hugging Face datasets --------------------------------------------------------------------
+
+
+def read_hub_records(
+    name: str, split: str, config: str | None = None, revision: str | None = None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields the records of one split of a dataset, each after words on its place for messages.
+
+    Args:
+        name, split, config, revision: see `load_hub_split`.
+
+    Raises:
+        CorpusError: there is no such dataset, configuration or split.
+    """
+    for number, record in enumerate(load_hub_split(name, split, config, revision)):
+        yield f"dataset {name!r}, split {split!r}, row {number}", record
+
+
+def load_hub_split(
+    name: str, split: str, config: str | None = None, revision: str | None = None
+) -> Any:
+    """Loads one split of a dataset on the Hugging Face hub, or of a local folder.
+
+    Args:
+        name: name on the hub, or a folder with `train.jsonl`, `test.parquet` and the like.
+        split: a split, or a slice of one as in `"train[:100000]"`.
+        config: configuration ("subset") of the dataset.
+        revision: tag or commit of the dataset.
+
+    Returns:
+        The split, a `datasets.Dataset`.
+
+    Raises:
+        CorpusError: there is no such dataset, configuration or split.
+    """
+    # Imported here: the import takes a second, which other data need not spend.
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    if name == "pandas":  # a reader of datasets, not a data set
+        raise CorpusError(
+            "dataset 'pandas' is not read: it would unpickle the files of the current folder, "
+            "which runs what they say. Convert them to parquet, and name their folder."
+        )
+    try:
+        # expanduser and nothing else: a name on the hub must not turn into a path
+        path = str(Path(name).expanduser()) if name.startswith("~") else name
+        return load_dataset(path, config, split=split, revision=revision)
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+        # Of a file that it cannot parse, datasets says why only in the cause.
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
+        mending = (
+            "Give a name on the Hugging Face hub or a local folder; without a network, only local "
+            "folders and datasets that were loaded before can be read."
+        )
+        if reason.startswith("Unknown split"):
+            mending = (
+                "Name one of these, or have a part divided off the training split: "
+                "data.validation_split=null, and data.test_split=null for the test part."
+            )
+        raise CorpusError(
+            f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: "
+            f"{reason}. {mending}"
+        ) from error
+
+
+def hub_identity(name: str, split: str, config: str | None, revision: str | None) -> str:
+    """Returns what tells the content of a split from another, and from what it was before.
+
+    Raises:
+        CorpusError: there is no such dataset, configuration or split.
+    """
+    return str(load_hub_split(name, split, config, revision)._fingerprint)
+
+
+def file_content(value: Mapping[str, Any] | None) -> bytes:
+    """Returns the bytes of an undecoded image or sound of a dataset.
+
+    Args:
+        value: the value of the column, which holds the bytes or the path of a file; None if the
+            record has none.
+    """
+    if value is None:
+        return b""
+    if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
+        return Path(value["path"]).read_bytes()
+    return value["bytes"] or b""
+
+
+def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:
+    """Returns the text at a dotted path of a record; a missing value is an empty text.
+
+    Args:
+        record: a row of a dataset.
+        path: column, or a path such as `translation.de` to a field inside a record.
+        where: words on the place of the record, for error messages.
+        mending: end of the error message that lists the fields of the record.
+
+    Raises:
+        CorpusError: there is no such field, or it does not hold text.
+    """
+    value: Any = record
+    # A column may itself have a dot in its name, so the whole path is tried first.
+    for key in [path] if path in record else path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise CorpusError(
+                f"{where}: there is no field {path!r}, expected one of "
+                f"{', '.join(_paths(record))}. {mending}"
+            )
+        value = cast("Mapping[str, Any]", value)[key]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise CorpusError(
+            f"{where}: the field {path!r} is of type {type(value).__name__}, expected text. Name "
+            f"another of the fields {', '.join(_paths(record))}."
+        )
+    return value
+
+
+def _paths(record: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Returns all dotted paths of a record, for messages."""
+    paths: list[str] = []
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            paths += _paths(value, f"{prefix}{key}.")
+        else:
+            paths.append(prefix + key)
+    return paths

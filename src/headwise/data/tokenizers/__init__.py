@@ -1,0 +1,1 @@
+"""Tokenizers: learned or ready-made."""

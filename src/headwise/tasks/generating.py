@@ -1,0 +1,235 @@
+"""Text generation: a language model continues prompts."""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from pydantic import ConfigDict, Field, field_validator
+from torch import Tensor
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.models.causal_lm import CausalLM
+from headwise.settings import LARGEST_SEED, Settings
+
+
+class GenerationSettings(Settings):
+    """Settings of text generation, by nucleus sampling or greedily.
+
+    Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*,
+    https://arxiv.org/abs/1904.09751.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    max_new_tokens: int = Field(
+        60, ge=1, le=10_000_000, description="Largest number of tokens that are written."
+    )
+    lines: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="Number of lines after which the text ends. Default: line ends do not end it.",
+    )
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        le=1000,
+        description="Temperature: logits are divided by it before sampling; 0 always takes the "
+        "most probable token.",
+    )
+    top_p: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Tokens are sampled from the most probable ones that together have this "
+        "probability.",
+    )
+    seed: int = Field(
+        1,
+        ge=0,
+        le=LARGEST_SEED,
+        description="Seed of the sampling, which also depends on the prompt.",
+    )
+
+    @field_validator("temperature")
+    @classmethod
+    def _check_temperature(cls, temperature: float) -> float:
+        if 0 < temperature < 0.001:
+            raise ValueError(
+                f"the temperature is {temperature}, expected 0, or at least 0.001: logits that are "
+                f"divided by less are no finite numbers"
+            )
+        return temperature
+
+
+def generation_config(settings: GenerationSettings, pad: int, eos: int) -> GenerationConfig:
+    """Returns the settings as transformers reads them from the folder of a model.
+
+    With `lines: 1` a text ends with its line; more lines cannot be counted there.
+
+    Args:
+        settings: length and sampling.
+        pad, eos: the tokens for padding and for the end of a line, behind which a text begins.
+    """
+    return GenerationConfig(
+        max_new_tokens=settings.max_new_tokens,
+        pad_token_id=pad,
+        bos_token_id=eos,
+        eos_token_id=eos if settings.lines == 1 else None,
+        **_sampling(settings),
+    )
+
+
+def generate_text(
+    model: CausalLM,
+    tokenizer: TextTokenizer,
+    prompts: Sequence[str],
+    settings: GenerationSettings,
+) -> list[str]:
+    r"""Returns the text with which the model continues each prompt, without the prompt.
+
+    A prompt begins a line and may hold line ends, `\n`; with an empty prompt the model begins the
+    text. The text depends only on prompt and settings, not on the other prompts. When it gets
+    longer than the sequences that the model was trained on (`max_length` of its configuration),
+    the model goes on from the last half of such a sequence.
+
+    Args:
+        model: model that writes; it is put into evaluation mode.
+        tokenizer: tokenizer of the model.
+        prompts: texts to continue.
+        settings: length and sampling.
+
+    Example:
+        >>> from headwise.models.causal_lm import CausalLMConfig
+        >>> from headwise.data.tokenizers.settings import TextTokenizerSettings
+        >>> tokenizer = TextTokenizer.train(["open the file"], TextTokenizerSettings())
+        >>> config = CausalLMConfig(vocab_size=tokenizer.vocab_size, embed_dim=16, num_heads=2,
+        ...                         ffn_dim=16, layers=1)
+        >>> settings = GenerationSettings(max_new_tokens=5, seed=3)
+        >>> texts = generate_text(CausalLM(config), tokenizer, ["open the", ""], settings)
+        >>> [type(text).__name__ for text in texts]
+        ['str', 'str']
+    """
+    texts = []
+    for prompt in prompts:
+        ids = prompt_ids(tokenizer, prompt)
+        # The prompt is part of the seed: prompts would share their random numbers otherwise.
+        seed = settings.seed + (zlib.crc32(prompt.encode()) << 32)
+        written = continue_ids(model, ids, tokenizer.eos_token_id, settings, seed)
+        # Decoded together with the prompt: a text by itself would lose its first space.
+        before, after = tokenizer.decode([ids[1:], ids[1:] + written])
+        if "\n" in prompt and not prompt.rpartition("\n")[2].strip():
+            before += "\n"  # decoding leaves out a line end at the end
+        texts.append(after[len(before) :])
+    return texts
+
+
+def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """Returns the tokens of a prompt, behind the line end with which a text begins."""
+    *lines, last = (line.strip() for line in prompt.split("\n"))
+    return [
+        tokenizer.eos_token_id,
+        *(token for row in tokenizer.encode(lines) for token in row),
+        *tokenizer.encode([last], eos=False)[0],
+    ]
+
+
+def continue_ids(
+    model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings, seed: int
+) -> list[int]:
+    """Returns the tokens with which a model continues the given ones.
+
+    Args:
+        model: model that writes; it is put into evaluation mode.
+        ids: the tokens to continue, at least one.
+        eos: the token that ends a line.
+        settings: length and sampling; their seed is not used.
+        seed: of the sampling.
+    """
+    model.eval()
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _write(model, ids, eos, settings)
+
+
+def write_tokens(
+    model: CausalLM, tokenizer: TextTokenizer, settings: GenerationSettings, length: int
+) -> int:
+    """Writes one text of exactly `length` tokens and returns the number of tokens.
+
+    Args:
+        model: model that writes, in evaluation mode.
+        tokenizer: tokenizer of the model.
+        settings: sampling.
+        length: length of the text, which line ends do not end.
+    """
+    endless = settings.model_copy(update={"lines": None, "max_new_tokens": length})
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        return len(_write(model, [tokenizer.eos_token_id], tokenizer.eos_token_id, endless))
+
+
+def _write(model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings) -> list[int]:
+    """Returns the ids that follow the given ones."""
+    context, written = list(ids), list[int]()
+    longest = model.config.max_length
+    while len(written) < settings.max_new_tokens:
+        if len(context) >= longest:
+            context = context[-max(1, longest // 2) :]
+        room = max(1, longest - len(context))
+        new = _continue(
+            model,
+            context,
+            min(room, settings.max_new_tokens - len(written)),
+            eos,
+            None if settings.lines is None else settings.lines - written.count(eos),
+            settings,
+        )
+        written += new
+        context += new
+        if settings.lines is not None and written.count(eos) >= settings.lines:
+            break
+    return written
+
+
+def _continue(
+    model: CausalLM,
+    ids: list[int],
+    count: int,
+    eos: int,
+    lines: int | None,
+    settings: GenerationSettings,
+) -> list[int]:
+    """Returns up to `count` ids that follow `ids`; fewer if `lines` lines have ended."""
+    inputs = torch.tensor([ids], device=model.device)
+    stops = [] if lines is None else [_AfterLines(lines, eos, len(ids))]
+    out = model.generate(
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        max_new_tokens=count,
+        eos_token_id=None,  # the end of a line is not the end of a text
+        stopping_criteria=StoppingCriteriaList(stops),
+        **_sampling(settings),
+    )
+    return cast(Tensor, out)[0, len(ids) :].tolist()
+
+
+def _sampling(settings: GenerationSettings) -> dict[str, Any]:
+    """The arguments of `generate()` that say how tokens are chosen."""
+    if settings.temperature == 0:
+        return {"do_sample": False, "temperature": 1.0, "top_p": 1.0}
+    options = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+    return {"do_sample": True, **options}
+
+
+class _AfterLines(StoppingCriteria):
+    """Ends a text after a number of lines."""
+
+    def __init__(self, lines: int, eos: int, start: int) -> None:
+        self.lines, self.eos, self.start = lines, eos, start
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> torch.BoolTensor:
+        ended = (input_ids[:, self.start :] == self.eos).sum(dim=1) >= self.lines
+        return cast(torch.BoolTensor, ended)

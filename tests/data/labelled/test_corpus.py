@@ -1,0 +1,359 @@
+"""Labelled texts: GLUE's own files, any other, the hub, docstrings; and how they are divided."""
+
+import json
+from collections import Counter
+
+import datasets
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from headwise.data.labelled.corpus import Example, load_labelled_corpus
+from headwise.data.labelled.settings import (
+    Docstrings,
+    Glue,
+    LabelledFiles,
+    LabelledHub,
+    LabelledSettings,
+)
+from headwise.data.sources import CorpusError
+
+# The column names of GLUE's files, as they are in its archive.
+COLUMNS = {
+    "MNLI/train": "index promptID pairID genre sentence1_binary_parse sentence2_binary_parse "
+    "sentence1_parse sentence2_parse sentence1 sentence2 label1 gold_label",
+    "MNLI/dev_matched": "index promptID pairID genre sentence1_binary_parse "
+    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 sentence2 label1 label2 "
+    "label3 label4 label5 gold_label",
+    "QNLI": "index question sentence label",
+    "SST-2": "sentence label",
+    "STS-B": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+}
+
+
+def row(columns, **values):
+    """A line of a file with these columns; those without a value get their name."""
+    return "\t".join(str(values.get(column, column)) for column in columns.split())
+
+
+def write(path, columns, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["\t".join(columns.split()), *(row(columns, **values) for values in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def tsv(tmp_path):
+    """Write a file of tab-separated values from lines of text; gives its path."""
+
+    def write_lines(*lines, name="train.tsv"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return tmp_path / name
+
+    return write_lines
+
+
+def sentences(number, labels=("yes", "no")):
+    return [f"sentence {i}\t{labels[i % len(labels)]}" for i in range(number)]
+
+
+# --- GLUE -------------------------------------------------------------------------------------
+
+
+def test_mnli_has_two_test_sets(tmp_path):
+    labels = ["entailment", "neutral", "contradiction"]
+    # A quotation mark alone, as they occur there, is no quoting.
+    write(
+        tmp_path / "train.tsv",
+        COLUMNS["MNLI/train"],
+        [
+            {"sentence1": f'premise "{i // 3}', "sentence2": f"so {i}", "gold_label": labels[i % 3]}
+            for i in range(90)
+        ],
+    )
+    for name, premise in (("matched", "m"), ("mismatched", "mm")):
+        write(
+            tmp_path / f"dev_{name}.tsv",
+            COLUMNS["MNLI/dev_matched"],
+            [
+                {"sentence1": premise, "sentence2": "so", "gold_label": "neutral"},
+                {"sentence1": premise, "sentence2": "so", "gold_label": "-"},
+            ],
+        )
+    labelled = load_labelled_corpus(Glue(task="MNLI", folder=tmp_path))
+    assert labelled.classes == labels
+    assert labelled.test == {
+        "matched": [Example("m", "so", "neutral")],
+        "mismatched": [Example("mm", "so", "neutral")],
+    }
+    assert len(labelled.train) + len(labelled.validation) == 90
+    assert Example('premise "0', "so 1", "neutral") in [*labelled.train, *labelled.validation]
+    # A premise and what is said of it are all in one part.
+    assert not {e.text for e in labelled.train} & {e.text for e in labelled.validation}
+    assert labelled.notes["skipped"] == "2 with no label"
+    assert labelled.notes["test matched"].startswith("1 examples; dev_matched.tsv (SHA-256 ")
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "test"),
+    [
+        ("QNLI", {"label": "not_entailment"}, Example("question", "sentence", "not_entailment")),
+        ("SST-2", {"label": "1"}, Example("sentence", None, "positive")),
+        ("STS-B", {"score": "3.800"}, Example("sentence1", "sentence2", 3.8)),
+    ],
+)
+def test_the_other_tasks_of_glue(task, values, test, tmp_path):
+    text = COLUMNS[task].split()[-3 if task != "SST-2" else 0]
+    rows = [{**values, text: f"text {i}"} for i in range(60)]
+    write(tmp_path / "train.tsv", COLUMNS[task], rows)
+    write(tmp_path / "dev.tsv", COLUMNS[task], [values])
+    labelled = load_labelled_corpus(Glue(task=task, folder=tmp_path))
+    assert labelled.test == {"": [test]}
+    assert {e.label for e in labelled.train} == {test.label}
+    assert (labelled.classes is None) == (task == "STS-B")
+
+
+def test_glue_from_the_hub(tmp_path, monkeypatch):
+    """The columns and class numbers of nyu-mll/glue; no network."""
+    asked = []
+
+    def load_dataset(name, config, split, revision):
+        asked.append((name, config, split, revision))
+        labels = datasets.ClassLabel(names=["negative", "positive"])
+        features = datasets.Features(
+            {"sentence": datasets.Value("string"), "label": labels, "idx": datasets.Value("int32")}
+        )
+        number = 60 if split == "train" else 2
+        columns = {
+            "sentence": [f"{split} {i}" for i in range(number)],
+            "label": [i % 2 for i in range(number)],
+            "idx": list(range(number)),
+        }
+        return datasets.Dataset.from_dict(columns, features=features)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    labelled = load_labelled_corpus(Glue(task="SST-2", revision="abc"))
+    assert set(asked) == {
+        ("nyu-mll/glue", "sst2", "train", "abc"),
+        ("nyu-mll/glue", "sst2", "validation", "abc"),
+    }
+    assert labelled.test[""] == [
+        Example("validation 0", None, "negative"),
+        Example("validation 1", None, "positive"),
+    ]
+
+
+def test_a_test_file_of_glue_has_no_labels(tmp_path):
+    write(tmp_path / "train.tsv", "sentence label", [{"sentence": f"t {i}"} for i in range(9)])
+    write(tmp_path / "dev.tsv", "index sentence", [{}])
+    train = (
+        (tmp_path / "train.tsv")
+        .read_text()
+        .replace("\tlabel\n", "\t1\n")
+        .replace("\t1", "\tlabel", 1)
+    )
+    (tmp_path / "train.tsv").write_text(train)
+    with pytest.raises(CorpusError, match=r"dev.tsv, line 1: there is no column 'label'"):
+        load_labelled_corpus(Glue(task="SST-2", folder=tmp_path))
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def test_classes_are_the_labels_of_the_training_part_sorted(tsv):
+    path = tsv("sentence\tlabel", *sentences(300, ["10", "9", "b"]))
+    labelled = load_labelled_corpus(LabelledFiles(train=path))
+    assert labelled.classes == ["9", "10", "b"]
+    assert {part: len(examples) > 15 for part, examples in labelled.test.items()} == {"": True}
+    assert labelled.notes["classes"] == "9, 10, b"
+    assert "skipped" not in labelled.notes
+
+
+def test_given_parts_are_taken_as_they_are(tsv):
+    train = tsv("sentence\tlabel", *sentences(20))
+    other = tsv("label\tsentence", "no\tsentence 1", "yes\tnew", name="other.tsv")
+    labelled = load_labelled_corpus(LabelledFiles(train=train, validation=other, test=other))
+    assert len(labelled.train) == 20
+    assert labelled.validation == labelled.test[""]
+    assert labelled.validation == [Example("sentence 1", None, "no"), Example("new", None, "yes")]
+    noted = labelled.notes["test"]
+    assert noted.startswith("2 examples, of which 1 are also in the training part; other.tsv")
+
+
+def test_columns_have_any_names_and_texts_one_line(tsv):
+    path = tsv("gold\tx\ta\tb", *(f" {i % 2} \t-\tone  {i}\ttwo {i}" for i in range(60)))
+    settings = LabelledFiles(train=path, text_field="a", pair_field="b", label_field="gold")
+    labelled = load_labelled_corpus(settings)
+    assert Example("one 0", "two 0", "0") in [
+        *labelled.train,
+        *labelled.validation,
+        *labelled.test[""],
+    ]
+
+
+def test_what_cannot_be_an_example_is_skipped_and_counted(tsv):
+    path = tsv(
+        "sentence\tlabel",
+        *sentences(100),
+        " \tyes",
+        "without\t",
+        "one field",
+        "three\tfields\tyes",
+        "",
+    )
+    labelled = load_labelled_corpus(LabelledFiles(train=path))
+    skipped = "2 with too few or too many fields, 1 with an empty text, 1 with no label"
+    assert set(labelled.notes["skipped"].split(", ")) == set(skipped.split(", "))
+
+
+def test_numbers(tsv):
+    path = tsv("sentence\tlabel", *sentences(60, ["0.5", "-3", "1e2"]))
+    labelled = load_labelled_corpus(LabelledFiles(train=path, problem="regression"))
+    assert labelled.classes is None
+    assert {e.label for e in labelled.train} == {0.5, -3.0, 100.0}
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        ([], {}, "train.tsv: the file is empty"),
+        (
+            ["sentence\tlabels"],
+            {},
+            "no column 'label', expected one of .*did you mean 'labels'",
+        ),
+        (["a\tlabel"], {"text_field": "b"}, "no column 'b', expected one of a, label"),
+        (["sentence\tlabel"], {"pair_field": "pair"}, "there is no column 'pair'"),
+        (["sentence\tlabel"], {}, "no examples for the train part"),
+        (
+            ["sentence\tlabel", *sentences(9), "x", "y"],
+            {},
+            "line 11: 1 fields, expected 2 .sentence, label.; 2 of 11 rows have another number",
+        ),
+        (
+            ["sentence\tlabel", *sentences(9), "x\tmaybe"],
+            {"classes": ["yes", "no"]},
+            "line 11: the label is 'maybe', expected one of the classes no, yes: correct it",
+        ),
+        (["sentence\tlabel", *sentences(9, ["a"])], {}, "all labels are 'a'"),
+        (
+            ["sentence\tlabel", *sentences(40, [str(i / 7) for i in range(40)])],
+            {},
+            "40 different labels among 40 examples.*problem to regression",
+        ),
+        (
+            ["sentence\tlabel", *sentences(9, ["1.5"]), "x\thigh"],
+            {"problem": "regression"},
+            "line 11: the label is 'high', expected a number",
+        ),
+        (
+            ["sentence\tlabel", "x\t-100"],
+            {"problem": "regression"},
+            "line 2: the label is '-100', expected a number other than -100",
+        ),
+        (["sentence\tlabel", "x\tnan"], {"problem": "regression"}, "line 2: the label is 'nan'"),
+        (["sentence\tlabel", *sentences(2)], {}, "no examples for the"),
+    ],
+)
+def test_bad_files_are_errors_that_say_where(lines, options, message, tsv):
+    with pytest.raises(CorpusError, match=message):
+        load_labelled_corpus(LabelledFiles(train=tsv(*lines), **options))
+
+
+def test_an_unknown_label_of_another_part(tsv):
+    train = tsv("sentence\tlabel", *sentences(30))
+    test = tsv("sentence\tlabel", "a\tyes", "b\tyess", name="test.tsv")
+    with pytest.raises(
+        CorpusError,
+        match=r"test.tsv, line 3: the label is 'yess', .* did you mean 'yes'\?",
+    ):
+        load_labelled_corpus(LabelledFiles(train=train, test=test))
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(CorpusError, match=r"none.tsv: cannot be read"):
+        load_labelled_corpus(LabelledFiles(train=tmp_path / "none.tsv"))
+    (tmp_path / "latin.tsv").write_bytes("sentence\tlabel\nMüll\tyes\n".encode("latin-1"))
+    with pytest.raises(CorpusError, match=r"latin.tsv, line 2: not UTF-8"):
+        load_labelled_corpus(LabelledFiles(train=tmp_path / "latin.tsv"))
+
+
+# --- the hub ----------------------------------------------------------------------------------
+
+
+def jsonl(folder, split, records):
+    (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, records)))
+
+
+def test_a_folder_in_a_format_of_the_hub(tmp_path):
+    rows = [{"a": f"text {i}", "b": {"c": "pair"}, "label": i % 2} for i in range(40)]
+    jsonl(tmp_path, "train", rows)
+    jsonl(tmp_path, "test", [{"a": "x", "b": {"c": "y"}, "label": -1}, rows[1]])
+    settings = LabelledHub(
+        name=str(tmp_path),
+        text_field="a",
+        pair_field="b.c",
+        validation_split=None,
+        classes=["no", "yes"],
+    )
+    labelled = load_labelled_corpus(settings)
+    assert labelled.classes == ["no", "yes"]
+    assert labelled.test[""] == [Example("text 1", "pair", "yes")]
+    assert labelled.notes["skipped"] == "1 with no label"
+    with pytest.raises(
+        CorpusError, match=r"row 0: there is no field 'gold', expected one of a, b.c, label"
+    ):
+        load_labelled_corpus(settings.model_copy(update={"label_field": "gold"}))
+
+
+# --- docstrings -------------------------------------------------------------------------------
+
+
+def test_docstrings_are_balanced_in_every_part():
+    labelled = load_labelled_corpus(Docstrings(packages=["jinja2", "rich"]))
+    again = load_labelled_corpus(Docstrings(packages=["jinja2", "rich"]))
+    assert labelled.digest == again.digest
+    parts = [labelled.train, labelled.validation, labelled.test[""]]
+    examples = [example for part in parts for example in part]
+    assert len({example.text for example in examples}) == len(examples) > 400
+    assert all(4 <= len(example.text.split()) <= 40 for example in examples)
+    counts = Counter(example.label for example in examples)
+    assert counts["jinja2"] == counts["rich"]
+    # rich has half as many again: those that are left out must not be missing from one part.
+    held_out = [e for e in [*labelled.validation, *labelled.test[""]] if e.label == "rich"]
+    assert 0.15 < len(held_out) / counts["rich"] < 0.25
+    assert "jinja2 3." in labelled.notes["corpus"]
+
+
+def test_packages_that_give_nothing():
+    with pytest.raises(CorpusError, match=r"has 'jinja3', expected installed packages"):
+        load_labelled_corpus(Docstrings(packages=["rich", "jinja3"]))
+    with pytest.raises(CorpusError, match=r"has 'pydoc_data', expected .* docstrings"):
+        load_labelled_corpus(Docstrings(packages=["rich", "pydoc_data"]))
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"corpus": "glue", "task": "RTE"}, "'MNLI', 'QNLI', 'SST-2' or 'STS-B'"),
+        ({"corpus": "files", "train": "a", "lable_field": "x"}, "lable_field"),
+        ({"corpus": "docstrings", "packages": ["rich"]}, "packages"),
+        ({"corpus": "hub", "name": "x", "max_length": 2}, "max_length"),
+    ],
+)
+def test_wrong_settings_are_errors_that_name_the_key(settings, where):
+    with pytest.raises(ValidationError, match=where):
+        TypeAdapter(LabelledSettings).validate_python(settings)
+
+
+def test_the_digest_is_that_of_texts_labels_and_parts(tsv):
+    def digest(*lines):
+        return load_labelled_corpus(LabelledFiles(train=tsv("sentence\tlabel", *lines))).digest
+
+    rows = sentences(60)
+    assert digest(*rows) == digest(*rows)
+    assert digest(*rows) != digest(*rows[:-1], rows[-1].replace("no", "yes"))
+    assert digest(*rows) != digest(*rows[1:], rows[0])

@@ -1,0 +1,42 @@
+"""Generated voices: the same each time, and not alike."""
+
+import numpy as np
+
+from headwise.data.sound.mixing import rms
+from headwise.data.sound.voices import speak
+
+
+def test_the_same_utterance_each_time():
+    assert np.array_equal(speak(3, 5, 1.0, 8_000), speak(3, 5, 1.0, 8_000))
+
+
+def test_speakers_and_utterances_differ():
+    waves = [speak(speaker, utterance, 1.0, 8_000) for speaker in (0, 1) for utterance in (0, 1)]
+    for i in range(4):
+        for j in range(i):
+            assert abs(np.corrcoef(waves[i], waves[j])[0, 1]) < 0.3
+
+
+def test_lengths_rates_and_levels():
+    for seconds, rate in ((0.01, 8_000), (0.5, 8_000), (2.0, 16_000)):
+        wave = speak(1, 2, seconds, rate)
+        assert wave.shape == (int(seconds * rate),) and wave.dtype == np.float32
+        assert np.isfinite(wave).all() and np.abs(wave).max() < 1
+    assert abs(rms(speak(0, 0, 2.0, 8_000)) - 0.05) < 1e-6
+
+
+def test_it_is_harmonic_and_has_pauses():
+    wave = speak(0, 1, 4.0, 8_000)
+    loudness = [rms(wave[start : start + 400]) for start in range(0, len(wave), 400)]
+    assert min(loudness) < 0.002 < 0.05 < max(loudness)
+    # The loudest piece repeats itself after a period of the pitch.
+    start = 400 * int(np.argmax(loudness))
+    piece = wave[start : start + 400]
+    correlation = np.correlate(piece, piece, "full")[len(piece) :] / (piece @ piece)
+    assert correlation[8_000 // 400 : 8_000 // 70].max() > 0.5
+
+
+def test_nothing_is_above_half_the_rate():
+    # Harmonics that are cut off in time do not fold back into what is heard.
+    low = np.abs(np.fft.rfft(speak(2, 2, 2.0, 16_000)))
+    assert low[: len(low) // 2].sum() > low[len(low) // 2 :].sum()
