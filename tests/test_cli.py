@@ -393,7 +393,7 @@ def test_a_failed_run_is_named_at_the_end(world, tmp_path, monkeypatch):
     assert done.exit_code == 1
     assert "error: 3 of 3 runs failed:\n  standard: RuntimeError: no batch\n" in done.stderr
     assert done.stderr.endswith("The same command tries again.\n")
-    assert "report" not in done.stdout  # there is nothing to report
+    assert "report.html" not in done.stdout  # there is nothing to report
 
 
 def test_a_system_named_twice(world):

@@ -33,6 +33,7 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"gradient_accumulation": 2, "clip_norm": 0.5},
         {"norm": "pre", "share_embeddings": "none"},
     ),
+    "weighted": ("weighted", {}, {}),
     "mae": ("mae", {"mae": G_STEPS}, {}),
     "mae, two heads left out, accumulated": (
         MAE_6,
