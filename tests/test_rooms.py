@@ -12,7 +12,7 @@ from headwise.models.plan import SYSTEMS
 
 SOURCE = Path(headwise.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-ROOMS = ("weighted", "agreement", "mae", "tim", "moa", "gated", "moh")
+ROOMS = ("weighted", "agreement", "mae", "tim", "moa", "gated", "moh", "differential")
 # They may name systems: the registry, the public names, the papers' figures.
 NAMING = {
     Path("models/plan.py"),

@@ -5,6 +5,7 @@ from . import testing as testing
 from .heads.agreement import AgreementAttention as AgreementAttention
 from .heads.auxiliary_loss import auxiliary_loss as auxiliary_loss
 from .heads.cache import AttentionCache as AttentionCache
+from .heads.differential import DifferentialAttention as DifferentialAttention
 from .heads.gated import GatedAttention as GatedAttention
 from .heads.mae import MAE as MAE
 from .heads.mae import MixtureOfAttentiveExperts as MixtureOfAttentiveExperts

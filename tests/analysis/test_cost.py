@@ -82,6 +82,7 @@ PLANS = {
     "moa": {"system": "moa", "size": "2K4E8D"},
     "moa dense": {"system": "moa", "size": "4K4E8D"},
     "gated": "gated",
+    "differential": "differential",
     "gated elementwise": {"system": "gated", "gate": "elementwise"},
     "moh": "moh",
     "moh of routed heads": {"system": "moh", "shared_heads": 0, "top_k": 2},

@@ -173,6 +173,31 @@ def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
     return _over_queries(query, compute), weights
 
 
+def differential(p, query, key, value, heads, **masks) -> tuple[Tensor, Tensor]:
+    """Σⱼ (oⱼ − σ(λⱼ(x)) o′ⱼ) Wⱼ, where o′ⱼ reads with the second query, and σ(λⱼ(x))."""
+    size = p["out_proj.weight"].size(1) // heads
+    second = {**p, "q_proj.weight": p["second_q_proj.weight"]}
+    if "second_q_proj.bias" in p:
+        second["q_proj.bias"] = p["second_q_proj.bias"]
+    weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
+
+    def compute(b, t):
+        y = torch.zeros(query.size(2), dtype=torch.float64)
+        both = (
+            heads_read(each, query[b], key[b], value[b], heads, b, t, **masks)
+            for each in (p, second)
+        )
+        for j, (o, other) in enumerate(zip(*both, strict=True)):
+            share = 1 / (1 + torch.exp(-(p["lambda_proj.weight"][j] @ query[b, t])))
+            for e in range(size):
+                read = o[e] - share * other[e]
+                y = y + read * p["out_proj.weight"][:, j * size + e]
+            weights[b, t, j] = share.detach()
+        return y + _bias(p)
+
+    return _over_queries(query, compute), weights
+
+
 def moh_router(p, x: Tensor, module) -> tuple[list[int], list[Tensor]]:
     """The routed heads that one token selects, and the probabilities of all."""
     if module.needs_queries:

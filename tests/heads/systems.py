@@ -35,6 +35,8 @@ class System:
             module = hw.MixtureOfAttentiveExperts(dim, HEADS, **options)
         elif self.kind == "gated":
             module = hw.GatedAttention(dim, HEADS, **options)
+        elif self.kind == "differential":
+            module = hw.DifferentialAttention(dim, HEADS, **options)
         elif self.kind == "moh":
             sizes = {"shared_heads": 2, "top_k": 1}
             module = hw.MixtureOfHeads(dim, HEADS, **{**sizes, **options})
@@ -85,6 +87,9 @@ class System:
         if self.kind == "gated":
             scale = 2.0 if module.neutral_start else 1.0
             output, weights = reference.gated(p, query, key, value, HEADS, scale, **masks)
+            return output, weights, None
+        if self.kind == "differential":
+            output, weights = reference.differential(p, query, key, value, HEADS, **masks)
             return output, weights, None
         if self.kind == "moh":
             output, weights = reference.moh(p, query, key, value, HEADS, module, **masks)
@@ -190,6 +195,8 @@ SYSTEMS = {
     "gated": System("gated"),
     "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),
     "gated from a neutral start": System("gated", {"gate_start": "neutral"}),
+    "differential": System("differential"),
+    "differential without bias": System("differential", {"bias": False, "head_dim": 5}),
     "moh": System("moh", {"shared_heads": 1, "top_k": 2}),
     "moh of all heads": System("moh", {"shared_heads": 2, "top_k": 2}),
     "moh of routed heads": System("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),

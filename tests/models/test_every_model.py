@@ -45,6 +45,7 @@ PLANS = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
     "gated": "gated",
+    "differential": "differential",
     "moh": {"system": "moh", "shared_heads": 1, "top_k": 2},
 }
 CAUSAL = ("causal", "adaptive", "causal, learned", "speech")

@@ -28,6 +28,7 @@ PLANS: dict[str, Any] = {
     "simple routing": {"system": "agreement", "routing": "simple", "num_capsules": 8},
     "tim": {"system": "tim", "layers": "all"},
     "gated": "gated",
+    "differential": "differential",
     "moh": {"system": "moh", "shared_heads": 1, "top_k": 2},
     "mixed": {
         "encoder_self": [{**MOA, "layers": [0]}, {"system": "mae", "layers": [1]}],

@@ -34,6 +34,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from headwise.heads.agreement import AgreementAttention
+from headwise.heads.differential import DifferentialAttention
 from headwise.heads.gated import GatedAttention
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.moa import MixtureOfAttentionHeads
@@ -56,6 +57,7 @@ SYSTEMS: dict[str, type[System]] = {
     "moa": MixtureOfAttentionHeads,
     "gated": GatedAttention,
     "moh": MixtureOfHeads,
+    "differential": DifferentialAttention,
 }
 # What stands over the heads of a pretrained model if nothing is named.
 OVER_HEADS = "mae"
