@@ -7,7 +7,7 @@
 `headwise.testing` checks what you have made.
 """
 
-from headwise.heads.attention import Attention
+from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.rule import Moment, Rule, RuleSettings
 from headwise.heads.system import Macs, Place, System
 from headwise.heads.words import Words
@@ -15,9 +15,11 @@ from headwise.models.trust import register_system
 
 __all__ = [
     "Attention",
+    "Inputs",
     "Macs",
     "Moment",
     "Place",
+    "Projected",
     "Rule",
     "RuleSettings",
     "System",

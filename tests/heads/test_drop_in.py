@@ -10,6 +10,7 @@ from test_reductions import copy_weights
 from torch import nn
 
 import headwise as hw
+from headwise.models.plan import system_class
 
 DIM, HEADS, BATCH, TIME, KEYS = 12, 4, 3, 5, 4
 ALONE = [name for name, system in SYSTEMS.items() if system.build().replaces == "attention"]
@@ -154,6 +155,13 @@ def test_a_decoder_of_pytorch_shows_no_gate_its_future(name):
     for masks in ({"tgt_mask": CAUSAL}, {"tgt_mask": CAUSAL, "tgt_is_causal": True}):
         before, after = stack(x, memory, **masks), stack(changed, memory, **masks)
         torch.testing.assert_close(after[:, :3], before[:, :3], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["weighted", "tim"])
+def test_what_takes_the_place_of_more_is_refused(name):
+    system = system_class(name).from_plan(hw.systems.Place("encoder_self", DIM, HEADS, 2 * DIM))
+    with pytest.raises(ValueError, match=r"self_attn of a .* expected an attention alone: it tak"):
+        nn.TransformerEncoderLayer(**LAYER).self_attn = system
 
 
 TIME_FIRST = {**LAYER, "batch_first": False}

@@ -34,7 +34,7 @@ def test_what_is_not_named_is_standard():
         (7, "attention is 7, .*standard, weighted, agreement, mae.*encoder_self"),
         ({"encoder_slf": "mae"}, "site 'encoder_slf'.*decoder_cross.*mean 'encoder_self'"),
         ({"encoder_self": "transformer"}, "attention.encoder_self.*'transformer'.*moa"),
-        ({"encoder_self": {"layers": [0]}}, "attention.encoder_self.*system None"),
+        ({"encoder_self": {"layers": [0]}}, "attention.encoder_self.*an entry has no .system"),
         ({"encoder_self": [3]}, "attention.encoder_self is 3.*a list"),
         ({"decoder_self": {"system": "mae", "droped_heads": 2}}, "mae 'droped_heads'.*mean 'drop"),
         ({"decoder_self": {"system": "mae", "embed_dim": 2}}, "option of mae 'embed_dim'"),

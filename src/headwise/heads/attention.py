@@ -26,7 +26,14 @@ from headwise.ops.recompute import is_repeated
 
 
 class Inputs(NamedTuple):
-    """What one call was given, as the three steps see it."""
+    """What one call was given, as the three steps see it.
+
+    Attributes:
+        query, key, value: as they were given; the query in the place of what was not.
+        query_padding: which positions of the query are padding (`True`); None if none is known.
+        is_causal, attn_mask, cache: as they were given.
+        is_self_attention: whether queries and keys are the same positions.
+    """
 
     query: Tensor  # (batch, queries, embed_dim)
     key: Tensor  # (batch, keys, kdim)
@@ -39,7 +46,11 @@ class Inputs(NamedTuple):
 
 
 class Projected(NamedTuple):
-    """Queries, keys and values by head, and what projecting decided for `combine` to use."""
+    """Queries, keys and values by head, and what projecting decided for `combine` to use.
+
+    `attend` and `attention_weights` get q as it is here: what they need beside queries, such as a
+    number for each head and position, stands in further columns of q, which they split off.
+    """
 
     q: Tensor  # (batch, heads, queries, head_dim)
     k: Tensor  # (batch, heads or 1, keys, head_dim)

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
+_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
 
 class NoPackedWeights:
     """Stands where `nn.TransformerEncoder` looks for the packed weights of its own attention.
@@ -37,10 +39,18 @@ class InTorchLayers(nn.Module):
 
 
 def check_place(parent: nn.Module, name: str, child: Any) -> None:
-    """Raises `ValueError` where a system takes a place whose input is time first.
+    """Raises `ValueError` where a system takes a place that is not one for it.
 
-    No call could tell: a batch of sequences looks like a sequence of batches.
+    No call could tell: a batch of sequences looks like a sequence of batches, and the feed-forward
+    of PyTorch's layer comes after the call.
     """
+    replaces = getattr(child, "replaces", "attention")
+    if type(parent) in _LAYERS and replaces in ("feed-forward", "layer"):
+        raise ValueError(
+            f"{name} of a {type(parent).__name__} was to be {type(child).__name__}, expected an "
+            f"attention alone: it takes the place of more ({replaces}), which PyTorch's layer has "
+            f"besides; put it into a layer of your own"
+        )
     # Not by getattr: the wrappers of peft are not whole yet when they get their first child.
     before = dict(parent.named_children()).get(name)
     if not isinstance(child, InTorchLayers) or not isinstance(before, nn.MultiheadAttention):

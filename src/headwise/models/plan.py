@@ -109,6 +109,11 @@ def system_class(name: Any) -> type[System]:
         NotTrustedError: its module is not imported, and importing it is not allowed.
         ValueError: there is none of that name.
     """
+    if name is None:
+        raise ValueError(
+            "an entry has no `system`, expected its name: {system: mae, layers: low}, or the name "
+            "alone"
+        )
     if not isinstance(name, str):
         raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
     if name in SYSTEMS:
