@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import Self
 
 from headwise.checksums import is_changed, write_summed
+from headwise.data.arrays import pieces
 from headwise.data.sources import CorpusError
 from headwise.settings import LARGEST_SEED, Settings
 
@@ -116,11 +117,7 @@ class Raster:
                 f"the shape of images is {images.shape}, expected (images, "
                 f"{', '.join(map(str, shape))}): the palette was made for this size"
             )
-        ids = np.empty((len(images), len(self)), np.int64)
-        for start in range(0, len(images), 1000):  # limits the memory
-            chunk = images[start : start + 1000].reshape(-1, shape[-1])
-            ids[start : start + 1000] = _nearest(chunk, self.colors).reshape(-1, len(self))
-        return ids
+        return _nearest(images.reshape(-1, shape[-1]), self.colors).reshape(-1, len(self))
 
     def decode(self, ids: np.ndarray) -> np.ndarray:
         """Returns RGB images `(images, height, width, 3)` of ids of colours `(images, pixels)`."""
@@ -135,10 +132,9 @@ class Raster:
             ids: the ids of their colours, `(images, pixels)`.
         """
         total = 0.0
-        for start in range(0, len(images), 1000):  # limits the memory
-            pixels = images[start : start + 1000].astype(np.float64)
-            colors = self.colors[ids[start : start + 1000]]
-            total += float(np.square(pixels - colors.reshape(pixels.shape)).sum())
+        for some, found in zip(pieces(images), pieces(ids), strict=True):
+            colors = self.colors[found].reshape(some.shape)
+            total += float(np.square(some.astype(np.float64) - colors).sum())
         return total / images.size
 
     def save(self, folder: Path) -> None:
@@ -158,15 +154,12 @@ class Raster:
             if is_changed(path):
                 raise ValueError("it is not as it was written")
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            colors = np.array(record["colors"], np.uint8)
-            if colors.ndim != 2 or colors.shape[1] not in (1, 3):
-                raise ValueError(f"colors have the shape {colors.shape}")
-            return cls(int(record["height"]), int(record["width"]), colors)
+            return cls(record["height"], record["width"], np.array(record["colors"], np.uint8))
         except OSError as error:
             raise CorpusError(
                 f"{path} cannot be read ({error.strerror}); give the folder of a run of images"
             ) from None
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError) as error:
             raise CorpusError(
                 f"{path} has no palette ({error}), expected height, width and colors; copy the run "
                 "again"

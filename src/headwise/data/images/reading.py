@@ -85,9 +85,7 @@ def read_patches(
 # --- files and datasets -----------------------------------------------------------------------
 
 
-def read_images(
-    source: ImageTest, limits: ImageData, broken: list[str]
-) -> Iterator[Image.Image]:
+def read_images(source: ImageTest, limits: ImageData, broken: list[str]) -> Iterator[Image.Image]:
     """Yields the images of a folder, a tar file, an IDX file, or a split of a dataset.
 
     Args:
