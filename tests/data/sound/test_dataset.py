@@ -8,11 +8,11 @@ import pytest
 import sounds
 import torch
 
+from headwise.data.sound import dataset, recordings
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.dataset import collate
 from headwise.data.sound.mixing import rms
 from headwise.data.sound.voices import speak
-from headwise.tasks.sound import dataset, recordings
 from headwise.tasks.sound.metrics import si_sdr
 
 

@@ -21,6 +21,7 @@ from headwise.data.sound.audio import (
     AudioError,
     audio_info,
     check_samples,
+    check_whole,
     speech_package,
 )
 from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
@@ -167,6 +168,7 @@ def enhance_file(
                 yield block
                 if advance is not None:
                     advance(len(block))
+        check_whole(read, info.samples, str(source))
 
     def resampled(pieces: Iterable[Array], here: int, there: int) -> Iterator[Array]:
         if here == there:
