@@ -23,9 +23,9 @@ from headwise.data.sound.settings import (
     HubSpeechTest,
     MixedSettings,
     PairedFolders,
-    PairedFoldersTest,
     SpeechData,
     SpeechSettings,
+    SpeechTest,
 )
 from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sound.voices import speak
@@ -111,9 +111,7 @@ def _read_given(
     return given, origins
 
 
-def _read_test(
-    test: PairedFoldersTest | HubSpeechTest, rate: int, skipped: Skipped
-) -> tuple[list[Pair], str]:
+def _read_test(test: SpeechTest, rate: int, skipped: Skipped) -> tuple[list[Pair], str]:
     if isinstance(test, HubSpeechTest):
         return read_hub_pairs(test, test.split, rate, skipped), test.origin
     return read_pairs(test, rate, skipped), _folders(test)
