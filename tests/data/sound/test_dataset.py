@@ -48,7 +48,7 @@ def test_other_parts_are_fixed(part):
     items.set_epoch(5)
     assert torch.equal(items[0]["inputs"], before)
     assert torch.equal(items[-len(items)]["inputs"], before)
-    with pytest.raises(IndexError, match=f"index is {len(items)}, expected"):
+    with pytest.raises(IndexError):
         items[len(items)]
 
 

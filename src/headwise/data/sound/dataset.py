@@ -6,13 +6,13 @@ import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from typing_extensions import Self
 
 from headwise.data.division import PARTS, Part
 from headwise.data.sound.audio import AudioError, Waveform
@@ -54,17 +54,6 @@ class Piece(NamedTuple):
     recordings: tuple[int, ...]
     start: int
     samples: int
-
-    @classmethod
-    def cut(cls, recordings: tuple[int, ...], samples: int, limit: int) -> list[Self]:
-        """Cuts recordings that have `samples` samples into as few equal pieces as possible.
-
-        >>> Piece.cut((7,), samples=50, limit=20)[-1]
-        Piece(recordings=(7,), start=33, samples=17)
-        """
-        number = -(-samples // limit)
-        ends = [samples * end // number for end in range(number + 1)]
-        return [cls(recordings, ends[i], ends[i + 1] - ends[i]) for i in range(number)]
 
 
 class Framing(NamedTuple):
@@ -120,9 +109,7 @@ class Utterances(Dataset[Frames], ABC):
         self.epoch = epoch if self.training else 0
 
     def __getitem__(self, index: int) -> Frames:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index is {index}, expected {-len(self)} to {len(self) - 1}")
-        pair = np.stack(self._readable(index % len(self)))
+        pair = np.stack(self._readable(range(len(self))[index]))
         noisy, clean = self.spectrum.analyse(torch.from_numpy(pair)).abs()  # (time, bins) each
         return {"inputs": noisy, "labels": log_magnitude(clean, self.floor)}
 
@@ -139,11 +126,7 @@ class Utterances(Dataset[Frames], ABC):
         raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the noisy and the clean waveform of an item, cut to `samples` samples.
-
-        Raises:
-            AudioError: if a file can no longer be read completely.
-        """
+        """Returns the noisy and the clean waveform of an item, cut to `samples` samples."""
         noisy, clean = self.whole(index)
         return noisy[: self.samples], clean[: self.samples]
 
@@ -160,12 +143,17 @@ class Utterances(Dataset[Frames], ABC):
         """Returns the name of a piece."""
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
-        """Returns the pieces of recordings that are joined, given the samples of each group."""
-        return [
-            piece
-            for joined, total in totals.items()
-            for piece in Piece.cut(joined, total, self.limit)
-        ]
+        """Cuts recordings that are joined into as few pieces of equal length as possible.
+
+        Args:
+            totals: how many samples the recordings of each such group have together.
+        """
+        pieces = []
+        for recordings, samples in totals.items():
+            number = -(-samples // self.limit)
+            ends = [samples * end // number for end in range(number + 1)]
+            pieces += [Piece(recordings, start, end - start) for start, end in pairwise(ends)]
+        return pieces
 
     def _from(self, index: int) -> str:
         """Returns where a piece begins in a long recording, as the end of its name."""

@@ -83,7 +83,7 @@ class Columns(Settings):
     )
 
 
-class HubSpeechTest(HubTest, Columns):
+class HubSpeechTest(Columns, HubTest):
     """A further test set that is a split of a Hugging Face dataset."""
 
 
@@ -225,7 +225,7 @@ class PairedSpeech(SpeechData):
     speaker_pattern: Pattern | None = _SPEAKER
 
 
-class HubSpeech(SpeechData, HubSettings, Columns):
+class HubSpeech(Columns, SpeechData, HubSettings):
     """Noisy and clean recordings in a dataset of the Hugging Face hub, or in a local folder."""
 
     corpus: Literal["hub"] = Field(
