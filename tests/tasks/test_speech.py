@@ -78,10 +78,6 @@ def test_the_size_of_a_model_comes_from_the_data(generated):
     assert config.window == generated.train.lengths[0]
 
 
-def test_the_loss_of_frames_has_no_perplexity():
-    assert not SpeechEnhancement.loss_has_perplexity
-
-
 def test_the_recipes_are_read():
     for name in ("speech-generated", "speech-folders", "tim-dns", "tim-voicebank"):
         text = (resources.files("headwise.recipes") / f"{name}.yaml").read_text(encoding="utf-8")

@@ -60,12 +60,6 @@ def test_a_palette_is_of_clusters():
     assert np.array_equal(raster.colors, Raster.learn(images, settings).colors)
 
 
-def test_small_sets_give_all_their_pixels_to_the_palette():
-    """Five pixels of two images would be too few for 30 clusters."""
-    raster = Raster.learn(noise(2, 8, 8, 3), PaletteSettings(colors=30))
-    assert len(raster.colors) == 30
-
-
 def test_colours_are_where_the_pixels_are():
     """All levels of grey are there, but most pixels are dark."""
     images = noise(400, 8, 8, 1, levels=50)

@@ -93,12 +93,6 @@ def test_the_winner_gives_the_colour_and_its_lead_how_full_it_is():
     assert "equal weights: 0.50; full colour: 0.90" in legend
 
 
-def test_weights_that_do_not_sum_to_one_are_scaled():
-    weights = torch.rand(2, 3, 4, 5)
-    (one, legend), (other, same) = winner_map(weights), winner_map(7 * weights)
-    assert np.array_equal(one, other) and legend == same
-
-
 @pytest.mark.parametrize("experts", [1, 2, 8, 32])
 def test_maps_of_any_number_of_experts(experts):
     weights = torch.rand(2, 3, 4, experts)
@@ -134,7 +128,3 @@ def test_labels_and_legends_take_their_own_lines():
     labelled = opened(sheet([("one", images), ("two", images)], legend=[((9, 99, 9), "three")]))
     assert len(labelled) == len(plain) + 3 * 22
     assert (labelled.reshape(-1, 3) == [9, 99, 9]).all(1).any()
-
-
-def test_images_that_are_large_already_are_not_magnified():
-    assert opened(sheet([("", np.zeros((1, 100, 200, 3), np.uint8))])).shape == (112, 212, 3)

@@ -64,9 +64,3 @@ def test_sides_that_are_alike_are_nothing_of_it():
 def test_equal_weights_are_nothing_of_it():
     assert specialisation(torch.full((2, 2, 4, 3), 1 / 3)) == 0.0
     assert specialisation(torch.full((2, 2, 4, 3), 1 / 3).half()) == 0.0
-
-
-def test_which_mechanism_is_where_does_not_matter():
-    weights = torch.rand(2, 4, 4, 3).softmax(-1)
-    assert specialisation(weights) == pytest.approx(specialisation(weights.flip(-1)))
-    assert specialisation(weights) == pytest.approx(specialisation(weights.flip(-2)))
