@@ -120,11 +120,7 @@ class SpeechRecipe(Recipe):
 
 
 class SpeechEnhancement(Task):
-    """Noisy utterances and the clean speech in them.
-
-    Args:
-        corpus: the utterances in three parts.
-    """
+    """Noisy utterances and the clean speech in them."""
 
     recipe_class = SpeechRecipe
     model_class = SpeechEnhancer

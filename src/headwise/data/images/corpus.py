@@ -261,16 +261,7 @@ def _write_parts(
     origins: Mapping[Part, str],
     further: Mapping[str, str],
 ) -> None:
-    """Writes the images of each part, and what is known of them.
-
-    Args:
-        folder: where to.
-        parts: the images of each part, that of training first.
-        train_fraction: the share of the training images that is taken.
-        notes: the notes, to which those on the parts are added.
-        origins: the folder, file or split of each part that is given.
-        further: the notes that follow.
-    """
+    """Writes the images of each part, and what is known of them."""
     trained: Collection[str] = ()
     sampled: dict[str, str] = {}
     for part, (images, indices) in parts.items():
@@ -339,10 +330,6 @@ def _make_pairs(settings: PairImages, left: ImageCorpus, right: ImageCorpus, fol
 
 def _paired(left: int, right: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs the images of two sources at random; each image of the larger one occurs once.
-
-    Args:
-        left, right: how many images the sources have.
-        seed: seed of the order in which images of the smaller source are used.
 
     Returns:
         For each pair, the index of its left and of its right image.

@@ -66,12 +66,7 @@ class Raster:
 
     @classmethod
     def learn(cls, images: np.ndarray, settings: PaletteSettings) -> Self:
-        """Returns a raster whose palette is learned from training images.
-
-        Args:
-            images: bytes, `(images, height, width, channels)`.
-            settings: how the colours are chosen.
-        """
+        """Returns a raster whose palette is learned from training images."""
         number, height, width, channels = images.shape
         pixels = images.reshape(-1, channels)
         colors = _unpacked(np.unique(_packed(pixels)), channels)
@@ -103,14 +98,7 @@ class Raster:
         return {"bos_token_id": self.bos_token_id, "eos_token_id": None, "pad_token_id": None}
 
     def encode(self, images: np.ndarray) -> np.ndarray:
-        """Returns the ids of the colours that are nearest to the pixels, `(images, pixels)`.
-
-        Args:
-            images: bytes, `(images, height, width, channels)`.
-
-        Raises:
-            ValueError: if the images have another size than those of the raster.
-        """
+        """Returns the ids of the colours that are nearest to the pixels, `(images, pixels)`."""
         shape = (self.height, self.width, self.colors.shape[1])
         if images.shape[1:] != shape:
             raise ValueError(
@@ -125,12 +113,7 @@ class Raster:
         return np.broadcast_to(images, (*images.shape[:3], 3))
 
     def mean_squared_error(self, images: np.ndarray, ids: np.ndarray) -> float:
-        """Returns the mean squared difference of pixels, per channel, from their colours.
-
-        Args:
-            images: bytes, `(images, height, width, channels)`.
-            ids: the ids of their colours, `(images, pixels)`.
-        """
+        """Returns the mean squared difference of pixels, per channel, from their colours."""
         total = 0.0
         for some, found in zip(pieces(images), pieces(ids), strict=True):
             colors = self.colors[found].reshape(some.shape)
@@ -144,11 +127,7 @@ class Raster:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads the raster that `save` has written to a folder.
-
-        Raises:
-            CorpusError: if the file does not exist or does not hold a palette.
-        """
+        """Reads the raster that `save` has written to a folder."""
         path = folder / FILE_NAME
         try:
             if is_changed(path):

@@ -55,10 +55,6 @@ def read_patches(
     a region are in one part. `divide` decides on the part of a region by its place. So every part
     has patches of both photographs. Training patches overlap by half. Patches of the other parts
     do not overlap, because statistical tests take them as independent.
-
-    Args:
-        patch: height and width of a patch, in pixels.
-        validation_fraction, test_fraction: shares of the regions.
     """
     from sklearn.datasets import load_sample_images
 

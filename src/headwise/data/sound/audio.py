@@ -57,11 +57,7 @@ class AudioInfo(NamedTuple):
 
 
 def speech_package(name: str) -> Any:
-    """Imports a package of the extra `speech`.
-
-    Raises:
-        AudioError: if the package is not installed.
-    """
+    """Imports a package of the extra `speech`."""
     try:
         return import_module(name)
     except (ImportError, OSError) as error:  # soundfile raises OSError without libsndfile
@@ -72,11 +68,7 @@ def speech_package(name: str) -> Any:
 
 
 def find_audio(folder: Path) -> list[Path]:
-    """Returns the WAV and FLAC files of a folder and its subfolders, in the order of their paths.
-
-    Raises:
-        AudioError: if the folder does not exist or has no such files.
-    """
+    """Returns the WAV and FLAC files of a folder and its subfolders, ordered by their paths."""
     if not folder.is_dir():
         raise AudioError(f"{folder} is not a folder, expected one of WAV or FLAC files")
     found = sorted(p for p in folder.rglob("[!.]*") if p.suffix.lower() in SUFFIXES)
@@ -89,11 +81,7 @@ def find_audio(folder: Path) -> list[Path]:
 
 
 def audio_info(path: Path) -> AudioInfo:
-    """Reads the header of a sound file.
-
-    Raises:
-        AudioError: if the file does not exist, has no samples, or is no sound.
-    """
+    """Reads the header of a sound file."""
     with _opened(path, path) as sound:
         return _info(sound)
 
@@ -126,17 +114,7 @@ def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None
 
 
 def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
-    """Decodes a sound file that is in memory to a mono waveform.
-
-    Args:
-        encoded: the content of the file.
-        rate: sampling rate of the waveform in samples per second.
-        name: the name of the file in errors.
-
-    Raises:
-        AudioError: if the content cannot be decoded, is too long, or has samples that no sound has;
-            see `check_samples`.
-    """
+    """Decodes a sound file that is in memory to a mono waveform."""
     with _opened(io.BytesIO(encoded), name) as sound:
         return resample(_read(sound, name, sound.frames), sound.samplerate, rate)
 
@@ -156,10 +134,7 @@ def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
 def check_samples(sound: NDArray[np.floating], name: str, first: int = 0) -> None:
     """Raises `AudioError` if a sample is NaN, infinite, or larger than `LOUDEST`.
 
-    Args:
-        sound: samples, `(samples, channels)`.
-        name: the name of the file in the error.
-        first: position of the first of these samples in the file.
+    The samples, `(samples, channels)`, are those of a file from the position `first` on.
     """
     # Both are NaN if a sample is, and are much faster to find than a test of each.
     if not len(sound) or (sound.min() >= -LOUDEST and sound.max() <= LOUDEST):

@@ -213,15 +213,7 @@ def _divide(
     given: Container[str],
     what: str,
 ) -> dict[Part, list[Item]]:
-    """Divides items into the parts that are not given.
-
-    Args:
-        items: what is divided.
-        key: returns the name by which an item is divided; items with one name stay together.
-        settings: the shares of the parts.
-        given: the parts that are given.
-        what: what the names are, for the error.
-    """
+    """Divides items into the parts that are not given."""
     part_of_key = divide(map(key, items), *settings.fractions(given))
     if "train" not in part_of_key.values():
         raise AudioError(

@@ -132,22 +132,14 @@ class Utterances(Dataset[Frames], ABC):
 
     @abstractmethod
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the noisy and the clean waveform of a piece.
-
-        Raises:
-            AudioError: if a file can no longer be read completely.
-        """
+        """Returns the noisy and the clean waveform of a piece."""
 
     @abstractmethod
     def name(self, index: int) -> str:
         """Returns the name of a piece."""
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
-        """Cuts recordings that are joined into as few pieces of equal length as possible.
-
-        Args:
-            totals: how many samples the recordings of each such group have together.
-        """
+        """Cuts recordings that are joined, and have so many samples together, into equal pieces."""
         pieces = []
         for recordings, samples in totals.items():
             number = -(-samples // self.limit)

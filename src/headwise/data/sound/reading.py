@@ -61,16 +61,7 @@ def read_folder(
 def read_pairs(
     folders: PairedFolders, rate: int, skipped: Skipped, speaker_pattern: str | None = None
 ) -> list[Pair]:
-    """Reads the pairs of two folders, in the order of the noisy files' names.
-
-    Args:
-        folders: the two folders, and how the names of two files show that they belong together.
-        rate, skipped, speaker_pattern: see `read_folder`; the speaker is found in a noisy file's
-            path.
-
-    Raises:
-        AudioError: if a folder cannot be read, or if no two files belong together.
-    """
+    """Reads the pairs of two folders, in the order of the noisy files' names."""
     noisy = read_folder(folders.noisy, rate, skipped, speaker_pattern)
     clean = read_folder(folders.clean, rate, skipped)
     partners = {_common_name(recording.name, folders.pattern): recording for recording in clean}
@@ -103,17 +94,7 @@ def read_hub_pairs(
 ) -> list[Pair]:
     """Reads the pairs of one split of a dataset on the Hugging Face hub.
 
-    Args:
-        settings: which dataset, and which of its columns.
-        split: the name of the split.
-        rate, skipped: see `read_folder`.
-        speaker_pattern: a regular expression whose first group is the speaker in the name of an
-            utterance; by default all utterances have the same speaker.
-
-    Raises:
-        AudioError: if a column does not exist, if no pair can be read, or if `speaker_pattern`
-            does not match a name.
-        CorpusError: if there is no such dataset or split.
+    Without a pattern all utterances have the same speaker.
     """
     # Imported here: the import takes a second. The sound is decoded by us, because datasets needs
     # ffmpeg for it.

@@ -64,12 +64,7 @@ def part_of(wave: Waveform, start: int = 0, samples: int | None = None) -> Wavef
 
 
 def hold(recordings: Sequence[Recording], skipped: Skipped) -> list[Recording]:
-    """Reads a small collection into memory; returns a large one unchanged.
-
-    Args:
-        recordings: the collection; it is small if it has at most `HELD` samples.
-        skipped: receives the reasons why recordings cannot be read; they are left out.
-    """
+    """Reads a collection of at most `HELD` samples into memory; returns a larger one unchanged."""
     if sum(recording.samples for recording in recordings) > HELD:
         return list(recordings)
     held = []

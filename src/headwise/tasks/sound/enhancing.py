@@ -54,11 +54,6 @@ def enhance_blocks(
 ) -> Iterator[Tensor]:
     """Takes the noise out of waveforms block by block; see `enhance`.
 
-    Args:
-        model, context: see `enhance`.
-        blocks: consecutive blocks of the noisy waveforms, `(channels, samples)` each, of any
-            lengths.
-
     Yields:
         Consecutive blocks of the enhanced waveforms, of other lengths, as many samples in all.
     """
@@ -125,10 +120,6 @@ def enhance_file(
         source: a WAV or FLAC file, of any length, at any sampling rate.
         target: the WAV or FLAC file to write, another file than the source.
         advance: called with the number of samples that have been read since the last call.
-
-    Raises:
-        AudioError: if the source cannot be read to its end, or if the target cannot be written or
-            is the source; then nothing is written.
     """
     soundfile, soxr = speech_package("soundfile"), speech_package("soxr")
     info = audio_info(source)
