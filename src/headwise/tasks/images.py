@@ -2,8 +2,7 @@
 
 It follows section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
 Mechanisms*, https://arxiv.org/abs/2103.00336. `data.images` has the images and their colours,
-`tasks.image` samples and maps (`drawing`), what stands at the positions (`pixels`), and the measure
-of figure 2 (`metrics`).
+`tasks.image` samples and maps (`drawing`) and the measure of figure 2 (`metrics`).
 """
 
 import hashlib
@@ -33,9 +32,8 @@ from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings,
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.image.drawing import sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
-from headwise.tasks.image.pixels import pixel_positions
 from headwise.tasks.outcome import Outcome, Picture, Score
-from headwise.tasks.positions import Positions
+from headwise.tasks.positions import Positions, pixel_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Task, Wish
 

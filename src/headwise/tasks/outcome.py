@@ -127,13 +127,6 @@ class Outcome(BaseModel):
         items = {score.name: np.asarray(rows, dtype=np.float64).tolist() for score, rows in scored}
         return cls(scores=[score for score, _ in scored], items=items, **others)
 
-    def model_post_init(self, context: Any) -> None:
-        names = [score.name for score in self.scores]
-        if len(set(names)) < len(names):
-            raise ValueError(f"the names of scores are {names}, expected different names")
-        if strangers := sorted(set(self.items) - set(names)):
-            raise ValueError(f"items has {strangers}, expected names of scores: {names}")
-
 
 def spread(items: Sequence[Item], number: int) -> Sequence[Item]:
     """Returns `number` items, spread evenly over the sequence; all items if there are fewer.

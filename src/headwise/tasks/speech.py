@@ -6,8 +6,7 @@ magnitudes of a short-time Fourier transform of noisy speech and predicts the lo
 clean speech, with squared error as the loss. The enhanced waveform gets the phase of the noisy one.
 
 `data.sound` has the sounds and their spectra; `tasks.sound` enhances sounds of any length
-(`enhancing`), scores them (`metrics`), draws them (`spectrograms`), and describes their frames
-(`loudness`).
+(`enhancing`), scores them (`metrics`) and draws them (`spectrograms`).
 """
 
 import hashlib
@@ -34,10 +33,9 @@ from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
-from headwise.tasks.positions import Positions
+from headwise.tasks.positions import Positions, frame_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sound.enhancing import enhance
-from headwise.tasks.sound.loudness import frame_positions
 from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
 from headwise.tasks.sound.spectrograms import draw_spectrograms
 from headwise.tasks.task import Advance, Items, Task

@@ -8,6 +8,7 @@ needs soundfile and soxr, `pip install "headwise[speech]"`. A file that cannot b
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -146,12 +147,12 @@ def check_samples(sound: NDArray[np.floating], name: str, first: int = 0) -> Non
     )
 
 
-def check_whole(found: int, expected: int, name: str) -> None:
-    """Raises `AudioError` if fewer samples were found in a file than its header says."""
+def check_whole(found: int, expected: int, name: str, unit: str = "samples") -> None:
+    """Raises `AudioError` if a file has less than its header says."""
     if found < expected:
         raise AudioError(
-            f"{name} has fewer samples than the {expected:,} of its header: it was cut off; copy "
-            f"it again, or leave it out"
+            f"{name} has {found:,} {unit}, expected {expected:,} by its header: it was cut off; "
+            f"copy it again, or leave it out"
         )
 
 
@@ -168,6 +169,11 @@ def _opened(source: Path | io.BytesIO, name: object) -> Iterator[Any]:
                     f"{name} has no samples, expected at least one; record it again, or leave it "
                     f"out"
                 )
+            # Of a WAV file libsndfile reads what there is, and notes so in its log. Programs that
+            # write to a pipe do not know the length, and fill its field with ones.
+            cut = re.search(r"^data : (\d+) \(should be (\d+)\)$", sound.extra_info, re.MULTILINE)
+            if cut is not None and int(cut[1]) < 2**31:
+                check_whole(int(cut[2]), int(cut[1]), str(name), "bytes")
             yield sound
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         reason = str(error).strip().split("\n")[0].rpartition(": ")[2] or type(error).__name__
