@@ -171,7 +171,7 @@ class PairImages(SampledSettings):
             for key, default in (("tests", {}), ("train_fraction", 1.0)):
                 if getattr(half, key) != default:
                     raise ValueError(
-                        f"{side}.{key} is {getattr(half, key)}, expected it to be left out: halves "
+                        f"{side}.{key} is given, expected none: leave it out, since halves "
                         f"have no test sets of their own, and data.train_fraction is of pairs"
                     )
         if self.left.size != self.right.size:
