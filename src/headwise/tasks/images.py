@@ -192,8 +192,8 @@ class Images(Task):
 
     def digest_of(self, part: str) -> str:
         """Returns a hash of the part's pixels and of the palette, whose colours are predicted."""
-        items = (self.images.digests[part], str(self.raster.colors.tolist()))
-        return hashlib.sha256("\0".join(items).encode()).hexdigest()
+        items = f"{self.images.digests[part]}\0{self.encoding()}"
+        return hashlib.sha256(items.encode()).hexdigest()
 
     @classmethod
     def nominal_config(cls, recipe: ImageRecipe) -> CausalLMConfig:
