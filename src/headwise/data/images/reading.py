@@ -14,7 +14,6 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -185,8 +184,10 @@ def _check_bytes(name: str, size: int, limits: ImageData) -> None:
 
 def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None:
     """Returns an image, rotated as its EXIF data say; None if it cannot be read."""
+    before = Image.MAX_IMAGE_PIXELS
     try:
-        with _without_pillows_limit(), Image.open(io.BytesIO(content)) as picture:
+        Image.MAX_IMAGE_PIXELS = None  # Pillow's limit for the whole process; ours is max_pixels
+        with Image.open(io.BytesIO(content)) as picture:
             if picture.width * picture.height > limits.max_pixels:
                 raise CorpusError(
                     f"{name} has {picture.width:,} × {picture.height:,} pixels, expected at most "
@@ -200,15 +201,6 @@ def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None
     # Decoders raise errors of many types on broken files, even SyntaxError.
     except Exception:
         return None
-
-
-@contextmanager
-def _without_pillows_limit() -> Iterator[None]:
-    """While this context is open, Pillow's limit of pixels is off: data.max_pixels is ours."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None
-    try:
-        yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
 
