@@ -195,7 +195,7 @@ def test_enhance_of_what_is_no_sound_writes_nothing(trained, tmp_path, content):
     assert str(noisy) in said
     assert {path.name for path in tmp_path.iterdir()} == {"noisy.wav"}
     said = refused("enhance", trained("speech-enhancement"), tmp_path, tmp_path / "clean.wav")
-    assert f"{tmp_path} is a folder, expected a WAV or FLAC file" in said
+    assert f"{tmp_path} is not a file, expected a WAV or FLAC file" in said
 
 
 def test_a_run_of_another_task_cannot_do_it(run, trained, tmp_path):

@@ -13,8 +13,7 @@ from headwise.data.images.palette import Raster
 from headwise.models.decisions import record
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import TASKS, task_class
-from headwise.tasks.image.pixels import pixel_positions
-from headwise.tasks.sound.loudness import frame_positions
+from headwise.tasks.positions import frame_positions, pixel_positions
 
 LABELS = {
     "masked-language-modelling": {"mask"},

@@ -75,11 +75,6 @@ def test_the_interval_of_a_mean_is_the_normal_one():
     assert bootstrap_interval(values, MEAN) == (low, high)
 
 
-def test_it_draws_whole_rows():
-    rows = [[2.0 * n, float(n)] for n in range(1, 50)]  # any draw has the ratio 2
-    assert bootstrap_interval(rows, RATIO) == (2.0, 2.0)
-
-
 @pytest.mark.parametrize("items", [[], [1.0, 2.0]])
 def test_what_is_no_list_of_rows_is_refused(items):
     with pytest.raises(ValueError, match="items has the shape"):

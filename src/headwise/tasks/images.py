@@ -1,10 +1,8 @@
 """The image task: a causal model of the colours of pixels in raster order.
 
 It follows section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
-Mechanisms*, https://arxiv.org/abs/2103.00336. The package `image` has its pieces: the recipe
-(`recipe`), which images to read (`settings`), readers (`reading`), the division into parts
-(`corpus`), colours (`palette`), sequences (`dataset`), samples and maps (`drawing`), and the
-measure of figure 2 (`metrics`).
+Mechanisms*, https://arxiv.org/abs/2103.00336. `data.images` has the images and their colours,
+`tasks.image` samples and maps (`drawing`) and the measure of figure 2 (`metrics`).
 """
 
 import hashlib
@@ -12,29 +10,30 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.images.corpus import ImageCorpus, load_images
 from headwise.data.images.dataset import ImageDataset
-from headwise.data.images.palette import FILE_NAME, Raster
-from headwise.data.images.settings import PairImages, image_shape
+from headwise.data.images.palette import FILE_NAME, PaletteSettings, Raster
+from headwise.data.images.settings import ImageSettings, PairImages, image_shape
 from headwise.files import write_bytes
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.image.drawing import draw_samples, sample_images, sheet, winner_map
+from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
+from headwise.settings import LARGEST_SEED
+from headwise.tasks.image.drawing import sample_images, sheet, winner_map
 from headwise.tasks.image.metrics import specialisation
-from headwise.tasks.image.pixels import pixel_positions
-from headwise.tasks.image.recipe import ImageEvaluation, ImageModel, ImageRecipe
 from headwise.tasks.outcome import Outcome, Picture, Score
-from headwise.tasks.positions import Positions
+from headwise.tasks.positions import Positions, pixel_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Task, Wish
 
@@ -43,6 +42,85 @@ _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _UNKNOWN = 225  # a light grey for the pixels that the model completes
 _DRAWN = 16  # images that `headwise generate` draws by default
 _DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the speed of decoding
+
+
+class ImageModel(LanguageModelSettings):
+    """Sizes of the causal model, whose tokens are colours."""
+
+    starts_from = CausalLMConfig
+
+    def config(self, **encoding: Any) -> CausalLMConfig:
+        return CausalLMConfig(**self.sizes(), **encoding)
+
+
+class ImageEvaluation(EvaluationSettings):
+    """How many images and maps the evaluation draws, and how."""
+
+    samples: int = Field(16, ge=0, le=1_000_000, description="How many images the model draws.")
+    completions: int = Field(
+        8,
+        ge=0,
+        le=1_000_000,
+        description="How many images the model completes, given their upper half.",
+    )
+    maps: int = Field(
+        8,
+        ge=0,
+        le=1_000_000,
+        description="How many images get a map of what counts most at each pixel.",
+    )
+    temperature: float = Field(
+        1.0,
+        ge=0.001,
+        le=1000,
+        description="Temperature by which the logits are divided when pixels are drawn. Below 1, "
+        "the images vary less.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="How many of the likeliest colours a pixel is drawn from. By default it is "
+        "drawn from all colours.",
+    )
+    seed: int = Field(1, ge=0, le=LARGEST_SEED, description="Seed of the random draws.")
+
+    def how_to_draw(self) -> dict[str, Any]:
+        """Returns the arguments of `sample_images` that say how pixels are drawn."""
+        return self.model_dump(include={"seed", "temperature", "top_k"})
+
+
+class ImageRecipe(Recipe):
+    """A recipe of the image task."""
+
+    encoding_keys = ("palette",)
+
+    task: Literal["images"] = Field("images", description="The task of the recipe.")
+    data: ImageSettings = Field(
+        default_factory=lambda: PairImages(), description="Which images the model learns."
+    )
+    palette: PaletteSettings = Field(
+        default_factory=lambda: PaletteSettings(),
+        description="How the colours of the images are chosen.",
+    )
+    model: ImageModel = Field(
+        default_factory=lambda: ImageModel(), description="Sizes and attention of the model."
+    )
+    evaluation: ImageEvaluation = Field(
+        default_factory=lambda: ImageEvaluation(),
+        description="How many images and maps the evaluation draws, and how.",
+    )
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        height, width, _ = image_shape(self.data)
+        if height * width > self.training.batch_tokens:
+            raise ValueError(
+                f"data.size makes images of {height * width:,} pixels, expected at most "
+                f"training.batch_tokens, {self.training.batch_tokens:,}: a batch holds at least "
+                f"one image"
+            )
+        return self
 
 
 class Images(Task):
@@ -77,10 +155,10 @@ class Images(Task):
         self.raster = raster
         self.has_halves = has_halves
         self.train, self.validation, self.test = (
-            ImageDataset(getattr(images, part), raster, images.digests.get(part)) for part in PARTS
+            ImageDataset(getattr(images, part), raster, images.digests[part]) for part in PARTS
         )
         self.tests = {
-            name: ImageDataset(of_test, raster, images.digests.get(name))
+            name: ImageDataset(of_test, raster, images.digests[name])
             for name, of_test in images.tests.items()
         }
         error = raster.mean_squared_error(images.test, self.test.ids[:, 1:].numpy())
@@ -114,8 +192,8 @@ class Images(Task):
 
     def digest_of(self, part: str) -> str:
         """Returns a hash of the part's pixels and of the palette, whose colours are predicted."""
-        items = (self.images.digests[part], str(self.raster.colors.tolist()))
-        return hashlib.sha256("\0".join(items).encode()).hexdigest()
+        items = f"{self.images.digests[part]}\0{self.encoding()}"
+        return hashlib.sha256(items.encode()).hexdigest()
 
     @classmethod
     def nominal_config(cls, recipe: ImageRecipe) -> CausalLMConfig:
@@ -185,16 +263,9 @@ class Images(Task):
         """Draws the last pixels of some test images; returns how many pixels it has drawn."""
         ids = _chosen(self.test, _DECODED)[:, 1:]
         given = ids[:, : max(0, len(self.raster) - _DECODED_PIXELS)]
-        completed = sample_images(
-            cast(CausalLM, model),
-            self.raster,
-            len(ids),
-            seed=evaluation.seed,
-            temperature=evaluation.temperature,
-            top_k=evaluation.top_k,
-            given=given,
-        )
-        return completed.size - given.numel()
+        how = evaluation.how_to_draw()
+        drawn = sample_images(cast(CausalLM, model), self.raster, len(ids), given=given, **how)
+        return drawn.size - given.numel()
 
     @classmethod
     def statistic(cls, name: str, evaluation: ImageEvaluation) -> Statistic:
@@ -210,16 +281,9 @@ class Images(Task):
                 f"--output is {output}, expected a name that ends in .png: images are written as "
                 "PNG"
             )
-        settings = recipe.evaluation
-        png = draw_samples(
-            cast(CausalLM, model),
-            Raster.load(run),
-            wish.number or _DRAWN,
-            seed=settings.seed,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-        )
-        write_bytes(output, png)
+        raster, how = Raster.load(run), recipe.evaluation.how_to_draw()
+        ids = sample_images(cast(CausalLM, model), raster, wish.number or _DRAWN, **how)
+        write_bytes(output, sheet([("", raster.decode(ids))]))
         wish.echo(f"written: {output}")
 
     def _nll(self, model: HeadwiseModel, part: Items, advance: Advance) -> np.ndarray:
@@ -241,44 +305,28 @@ class Images(Task):
 
         Each score comes with its items.
         """
+        height, width = self.raster.height, self.raster.width
         colours = len(self.raster.colors)
         what = (
             f"a dimension is a pixel, which has one of {colours} colours; if all colours were "
             f"equally likely, it would be {math.log2(colours):.2f}"
         )
-        scores = [self._score("bits per dimension", nll, what)]
+        scores = [_score("bits per dimension", nll, what)]
         if self.has_halves:
-            by_place = nll.reshape(len(nll), self.raster.height, self.raster.width)
-            middle = self.raster.width // 2
-            for side, half in (("left", by_place[..., :middle]), ("right", by_place[..., middle:])):
-                scores.append(self._score(f"{side} half", half, f"pixels of the {side} half"))
+            halves = np.split(nll.reshape(-1, height, width), [width // 2], axis=2)
+            for side, half in zip(("left", "right"), halves, strict=True):
+                scores.append(_score(f"{side} half", half, f"pixels of the {side} half"))
         if self.raster.colors.shape[1] == 3:
-            scores.append(
-                self._score(
-                    "bits per sub-pixel",
-                    nll,
-                    "a third of bits per dimension; it cannot be compared with models of all 256³ "
-                    "colours, because the palette has fewer",
-                    per_pixel=3,
-                )
+            note = (
+                "a third of bits per dimension; it cannot be compared with models of all 256³ "
+                "colours, because the palette has fewer"
             )
+            scores.append(_score("bits per sub-pixel", nll, note, per_pixel=3))
         return scores
-
-    def _score(
-        self, name: str, nll: np.ndarray, note: str, per_pixel: int = 1
-    ) -> tuple[Score, np.ndarray]:
-        rows = _rows(nll, per_pixel)
-        how = _BITS_PER_DIMENSION
-        return Score.of(name, rows, how, higher_is_better=False, digits=3, note=note), rows
 
     def _samples(self, model: CausalLM, part: Items, evaluation: ImageEvaluation) -> list[Picture]:
         """Returns images that the model draws, and test images whose lower half it completes."""
-        raster = self.raster
-        how: dict[str, Any] = {
-            "seed": evaluation.seed,
-            "temperature": evaluation.temperature,
-            "top_k": evaluation.top_k,
-        }
+        raster, how = self.raster, evaluation.how_to_draw()
         pictures = []
         if evaluation.samples:
             drawn = raster.decode(sample_images(model, raster, evaluation.samples, **how))
@@ -293,12 +341,9 @@ class Images(Task):
             real = raster.decode(ids.numpy())
             given = real.copy()
             given[:, raster.height // 2 :] = _UNKNOWN
+            drawn = raster.decode(completed)
             png = sheet(
-                [
-                    ("given", given),
-                    ("completed by the model", raster.decode(completed)),
-                    ("of the data", real),
-                ]
+                [("given", given), ("completed by the model", drawn), ("of the data", real)]
             )
             caption = "The model is given the upper half of images of the data and draws the rest."
             pictures.append(Picture.of("Completions", png, caption))
@@ -312,11 +357,11 @@ class Images(Task):
         images = self.raster.decode(ids[:, 1:].numpy())
         pictures = []
         for layer, weights in self._pixel_weights(model, ids).items():
-            drawn = winner_map(weights)
+            colours, legend = winner_map(weights)
             label = "what counts most"
             if self.has_halves:
                 label += f"; specialisation over the halves {specialisation(weights):.2f}"
-            png = sheet([("of the data", images), (label, drawn.images)], legend=drawn.legend)
+            png = sheet([("of the data", images), (label, colours)], legend=legend)
             caption = (
                 "Which expert or head counts most where a pixel is read, and of how many of these "
                 "pixels. The paler, the less it stands out from the others."
@@ -340,11 +385,13 @@ def _chosen(part: Items, number: int) -> Tensor:
     return torch.stack([part[index * len(part) // number] for index in range(number)])
 
 
-def _rows(nll: np.ndarray, per_pixel: int = 1) -> np.ndarray:
-    """Returns nats and dimensions of each image, `(images, 2)`."""
-    nats = nll.reshape(len(nll), -1)
-    return np.stack([nats.sum(1), np.full(len(nats), per_pixel * nats.shape[1], float)], axis=1)
-
-
 # Of all images together, from the nats and dimensions of each.
 _BITS_PER_DIMENSION = of_totals(lambda totals: totals[0] / totals[1] / math.log(2))
+
+
+def _score(name: str, nll: np.ndarray, note: str, per_pixel: int = 1) -> tuple[Score, np.ndarray]:
+    """Returns a score, and nats and dimensions of each image, `(images, 2)`."""
+    nats = nll.reshape(len(nll), -1)
+    rows = np.stack([nats.sum(1), np.full(len(nats), per_pixel * nats.shape[1], float)], axis=1)
+    how = _BITS_PER_DIMENSION
+    return Score.of(name, rows, how, higher_is_better=False, digits=3, note=note), rows

@@ -38,11 +38,7 @@ class Score(BaseModel):
         name: str,
         items: Rows,
         statistic: Statistic,
-        *,
-        higher_is_better: bool = True,
-        digits: int = 1,
-        note: str = "",
-        is_perplexity: bool = False,
+        **others: Any,
     ) -> Self:
         """Computes a score from numbers of test items, with its interval.
 
@@ -50,7 +46,7 @@ class Score(BaseModel):
             name: name of the score, as tables show it.
             items: a row of numbers for each test item.
             statistic: computes the score from such rows.
-            higher_is_better, digits, note, is_perplexity: see the fields.
+            others: further fields.
 
         >>> from headwise.tasks.significance import of_rows
         >>> right = [[100.0]] * 80 + [[0.0]] * 20
@@ -59,17 +55,8 @@ class Score(BaseModel):
         """
         value = score_of(items, statistic)
         # If the score of all items is NaN, that of a resample is NaN as well.
-        ends = (None, None) if math.isnan(value) else bootstrap_interval(items, statistic)
-        return cls(
-            name=name,
-            value=value,
-            low=ends[0],
-            high=ends[1],
-            higher_is_better=higher_is_better,
-            digits=digits,
-            note=note,
-            is_perplexity=is_perplexity,
-        )
+        low, high = (None, None) if math.isnan(value) else bootstrap_interval(items, statistic)
+        return cls(name=name, value=value, low=low, high=high, **others)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -139,13 +126,6 @@ class Outcome(BaseModel):
         """Makes an outcome from scores, each with the items from which it was computed."""
         items = {score.name: np.asarray(rows, dtype=np.float64).tolist() for score, rows in scored}
         return cls(scores=[score for score, _ in scored], items=items, **others)
-
-    def model_post_init(self, context: Any) -> None:
-        names = [score.name for score in self.scores]
-        if len(set(names)) < len(names):
-            raise ValueError(f"the names of scores are {names}, expected different names")
-        if strangers := sorted(set(self.items) - set(names)):
-            raise ValueError(f"items has {strangers}, expected names of scores: {names}")
 
 
 def spread(items: Sequence[Item], number: int) -> Sequence[Item]:

@@ -18,10 +18,6 @@ _Model = TypeVar("_Model", bound=HeadwiseModel)
 def finished_run(folder: Path, saved: Sequence[str]) -> Path:
     """Returns the folder of a run that a model can start from.
 
-    Args:
-        folder: the run's, or that of its model.
-        saved: what its task saves beside the model.
-
     Raises:
         ValueError: there is no model, or what belongs to it is missing.
     """
@@ -38,11 +34,6 @@ def finished_run(folder: Path, saved: Sequence[str]) -> Path:
 
 def read_pretrained(kind: type[_Model], run: Path, config: TransformerConfig) -> _Model:
     """Returns the model of a run, with other systems in place of its standard attentions.
-
-    Args:
-        kind: the class of the model.
-        run: the folder of the run or of its model.
-        config: the configuration whose plan of attention the model is to have.
 
     Raises:
         ValueError: there is no model, it is of another kind, or its output would change.

@@ -48,11 +48,7 @@ def of_totals(
 
 
 def of_rows(score: Callable[[np.ndarray], float]) -> Statistic:
-    """A statistic of all rows together, such as a correlation.
-
-    Args:
-        score: computes it from an array of rows, `(items, numbers)`.
-    """
+    """A statistic of all rows together, such as a correlation."""
 
     def statistic(rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         return np.array([score(np.repeat(rows, times, axis=0)) for times in counts.astype(int)])
@@ -75,9 +71,6 @@ def resampled_scores(
         runs: of each run, a row of numbers for each of the same test items.
         statistic: computes scores from such rows.
         resamples: how many there are.
-
-    Raises:
-        ValueError: the runs have different numbers of items, or one has none.
     """
     several = [as_rows(items) for items in runs]
     numbers = sorted({len(rows) for rows in several})
@@ -105,11 +98,7 @@ def bootstrap_interval(items: Rows, statistic: Statistic) -> tuple[float, float]
 
 
 def as_rows(items: Rows) -> np.ndarray:
-    """Returns the rows as an array of shape `(items, numbers)`.
-
-    Raises:
-        ValueError: they have another shape, or there is no item.
-    """
+    """Returns the rows as an array of shape `(items, numbers)`."""
     rows = np.asarray(items, dtype=np.float64)
     if rows.ndim != 2 or not len(rows):
         raise ValueError(

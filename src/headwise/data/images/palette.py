@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import Self
 
 from headwise.checksums import is_changed, write_summed
+from headwise.data.arrays import pieces
 from headwise.data.sources import CorpusError
 from headwise.settings import LARGEST_SEED, Settings
 
@@ -65,12 +66,7 @@ class Raster:
 
     @classmethod
     def learn(cls, images: np.ndarray, settings: PaletteSettings) -> Self:
-        """Returns a raster whose palette is learned from training images.
-
-        Args:
-            images: bytes, `(images, height, width, channels)`.
-            settings: how the colours are chosen.
-        """
+        """Returns a raster whose palette is learned from training images."""
         number, height, width, channels = images.shape
         pixels = images.reshape(-1, channels)
         colors = _unpacked(np.unique(_packed(pixels)), channels)
@@ -102,25 +98,14 @@ class Raster:
         return {"bos_token_id": self.bos_token_id, "eos_token_id": None, "pad_token_id": None}
 
     def encode(self, images: np.ndarray) -> np.ndarray:
-        """Returns the ids of the colours that are nearest to the pixels, `(images, pixels)`.
-
-        Args:
-            images: bytes, `(images, height, width, channels)`.
-
-        Raises:
-            ValueError: if the images have another size than those of the raster.
-        """
+        """Returns the ids of the colours that are nearest to the pixels, `(images, pixels)`."""
         shape = (self.height, self.width, self.colors.shape[1])
         if images.shape[1:] != shape:
             raise ValueError(
                 f"the shape of images is {images.shape}, expected (images, "
                 f"{', '.join(map(str, shape))}): the palette was made for this size"
             )
-        ids = np.empty((len(images), len(self)), np.int64)
-        for start in range(0, len(images), 1000):  # limits the memory
-            chunk = images[start : start + 1000].reshape(-1, shape[-1])
-            ids[start : start + 1000] = _nearest(chunk, self.colors).reshape(-1, len(self))
-        return ids
+        return _nearest(images.reshape(-1, shape[-1]), self.colors).reshape(-1, len(self))
 
     def decode(self, ids: np.ndarray) -> np.ndarray:
         """Returns RGB images `(images, height, width, 3)` of ids of colours `(images, pixels)`."""
@@ -128,17 +113,11 @@ class Raster:
         return np.broadcast_to(images, (*images.shape[:3], 3))
 
     def mean_squared_error(self, images: np.ndarray, ids: np.ndarray) -> float:
-        """Returns the mean squared difference of pixels, per channel, from their colours.
-
-        Args:
-            images: bytes, `(images, height, width, channels)`.
-            ids: the ids of their colours, `(images, pixels)`.
-        """
+        """Returns the mean squared difference of pixels, per channel, from their colours."""
         total = 0.0
-        for start in range(0, len(images), 1000):  # limits the memory
-            pixels = images[start : start + 1000].astype(np.float64)
-            colors = self.colors[ids[start : start + 1000]]
-            total += float(np.square(pixels - colors.reshape(pixels.shape)).sum())
+        for some, found in zip(pieces(images), pieces(ids), strict=True):
+            colors = self.colors[found].reshape(some.shape)
+            total += float(np.square(some.astype(np.float64) - colors).sum())
         return total / images.size
 
     def save(self, folder: Path) -> None:
@@ -148,28 +127,17 @@ class Raster:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads the raster that `save` has written to a folder.
-
-        Raises:
-            CorpusError: if the file does not exist or does not hold a palette.
-        """
+        """Reads the raster that `save` has written to a folder."""
         path = folder / FILE_NAME
         try:
             if is_changed(path):
                 raise ValueError("it is not as it was written")
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            colors = np.array(record["colors"], np.uint8)
-            if colors.ndim != 2 or colors.shape[1] not in (1, 3):
-                raise ValueError(f"colors have the shape {colors.shape}")
-            return cls(int(record["height"]), int(record["width"]), colors)
-        except OSError as error:
-            raise CorpusError(
-                f"{path} cannot be read ({error.strerror}); give the folder of a run of images"
-            ) from None
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            return cls(record["height"], record["width"], np.array(record["colors"], np.uint8))
+        except (OSError, ValueError, KeyError) as error:
             raise CorpusError(
                 f"{path} has no palette ({error}), expected height, width and colors; copy the run "
-                "again"
+                "again, or give the folder of a run of images"
             ) from None
 
 

@@ -1,26 +1,26 @@
 """Readers of images: scikit-learn, folders and tar files, IDX files, Hugging Face datasets.
 
-Each reader yields the images unchanged, in the order of the data. `image.corpus` fits them to one
-size and divides them. A source that cannot be read raises a `CorpusError` that names the file.
-Where a source has many images, one that cannot be read is left out and counted.
+Each reader yields the images unchanged, in the order of the data; `images.corpus` fits them to one
+size and divides them. Where a source has many images, one that cannot be read is left out and
+counted.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import math
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from headwise.data.division import PARTS, Part, divide
+from headwise.data.images.settings import HubImagesTest, IdxTest, ImageData, ImageTest
 from headwise.data.sources import (
     CorpusError,
     check_regular,
@@ -30,26 +30,7 @@ from headwise.data.sources import (
 )
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-
-
-class Limits(NamedTuple):
-    """The most that is read into memory at once; `ImageData` has a key for each.
-
-    Attributes:
-        max_pixels: of an image.
-        max_bytes: of a file, a member of a tar file, or what a gzip file expands to.
-    """
-
-    max_pixels: int
-    max_bytes: int
-
-    def check_bytes(self, name: object, size: int) -> None:
-        """Raises `CorpusError` for a file that is too large."""
-        if size > self.max_bytes:
-            raise CorpusError(
-                f"{name} has {size:,} bytes, expected at most {self.max_bytes:,}; leave it out, or "
-                "set data.max_bytes"
-            )
+_IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
 
 
 # --- images that scikit-learn brings along ----------------------------------------------------
@@ -73,10 +54,6 @@ def read_patches(
     a region are in one part. `divide` decides on the part of a region by its place. So every part
     has patches of both photographs. Training patches overlap by half. Patches of the other parts
     do not overlap, because statistical tests take them as independent.
-
-    Args:
-        patch: height and width of a patch, in pixels.
-        validation_fraction, test_fraction: shares of the regions.
     """
     from sklearn.datasets import load_sample_images
 
@@ -100,43 +77,53 @@ def read_patches(
     return patches
 
 
-# --- files ------------------------------------------------------------------------------------
+# --- files and datasets -----------------------------------------------------------------------
 
 
-def read_image_folder(path: Path, broken: list[str], limits: Limits) -> Iterator[Image.Image]:
-    """Yields the images of a folder or of a tar file, in the order of their names.
+def read_images(source: ImageTest, limits: ImageData, broken: list[str]) -> Iterator[Image.Image]:
+    """Yields the images of a folder, a tar file, an IDX file, or a split of a dataset.
 
     Args:
-        path: the folder or the tar file.
-        broken: receives the names of image files that cannot be read.
-        limits: how large an image may be.
+        source: where they are. The images of a folder or a tar file come in the order of their
+            names.
+        limits: how many pixels an image and how many bytes a file may have.
+        broken: receives the names of images that cannot be read.
 
     Raises:
-        CorpusError: if `path` is neither a folder nor a tar file, if no image can be read, or if
-            one is too large.
+        CorpusError: if the source cannot be read, if none of its images can be read, or if one is
+            too large.
     """
+    if isinstance(source, IdxTest):
+        yield from _read_idx(source.path.expanduser(), limits)
+        return
+    if isinstance(source, HubImagesTest):
+        where, files = f"dataset {source.name!r}, split {source.split!r},", _hub_files(source)
+    else:
+        path = source.path.expanduser()
+        where, files = str(path), _files(path, limits)
     found = read = 0
-    for name, content in _files(path, limits):
+    for name, content in files:
         found += 1
+        _check_bytes(name, len(content), limits)
         picture = _decoded(content, name, limits)
         if picture is None:
             broken.append(name)
-        else:
-            read += 1
-            yield picture
+            continue
+        read += 1
+        yield picture
     if not read:
         raise CorpusError(
-            f"{path} has {found:,} image files, of which none can be read, expected at least one: "
-            f"a file in it or in a subfolder whose name ends in {', '.join(sorted(SUFFIXES))}"
+            f"{where} has {found:,} images, of which none can be read, expected at least one; in a "
+            f"folder, these are files whose names end in {', '.join(sorted(SUFFIXES))}"
         )
 
 
-def _files(path: Path, limits: Limits) -> Iterator[tuple[str, bytes]]:
+def _files(path: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the content of each file that has the name of an image."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if _is_image_name(file.name) and file.is_file():
-                limits.check_bytes(file, file.stat().st_size)
+                _check_bytes(str(file), file.stat().st_size, limits)
                 yield str(file), file.read_bytes()
         return
     check_regular(path)
@@ -144,7 +131,7 @@ def _files(path: Path, limits: Limits) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(path) as archive:
             members = [m for m in archive.getmembers() if m.isfile() and _is_image_name(m.name)]
             for member in sorted(members, key=lambda member: member.name):
-                limits.check_bytes(f"{path}:{member.name}", member.size)
+                _check_bytes(f"{path}:{member.name}", member.size, limits)
                 stream = archive.extractfile(member)
                 assert stream is not None  # it is None for folders
                 yield f"{path}:{member.name}", stream.read()
@@ -164,13 +151,43 @@ def _is_image_name(name: str) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def _decoded(content: bytes, name: str, limits: Limits) -> Image.Image | None:
-    """Returns the image in a file's content, rotated as its EXIF data say.
+def _hub_files(source: HubImagesTest) -> Iterator[tuple[str, bytes]]:
+    """Yields the place and the undecoded content of each image of a dataset."""
+    # Imported here: the import takes a second, and no other source needs it.
+    import datasets
 
-    Returns None if it cannot be read. Raises `CorpusError` if it has too many pixels.
-    """
+    dataset = load_hub_split(source.name, source.split, source.config, source.revision)
+    if not isinstance(dataset.features.get(source.field), datasets.Image):
+        columns = ", ".join(
+            f"{column} ({type(feature).__name__})" for column, feature in dataset.features.items()
+        )
+        raise CorpusError(
+            f"data.field is {source.field!r}, expected a column of images of dataset "
+            f"{source.name!r}, split {source.split!r}: its columns are {columns}; set data.field "
+            "to one of type Image"
+        )
+    # If datasets decoded the images, the first broken one would end the reading.
+    column = dataset.select_columns([source.field])
+    column = column.cast_column(source.field, datasets.Image(decode=False))
+    for number, record in enumerate(column):
+        where = f"dataset {source.name!r}, split {source.split!r}, row {number}"
+        yield where, file_content(record[source.field])
+
+
+def _check_bytes(name: str, size: int, limits: ImageData) -> None:
+    if size > limits.max_bytes:
+        raise CorpusError(
+            f"{name} has {size:,} bytes, expected at most {limits.max_bytes:,}; leave it out, or "
+            "set data.max_bytes"
+        )
+
+
+def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None:
+    """Returns an image, rotated as its EXIF data say; None if it cannot be read."""
+    before = Image.MAX_IMAGE_PIXELS
     try:
-        with _without_pillows_limit(), Image.open(io.BytesIO(content)) as picture:
+        Image.MAX_IMAGE_PIXELS = None  # Pillow's limit for the whole process; ours is max_pixels
+        with Image.open(io.BytesIO(content)) as picture:
             if picture.width * picture.height > limits.max_pixels:
                 raise CorpusError(
                     f"{name} has {picture.width:,} × {picture.height:,} pixels, expected at most "
@@ -184,153 +201,45 @@ def _decoded(content: bytes, name: str, limits: Limits) -> Image.Image | None:
     # Decoders raise errors of many types on broken files, even SyntaxError.
     except Exception:
         return None
-
-
-@contextmanager
-def _without_pillows_limit() -> Iterator[None]:
-    """While this context is open, Pillow's limit of pixels is off, since `Limits` has its own.
-
-    Pillow has one limit for the whole process, and warns or raises an error beyond it.
-    """
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None
-    try:
-        yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
 
 
-_IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
-
-
-def read_idx(path: Path, limits: Limits) -> Iterator[Image.Image]:
-    """Yields the images of an IDX file: a magic number, three sizes, and the pixels row by row.
-
-    Args:
-        path: the file, compressed with gzip or not.
-        limits: how large an image and the unpacked file may be.
-
-    Raises:
-        CorpusError: if the file cannot be read or is not an IDX file of images, or if it is too
-            large.
-    """
+def _read_idx(path: Path, limits: ImageData) -> Iterator[Image.Image]:
+    """Yields the images of an IDX file: a magic number, three sizes, and the pixels row by row."""
     check_regular(path)
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"  # MNIST's files are often renamed without .gz
         with gzip.open(path) if packed else path.open("rb") as file:
-            sizes = _idx_sizes(file.read(16), path, limits)
-            expected = sizes[0] * sizes[1] * sizes[2]
-            # At most one byte more than the header says, and in blocks: `read(size)` takes memory
-            # for `size` bytes, even if the file is shorter.
-            blocks = iter(lambda: file.read(2**20), b"")
-            content = b"".join(_up_to(expected + 1, blocks))
+            sizes = _idx_sizes(file.read(16), path)
+            expected = math.prod(sizes)
+            _check_bytes(str(path), 16 + expected, limits)
+            content = file.read(expected + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
             f"{path} is not an intact gzip file ({error}). Copy or download it again."
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if len(content) != expected:
-        more = "more than " if len(content) > expected else ""
+    if len(content) != expected or not content:
+        more = "at least " if len(content) > expected else ""
         raise CorpusError(
-            f"{path} has {more}{16 + min(len(content), expected):,} bytes, expected "
-            f"{16 + expected:,} for {' × '.join(map(str, sizes))} pixels; copy or download it again"
+            f"{path} has {more}{16 + len(content):,} bytes, expected {16 + expected:,} for "
+            f"{' × '.join(map(str, sizes))} pixels, and at least one image; copy or download it "
+            "again"
         )
     for pixels in np.frombuffer(content, np.uint8).reshape(sizes):
         yield Image.fromarray(pixels)
 
 
-def _up_to(size: int, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields blocks, cut off behind so many bytes."""
-    for block in blocks:
-        yield block[:size]
-        size -= len(block)
-        if size <= 0:
-            return
-
-
-def _idx_sizes(header: bytes, path: Path, limits: Limits) -> tuple[int, int, int]:
-    """Returns how many images an IDX file has, their height and their width, by its header."""
-    if header[:4] != _IDX_IMAGES:
+def _idx_sizes(header: bytes, path: Path) -> tuple[int, int, int]:
+    """Returns how many images an IDX file has, their height and their width."""
+    if header[:4] != _IDX_IMAGES or len(header) < 16:
         raise CorpusError(
             f"{path} begins with the bytes {header[:4].hex(' ')}, expected "
-            f"{_IDX_IMAGES.hex(' ')}: an IDX file of images, not of labels; give the file of the "
-            "images, such as train-images-idx3-ubyte.gz"
-        )
-    if len(header) < 16:
-        raise CorpusError(
-            f"{path} has {len(header)} bytes, expected at least 16 of its header; copy or download "
-            "it again"
+            f"{_IDX_IMAGES.hex(' ')} and three sizes: an IDX file of images, not of labels; give "
+            "the file of the images, such as train-images-idx3-ubyte.gz"
         )
     images, height, width = struct.unpack(">3I", header[4:])
-    if not (images and height and width):
-        raise CorpusError(
-            f"{path} has {images} × {height} × {width} pixels, expected at least one image of at "
-            "least one pixel; copy or download it again"
-        )
-    if height * width > limits.max_pixels:
-        raise CorpusError(
-            f"{path} has images of {height:,} × {width:,} pixels, expected at most "
-            f"{limits.max_pixels:,} of them; copy it again, or set data.max_pixels"
-        )
-    limits.check_bytes(path, 16 + images * height * width)
     return images, height, width
-
-
-# --- Hugging Face datasets --------------------------------------------------------------------
-
-
-def read_hub_images(
-    name: str,
-    split: str,
-    field: str,
-    broken: list[str],
-    limits: Limits,
-    config: str | None = None,
-    revision: str | None = None,
-) -> Iterator[Image.Image]:
-    """Yields the images of one split of a dataset on the Hugging Face hub.
-
-    Args:
-        name: the name of the dataset, or a local folder in one of the hub's formats.
-        split: the name of the split.
-        field: the column that holds the images.
-        broken: receives the places of images that cannot be read.
-        limits: how large an image may be.
-        config: the configuration of the dataset; see `load_hub_split`.
-        revision: a tag or commit of the dataset; see `load_hub_split`.
-
-    Raises:
-        CorpusError: if there is no such dataset, split or column of images, or if no image can be
-            read.
-    """
-    # Imported here: the import takes a second, and no other source needs it.
-    import datasets
-
-    dataset = load_hub_split(name, split, config, revision)
-    if not isinstance(dataset.features.get(field), datasets.Image):
-        columns = ", ".join(
-            f"{column} ({type(feature).__name__})" for column, feature in dataset.features.items()
-        )
-        raise CorpusError(
-            f"data.field is {field!r}, expected a column of images of dataset {name!r}, split "
-            f"{split!r}: its columns are {columns}; set data.field to one of type Image"
-        )
-    # If datasets decoded the images, the first broken one would end the reading.
-    column = dataset.select_columns([field]).cast_column(field, datasets.Image(decode=False))
-    read = 0
-    for number, record in enumerate(column):
-        where = f"dataset {name!r}, split {split!r}, row {number}"
-        content = file_content(record[field])
-        limits.check_bytes(where, len(content))
-        picture = _decoded(content, where, limits)
-        if picture is None:
-            broken.append(where)
-        else:
-            read += 1
-            yield picture
-    if not read:
-        raise CorpusError(
-            f"dataset {name!r}, split {split!r}: none of its {len(dataset):,} images can be read"
-        )

@@ -166,22 +166,14 @@ class PairImages(SampledSettings):
     )
 
     @model_validator(mode="after")
-    def _check_tests(self) -> Self:
-        for side in ("left", "right"):
-            if getattr(self, side).tests:
-                raise ValueError(
-                    f"{side}.tests is given, expected none: a source of halves has no further "
-                    f"test sets; leave it out"
-                )
-            if getattr(self, side).train_fraction < 1.0:
-                raise ValueError(
-                    f"{side}.train_fraction is {getattr(self, side).train_fraction:g}, expected it "
-                    f"to be left out: give data.train_fraction, the share of the pairs"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
+    def _check_halves(self) -> Self:
+        for side, half in (("left", self.left), ("right", self.right)):
+            for key, default in (("tests", {}), ("train_fraction", 1.0)):
+                if getattr(half, key) != default:
+                    raise ValueError(
+                        f"{side}.{key} is given, expected none: leave it out, since halves "
+                        f"have no test sets of their own, and data.train_fraction is of pairs"
+                    )
         if self.left.size != self.right.size:
             raise ValueError(
                 f"left.size is {self.left.size} and right.size is {self.right.size}, expected "

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +23,11 @@ from headwise.data.sources import CorpusError
 Waveform = NDArray[np.float32]  # (samples,)
 
 SUFFIXES = (".wav", ".flac")
-RATES = (1_000, 1_000_000)  # the sampling rates of sound
 # The largest sample, that of 32-bit integers which were saved without scaling: the squares and sums
 # of spectra stay far within float32.
 LOUDEST = 2.0**31
-# How many samples a sound in memory may have over all channels: 3 hours at 48 kHz, 2 GiB.
-# Formats that compress silence hold any length in a few bytes.
+# How many samples may be read at once over all channels: 3 hours at 48 kHz, 2 GiB. Formats that
+# compress silence hold any length in a few bytes.
 LONGEST = 2**29
 
 
@@ -57,11 +58,7 @@ class AudioInfo(NamedTuple):
 
 
 def speech_package(name: str) -> Any:
-    """Imports a package of the extra `speech`.
-
-    Raises:
-        AudioError: if the package is not installed.
-    """
+    """Imports a package of the extra `speech`."""
     try:
         return import_module(name)
     except (ImportError, OSError) as error:  # soundfile raises OSError without libsndfile
@@ -72,11 +69,7 @@ def speech_package(name: str) -> Any:
 
 
 def find_audio(folder: Path) -> list[Path]:
-    """Returns the WAV and FLAC files of a folder and its subfolders, in the order of their paths.
-
-    Raises:
-        AudioError: if the folder does not exist or has no such files.
-    """
+    """Returns the WAV and FLAC files of a folder and its subfolders, ordered by their paths."""
     if not folder.is_dir():
         raise AudioError(f"{folder} is not a folder, expected one of WAV or FLAC files")
     found = sorted(p for p in folder.rglob("[!.]*") if p.suffix.lower() in SUFFIXES)
@@ -89,27 +82,9 @@ def find_audio(folder: Path) -> list[Path]:
 
 
 def audio_info(path: Path) -> AudioInfo:
-    """Reads the header of a sound file.
-
-    Raises:
-        AudioError: if the file does not exist, is empty, has no samples, or is no sound.
-    """
-    soundfile = speech_package("soundfile")
-    if path.is_dir():
-        raise AudioError(f"{path} is a folder, expected a WAV or FLAC file; name one in it")
-    if not path.exists():
-        raise AudioError(f"{path} does not exist, expected a WAV or FLAC file")
-    if not path.is_file():
-        raise AudioError(f"{path} is a pipe or a device, expected a WAV or FLAC file; leave it out")
-    if path.stat().st_size == 0:
-        raise AudioError(
-            f"{path} is empty, expected a WAV or FLAC file; copy it again, or leave it out"
-        )
-    try:
-        with soundfile.SoundFile(str(path)) as sound:
-            return _header(sound, path)
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise AudioError(_unreadable(path, error)) from None
+    """Reads the header of a sound file."""
+    with _opened(path, path) as sound:
+        return _info(sound)
 
 
 def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None) -> Waveform:
@@ -123,51 +98,26 @@ def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None
             is shorter if the file ends before.
 
     Raises:
-        AudioError: if the file cannot be read, or has samples that no sound has; see
+        AudioError: if the file cannot be read, is too long, or has samples that no sound has; see
             `check_samples`.
     """
-    soundfile = speech_package("soundfile")
-    info = audio_info(path)
-    total = info.samples_at(rate)
-    wanted = max(0, total - start if samples is None else min(samples, total - start))
-    if not wanted:
-        return np.zeros(0, np.float32)
-    first = min(start * info.rate // rate, info.samples - 1)
-    stop = min(info.samples, -(-(start + wanted) * info.rate // rate))
-    try:
-        sound, _ = soundfile.read(
-            str(path), start=first, frames=stop - first, dtype="float32", always_2d=True
-        )
-    except (soundfile.SoundFileError, RuntimeError) as error:
-        raise AudioError(_unreadable(path, error)) from None
-    return _fit(resample(_mono(sound, str(path)), info.rate, rate), wanted)
+    with _opened(path, path) as sound:
+        info = _info(sound)
+        total = info.samples_at(rate)
+        wanted = max(0, total - start if samples is None else min(samples, total - start))
+        if not wanted:
+            return np.zeros(0, np.float32)
+        first = min(start * info.rate // rate, info.samples - 1)
+        stop = min(info.samples, -(-(start + wanted) * info.rate // rate))
+        sound.seek(first)
+        wave = _read(sound, str(path), stop - first)
+    return _fit(resample(wave, info.rate, rate), wanted)
 
 
 def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
-    """Decodes a sound file that is in memory to a mono waveform.
-
-    Args:
-        encoded: the content of the file.
-        rate: sampling rate of the waveform in samples per second.
-        name: the name of the file in errors.
-
-    Raises:
-        AudioError: if the content cannot be decoded, is too long, or has samples that no sound has;
-            see `check_samples`.
-    """
-    soundfile = speech_package("soundfile")
-    try:
-        with soundfile.SoundFile(io.BytesIO(encoded)) as file:
-            header = _header(file, name)
-            if header.samples * header.channels > LONGEST:
-                raise AudioError(
-                    f"{name} has {header.samples:,} samples in {header.channels} channels, "
-                    f"expected at most {LONGEST:,} in all; cut it into parts, or leave it out"
-                )
-            sound = file.read(dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise AudioError(_unreadable(name, error)) from None
-    return resample(_mono(sound, name), header.rate, rate)
+    """Decodes a sound file that is in memory to a mono waveform."""
+    with _opened(io.BytesIO(encoded), name) as sound:
+        return resample(_read(sound, name, sound.frames), sound.samplerate, rate)
 
 
 def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
@@ -182,74 +132,72 @@ def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
     return _fit(speech_package("soxr").resample(wave, rate, wanted), samples)
 
 
-def _header(sound: Any, name: object) -> AudioInfo:
-    """Returns the header of an opened `soundfile.SoundFile`.
-
-    Raises:
-        AudioError: if it has no samples, a sampling rate that no sound has, or less sound than it
-            says.
-    """
-    if sound.frames < 1:
-        raise AudioError(
-            f"{name} has no samples, expected at least one; record it again, or leave it out"
-        )
-    if not RATES[0] <= sound.samplerate <= RATES[1]:
-        raise AudioError(
-            f"{name} has {sound.samplerate:,} samples per second by its header, expected "
-            f"{RATES[0]:,} to {RATES[1]:,}: resampled, it would have another length by far; mend "
-            f"its header, or leave it out"
-        )
-    # libsndfile reads what there is, and notes so in its log.
-    cut = re.search(r"^data : (\d+) \(should be (\d+)\)$", sound.extra_info, re.MULTILINE)
-    # Programs that write to a pipe do not know the length, and fill the field with ones.
-    if cut is not None and int(cut[2]) < int(cut[1]) < 2**31:
-        raise AudioError(
-            f"{name} has {int(cut[2]):,} bytes of sound, expected {int(cut[1]):,} by its header: "
-            f"it was cut off; copy it again, or leave it out"
-        )
-    if sound.format == "FLAC" and not _has_last_sample(sound):
-        raise AudioError(
-            f"{name} has fewer samples than the {sound.frames:,} of its header: it was cut off, or "
-            f"its header is wrong; copy it again, or leave it out"
-        )
-    return AudioInfo(sound.samplerate, sound.frames, sound.channels)
-
-
-def _has_last_sample(sound: Any) -> bool:
-    """Whether an opened `soundfile.SoundFile` has as many samples as its header says."""
-    try:
-        sound.seek(sound.frames - 1)
-        found = len(sound.read(1)) == 1
-        sound.seek(0)
-    except RuntimeError:  # of which soundfile's own errors are a kind
-        return False
-    return found
-
-
 def check_samples(sound: NDArray[np.floating], name: str, first: int = 0) -> None:
     """Raises `AudioError` if a sample is NaN, infinite, or larger than `LOUDEST`.
 
-    Args:
-        sound: samples, `(samples, ...)`.
-        name: the name of the file in the error.
-        first: position of the first of these samples in the file.
+    The samples, `(samples, channels)`, are those of a file from the position `first` on.
     """
     # Both are NaN if a sample is, and are much faster to find than a test of each.
     if not len(sound) or (sound.min() >= -LOUDEST and sound.max() <= LOUDEST):
         return
-    flat = sound.reshape(len(sound), -1)
-    position = int((~(np.abs(flat) <= LOUDEST)).any(axis=1).argmax())
-    value = next(value for value in flat[position] if not abs(value) <= LOUDEST)
+    position, channel = np.argwhere(~(np.abs(sound) <= LOUDEST))[0]
     raise AudioError(
-        f"{name}: sample {first + position} is {value:g}, expected numbers of about -1 to 1, and "
-        f"none beyond {LOUDEST:,.0f}; export the sound again, or leave it out"
+        f"{name}: sample {first + position} is {sound[position, channel]:g}, expected numbers of "
+        f"about -1 to 1, and none beyond {LOUDEST:,.0f}; export the sound again, or leave it out"
     )
 
 
-def _mono(sound: NDArray[np.float32], name: str) -> Waveform:
-    """Returns the mean of the channels of `(samples, channels)`."""
-    check_samples(sound, name)
-    return np.ascontiguousarray(sound.mean(axis=1, dtype=np.float32))
+def check_whole(found: int, expected: int, name: str, unit: str = "samples") -> None:
+    """Raises `AudioError` if a file has less than its header says."""
+    if found < expected:
+        raise AudioError(
+            f"{name} has {found:,} {unit}, expected {expected:,} by its header: it was cut off; "
+            f"copy it again, or leave it out"
+        )
+
+
+@contextmanager
+def _opened(source: Path | io.BytesIO, name: object) -> Iterator[Any]:
+    """Opens a `soundfile.SoundFile`; errors, also those of reading, name the file."""
+    soundfile = speech_package("soundfile")
+    if isinstance(source, Path) and not source.is_file():
+        raise AudioError(f"{name} is not a file, expected a WAV or FLAC file")
+    try:
+        with soundfile.SoundFile(source) as sound:
+            if sound.frames < 1:
+                raise AudioError(
+                    f"{name} has no samples, expected at least one; record it again, or leave it "
+                    f"out"
+                )
+            # Of a WAV file libsndfile reads what there is, and notes so in its log. Programs that
+            # write to a pipe do not know the length, and fill its field with ones.
+            cut = re.search(r"^data : (\d+) \(should be (\d+)\)$", sound.extra_info, re.MULTILINE)
+            if cut is not None and int(cut[1]) < 2**31:
+                check_whole(int(cut[2]), int(cut[1]), str(name), "bytes")
+            yield sound
+    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
+        reason = str(error).strip().split("\n")[0].rpartition(": ")[2] or type(error).__name__
+        raise AudioError(
+            f"{name} cannot be read as sound ({reason.rstrip('.')}); convert it to WAV or FLAC, or "
+            f"leave it out"
+        ) from None
+
+
+def _info(sound: Any) -> AudioInfo:
+    return AudioInfo(sound.samplerate, sound.frames, sound.channels)
+
+
+def _read(sound: Any, name: str, samples: int) -> Waveform:
+    """Reads samples of an opened `soundfile.SoundFile`; returns the mean of its channels."""
+    if samples * sound.channels > LONGEST:
+        raise AudioError(
+            f"{name} has {samples:,} samples in {sound.channels} channels, expected at most "
+            f"{LONGEST:,} in all; cut it into parts, or leave it out"
+        )
+    read = sound.read(samples, dtype="float32", always_2d=True)
+    check_whole(len(read), samples, name)
+    check_samples(read, name)
+    return np.ascontiguousarray(read.mean(axis=1, dtype=np.float32))
 
 
 def _fit(wave: Waveform, samples: int) -> Waveform:
@@ -257,11 +205,3 @@ def _fit(wave: Waveform, samples: int) -> Waveform:
     if len(wave) < samples:
         wave = np.pad(wave, (0, samples - len(wave)))
     return wave[:samples].astype(np.float32, copy=False)
-
-
-def _unreadable(name: object, error: Exception) -> str:
-    reason = str(error).strip().split("\n")[0].rpartition(": ")[2] or type(error).__name__
-    return (
-        f"{name} cannot be read as sound ({reason.rstrip('.')}); convert it to WAV or FLAC, or "
-        f"leave it out"
-    )

@@ -7,15 +7,15 @@ them and name the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from headwise.data.division import PARTS, Item, Part, divide, sample
-from headwise.data.settings import given_parts, in_test_set
+from headwise.data.settings import in_test_set
 from headwise.data.sound.audio import AudioError
-from headwise.data.sound.dataset import MixedUtterances, Mixing, PairedUtterances, Utterances
-from headwise.data.sound.reading import Pair, read_folder, read_hub_pairs, read_pairs
-from headwise.data.sound.recordings import Recording, Skipped, of_wave
+from headwise.data.sound.dataset import Framing, MixedUtterances, PairedUtterances, Utterances
+from headwise.data.sound.reading import read_folder, read_hub_pairs, read_pairs
+from headwise.data.sound.recordings import Pair, Recording, Skipped, by_speaker, of_wave
 from headwise.data.sound.settings import (
     FolderSpeech,
     GeneratedSpeech,
@@ -23,10 +23,9 @@ from headwise.data.sound.settings import (
     HubSpeechTest,
     MixedSettings,
     PairedFolders,
-    PairedFoldersTest,
-    PairedSpeech,
     SpeechData,
     SpeechSettings,
+    SpeechTest,
 )
 from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sound.voices import speak
@@ -62,164 +61,159 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
             the folder or the file and says how to mend it.
     """
     skipped = Skipped()
+    spectrum = Spectrum(settings.rate)
+    framing = Framing(spectrum, floor, spectrum.num_samples(settings.seconds))
+    given, origins = _read_given(settings, skipped)
+    parts: dict[Part, Utterances] = {}
     if isinstance(settings, MixedSettings):
-        parts, origins, notes = _load_mixed(settings, floor, skipped)
+        parts, notes = _mix(settings, given, framing, skipped)
     else:
-        parts, origins, notes = _load_pairs(settings, floor, skipped)
+        whole = settings.origin if isinstance(settings, HubSpeech) else settings.train.noisy.name
+        divided, sampled = _divide_speech(
+            given.pop("train"), lambda pair: pair.noisy, settings, given
+        )
+        given = divided | given
+        notes = {"corpus": f"pairs of {whole}"} | sampled
+    for part, pairs in given.items():
+        parts[part] = PairedUtterances(pairs, part, settings.seed, framing)
     notes |= {part: _note(parts[part], settings.seconds, origins.get(part, "")) for part in PARTS}
     tests: dict[str, Utterances] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            tests[name] = _paired(settings, floor, _read_test(test, settings.rate, skipped), "test")
-        origin = test.origin if isinstance(test, HubSpeechTest) else _folders(test)
+            pairs, origin = _read_test(test, settings.rate, skipped)
+        tests[name] = PairedUtterances(pairs, "test", settings.seed, framing)
         notes[f"test {name}"] = _note(tests[name], settings.seconds, origin)
     if skipped.reasons:
         notes["skipped"] = str(skipped)
     return SpeechCorpus(**parts, tests=tests, notes=notes)
 
 
-def _read_test(test: PairedFoldersTest | HubSpeechTest, rate: int, skipped: Skipped) -> list[Pair]:
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _read_given(
+    settings: SpeechSettings, skipped: Skipped
+) -> tuple[dict[Part, list[Pair]], dict[Part, str]]:
+    """Returns the pairs of each part that is given as such, and words on where they are."""
+    given: dict[Part, list[Pair]] = {}
+    origins: dict[Part, str] = {}
+    if isinstance(settings, HubSpeech):
+        pattern = settings.speaker_pattern
+        for part, split in settings.splits().items():
+            given[part] = read_hub_pairs(settings, split, settings.rate, skipped, pattern)
+            origins[part] = f"split {split}"
+    elif not isinstance(settings, GeneratedSpeech):
+        for part in PARTS:
+            if (folders := getattr(settings, part, None)) is not None:
+                pattern = settings.speaker_pattern if part == "train" else None
+                given[part] = read_pairs(folders, settings.rate, skipped, pattern)
+                origins[part] = _folders(folders)
+    return given, origins
+
+
+def _read_test(test: SpeechTest, rate: int, skipped: Skipped) -> tuple[list[Pair], str]:
     if isinstance(test, HubSpeechTest):
-        return read_hub_pairs(test, test.split, rate, skipped)
-    return read_pairs(test, rate, skipped)
+        return read_hub_pairs(test, test.split, rate, skipped), test.origin
+    return read_pairs(test, rate, skipped), _folders(test)
 
 
 def _folders(folders: PairedFolders) -> str:
     return f"folders {folders.noisy.name}, {folders.clean.name}"
 
 
-def _load_mixed(
-    settings: MixedSettings, floor: float, skipped: Skipped
-) -> tuple[dict[Part, Utterances], dict[str, str], dict[str, str]]:
-    """Loads clean speech, into which noise is mixed, and the parts that are given as pairs.
+def _read_clean(settings: MixedSettings, skipped: Skipped) -> tuple[list[Recording], str]:
+    """Returns clean speech, and words on where it comes from."""
+    if isinstance(settings, FolderSpeech):
+        pattern = settings.speaker_pattern
+        clean = read_folder(settings.clean, settings.rate, skipped, pattern)
+        return clean, f"clean speech of {settings.clean.name}"
+    assert isinstance(settings, GeneratedSpeech)
+    clean = [
+        of_wave(
+            f"voice-{speaker}/{utterance}",
+            f"voice-{speaker}",
+            speak(speaker, utterance, settings.seconds, settings.rate),
+        )
+        for speaker in range(settings.speakers)
+        for utterance in range(settings.utterances)
+    ]
+    return clean, (
+        f"{settings.speakers} generated voices with {settings.utterances} utterances each, "
+        f"which are no speech: a smoke run"
+    )
 
-    Returns:
-        The parts, the folders of those that are given as pairs, in words, and further notes.
-    """
-    origins: dict[str, str] = {}
-    given: dict[Part, list[Pair]] = {}
+
+# --- mixing and dividing ----------------------------------------------------------------------
+
+
+def _mix(
+    settings: MixedSettings, given: Container[Part], framing: Framing, skipped: Skipped
+) -> tuple[dict[Part, Utterances], dict[str, str]]:
+    """Returns the parts of clean speech into which noise is mixed, and notes on them."""
+    clean, origin = _read_clean(settings, skipped)
     noise: dict[Part, list[Recording]] = {part: [] for part in PARTS}
-    if isinstance(settings, GeneratedSpeech):
-        clean = _generate(settings)
-        origin = (
-            f"{settings.speakers} generated voices with {settings.utterances} utterances each, "
-            f"which are no speech: a smoke run"
-        )
-    else:
-        assert isinstance(settings, FolderSpeech)
-        clean = read_folder(settings.clean, settings.rate, skipped, settings.speaker_pattern)
-        origin = f"clean speech of {settings.clean.name}"
-        for part in ("validation", "test"):
-            folders = getattr(settings, part)
-            if folders is not None:
-                given[part] = read_pairs(folders, settings.rate, skipped)
-                origins[part] = _folders(folders)
-        if settings.noise_folder is not None:
-            found = read_folder(settings.noise_folder, settings.rate, skipped)
-            origin += f", noise of {settings.noise_folder.name}"
-            noise = _divide(found, _name, settings, given, "files of noise")
-    if "babble" in settings.noise and len({recording.speaker for recording in clean}) < 2:
-        raise AudioError(
-            f"noise is {settings.noise} and all speech has one speaker, expected several: babble "
-            "is made of other speakers; set speaker_pattern so that it finds them, put the files "
-            "of each speaker into a folder, or leave babble out of noise"
-        )
-    key = _speaker if settings.divide_by == "speaker" else _name
-    divided = _divide(clean, key, settings, given, f"{settings.divide_by}s")
-    divided["train"], sampled = sample(
-        divided["train"], _name, settings.train_fraction, "recordings"
-    )
-    mixing = Mixing(
-        settings.noise, settings.snr, settings.level, settings.reverberation, settings.seed
-    )
-    spectrum = Spectrum(settings.rate)
+    if isinstance(settings, FolderSpeech) and settings.noise_folder is not None:
+        found = read_folder(settings.noise_folder, settings.rate, skipped)
+        origin += f", noise of {settings.noise_folder.name}"
+        noise = _divide(found, lambda recording: recording.name, settings, given, "files of noise")
+    divided, sampled = _divide_speech(clean, lambda recording: recording, settings, given)
     parts: dict[Part, Utterances] = {}
     alone: list[Part] = []  # parts with one speaker, whose babble is made of training voices
     for part in PARTS:
         if part in given:
-            parts[part] = _paired(settings, floor, given[part], part)
             continue
         voices = divided[part]
-        if len({recording.speaker for recording in voices}) < 2:
+        if len(by_speaker(voices)) < 2:
             voices = divided["train"]
             alone.append(part)
-        if "babble" in settings.noise and len({r.speaker for r in [*voices, *divided[part]]}) < 2:
+        if "babble" in settings.noise and len(by_speaker([*voices, *divided[part]])) < 2:
             raise AudioError(
-                f"noise is {settings.noise} and the training part has one speaker, expected "
-                "several: babble is made of other speakers; set divide_by: file, or leave babble "
-                "out of noise"
+                f"noise is {settings.noise} and the {part} part has one speaker, expected several: "
+                "babble is made of other speakers; set speaker_pattern so that it finds them, put "
+                "the files of each speaker into a folder, set divide_by: file, or leave babble out "
+                "of noise"
             )
         parts[part] = MixedUtterances(
-            divided[part],
-            noise[part],
-            voices,
-            mixing,
-            part=part,
-            spectrum=spectrum,
-            floor=floor,
-            samples=spectrum.num_samples(settings.seconds),
+            divided[part], noise[part], voices, settings, part=part, framing=framing
         )
     notes = {"corpus": origin} | sampled
     if "babble" in settings.noise and alone:
         notes["babble"] = (
             f"made of training voices in {' and '.join(alone)}, where there is one speaker"
         )
-    return parts, origins, notes
+    return parts, notes
 
 
-def _load_pairs(
-    settings: PairedSpeech | HubSpeech, floor: float, skipped: Skipped
-) -> tuple[dict[Part, Utterances], dict[str, str], dict[str, str]]:
-    """Loads pairs of noisy and of clean recordings.
+def _divide_speech(
+    items: Sequence[Item],
+    recording: Callable[[Item], Recording],
+    settings: SpeechData,
+    given: Container[str],
+) -> tuple[dict[Part, list[Item]], dict[str, str]]:
+    """Divides recordings, or items that have one; returns a note on the training sample, too."""
 
-    Returns:
-        The parts, the folders or the split of those that are given, in words, and further notes.
-    """
-    given: dict[Part, list[Pair]] = {}
-    origins: dict[str, str] = {}
-    if isinstance(settings, HubSpeech):
-        for part, split in settings.splits().items():
-            given[part] = read_hub_pairs(
-                settings, split, settings.rate, skipped, settings.speaker_pattern
-            )
-            origins[part] = f"split {split}"
-        origin = settings.origin
-    else:
-        for part, folders in given_parts(settings).items():
-            pattern = settings.speaker_pattern if part == "train" else None
-            given[part] = read_pairs(folders, settings.rate, skipped, pattern)
-            origins[part] = _folders(folders)
-        origin = settings.train.noisy.name
-    train = given.pop("train")
-    key = _speaker if settings.divide_by == "speaker" else _name
-    divided = _divide(
-        train, lambda pair: key(pair.noisy), settings, given, f"{settings.divide_by}s"
-    )
+    def key(item: Item) -> str:
+        found = recording(item)
+        return found.speaker if settings.divide_by == "speaker" else found.name
+
+    divided = _divide(items, key, settings, given, f"{settings.divide_by}s")
     divided["train"], sampled = sample(
-        divided["train"], lambda pair: pair.noisy.name, settings.train_fraction, "recordings"
+        divided["train"],
+        lambda item: recording(item).name,
+        settings.train_fraction,
+        "recordings",
     )
-    parts: dict[Part, Utterances] = {
-        part: _paired(settings, floor, given.get(part, divided[part]), part) for part in PARTS
-    }
-    return parts, origins, {"corpus": f"pairs of {origin}"} | sampled
+    return divided, sampled
 
 
 def _divide(
     items: Sequence[Item],
     key: Callable[[Item], str],
     settings: SpeechData,
-    given: dict[Part, list[Pair]],
+    given: Container[str],
     what: str,
 ) -> dict[Part, list[Item]]:
-    """Divides items into the parts that are not given.
-
-    Args:
-        items: what is divided.
-        key: returns the name by which an item is divided; items with one name stay together.
-        settings: the shares of the parts.
-        given: the parts that are given.
-        what: what the names are, for the error.
-    """
+    """Divides items into the parts that are not given."""
     part_of_key = divide(map(key, items), *settings.fractions(given))
     if "train" not in part_of_key.values():
         raise AudioError(
@@ -230,63 +224,25 @@ def _divide(
     return {part: [item for item in items if part_of_key[key(item)] == part] for part in PARTS}
 
 
-def _name(recording: Recording) -> str:
-    return recording.name
-
-
-def _speaker(recording: Recording) -> str:
-    return recording.speaker
-
-
-def _paired(
-    settings: SpeechData, floor: float, pairs: Sequence[Pair], part: Part
-) -> PairedUtterances:
-    spectrum = Spectrum(settings.rate)
-    return PairedUtterances(
-        [pair.clean for pair in pairs],
-        [pair.noisy for pair in pairs],
-        part=part,
-        seed=settings.seed,
-        spectrum=spectrum,
-        floor=floor,
-        samples=spectrum.num_samples(settings.seconds),
-    )
-
-
-def _generate(settings: GeneratedSpeech) -> list[Recording]:
-    return [
-        of_wave(
-            f"voice-{speaker}/{utterance}",
-            f"voice-{speaker}",
-            speak(speaker, utterance, settings.seconds, settings.rate),
-        )
-        for speaker in range(settings.speakers)
-        for utterance in range(settings.utterances)
-    ]
+# --- notes ------------------------------------------------------------------------------------
 
 
 def _note(utterances: Utterances, seconds: float, origin: str) -> str:
     """Returns what the notes say of a part: its size, where it comes from, and a hash."""
-    # The sound itself may be many gigabytes, which are not read before it is needed.
-    summary = _summary(utterances, seconds)
-    return part_in_words(summary, origin, "names and lengths", utterances.digest())
-
-
-def _summary(utterances: Utterances, seconds: float) -> str:
-    """Describes the size of a part for the notes."""
-    clean = getattr(utterances, "clean", [])
-    total = sum(recording.samples for recording in clean) / utterances.spectrum.rate
-    speakers = len({recording.speaker for recording in clean})
+    clean, rate = utterances.clean, utterances.spectrum.rate
+    total = sum(recording.samples for recording in clean) / rate
+    speakers = len(by_speaker(clean))
     of = f" of {speakers} speakers" if speakers > 1 else ""
-    summary = (
+    size = (
         f"{len(utterances):,} items of at most {seconds:g} s from {len(clean):,} recordings{of}, "
         f"{total / 60:,.1f} minutes"
     )
     # Each piece of a long recording except its first starts after sample 0.
     further = sum(piece.start > 0 for piece in utterances.pieces)
     if further and not utterances.training:
-        summary += (
-            f"; recordings longer than {utterances.limit / utterances.spectrum.rate:g} s are cut "
-            f"into pieces, which makes {further:,} more"
+        size += (
+            f"; recordings longer than {utterances.limit / rate:g} s are cut into pieces, which "
+            f"makes {further:,} more"
         )
-    return summary
+    # The sound itself may be many gigabytes, which are not read before it is needed.
+    return part_in_words(size, origin, "names and lengths", utterances.digest())

@@ -6,14 +6,13 @@ import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from typing_extensions import Self
 
 from headwise.data.division import PARTS, Part
 from headwise.data.sound.audio import AudioError, Waveform
@@ -27,7 +26,8 @@ from headwise.data.sound.mixing import (
     reverberate,
     room,
 )
-from headwise.data.sound.recordings import Recording, by_speaker, chains
+from headwise.data.sound.recordings import Pair, Recording, by_speaker, chains
+from headwise.data.sound.settings import MixedSettings
 from headwise.data.sound.spectrum import Spectrum, log_magnitude
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -55,21 +55,19 @@ class Piece(NamedTuple):
     start: int
     samples: int
 
-    @classmethod
-    def cut(cls, recordings: tuple[int, ...], samples: int, limit: int) -> list[Self]:
-        """Cuts recordings into as few pieces of equal length as possible.
 
-        Args:
-            recordings: indices of the recordings.
-            samples: how many samples they have together.
-            limit: how many samples a piece may have.
+class Framing(NamedTuple):
+    """How waveforms become items.
 
-        >>> Piece.cut((7,), samples=50, limit=20)[-1]
-        Piece(recordings=(7,), start=33, samples=17)
-        """
-        number = -(-samples // limit)
-        ends = [samples * end // number for end in range(number + 1)]
-        return [cls(recordings, ends[i], ends[i + 1] - ends[i]) for i in range(number)]
+    Attributes:
+        spectrum: the transform that makes frames of waveforms.
+        floor: a number that is added to magnitudes before their logarithm is taken.
+        samples: how many samples an item has at most.
+    """
+
+    spectrum: Spectrum
+    floor: float
+    samples: int
 
 
 class Utterances(Dataset[Frames], ABC):
@@ -81,10 +79,9 @@ class Utterances(Dataset[Frames], ABC):
     is one item for each piece, its beginning.
 
     Args:
+        clean: recordings of clean speech.
         part: which of the three parts it is.
-        spectrum: the transform that makes frames of waveforms.
-        floor: a number that is added to magnitudes before their logarithm is taken.
-        samples: how many samples an item has at most.
+        framing: how waveforms become items.
 
     Attributes:
         lengths: the length of each item in frames.
@@ -95,14 +92,13 @@ class Utterances(Dataset[Frames], ABC):
     lengths: list[int]
     pieces: list[Piece]
 
-    def __init__(self, part: Part, spectrum: Spectrum, floor: float, samples: int) -> None:
+    def __init__(self, clean: Sequence[Recording], part: Part, framing: Framing) -> None:
+        self.clean = list(clean)
         self.part = part
         self.training = part == "train"
         self.epoch = 0
-        self.spectrum = spectrum
-        self.floor = floor
-        self.samples = samples
-        self.limit = max(PIECE_SECONDS * spectrum.rate, samples)
+        self.spectrum, self.floor, self.samples = framing
+        self.limit = max(PIECE_SECONDS * self.spectrum.rate, self.samples)
         self._warned: set[str] = set()
 
     def __len__(self) -> int:
@@ -113,9 +109,7 @@ class Utterances(Dataset[Frames], ABC):
         self.epoch = epoch if self.training else 0
 
     def __getitem__(self, index: int) -> Frames:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index is {index}, expected {-len(self)} to {len(self) - 1}")
-        pair = np.stack(self._readable(index % len(self)))
+        pair = np.stack(self._readable(range(len(self))[index]))
         noisy, clean = self.spectrum.analyse(torch.from_numpy(pair)).abs()  # (time, bins) each
         return {"inputs": noisy, "labels": log_magnitude(clean, self.floor)}
 
@@ -132,33 +126,26 @@ class Utterances(Dataset[Frames], ABC):
         raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the noisy and the clean waveform of an item, cut to `samples` samples.
-
-        Raises:
-            AudioError: if a file can no longer be read completely.
-        """
+        """Returns the noisy and the clean waveform of an item, cut to `samples` samples."""
         noisy, clean = self.whole(index)
         return noisy[: self.samples], clean[: self.samples]
 
     @abstractmethod
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the noisy and the clean waveform of a piece.
-
-        Raises:
-            AudioError: if a file can no longer be read completely.
-        """
+        """Returns the noisy and the clean waveform of a piece."""
 
     @abstractmethod
     def name(self, index: int) -> str:
         """Returns the name of a piece."""
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
-        """Returns the pieces of recordings that are joined, given the samples of each group."""
-        return [
-            piece
-            for joined, total in totals.items()
-            for piece in Piece.cut(joined, total, self.limit)
-        ]
+        """Cuts recordings that are joined, and have so many samples together, into equal pieces."""
+        pieces = []
+        for recordings, samples in totals.items():
+            number = -(-samples // self.limit)
+            ends = [samples * end // number for end in range(number + 1)]
+            pieces += [Piece(recordings, start, end - start) for start, end in pairwise(ends)]
+        return pieces
 
     def _from(self, index: int) -> str:
         """Returns where a piece begins in a long recording, as the end of its name."""
@@ -185,25 +172,6 @@ def collate(items: Sequence[Frames]) -> dict[str, Tensor]:
     return {"inputs": inputs, "labels": labels, "attention_mask": mask.long()}
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """How noise is mixed into clean speech. Numbers are drawn uniformly from the ranges.
-
-    Attributes:
-        noise: kinds of noise, all equally likely.
-        snr: range of the signal-to-noise ratio, in decibels.
-        level: range of the root mean square of the mixture, in decibels of full scale.
-        reverberation: probability with which an utterance is heard in a room.
-        seed: seed of all random draws.
-    """
-
-    noise: Sequence[str]
-    snr: tuple[float, float]
-    level: tuple[float, float]
-    reverberation: float
-    seed: int
-
-
 class MixedUtterances(Utterances):
     """Clean recordings into which noise is mixed when an item is read.
 
@@ -216,7 +184,7 @@ class MixedUtterances(Utterances):
         noise: recordings of noise for the kind `recordings`; empty if it is not used.
         voices: recordings of speech for the kind `babble`, which takes other speakers from them.
         mixing: how noise is mixed in.
-        part, spectrum, floor, samples: see `Utterances`.
+        part, framing: see `Utterances`.
     """
 
     def __init__(
@@ -224,18 +192,17 @@ class MixedUtterances(Utterances):
         clean: Sequence[Recording],
         noise: Sequence[Recording],
         voices: Sequence[Recording],
-        mixing: Mixing,
+        mixing: MixedSettings,
         *,
         part: Part,
-        spectrum: Spectrum,
-        floor: float,
-        samples: int,
+        framing: Framing,
     ) -> None:
-        super().__init__(part, spectrum, floor, samples)
-        self.clean, self.noise, self.voices = list(clean), list(noise), list(voices)
+        super().__init__(clean, part, framing)
+        self.noise, self.voices = list(noise), list(voices)
         self.mixing = mixing
         self._speakers = by_speaker(self.clean)
         self._voices = by_speaker(self.voices)
+        spectrum, samples = self.spectrum, self.samples
         joined = chains(self.clean, samples)
         self.pieces = self._cut(
             {chain: sum(self.clean[i].samples for i in chain) for chain in joined}
@@ -315,33 +282,19 @@ class PairedUtterances(Utterances):
     """Recordings of noisy speech, each with a recording of the clean speech in it.
 
     Args:
-        clean: recordings of clean speech.
-        noisy: recordings of noisy speech, in the same order.
+        pairs: the recordings.
+        part, framing: see `Utterances`.
         seed: seed of the excerpts, which are drawn anew in each epoch of training.
-        part, spectrum, floor, samples: see `Utterances`.
     """
 
-    def __init__(
-        self,
-        clean: Sequence[Recording],
-        noisy: Sequence[Recording],
-        *,
-        part: Part,
-        seed: int,
-        spectrum: Spectrum,
-        floor: float,
-        samples: int,
-    ) -> None:
-        super().__init__(part, spectrum, floor, samples)
-        self.clean, self.noisy = list(clean), list(noisy)
+    def __init__(self, pairs: Sequence[Pair], part: Part, seed: int, framing: Framing) -> None:
+        super().__init__([pair.clean for pair in pairs], part, framing)
+        self.noisy = [pair.noisy for pair in pairs]
         self.seed = seed
-        self._samples = [
-            min(pair[0].samples, pair[1].samples)
-            for pair in zip(self.clean, self.noisy, strict=True)
-        ]
+        self._samples = [min(noisy.samples, clean.samples) for noisy, clean in pairs]
         self.pieces = self._cut({(index,): count for index, count in enumerate(self._samples)})
         items = self._samples if self.training else [piece.samples for piece in self.pieces]
-        self.lengths = [spectrum.num_frames(min(count, samples)) for count in items]
+        self.lengths = [self.spectrum.num_frames(min(count, self.samples)) for count in items]
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
         if not self.training:
@@ -362,10 +315,7 @@ class PairedUtterances(Utterances):
         return _digest(self.clean, self.noisy)
 
     def _pair(self, index: int, start: int, samples: int) -> tuple[Waveform, Waveform]:
-        noisy, clean = (
-            recordings[index].read(start, samples) for recordings in (self.noisy, self.clean)
-        )
-        return noisy, clean
+        return self.noisy[index].read(start, samples), self.clean[index].read(start, samples)
 
 
 def _talk(

@@ -31,15 +31,10 @@ def rms(wave: Floats) -> float:
 
 
 def colored_noise(draw: np.random.Generator, samples: int, color: Color) -> Waveform:
-    """Generates Gaussian noise whose power falls with frequency f as 1/f^a.
+    """Generates Gaussian noise whose power falls with frequency f as 1/f^a, with a of `COLORS`.
 
     Its root mean square is 1. Its power is constant at frequencies that have fewer than 20 periods
     in the whole length, because otherwise most of the power would be inaudible.
-
-    Args:
-        draw: generator of the random numbers.
-        samples: number of samples.
-        color: `white` (a = 0), `pink` (a = 1) or `brown` (a = 2).
     """
     spectrum = np.fft.rfft(draw.standard_normal(samples))
     frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
@@ -48,11 +43,7 @@ def colored_noise(draw: np.random.Generator, samples: int, color: Color) -> Wave
 
 
 def babble(voices: Sequence[Waveform]) -> Waveform:
-    """Mixes several voices at equal levels; silent voices are left out.
-
-    Args:
-        voices: waveforms of one length.
-    """
+    """Mixes several voices at equal levels; silent voices are left out."""
     loudness = [rms(voice) for voice in voices]
     heard = [
         voice / level for voice, level in zip(voices, loudness, strict=True) if level > SILENCE
@@ -66,15 +57,10 @@ def loop(wave: Waveform, samples: int, start: int = 0) -> Waveform:
 
 
 def mix(clean: Waveform, noise: Waveform, snr: float) -> Waveform:
-    """Adds noise to clean speech at a given signal-to-noise ratio.
+    """Adds noise to clean speech at a signal-to-noise ratio in decibels.
 
     The ratio is that of the powers over the whole length. If one of the two is silent, the ratio
     does not exist, and they are added unchanged.
-
-    Args:
-        clean: the speech.
-        noise: the noise, as long as the speech.
-        snr: signal-to-noise ratio in decibels.
 
     >>> clean, noise = np.ones(4, np.float32), np.full(4, 5, np.float32)
     >>> mix(clean, noise, snr=20.0)
@@ -88,15 +74,10 @@ def mix(clean: Waveform, noise: Waveform, snr: float) -> Waveform:
 
 
 def at_level(noisy: Waveform, clean: Waveform, level: float) -> tuple[Waveform, Waveform]:
-    """Scales noisy and clean speech by one factor, so that the noisy speech has a given level.
+    """Scales noisy and clean speech by one factor, so that the noisy one has a given level.
 
-    The factor is smaller where one of the two would otherwise exceed 0.99 and be clipped. Silence
-    is returned unchanged.
-
-    Args:
-        noisy: the noisy speech.
-        clean: the clean speech, as long as the noisy speech.
-        level: root mean square of the noisy speech, in decibels of full scale.
+    The level is the root mean square in decibels of full scale. The factor is smaller where one of
+    the two would otherwise exceed 0.99 and be clipped. Silence is returned unchanged.
     """
     loudness = rms(noisy)
     if loudness <= SILENCE:
@@ -113,11 +94,6 @@ def room(draw: np.random.Generator, rate: int, decay: float) -> Waveform:
 
     The direct sound has the factor 1. The noise behind it decays by 60 dB within `decay` seconds,
     the reverberation time, and has half the power of the direct sound.
-
-    Args:
-        draw: generator of the random numbers.
-        rate: sampling rate in samples per second.
-        decay: reverberation time in seconds.
     """
     samples = max(2, int(decay * rate))
     tail = draw.standard_normal(samples) * 10 ** (-3 * np.arange(samples) / samples)
@@ -128,12 +104,7 @@ def room(draw: np.random.Generator, rate: int, decay: float) -> Waveform:
 
 
 def reverberate(wave: Waveform, response: Waveform) -> Waveform:
-    """Returns a waveform as it is heard in a room, cut to its own length.
-
-    Args:
-        wave: the waveform.
-        response: the impulse response of the room; see `room`.
-    """
+    """Returns a waveform as it is heard in a room, cut to its own length."""
     # In float64, where the rounding of the transform cannot be heard.
     heard = fftconvolve(wave.astype(np.float64), response.astype(np.float64))
     return heard[: len(wave)].astype(np.float32)

@@ -7,7 +7,6 @@ file can be read raises an `AudioError`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,9 @@ from headwise.data.sound.audio import (
     find_audio,
     read_audio,
 )
-from headwise.data.sound.recordings import Recording, Skipped, hold
+from headwise.data.sound.recordings import Pair, Recording, Skipped, hold, part_of
 from headwise.data.sound.settings import HubSpeech, HubSpeechTest, PairedFolders
 from headwise.data.sources import file_content, load_hub_split
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A noisy and a clean recording of one utterance."""
-
-    noisy: Recording
-    clean: Recording
-
-
-# --- folders ----------------------------------------------------------------------------------
 
 
 def read_folder(
@@ -61,9 +49,7 @@ def read_folder(
         except AudioError as error:
             skipped.add(error)
             continue
-        speaker = name.rpartition("/")[0]
-        if speaker_pattern is not None:
-            speaker = _speaker(name, speaker_pattern, f"the name {name!r} in {folder}")
+        speaker = _speaker(name, speaker_pattern, folder, name.rpartition("/")[0])
         read = partial(read_audio, path, rate)
         recordings.append(Recording(name, speaker, info.samples_at(rate), read))
     recordings = hold(recordings, skipped)
@@ -75,17 +61,7 @@ def read_folder(
 def read_pairs(
     folders: PairedFolders, rate: int, skipped: Skipped, speaker_pattern: str | None = None
 ) -> list[Pair]:
-    """Reads the pairs of two folders, in the order of the noisy files' names.
-
-    Args:
-        folders: the two folders, and how the names of two files show that they belong together.
-        rate: sampling rate of the recordings, in samples per second.
-        skipped: receives the reasons why files are left out.
-        speaker_pattern: finds the speaker in a noisy file's path; see `read_folder`.
-
-    Raises:
-        AudioError: if a folder cannot be read, or if no two files belong together.
-    """
+    """Reads the pairs of two folders, in the order of the noisy files' names."""
     noisy = read_folder(folders.noisy, rate, skipped, speaker_pattern)
     clean = read_folder(folders.clean, rate, skipped)
     partners = {_common_name(recording.name, folders.pattern): recording for recording in clean}
@@ -109,26 +85,6 @@ def read_pairs(
     return pairs
 
 
-def _common_name(name: str, pattern: str | None) -> str:
-    if pattern is None:
-        return name.rpartition(".")[0]
-    match = re.search(pattern, name)
-    return name if match is None else match.group(1)
-
-
-def _speaker(name: str, pattern: str, where: str) -> str:
-    match = re.search(pattern, name)
-    if match is None:
-        raise AudioError(
-            f"speaker_pattern is {pattern!r}, expected a regular expression that matches every "
-            f"name: it does not match {where}; set one whose first group is the speaker"
-        )
-    return match.group(1)
-
-
-# --- Hugging Face datasets --------------------------------------------------------------------
-
-
 def read_hub_pairs(
     settings: HubSpeech | HubSpeechTest,
     split: str,
@@ -138,18 +94,7 @@ def read_hub_pairs(
 ) -> list[Pair]:
     """Reads the pairs of one split of a dataset on the Hugging Face hub.
 
-    Args:
-        settings: which dataset, and which of its columns.
-        split: the name of the split.
-        rate: sampling rate of the recordings, in samples per second.
-        skipped: receives the reasons why pairs are left out.
-        speaker_pattern: a regular expression whose first group is the speaker in the name of an
-            utterance; by default all utterances have the same speaker.
-
-    Raises:
-        AudioError: if a column does not exist, if no pair can be read, or if `speaker_pattern`
-            does not match a name.
-        CorpusError: if there is no such dataset or split.
+    Without a pattern all utterances have the same speaker.
     """
     # Imported here: the import takes a second. The sound is decoded by us, because datasets needs
     # ffmpeg for it.
@@ -167,26 +112,20 @@ def read_hub_pairs(
             )
     for column in columns:
         data = data.cast_column(column, Audio(decode=False))
-    noisy: list[Recording] = []
-    clean: list[Recording] = []
+    pairs: list[Pair] = []
     for row in range(len(data)):
         name = str(row if settings.name_field is None else data[row][settings.name_field])
-        speaker = ""
-        if speaker_pattern is not None:
-            speaker = _speaker(name, speaker_pattern, f"the name {name!r} in {where}")
+        speaker = _speaker(name, speaker_pattern, where, "")
+        reads = [partial(_read_row, data, row, column, rate) for column in columns]
         try:
-            for column, found in zip(columns, (noisy, clean), strict=True):
-                read = partial(_read_row, data, row, column, rate)
-                found.append(Recording(name, speaker, len(read()), read))
+            pairs.append(Pair(*(Recording(name, speaker, len(read()), read) for read in reads)))
         except AudioError as error:
             skipped.add(error)
-            del noisy[len(clean) :]
-    if not noisy:
+    if not pairs:
         raise AudioError(f"{where} has 0 pairs that can be read, expected at least one: {skipped}")
-    # Both collections or neither are held, so that pairs stay pairs.
-    held = hold([*noisy, *clean], skipped)
-    noisy, clean = held[: len(held) // 2], held[len(held) // 2 :]
-    return [Pair(*pair) for pair in zip(noisy, clean, strict=True)]
+    # Both sides of the pairs or neither are held, so that pairs stay pairs.
+    held = hold([recording for side in zip(*pairs, strict=True) for recording in side], skipped)
+    return list(map(Pair, held[: len(pairs)], held[len(pairs) :]))
 
 
 def _read_row(
@@ -194,5 +133,24 @@ def _read_row(
 ) -> Waveform:
     sound = data[row][column]
     name = sound.get("path") or f"row {row}, column {column}"
-    wave = decode_audio(file_content(sound), rate, name)
-    return wave[start : None if samples is None else start + samples]
+    return part_of(decode_audio(file_content(sound), rate, name), start, samples)
+
+
+def _common_name(name: str, pattern: str | None) -> str:
+    if pattern is None:
+        return name.rpartition(".")[0]
+    match = re.search(pattern, name)
+    return name if match is None else match.group(1)
+
+
+def _speaker(name: str, pattern: str | None, where: object, default: str) -> str:
+    if pattern is None:
+        return default
+    match = re.search(pattern, name)
+    if match is None:
+        raise AudioError(
+            f"speaker_pattern is {pattern!r}, expected a regular expression that matches every "
+            f"name: it does not match the name {name!r} in {where}; set one whose first group is "
+            f"the speaker"
+        )
+    return match.group(1)

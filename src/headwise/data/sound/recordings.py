@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from headwise.data.sound.audio import AudioError, Waveform
 
@@ -30,6 +31,13 @@ class Recording:
     read: Callable[..., Waveform] = field(repr=False)
 
 
+class Pair(NamedTuple):
+    """A noisy and a clean recording of one utterance."""
+
+    noisy: Recording
+    clean: Recording
+
+
 @dataclass
 class Skipped:
     """The reasons why files were left out."""
@@ -47,26 +55,24 @@ class Skipped:
 
 def of_wave(name: str, speaker: str, wave: Waveform) -> Recording:
     """Returns a recording of a waveform that is in memory."""
-    return Recording(name, speaker, len(wave), partial(_piece, wave))
+    return Recording(name, speaker, len(wave), partial(part_of, wave))
+
+
+def part_of(wave: Waveform, start: int = 0, samples: int | None = None) -> Waveform:
+    """Returns a part of a waveform; to its end if `samples` is None."""
+    return wave[start : None if samples is None else start + samples]
 
 
 def hold(recordings: Sequence[Recording], skipped: Skipped) -> list[Recording]:
-    """Reads a small collection into memory; returns a large one unchanged.
-
-    Args:
-        recordings: the collection; it is small if it has at most `HELD` samples.
-        skipped: receives the reasons why recordings cannot be read; they are left out.
-    """
+    """Reads a collection of at most `HELD` samples into memory; returns a larger one unchanged."""
     if sum(recording.samples for recording in recordings) > HELD:
         return list(recordings)
     held = []
     for recording in recordings:
         try:
-            wave = recording.read()
+            held.append(of_wave(recording.name, recording.speaker, recording.read()))
         except AudioError as error:
             skipped.add(error)
-            continue
-        held.append(replace(recording, samples=len(wave), read=partial(_piece, wave)))
     return held
 
 
@@ -107,7 +113,3 @@ def by_speaker(recordings: Sequence[Recording]) -> dict[str, list[int]]:
     for index, recording in enumerate(recordings):
         found.setdefault(recording.speaker, []).append(index)
     return found
-
-
-def _piece(wave: Waveform, start: int = 0, samples: int | None = None) -> Waveform:
-    return wave[start : None if samples is None else start + samples]

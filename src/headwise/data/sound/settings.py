@@ -12,13 +12,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from headwise.data.settings import TESTS, DividedSettings, HubSettings, HubTest
@@ -31,17 +25,14 @@ Noise = Literal["white", "pink", "brown", "babble", "recordings"]
 
 def _with_group(pattern: str) -> str:
     try:
-        groups = re.compile(pattern).groups
+        if re.compile(pattern).groups:
+            return pattern
+        problem = "put the part of the name to be found in (parentheses)"
     except re.error as error:
-        raise ValueError(
-            f"the pattern is {pattern!r}, expected a regular expression: {error}"
-        ) from None
-    if groups < 1:
-        raise ValueError(
-            f"the pattern is {pattern!r}, expected one with a group: put the part of the name to "
-            "be found in (parentheses)"
-        )
-    return pattern
+        problem = str(error)
+    raise ValueError(
+        f"the pattern is {pattern!r}, expected a regular expression with a group: {problem}"
+    )
 
 
 Pattern = Annotated[str, AfterValidator(_with_group)]  # a regular expression with a group
@@ -80,8 +71,8 @@ class PairedFoldersTest(PairedFolders):
     )
 
 
-class HubSpeechTest(HubTest):
-    """A further test set that is a split of a Hugging Face dataset."""
+class Columns(Settings):
+    """The columns of a Hugging Face dataset that hold the recordings."""
 
     noisy_field: str = Field("noisy", description="The column that holds the noisy recordings.")
     clean_field: str = Field("clean", description="The column that holds the clean recordings.")
@@ -92,7 +83,11 @@ class HubSpeechTest(HubTest):
     )
 
 
-_SpeechTest = PairedFoldersTest | HubSpeechTest
+class HubSpeechTest(Columns, HubTest):
+    """A further test set that is a split of a Hugging Face dataset."""
+
+
+SpeechTest = PairedFoldersTest | HubSpeechTest
 
 
 class SpeechData(DividedSettings):
@@ -120,9 +115,7 @@ class SpeechData(DividedSettings):
         "(`file`) or also in their speakers. If a part has a single speaker, its babble is made of "
         "training voices.",
     )
-    tests: dict[
-        Name, Annotated[PairedFoldersTest | HubSpeechTest, Field(discriminator="corpus")]
-    ] = TESTS
+    tests: dict[Name, Annotated[SpeechTest, Field(discriminator="corpus")]] = TESTS
     seed: int = Field(
         1, ge=0, le=LARGEST_SEED, description="Seed of the excerpts, the noise and the levels."
     )
@@ -232,18 +225,11 @@ class PairedSpeech(SpeechData):
     speaker_pattern: Pattern | None = _SPEAKER
 
 
-class HubSpeech(SpeechData, HubSettings):
+class HubSpeech(Columns, SpeechData, HubSettings):
     """Noisy and clean recordings in a dataset of the Hugging Face hub, or in a local folder."""
 
     corpus: Literal["hub"] = Field(
         "hub", description="A dataset of pairs of recordings on the Hugging Face hub."
-    )
-    noisy_field: str = Field("noisy", description="The column that holds the noisy recordings.")
-    clean_field: str = Field("clean", description="The column that holds the clean recordings.")
-    name_field: str | None = Field(
-        "id",
-        description="The column that holds the names of the utterances. With null, their numbers "
-        "are their names.",
     )
     speaker_pattern: Pattern | None = Field(
         None,

@@ -26,9 +26,6 @@ class Spectrum:
     Args:
         rate: sampling rate in samples per second; 16 ms must be a whole number of samples.
 
-    Raises:
-        ValueError: if 16 ms are not a whole number of samples.
-
     Example:
         >>> spectrum = Spectrum(16_000)
         >>> signal = torch.sin(torch.arange(1000) * 0.1)

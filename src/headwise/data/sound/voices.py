@@ -23,11 +23,8 @@ BANDWIDTHS = np.array([90.0, 120.0, 180.0])  # bandwidths of the formants in Hz
 def speak(speaker: int, utterance: int, seconds: float, rate: int) -> Waveform:
     """Generates an utterance of a speaker; equal arguments give equal utterances.
 
-    Args:
-        speaker: number of the speaker, which decides on pitch and length of the vocal tract.
-        utterance: number of the utterance, which decides on vowels, hissing and pauses.
-        seconds: length of the utterance.
-        rate: sampling rate in samples per second.
+    The speaker decides on pitch and length of the vocal tract, the utterance on vowels, hissing and
+    pauses.
 
     >>> speak(0, 0, seconds=0.5, rate=8_000).shape
     (4000,)

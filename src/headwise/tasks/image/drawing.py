@@ -3,7 +3,6 @@
 import colorsys
 import io
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,51 +57,14 @@ def sample_images(
     return ids[:, 1:].cpu().numpy()
 
 
-def draw_samples(
-    model: CausalLM,
-    raster: Raster,
-    number: int = 16,
-    *,
-    seed: int = 1,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-) -> bytes:
-    """Draws images from a model and returns them side by side as a PNG.
-
-    Args:
-        model, raster, number, seed, temperature, top_k: see `sample_images`.
-
-    Example:
-        >>> from headwise.models.causal_lm import CausalLMConfig
-        >>> raster = Raster(2, 2, np.array([[0], [255]], np.uint8))
-        >>> model = CausalLM(CausalLMConfig(vocab_size=3, embed_dim=8, num_heads=2, ffn_dim=8,
-        ...                                 layers=1, **raster.token_ids()))
-        >>> draw_samples(model, raster, 2)[1:4]
-        b'PNG'
-    """
-    ids = sample_images(model, raster, number, seed=seed, temperature=temperature, top_k=top_k)
-    return sheet([("", raster.decode(ids))])
-
-
 # --- maps -------------------------------------------------------------------------------------
 
 
-class Map(NamedTuple):
-    """A colour at each pixel for the expert that has the largest weight there.
-
-    Attributes:
-        images: RGB images, `(images, height, width, 3)`.
-        legend: colours and what they mean.
-    """
-
-    images: np.ndarray
-    legend: list[tuple[tuple[int, int, int], str]]
-
-
+Legend = list[tuple[tuple[int, int, int], str]]  # colours and what they mean
 _LEGEND = 8  # how many experts the legend names
 
 
-def winner_map(weights: Tensor) -> Map:
+def winner_map(weights: Tensor) -> tuple[np.ndarray, Legend]:
     """Colours each pixel by the expert with the largest weight.
 
     A pixel is white where all experts have equal weights. It has the full colour where the largest
@@ -110,6 +72,9 @@ def winner_map(weights: Tensor) -> Map:
 
     Args:
         weights: weights of the experts, `(images, height, width, experts)`, not negative.
+
+    Returns:
+        RGB images, `(images, height, width, 3)`, and their legend.
     """
     weights = weights.double().cpu()
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
@@ -127,7 +92,7 @@ def winner_map(weights: Tensor) -> Map:
     ]
     white = f"equal weights: {1 / experts:.2f}; full colour: {largest.max():.2f}"
     legend.append(((255, 255, 255), white))
-    return Map(mixed.round().to(torch.uint8).numpy(), legend)
+    return mixed.round().to(torch.uint8).numpy(), legend
 
 
 def _colour(number: int, experts: int) -> tuple[int, int, int]:
@@ -144,7 +109,7 @@ _GAP, _LINE, _SIDE = 6, 22, 96  # pixels: between images, height of a line, side
 def sheet(
     blocks: Sequence[tuple[str, np.ndarray]],
     columns: int = 8,
-    legend: Sequence[tuple[tuple[int, int, int], str]] = (),
+    legend: Legend | None = None,
 ) -> bytes:
     """Returns a PNG with labelled rows of images on white; small images are magnified.
 
@@ -158,21 +123,20 @@ def sheet(
     scale = max(1, _SIDE // max(height, width))
     cell_height, cell_width = scale * height + _GAP, scale * width + _GAP
     columns = max(1, min(columns, max(len(images) for _, images in blocks)))
-    rows = [-(-len(images) // columns) for _, images in blocks]
+    rows = sum(-(-len(images) // columns) for _, images in blocks)
     lines = sum(bool(label) for label, _ in blocks) + bool(legend)
     font = ImageFont.load_default(13)
-    legend_width = sum(_LINE + round(font.getlength(words)) + 2 * _GAP for _, words in legend)
-    canvas = Image.new(
-        "RGB",
-        (
-            max(columns * cell_width, legend_width) + _GAP,
-            sum(rows) * cell_height + lines * _LINE + _GAP,
-        ),
-        "white",
+    places = [_GAP]  # where each colour of the legend stands, and where the legend ends
+    for _, words in legend or ():
+        places.append(places[-1] + _LINE + round(font.getlength(words)) + 2 * _GAP)
+    size = (
+        max(columns * cell_width + _GAP, places[-1]),
+        rows * cell_height + lines * _LINE + _GAP,
     )
+    canvas = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(canvas)
     top = _GAP
-    for (label, images), number in zip(blocks, rows, strict=True):
+    for label, images in blocks:
         if label:
             draw.text((_GAP, top), label, "black", font)
             top += _LINE
@@ -181,12 +145,10 @@ def sheet(
             magnified = image.repeat(scale, axis=0).repeat(scale, axis=1)
             place = (_GAP + column * cell_width, top + row * cell_height)
             canvas.paste(Image.fromarray(np.ascontiguousarray(magnified)), place)
-        top += number * cell_height
-    left = _GAP
-    for colour, words in legend:
+        top += -(-len(images) // columns) * cell_height
+    for left, (colour, words) in zip(places, legend or (), strict=False):
         draw.rectangle((left, top + 2, left + 12, top + 14), fill=colour, outline="grey")
         draw.text((left + _LINE - 4, top), words, "black", font)
-        left += _LINE + round(font.getlength(words)) + 2 * _GAP
     content = io.BytesIO()
     canvas.save(content, "PNG", optimize=True)
     return content.getvalue()

@@ -4,25 +4,6 @@ import torch
 from torch import Tensor
 
 
-def perfect_division(width: int, height: int) -> float:
-    """The specialisation in one alignment where mechanisms are divided perfectly in the other.
-
-    A position reads a pixel and predicts the next. Mechanisms that divide the pixels by the side of
-    the one read differ, at the middle of a row and at its end, from those that divide them by the
-    side of the one predicted.
-
-    Args:
-        width: of the image, both halves together.
-        height: of the image.
-
-    >>> round(perfect_division(16, 8), 3), round(perfect_division(64, 32), 3)
-    (0.584, 0.881)
-    """
-    pixels = torch.arange(width * height - 1)  # that are read, and behind which one is predicted
-    sides = [((pixels + ahead) % width >= width // 2).double() for ahead in (0, 1)]
-    return float(torch.corrcoef(torch.stack(sides))[0, 1].square())
-
-
 def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
     """Returns the share of the variance of weights over pixels that the side of a pixel explains.
 
@@ -38,8 +19,9 @@ def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
     means over the sides are equal. It does not say how far the weights are from uniform.
 
     The paper does not say either whether the pixel is the one that a position reads, or the one
-    behind it, which it predicts. `perfect_division` is the most that mechanisms reach in one of the
-    two alignments which are perfectly divided in the other.
+    behind it, which it predicts. The two differ at the middle of a row and at its end: mechanisms
+    that are perfectly divided in one alignment reach 0.584 in the other at a width of 16 and a
+    height of 8, and 0.881 at 64 and 32.
 
     Args:
         weights: the weight of each expert where a pixel is read, `(..., height, width, experts)`.

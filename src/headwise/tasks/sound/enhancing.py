@@ -21,6 +21,7 @@ from headwise.data.sound.audio import (
     AudioError,
     audio_info,
     check_samples,
+    check_whole,
     speech_package,
 )
 from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
@@ -52,12 +53,6 @@ def enhance_blocks(
     model: SpeechEnhancer, blocks: Iterable[Tensor], *, context: float = 0.5
 ) -> Iterator[Tensor]:
     """Takes the noise out of waveforms block by block; see `enhance`.
-
-    Args:
-        model: the model, in evaluation mode.
-        blocks: consecutive blocks of the noisy waveforms, `(channels, samples)` each, of any
-            lengths.
-        context: the share of a window that only serves as past for the rest of it, in [0, 1).
 
     Yields:
         Consecutive blocks of the enhanced waveforms, of other lengths, as many samples in all.
@@ -121,33 +116,14 @@ def enhance_file(
 
     Args:
         model: the model; it is put into evaluation mode.
-        context: the share of a window that only serves as past for the rest of it, in [0, 1); the
-            key `evaluation.context` of a recipe.
+        context: see `enhance`.
         source: a WAV or FLAC file, of any length, at any sampling rate.
         target: the WAV or FLAC file to write, another file than the source.
-        advance: called with the number of samples that have been read since the last call;
-            together they are `audio_info(source).samples`.
-
-    Raises:
-        AudioError: if the source cannot be read to its end, or if the target cannot be written or
-            is the source; then nothing is written.
+        advance: called with the number of samples that have been read since the last call.
     """
     soundfile, soxr = speech_package("soundfile"), speech_package("soxr")
     info = audio_info(source)
-    if target.suffix.lower() not in SUFFIXES:
-        raise AudioError(
-            f"the name of the new file is {target}, expected one that ends in "
-            f"{' or '.join(SUFFIXES)}"
-        )
-    if not target.parent.is_dir():
-        raise AudioError(
-            f"{target.parent} does not exist, expected a folder; create it, or write to another one"
-        )
-    if target.exists() and target.samefile(source):
-        raise AudioError(
-            f"{target} is the recording itself, expected another file: the recording would be "
-            f"lost; write to another file"
-        )
+    _check_target(target, source)
     kind = target.suffix[1:].upper()
     encoding = soundfile.info(str(source)).subtype
     if not soundfile.check_format(kind, encoding):
@@ -167,6 +143,7 @@ def enhance_file(
                 yield block
                 if advance is not None:
                     advance(len(block))
+        check_whole(read, info.samples, str(source))
 
     def resampled(pieces: Iterable[Array], here: int, there: int) -> Iterator[Array]:
         if here == there:
@@ -204,6 +181,18 @@ def enhance_file(
             f"{source} cannot be enhanced ({reason}); convert it to WAV or FLAC, or copy it again. "
             f"Nothing was written to {target}"
         ) from error
+
+
+def _check_target(target: Path, source: Path) -> None:
+    problem = ""
+    if target.suffix.lower() not in SUFFIXES:
+        problem = f"expected a name that ends in {' or '.join(SUFFIXES)}"
+    elif not target.parent.is_dir():
+        problem = f"but {target.parent} does not exist: create it, or write to another folder"
+    elif target.exists() and target.samefile(source):
+        problem = "which is the recording itself: it would be lost; write to another file"
+    if problem:
+        raise AudioError(f"the new file is {target}, {problem}")
 
 
 def _enhance_frames(model: SpeechEnhancer, spectrum: Spectrum, signal: Tensor) -> Tensor:

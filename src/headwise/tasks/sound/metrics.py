@@ -38,11 +38,6 @@ def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
     https://doi.org/10.1109/ICASSP.2001.941023. It is wide band (ITU-T P.862.2) if `rate` is at
     least 16 kHz, else narrow band (P.862.1).
 
-    Args:
-        clean: the clean speech.
-        heard: the speech to be scored, as long as `clean`.
-        rate: sampling rate in samples per second.
-
     Returns:
         The score, or NaN if no speech is found.
     """
@@ -65,11 +60,8 @@ def si_sdr(clean: Waveform, heard: Waveform) -> float:
     """Returns the scale-invariant signal-to-distortion ratio in decibels.
 
     Le Roux et al. 2019, *SDR – half-baked or well done?*, https://arxiv.org/abs/1811.02508:
-    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖².
-
-    Args:
-        clean: the clean speech s.
-        heard: the speech ŝ to be scored, as long as `clean`.
+    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖², of clean
+    speech s and speech ŝ that is scored.
 
     Returns:
         The ratio, at most 100; -100 if ⟨ŝ, s⟩ is 0; NaN if the clean speech is silent.
