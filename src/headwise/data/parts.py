@@ -46,6 +46,10 @@ class Kind(Generic[Row]):
     content: Callable[[Row], str]
     encoded: Callable[[Row, str | None], bytes]
 
+    def open(self, folder: Path, name: str, digest: str = "") -> Rows[Row]:
+        """Opens the rows of a part that stand in a folder."""
+        return Rows(_path(folder, name), self.row, digest)
+
 
 class PartFacts(BaseModel):
     """What is known of the rows of one part.
@@ -103,7 +107,7 @@ def write_parts(
     """Writes rows into a folder, a file a part, and divides off the parts that are not given.
 
     Args:
-        folder: where to; `open_part` reads the parts.
+        folder: where to; `Kind.open` reads the parts.
         kind: what the rows are.
         given: the rows of each part that is given. They are read in the order of `names`.
         names: the names of all parts in their order, `train` first.
@@ -172,13 +176,9 @@ def write_facts(folder: Path, facts: Facts) -> None:
     (folder / _FACTS).write_text(facts.model_dump_json(), encoding="utf-8")
 
 
-def open_parts(folder: Path, kind: Kind[Row]) -> tuple[dict[str, Rows[Row]], Facts]:
-    """Returns the rows of the parts that a folder has, and what is known of them."""
-    facts = Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
-    parts = {
-        name: Rows(_path(folder, name), kind.row, part.digest) for name, part in facts.parts.items()
-    }
-    return parts, facts
+def read_facts(folder: Path) -> Facts:
+    """Reads what `write_facts` has written."""
+    return Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
 
 
 def count_known(facts: PartFacts, folder: Path, kind: Kind[Row], corpus: Path) -> None:
@@ -190,7 +190,7 @@ def count_known(facts: PartFacts, folder: Path, kind: Kind[Row], corpus: Path) -
         kind: what the rows are.
         corpus: the folder of the parts.
     """
-    rows = Rows(_path(folder, "test"), kind.row, "")
+    rows = kind.open(folder, "test")
     identity = np.fromiter((hash_of(kind.identity(row)) for row in rows), np.uint64)
     trained, validated = (
         np.isin(identity, np.load(_path(corpus, part, _KNOWN))) for part in ("train", "validation")

@@ -58,7 +58,7 @@ def _read_senteval(settings: SentEvalFile) -> Reading:
     if settings.classes is None:
         _check_labels(rows)
     return Reading(
-        dict(rows),
+        rows,
         {"corpus": f"SentEval, {file_in_words(settings.file)}"},
         classes=settings.classes,
         label_hint="Check the second field of the lines, which is the label.",
@@ -106,7 +106,7 @@ def _generate(settings: GeneratedProbe, found: Callable[[], Sequence[str]], orig
         f"{settings.probe}, made from {origin}: {used:,} of {len(sentences):,} sentences with "
         f"{settings.min_words} to {settings.max_words} words, the same number in each class"
     )
-    return Reading(dict(rows), {"corpus": origin}, classes=list(classes))
+    return Reading(rows, {"corpus": origin}, classes=list(classes))
 
 
 def _sentences(settings: GeneratedProbe) -> tuple[str, Callable[[], Sequence[str]]]:

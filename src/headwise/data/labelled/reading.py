@@ -1,27 +1,29 @@
 """Readers of labelled text: files of tab-separated values, SentEval's files, Hugging Face datasets.
 
-Each reader yields rows in the order of the data. It knows nothing of classes and settings;
-`labelled.corpus` checks and divides what it yields. Data that cannot be read is a `CorpusError`
-that names the file, line or field.
+Each reader yields rows in the order of the data.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from headwise.data.division import Part
+from headwise.data.settings import HubDataset
 from headwise.data.sources import CorpusError, load_hub_split, read_lines, text_field
 from headwise.messages import did_you_mean
 
 
 class Row(NamedTuple):
-    """An example as it was read, with words on its place for error messages."""
+    """An example as it was read, with words on its place for error messages.
+
+    `flaw` is the reason why it is skipped, if it cannot be read.
+    """
 
     where: str
     text: str
     pair: str | None
     label: str
+    flaw: str = ""
 
 
 class Columns(NamedTuple):
@@ -35,15 +37,12 @@ class Columns(NamedTuple):
 # --- files of tab-separated values ------------------------------------------------------------
 
 
-def read_tsv(
-    path: Path, columns: Columns, skipped: Counter[str], max_bytes: int | None = None
-) -> Iterator[Row]:
+def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iterator[Row]:
     """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
 
     Args:
         path: file in UTF-8; gzip if its name ends in `.gz`.
         columns: columns that are read.
-        skipped: counts rows whose number of fields differs from that of the columns.
         max_bytes: the most bytes of the file; see `read_lines`.
 
     Raises:
@@ -86,7 +85,8 @@ def read_tsv(
             f"{len(ragged):,} of {number:,} rows have another number. Fields are divided by tabs, "
             "quotation marks have no meaning, and a row is one line."
         )
-    skipped["too few or too many fields"] += len(ragged)
+    for at, _ in ragged:
+        yield Row(f"{path}, line {at}", "", None, "", "too few or too many fields")
 
 
 # --- SentEval's files -------------------------------------------------------------------------
@@ -134,18 +134,12 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
 
 
 def read_hub(
-    name: str,
-    split: str,
-    columns: Columns,
-    *,
-    config: str | None = None,
-    revision: str | None = None,
-    classes: Sequence[str] | None = None,
+    dataset: HubDataset, split: str, columns: Columns, classes: Sequence[str] | None
 ) -> Iterator[Row]:
     """Yields the rows of one split of a dataset on the Hugging Face hub, or of a local folder.
 
     Args:
-        name, split, config, revision: see `load_hub_split`.
+        dataset, split: name the split.
         columns: columns that are read.
         classes: names of the classes for a dataset whose labels are numbers without names.
 
@@ -154,10 +148,10 @@ def read_hub(
             text does not hold text.
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
-    dataset = load_hub_split(name, split, config, revision)
-    names = getattr(dataset.features.get(columns.label), "names", None) or classes or ()
-    for number, record in enumerate(dataset):
-        where = f"dataset {name!r}, split {split!r}, row {number}"
+    records = load_hub_split(dataset.name, split, dataset.config, dataset.revision)
+    names = getattr(records.features.get(columns.label), "names", None) or classes or ()
+    for number, record in enumerate(records):
+        where = f"dataset {dataset.name!r}, split {split!r}, row {number}"
         text = text_field(record, columns.text, where, mending)
         pair = columns.pair and text_field(record, columns.pair, where, mending)
         if columns.label not in record:

@@ -1,8 +1,6 @@
 """Readers of sentence pairs: message catalogues, text files, Hugging Face datasets.
 
-Each reader gives pairs of raw strings in the order of the data. It knows nothing of parts, filters
-and settings; `parallel.corpus` cleans and divides what it gives. Data that cannot be read is a
-`CorpusError` that names the file, line or field.
+Each reader gives pairs of raw strings in the order of the data.
 """
 
 import gettext
@@ -11,6 +9,7 @@ from importlib import metadata, resources
 from itertools import zip_longest
 from pathlib import Path
 
+from headwise.data.pairs.settings import HubPairTest, ParallelHub
 from headwise.data.sources import CorpusError, read_hub_records, read_lines, text_field
 
 RawPair = tuple[str, str]
@@ -131,29 +130,16 @@ def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) ->
 # --- Hugging Face datasets --------------------------------------------------------------------
 
 
-def read_hub_pairs(
-    name: str,
-    split: str,
-    source_field: str,
-    target_field: str,
-    config: str | None = None,
-    revision: str | None = None,
-) -> Iterator[RawPair]:
+def read_hub_pairs(settings: ParallelHub | HubPairTest, split: str) -> Iterator[RawPair]:
     """Yields the pairs of one split of a dataset on the Hugging Face hub, or of a local folder.
-
-    Args:
-        name, split, config, revision: see `load_hub_split`.
-        source_field: column of the source text; a dotted path such as `translation.de` names a
-            field inside a record.
-        target_field: column of the target text.
 
     Raises:
         CorpusError: there is no such dataset, configuration, split or field, or a field does not
             hold text.
     """
-    for where, record in read_hub_records(name, split, config, revision):
-        source, target = (
-            text_field(record, field, where, "Set source_field and target_field to two of these.")
-            for field in (source_field, target_field)
-        )
+    fields = (settings.source_field, settings.target_field)
+    mending = "Set source_field and target_field to two of these."
+    records = read_hub_records(settings.name, split, settings.config, settings.revision)
+    for where, record in records:
+        source, target = (text_field(record, field, where, mending) for field in fields)
         yield source, target
