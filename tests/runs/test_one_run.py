@@ -100,7 +100,7 @@ def test_a_finished_run_is_not_trained_again(run, file, monkeypatch):
 def test_vocabularies_are_learned_once(run, file, monkeypatch):
     monkeypatch.setattr(TranslationTokenizer, "train", None)
     data = prepare_task(file.system("mae"), run, QUIET)
-    assert data.tokenizer.source_vocab_size <= 280
+    assert data.tokenizer.source.vocab_size <= 280
 
 
 def test_the_seed_draws_the_weights(file, run):
@@ -140,7 +140,7 @@ def test_what_was_trained_can_be_opened(run, file):
     recipe, model = open_run(run)
     assert recipe == file.system("mae")
     tokenizer = TranslationTokenizer.load(run / "tokenizer")
-    assert tokenizer.target_vocab_size == model.config.target_vocab_size
+    assert tokenizer.target.vocab_size == model.config.target_vocab_size
     kept = load_file(run / "model" / "model.safetensors")
     state = model.state_dict()
     assert all(torch.equal(tensor, state[name].cpu()) for name, tensor in kept.items())

@@ -43,12 +43,13 @@ def examples(number, classes=("up", "down"), pair=False):
 
 
 def labelled(tests=("",), classes=("up", "down"), pair=False):
-    parts = [examples(size, classes, pair) for size in (40, 10)]
+    train, validation = (examples(size, classes, pair) for size in (40, 10))
     return LabelledCorpus(
-        *parts,
+        train,
+        validation,
         {name: examples(12 + i, classes, pair) for i, name in enumerate(tests)},
-        list(classes) if classes else None,
         {"corpus": "numerals"},
+        classes=list(classes) if classes else None,
     )
 
 

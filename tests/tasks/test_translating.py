@@ -28,7 +28,7 @@ def model(tokenizer):
     torch.manual_seed(2)
     network = Seq2SeqLM(
         Seq2SeqLMConfig(
-            vocab_size=tokenizer.source_vocab_size,
+            vocab_size=tokenizer.source.vocab_size,
             embed_dim=16,
             num_heads=4,
             ffn_dim=16,
@@ -80,7 +80,7 @@ def test_batches_stay_within_the_budget_over_all_beams(model, tokenizer, generat
     whole = translate(model, tokenizer, texts, SHORT)
     assert len(generated) == 1
     generated.clear()
-    longest = max(len(ids) for ids in tokenizer.encode_source(texts))
+    longest = max(len(ids) for ids in tokenizer.source.encode(texts))
     budget = 2 * 2 * longest  # two beams of two of the longest
     assert translate(model, tokenizer, texts, SHORT, batch_tokens=budget) == whole
     assert len(generated) > 2
@@ -90,7 +90,7 @@ def test_batches_stay_within_the_budget_over_all_beams(model, tokenizer, generat
 
 def test_a_text_above_the_budget_is_translated_alone(model, tokenizer, generated):
     assert len(translate(model, tokenizer, TEXTS, SHORT, batch_tokens=1)) == len(TEXTS)
-    sizes = {len(ids) for ids in tokenizer.encode_source([TEXTS[3]])}
+    sizes = {len(ids) for ids in tokenizer.source.encode([TEXTS[3]])}
     assert {call["input_ids"].size(1) for call in generated} >= sizes
 
 
@@ -100,7 +100,7 @@ def test_settings_reach_the_search(model, tokenizer, generated):
     )
     translate(model, tokenizer, ["it"], settings)
     (call,) = generated
-    source = len(tokenizer.encode_source(["it"])[0])
+    source = len(tokenizer.source.encode(["it"])[0])
     assert (call["num_beams"], call["length_penalty"]) == (3, 0.6)
     assert call["max_length"] == 2 * source + 1 + 1  # the start token is one more
     assert call["do_sample"] is False
@@ -148,8 +148,8 @@ def test_separate_vocabularies_do_not_get_mixed_up():
     tokenizer = TranslationTokenizer.train(pairs, settings)
     network = Seq2SeqLM(
         Seq2SeqLMConfig(
-            vocab_size=tokenizer.source_vocab_size,
-            target_vocab_size=tokenizer.target_vocab_size,
+            vocab_size=tokenizer.source.vocab_size,
+            target_vocab_size=tokenizer.target.vocab_size,
             share_embeddings="target",
             embed_dim=8,
             num_heads=2,
@@ -158,7 +158,7 @@ def test_separate_vocabularies_do_not_get_mixed_up():
             decoder_layers=1,
         )
     )
-    last = tokenizer.encode_target(["dd"])[0][0]
+    last = tokenizer.target.encode(["dd"])[0][0]
     with torch.no_grad():  # a model that always says the same subword
         network.lm_head.weight.zero_()
         network.decoder.layers[0].feed_forward_residual.norm.weight.zero_()
@@ -176,7 +176,7 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     torch.manual_seed(3)
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
     config = Seq2SeqLMConfig(
-        vocab_size=tokenizer.source_vocab_size,
+        vocab_size=tokenizer.source.vocab_size,
         encoder_layers=1,
         decoder_layers=1,
         attention={"system": "weighted", "start": "random"},

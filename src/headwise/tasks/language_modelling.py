@@ -46,11 +46,10 @@ from headwise.tasks.generating import (
     write_tokens,
 )
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.perplexity import perplexity
 from headwise.tasks.positions import Positions
-from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Wish
+from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
 
 _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes

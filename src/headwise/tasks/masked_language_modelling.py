@@ -1,8 +1,6 @@
 """Masked language modelling: packed text, an encoder, the perplexity of hidden words.
 
-Its parts are in the package `text.running`: the corpus, packing and masks (`masking`), blocks
-(`dataset`). Vocabularies are in `text.tokenization`. `tasks.classification` may start from the
-encoder of a finished run.
+`tasks.classification` may start from the encoder of a finished run.
 """
 
 import hashlib
@@ -36,11 +34,10 @@ from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.perplexity import perplexity
 from headwise.tasks.positions import Positions
-from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
 from headwise.training.batching import TokenBudgetSampler
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation

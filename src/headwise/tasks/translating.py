@@ -39,7 +39,7 @@ def translate(
     filled = [index for index, text in enumerate(texts) if text.strip()]
     if advance is not None:
         advance(len(texts) - len(filled))
-    sources = tokenizer.encode_source([texts[index] for index in filled])
+    sources = tokenizer.source.encode([texts[index] for index in filled])
     lengths = [len(ids) for ids in sources]
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
@@ -123,7 +123,7 @@ def write_tokens(
         settings: beam size and length penalty.
         length: length of each translation.
     """
-    sources = tokenizer.encode_source(list(texts))
+    sources = tokenizer.source.encode(list(texts))
     lengths = {"min_new_tokens": length, "max_new_tokens": length}
     return _search(model, tokenizer, sources, settings, **lengths).numel()
 

@@ -33,8 +33,8 @@ def test_items_are_the_encoded_pairs(dataset, tokenizer):
     assert len(dataset) == 3
     for i, pair in enumerate(PAIRS):
         assert dataset[i] == {
-            "input_ids": tokenizer.encode_source([pair.source])[0],
-            "labels": tokenizer.encode_target([pair.target])[0],
+            "input_ids": tokenizer.source.encode([pair.source])[0],
+            "labels": tokenizer.target.encode([pair.target])[0],
         }
         assert dataset[i - 3] == dataset[i]
         assert dataset.lengths[i].tolist() == [len(ids) for ids in dataset[i].values()]

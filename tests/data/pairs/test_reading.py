@@ -2,18 +2,12 @@
 
 import gettext
 import importlib.metadata
-import json
 import struct
 
-import datasets
 import pytest
 
 from headwise.data.pairs import reading
-from headwise.data.pairs.reading import (
-    read_hub_pairs,
-    read_interface_strings,
-    read_text_pairs,
-)
+from headwise.data.pairs.reading import read_interface_strings, read_text_pairs
 from headwise.data.sources import CorpusError
 
 # --- message catalogues -----------------------------------------------------------------------
@@ -115,18 +109,3 @@ def test_lines_of_two_files_are_pairs(tmp_path):
     (tmp_path / "a.de").write_text("eins\nzwei\n")
     pairs = list(read_text_pairs(tmp_path / "a.en", tmp_path / "a.de"))
     assert pairs == [("one", "eins"), ("", "zwei")]
-
-
-def test_pairs_of_a_dataset(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    records = [
-        {"translation": {"en": "one", "de": "eins"}},
-        {"translation": {"en": "two", "de": None}},
-    ]
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    pairs = list(read_hub_pairs(str(folder), "train", "translation.en", "translation.de"))
-    assert pairs == [("one", "eins"), ("two", "")]
-    with pytest.raises(CorpusError, match="Set source_field and target_field to two of these"):
-        list(read_hub_pairs(str(folder), "train", "en", "de"))

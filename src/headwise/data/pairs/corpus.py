@@ -106,8 +106,10 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         PAIRS.open,
         (facts, folder),
     )
-    is_built_in = isinstance(settings, InterfaceStrings)
-    language = settings.language if is_built_in else settings.target_language
+    if isinstance(settings, InterfaceStrings):
+        language: str | None = settings.language
+    else:
+        language = settings.target_language
     return ParallelCorpus(
         **parts, notes=facts.notes, digest=facts.digest, target_language=language, tests=tests
     )

@@ -42,11 +42,8 @@ class TranslationDataset(Dataset[TranslationItem]):
             raise ValueError("pairs is empty, expected at least one pair to train or evaluate on")
         self.pairs = pairs
         self._source, self._target = (
-            encoded_column(encode, pairs, column, vocabulary)
-            for column, encode, vocabulary in (
-                (0, tokenizer.encode_source, tokenizer.source),
-                (1, tokenizer.encode_target, tokenizer.target),
-            )
+            encoded_column(of_side.encode, pairs, column, of_side.tokenizer)
+            for column, of_side in enumerate((tokenizer.source, tokenizer.target))
         )
         self.lengths = np.stack([self._source.lengths, self._target.lengths], axis=1)
 
