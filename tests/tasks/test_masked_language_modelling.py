@@ -10,7 +10,7 @@ import yaml
 from datasets import Dataset
 
 from headwise.analysis.cost import count_parameters
-from headwise.data.running.dataset import MaskedItem
+from headwise.data.encoded import TokenItem
 from headwise.data.sources import CorpusError
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.masked_lm import MaskedLM
@@ -232,7 +232,7 @@ def test_text_that_cannot_be_read_names_the_file(folder, tmp_path) -> None:
 # --- scores -----------------------------------------------------------------------------------
 
 
-def naive_item(task, model, item: MaskedItem) -> list[float]:
+def naive_item(task, model, item: TokenItem) -> list[float]:
     """Negative log-likelihood, tokens and right ones of a sequence, token by token."""
     logits = model(torch.tensor([item["input_ids"]])).logits[0].detach().double()
     nll = count = right = 0.0

@@ -35,11 +35,9 @@ class Corpus(Generic[Item]):
 
 
 class Source(NamedTuple):
-    """Where the items of a part, or of a further test set, come from.
+    """Where items come from: what tells them from others, and what reads them.
 
-    Attributes:
-        identity: what tells them from others, and from what stood in their place before.
-        read: returns them, and words on where they come from.
+    `read` returns the items, and words on where they come from.
     """
 
     identity: str
@@ -68,9 +66,7 @@ def read_sources(
 ) -> tuple[dict[str, Iterable[Any]], dict[str, str]]:
     """Returns the items of each part that is given, and words on the corpus and on each part.
 
-    Args:
-        sources: of each part.
-        origin: words on the whole corpus; None if those on its only part are.
+    Without an `origin`, the words on the only part are those on the corpus.
     """
     read = {part: source.read() for part, source in sources.items()}
     words = {part: of_part for part, (_, of_part) in read.items()}
@@ -81,12 +77,7 @@ def read_sources(
 def open_corpus(
     kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[Item]
 ) -> tuple[dict[str, Sequence[Item]], Facts, Path]:
-    """Returns the parts of a corpus, what is known of them, and their folder in the cache.
-
-    Args:
-        kind, made_of, make: see `stored`.
-        open_part: opens a part.
-    """
+    """Returns the parts of a corpus (see `stored`), what is known of them, and their folder."""
     folder = stored(kind, made_of, make)
     facts = read_facts(folder)
     parts = {name: open_part(folder, name, part.digest) for name, part in facts.parts.items()}
@@ -103,12 +94,8 @@ def open_tests(
 ) -> dict[str, Sequence[Item]]:
     """Returns the further test sets of a corpus, and adds what is known of them to its notes.
 
-    Args:
-        kind, open_part: see `open_corpus`.
-        tests: the settings of each test set.
-        source: returns the source of one of them.
-        make: writes the test set of a source to a folder.
-        corpus: what is known of the parts, and their folder.
+    `make` writes the test set of a source to a folder; `corpus` is what `open_corpus` has returned
+    of the parts.
     """
     facts, folder = corpus
     found: dict[str, Sequence[Item]] = {}

@@ -107,8 +107,7 @@ def write_parts(
     """Writes rows into a folder, a file a part, and divides off the parts that are not given.
 
     Args:
-        folder: where to; `Kind.open` reads the parts.
-        kind: what the rows are.
+        folder, kind: where to, and what the rows are.
         given: the rows of each part that is given. They are read in the order of `names`.
         names: the names of all parts in their order, `train` first.
         divide: gives the number of each training row's part in `PARTS`; None divides nothing off.
@@ -182,14 +181,7 @@ def read_facts(folder: Path) -> Facts:
 
 
 def count_known(facts: PartFacts, folder: Path, kind: Kind[Row], corpus: Path) -> None:
-    """Counts the rows of a further test set that stand in the training or validation part.
-
-    Args:
-        facts: of the test set; its counts are set.
-        folder: of the test set.
-        kind: what the rows are.
-        corpus: the folder of the parts.
-    """
+    """Counts the rows of a test set that stand in the training or validation part of a corpus."""
     rows = kind.open(folder, "test")
     identity = np.fromiter((hash_of(kind.identity(row)) for row in rows), np.uint64)
     trained, validated = (

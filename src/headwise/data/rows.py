@@ -17,13 +17,7 @@ Value = str | float | None
 
 
 class Rows(Sequence[Row], Generic[Row]):
-    """The rows of one file.
-
-    Args:
-        path: the file.
-        kind: makes a row of its values.
-        digest: a hash of the rows.
-    """
+    """The rows of a file; `kind` makes a row of its values, and `digest` is a hash of the rows."""
 
     def __init__(self, path: Path, kind: Callable[..., Row], digest: str) -> None:
         self.path = path
@@ -78,14 +72,9 @@ class Rows(Sequence[Row], Generic[Row]):
 
 @contextmanager
 def writing(path: Path, columns: Sequence[type]) -> Iterator[Callable[[Iterable[Value]], None]]:
-    """Writes a file of rows.
+    """Yields a function that adds a row to a new file, whose columns are of type `str` or `float`.
 
-    Args:
-        path: the file.
-        columns: the type of each column, `str` or `float`; a value may also be None.
-
-    Yields:
-        A function that adds a row.
+    A value may also be None.
     """
     # Bytes and no strings, since Arrow has none with half a surrogate pair, which JSON can hold.
     kinds = [pa.binary() if column is str else pa.float64() for column in columns]

@@ -171,15 +171,7 @@ def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> An
     A name of a dataset or of a split makes a test set one of the hub. Otherwise it is of the kind
     of the data, if there are test sets of this kind, and else of the first kind. What a test set
     of the kind of the data does not say is as in the data: the dataset, or the names of columns.
-
-    Args:
-        settings: the class of the data's settings; its field `tests` says which kinds there are.
-        given: the settings of the data, as they stand in a recipe.
-        key: the key for which a plain value stands, such as the path of a file; None if a test
-            set needs more than one key.
-
-    Raises:
-        ValueError: a test set has the name of a part.
+    A plain value, such as the path of a file, stands for `key`.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get("tests"), Mapping):
         return given

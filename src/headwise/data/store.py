@@ -33,14 +33,6 @@ def stored(kind: str, made_of: Iterable[object], make: Callable[[Path], None]) -
 
     Raises:
         ValueError: nothing can be written into the cache.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     os.environ["HEADWISE_CACHE"] = folder
-    ...     made = stored("greetings", ["en"], lambda new: print((new / "a").write_text("hello")))
-    ...     again = stored("greetings", ["en"], lambda new: print("is not called"))
-    ...     del os.environ["HEADWISE_CACHE"]
-    5
     """
     key = hashlib.sha256(repr((_code(), kind, *made_of)).encode("utf-8", "surrogatepass"))
     folder = cache_folder() / kind / key.hexdigest()[:32]

@@ -134,13 +134,7 @@ class ClassificationRecipe(Recipe):
 
 
 class Classification(TextTask):
-    """Classification or regression of labelled texts.
-
-    Args:
-        corpus: examples in three parts.
-        tokenizer: tokenizer that encodes them.
-        max_length: largest number of tokens of an example.
-    """
+    """Classification or regression of labelled texts, cut to `max_length` tokens."""
 
     recipe_class: ClassVar[type[Recipe]] = ClassificationRecipe
     load: ClassVar[Callable[..., LabelledCorpus]] = staticmethod(load_labelled_corpus)

@@ -11,26 +11,12 @@ from headwise.tasks.outcome import Picture
 
 
 def accuracy(rows: np.ndarray) -> float:
-    """Returns the percentage of rows whose prediction is equal to the label.
-
-    Args:
-        rows: labels and predictions, of shape `(examples, 2)`.
-
-    >>> accuracy(np.array([[0, 0], [1, 1], [2, 1], [1, 1]]))
-    75.0
-    """
+    """Returns the percentage of rows `(label, prediction)` whose two numbers are equal."""
     return float(100 * (rows[:, 0] == rows[:, 1]).mean())
 
 
 def pearson(rows: np.ndarray) -> float:
-    """Returns Pearson's correlation of labels and predictions × 100; 0 if one of them is constant.
-
-    Args:
-        rows: labels and predictions, of shape `(examples, 2)`.
-
-    >>> round(pearson(np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 2.0]])), 6)
-    100.0
-    """
+    """Returns Pearson's correlation of labels and predictions × 100; 0 if one is constant."""
     from scipy.stats import pearsonr  # imported here: it takes a second
 
     # A column that varies only within rounding would give the correlation of the rounding.
@@ -42,14 +28,7 @@ def pearson(rows: np.ndarray) -> float:
 
 
 def spearman(rows: np.ndarray) -> float:
-    """Returns Spearman's correlation of labels and predictions × 100; 0 if one of them is constant.
-
-    Args:
-        rows: labels and predictions, of shape `(examples, 2)`.
-
-    >>> round(spearman(np.array([[0.0, 1.0], [1.0, 10.0], [2.0, 100.0]])), 6)
-    100.0
-    """
+    """Returns Spearman's correlation of labels and predictions × 100; 0 if one is constant."""
     from scipy.stats import spearmanr  # imported here: it takes a second
 
     return 0.0 if _is_constant(rows) else 100 * float(spearmanr(*rows.T).statistic)
@@ -61,12 +40,7 @@ def _is_constant(rows: np.ndarray, tolerance: float = 0.0) -> bool:
 
 
 def draw_confusions(rows: np.ndarray, classes: Sequence[str]) -> Picture:
-    """Draws the confusion matrix: how often examples of one class are taken for another.
-
-    Args:
-        rows: label and prediction of each example as numbers of classes, of shape `(examples, 2)`.
-        classes: names of the classes.
-    """
+    """Draws how often examples of one class are taken for another, from rows as in `accuracy`."""
     from sklearn.metrics import confusion_matrix  # imported here: it takes a second
 
     labels, predictions = rows.astype(int).T
@@ -88,11 +62,7 @@ def draw_confusions(rows: np.ndarray, classes: Sequence[str]) -> Picture:
 
 
 def draw_predictions(rows: np.ndarray) -> Picture:
-    """Draws predictions over labels.
-
-    Args:
-        rows: label and prediction of each example, of shape `(examples, 2)`.
-    """
+    """Draws predictions over labels."""
     figure, axes = _axes(4.2, 4.2)
     axes.scatter(rows[:, 0], rows[:, 1], s=8, alpha=0.4, linewidths=0)
     ends = [rows[:, 0].min(), rows[:, 0].max()]

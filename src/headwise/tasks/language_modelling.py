@@ -156,15 +156,13 @@ def token_losses(
     Args:
         model: model in evaluation mode.
         stream: tokens, of shape `(tokens + 1,)`.
-        block_length: number of tokens of a window. Its last token is predicted from all tokens
-            before it, the other scored ones from fewer, but at least `context`.
+        block_length: number of tokens of a window.
         context: smallest number of tokens from which one is predicted, except at the start of the
             stream; less than `block_length`.
         batch_tokens: number of tokens that the model reads at once.
 
     Yields:
-        The losses of one batch of windows, of shape `(tokens of the batch,)`. All of them together
-        are in the order of the stream.
+        The losses of one batch of windows, in the order of the stream.
     """
     stride = block_length - context
     tokens = len(stream) - 1
@@ -196,13 +194,7 @@ def token_losses(
 
 
 class LanguageModelling(RunningTextTask):
-    """Language modelling of a text corpus.
-
-    Args:
-        corpus: documents in three parts.
-        tokenizer: tokenizer of their language.
-        block_length: number of tokens that are predicted in a block.
-    """
+    """Language modelling of a text corpus, in blocks of `block_length` predicted tokens."""
 
     recipe_class = LanguageModellingRecipe
     model_class = CausalLM

@@ -17,12 +17,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.running.corpus import Document, TextCorpus
 from headwise.data.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
-    MaskedItem,
-    collate_masked,
     encoded_lines,
 )
 from headwise.data.running.masking import MaskingSettings, pack_sentences
@@ -96,12 +95,6 @@ class MaskedLanguageModelling(RunningTextTask):
     Each block begins with `<bos>`; each line ends with `<eos>`, and another `<eos>` separates two
     documents. The masks of the training part are drawn anew in each epoch. Those of the validation
     and the test part are fixed, and the same for all systems.
-
-    Args:
-        corpus: documents in three parts.
-        tokenizer: tokenizer of their language.
-        block_length: largest number of tokens of a block.
-        masking: which tokens are hidden, and how.
     """
 
     recipe_class = MaskedRecipe
@@ -155,8 +148,8 @@ class MaskedLanguageModelling(RunningTextTask):
         tokenizer = masked_model_tokenizer(self.tokenizer.tokenizer, self.block_length)
         tokenizer.save_pretrained(folder)
 
-    def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
-        return collate_masked(items, self.tokenizer.pad_token_id)
+    def collate(self, items: list[TokenItem]) -> dict[str, Tensor]:
+        return collate_tokens(items, self.tokenizer.pad_token_id)
 
     def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The tokens that the model reads, most of the predicted ones masked."""
@@ -217,13 +210,8 @@ class MaskedLanguageModelling(RunningTextTask):
     def statistic(cls, name: str, evaluation: MaskedEvaluation) -> Statistic:
         return _ACCURACY if name == "accuracy" else _PERPLEXITY
 
-    def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:
-        """Predicts the hidden tokens of sequences.
-
-        Returns:
-            For each sequence its negative log-likelihood, and the most probable token of each
-            label.
-        """
+    def _predict(self, model: MaskedLM, items: list[TokenItem]) -> list[tuple[float, list[int]]]:
+        """Returns the nats of each sequence, and the likeliest token of each of its labels."""
         batch = {name: tensor.to(model.device) for name, tensor in self.collate(items).items()}
         labels = batch["labels"]
         with torch.no_grad():
@@ -269,17 +257,11 @@ _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _ACCURACY = of_totals(lambda totals: 100 * totals[2] / totals[1] if totals[1] else math.nan)
 
 
-def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -> Sample | None:
+def show(tokenizer: TextTokenizer, item: TokenItem, predicted: Sequence[int]) -> Sample | None:
     """Shows a line of a block as the model read it, as it is, and as the model predicted it.
 
-    Args:
-        tokenizer: tokenizer of the text.
-        item: a block.
-        predicted: the predicted token of each label of the block.
-
-    Returns:
-        The first line of the block with something to predict, cut if it is long, with the chosen
-        tokens in brackets; None if there is no such line.
+    `predicted` has a token for each label. Returns the first line with something to predict, cut
+    if it is long, with the chosen tokens in brackets; None if there is no such line.
     """
     guesses = iter(predicted)
     columns: list[tuple[int, int, int | None]] = [  # read, true, predicted
@@ -331,10 +313,6 @@ def _piece(tokenizer: TextTokenizer, before: list[int], tokens: list[int]) -> st
 
 
 def _bracket(piece: str) -> str:
-    """Puts a word into brackets, without the white space before it.
-
-    >>> _bracket(" word")
-    ' [word]'
-    """
+    """Puts a word into brackets, without the white space before it."""
     word = piece.lstrip()
     return f"{piece[: len(piece) - len(word)]}[{word}]"

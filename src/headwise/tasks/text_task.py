@@ -166,13 +166,7 @@ class RunningTextRecipe(Recipe):
 
 
 class RunningTextTask(TextTask):
-    """The base of the tasks of language models: documents in blocks of tokens.
-
-    Args:
-        corpus: documents in three parts.
-        tokenizer: tokenizer of their language.
-        block_length: largest number of tokens of a block.
-    """
+    """The base of the tasks of language models: documents in blocks of tokens."""
 
     evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation", "block_length")
     item_keys: ClassVar[tuple[str, ...]] = ("tokenizer", "block_length")
@@ -193,11 +187,7 @@ class RunningTextTask(TextTask):
         return cls(corpus, tokenizer, recipe.block_length)
 
     def note_unknown(self, ids: Tensor) -> None:
-        """Notes which share of the test part a vocabulary lacks, if it is not of bytes.
-
-        Args:
-            ids: all tokens of the test part.
-        """
+        """Notes the share of the tokens of the test part that a vocabulary without bytes lacks."""
         words = ids[ids != self.tokenizer.eos_token_id]
         unknown = self.tokenizer.is_unknown(words)
         if self.tokenizer.has_words or unknown.any():
@@ -225,13 +215,5 @@ class RunningTextTask(TextTask):
 
 
 def perplexity(nats: float, count: float) -> float:
-    """Returns exp(nats / count), which stays finite for a diverged model.
-
-    Args:
-        nats: summed negative log-likelihood.
-        count: number of tokens or words; the perplexity of none is NaN.
-
-    >>> perplexity(0.0, 0), perplexity(float("inf"), 1) < float("inf")
-    (nan, True)
-    """
+    """Returns exp(nats / count), which stays finite for a diverged model; NaN for no tokens."""
     return math.exp(min(nats / count, 700.0)) if count else math.nan

@@ -10,8 +10,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.pairs.corpus import Pair, ParallelCorpus, load_parallel_corpus
-from headwise.data.pairs.dataset import TranslationDataset, TranslationItem, collate_pairs
+from headwise.data.pairs.dataset import TranslationDataset
 from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
 from headwise.data.tokenizers.settings import TokenizerSettings
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
@@ -57,12 +58,7 @@ class TranslationModel(TokenModelSettings):
     )
 
     def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqLMConfig:
-        """Returns the configuration.
-
-        Args:
-            joint: whether both languages have one vocabulary.
-            encoding: sizes and special tokens of the vocabularies.
-        """
+        """Returns the configuration for vocabularies with these sizes and special tokens."""
         settings = self.sizes()
         shared = settings.pop("share_embeddings") or ("all" if joint else "target")
         return Seq2SeqLMConfig(share_embeddings=shared, **settings, **encoding)
@@ -100,12 +96,7 @@ class TranslationRecipe(Recipe):
 
 
 class Translation(TokenizerTask):
-    """Translation of a parallel corpus.
-
-    Args:
-        corpus: sentence pairs in three parts.
-        tokenizer: tokenizer of both languages.
-    """
+    """Translation of a parallel corpus."""
 
     recipe_class = TranslationRecipe
     tokenizer_class = TranslationTokenizer
@@ -181,8 +172,8 @@ class Translation(TokenizerTask):
             eos_token_id=tokenizer.eos_token_id,
         )
 
-    def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
-        return collate_pairs(items, self.tokenizer.pad_token_id)
+    def collate(self, items: list[TokenItem]) -> dict[str, Tensor]:
+        return collate_tokens(items, self.tokenizer.pad_token_id)
 
     def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The decoder reads the labels as its model shifts them, behind `<bos>`."""

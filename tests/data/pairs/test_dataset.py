@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from headwise.data.encoded import collate_tokens
 from headwise.data.pairs.corpus import Pair
-from headwise.data.pairs.dataset import TranslationDataset, collate_pairs
+from headwise.data.pairs.dataset import TranslationDataset
 from headwise.data.tokenizers.settings import TokenizerSettings
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
 
@@ -70,7 +71,7 @@ def test_no_pairs_is_an_error(tokenizer):
 
 def test_a_batch_is_padded_to_its_longest(dataset, tokenizer):
     items = [dataset[0], dataset[1]]
-    batch = collate_pairs(items, pad_token_id=9)
+    batch = collate_tokens(items, pad_token_id=9)
     (s0, t0), (s1, t1) = dataset.lengths[:2]
     assert s0 > s1 and t0 < t1
     assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, s0)
@@ -84,5 +85,5 @@ def test_a_batch_is_padded_to_its_longest(dataset, tokenizer):
 
 
 def test_batches_of_a_data_loader(dataset):
-    loader = DataLoader(dataset, batch_size=2, collate_fn=lambda items: collate_pairs(items, 0))
+    loader = DataLoader(dataset, batch_size=2, collate_fn=lambda items: collate_tokens(items, 0))
     assert [len(batch["labels"]) for batch in loader] == [2, 1]

@@ -132,13 +132,9 @@ class Reading:
 def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     """Reads labelled texts and divides off the parts that are not given.
 
-    Args:
-        settings: a `Docstrings`, `Glue`, `LabelledFiles` or `LabelledHub`.
-
     Raises:
         CorpusError: data that cannot be read, an unknown label, or too little data to fill the
-            parts. The message names the file and, if there is one, the line, and says how to mend
-            it.
+            parts. The message names the file and line, and says how to mend it.
     """
     sources = _sources(settings)
     corpus, facts, folder = make_corpus(
@@ -202,11 +198,7 @@ def _read(settings: LabelledSettings, sources: Mapping[str, Source]) -> Reading:
 
 
 def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
-    """Returns the problem, and the classes if the settings alone tell them.
-
-    >>> known_classes(Glue(task="QNLI"))
-    ('classification', ['entailment', 'not_entailment'])
-    """
+    """Returns the problem, and the classes if the settings alone tell them."""
     if isinstance(settings, Glue):
         return glue_classes(settings.task)
     if isinstance(settings, Docstrings):
@@ -227,17 +219,12 @@ def make_corpus(
     """Makes examples of rows, and divides off the parts that are not given.
 
     Args:
-        made_of: what tells the corpus from others.
-        read: returns what is read; it is called if there is no such corpus in the cache.
-        fractions: shares of the training examples that become the validation and the test part if
-            these are not given.
+        made_of, read: what tells the corpus from others, and what reads it if it is not stored.
+        fractions: shares of the training examples that become the validation and the test part.
         train_fraction: share of the training examples that is used.
 
     Returns:
         The corpus, what is known of its parts, and its folder.
-
-    Raises:
-        CorpusError: an unknown label, a single class, or an empty part.
     """
     make = partial(_make, read, fractions, train_fraction)
     parts, facts, folder = open_corpus("examples", made_of, make, EXAMPLES.open)
@@ -367,11 +354,7 @@ def _by_number(label: str) -> tuple[float, str]:
 
 
 def _named(classes: Sequence[str]) -> str:
-    """Returns the names of up to a dozen classes as one text.
-
-    >>> _named(["I", "O"])
-    'I, O'
-    """
+    """Returns the names of up to a dozen classes as one text."""
     more = f", ... ({len(classes):,} in all)" if len(classes) > 12 else ""
     return ", ".join(classes[:12]) + more
 

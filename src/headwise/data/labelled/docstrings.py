@@ -15,14 +15,8 @@ def read_docstrings(packages: Sequence[str]) -> tuple[list[Row], str]:
     A paragraph that occurs in two packages is left out. Each package gives as many paragraphs as
     the package with the fewest; a hash chooses them.
 
-    Args:
-        packages: names of installed packages, as they are imported.
-
     Returns:
         The rows, package by package, and a sentence on where they come from.
-
-    Raises:
-        CorpusError: a package is not installed, or has no docstrings.
     """
     found = {package: docstrings(package) for package in packages}
     times = Counter(text for texts in found.values() for text in texts)
@@ -50,11 +44,7 @@ def _shuffled(package: str, texts: Sequence[str]) -> list[str]:
 
 
 def docstrings(package: str) -> list[str]:
-    """Returns the first paragraphs of a package's docstrings that have 4 to 40 words, each once.
-
-    Raises:
-        CorpusError: the package is not installed.
-    """
+    """Returns the first paragraphs of a package's docstrings that have 4 to 40 words, each once."""
     texts: dict[str, None] = {}  # a dict keeps the order and drops repetitions
     for docstring in docstrings_of(package):
         text = " ".join(docstring.split("\n\n")[0].split())

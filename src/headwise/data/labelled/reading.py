@@ -40,15 +40,9 @@ class Columns(NamedTuple):
 def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iterator[Row]:
     """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
 
-    Args:
-        path: file in UTF-8; gzip if its name ends in `.gz`.
-        columns: columns that are read.
-        max_bytes: the most bytes of the file; see `read_lines`.
-
     Raises:
-        CorpusError: the file is missing, too large, empty, or not UTF-8; it lacks one of the
-            columns; or more than a tenth of its rows have another number of fields than there are
-            columns.
+        CorpusError: the file cannot be read; it lacks one of the columns; or more than a tenth of
+            its rows have another number of fields than there are columns.
     """
     lines = read_lines(path, max_bytes)
     header = next(lines, None)
@@ -97,14 +91,8 @@ _PARTITIONS: dict[str, Part] = {"tr": "train", "va": "validation", "te": "test"}
 def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Part, Row]]:
     """Yields the part and the row of each line of a file of SentEval's probing tasks.
 
-    Args:
-        path: file in UTF-8; gzip if its name ends in `.gz`. The first field of a line is the
-            partition (tr, va or te), the second the label, the last the sentence.
-        max_bytes: the most bytes of the file; see `read_lines`.
-
-    Raises:
-        CorpusError: the file cannot be read or is empty, a line has fewer than three fields, or a
-            partition is unknown.
+    The first field of a line is the partition (tr, va or te), the second the label, the last the
+    sentence.
     """
     lines = list(read_lines(path, max_bytes))
     while lines and not lines[-1].strip():
@@ -138,14 +126,7 @@ def read_hub(
 ) -> Iterator[Row]:
     """Yields the rows of one split of a dataset on the Hugging Face hub, or of a local folder.
 
-    Args:
-        dataset, split: name the split.
-        columns: columns that are read.
-        classes: names of the classes for a dataset whose labels are numbers without names.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration, split or column, or the column of a
-            text does not hold text.
+    `classes` are names for labels that are numbers without names.
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
     records = load_hub_split(dataset.name, split, dataset.config, dataset.revision)

@@ -22,11 +22,7 @@ _LOCALES = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}
 
 
 def language_pack(language: str) -> str:
-    """Returns the name and the version of the package with the strings of a language.
-
-    Raises:
-        CorpusError: it is not installed.
-    """
+    """Returns the name and the version of the package with the strings of a language."""
     distribution = f"jupyterlab-language-pack-{_LOCALES[language].replace('_', '-')}"
     try:
         resources.files(f"jupyterlab_language_pack_{_LOCALES[language]}")
@@ -50,14 +46,8 @@ def read_interface_strings(language: str) -> tuple[list[RawPair], str]:
     off context markers, which tell translators where a string is used. Accelerators (`&File`) and
     placeholders (`%1`) stay, so that a system has to learn them.
 
-    Args:
-        language: `"fr"`, `"de"` or `"zh-CN"`.
-
     Returns:
         The pairs, in the order of the catalogues, and a sentence on where they come from.
-
-    Raises:
-        CorpusError: the language pack is not installed.
     """
     distribution = language_pack(language)
     locale = _LOCALES[language]
@@ -102,17 +92,7 @@ def _entries(translations: gettext.GNUTranslations) -> Iterator[RawPair]:
 
 
 def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) -> Iterator[RawPair]:
-    """Yields the pairs of two text files; line n of one is the translation of line n of the other.
-
-    Args:
-        source: file in UTF-8; gzip if its name ends in `.gz`.
-        target: a file of the same kind with the same number of lines.
-        max_bytes: the most bytes of each; see `read_lines`.
-
-    Raises:
-        CorpusError: a file is missing, too large or not UTF-8, or is a damaged gzip file; or the
-            files have different numbers of lines.
-    """
+    """Yields the pairs of two text files; line n of one translates line n of the other."""
     counts = [0, 0]
     for pair in zip_longest(read_lines(source, max_bytes), read_lines(target, max_bytes)):
         for side, line in enumerate(pair):
@@ -131,12 +111,7 @@ def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) ->
 
 
 def read_hub_pairs(settings: ParallelHub | HubPairTest, split: str) -> Iterator[RawPair]:
-    """Yields the pairs of one split of a dataset on the Hugging Face hub, or of a local folder.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration, split or field, or a field does not
-            hold text.
-    """
+    """Yields the pairs of one split of a dataset on the Hugging Face hub, or of a local folder."""
     fields = (settings.source_field, settings.target_field)
     mending = "Set source_field and target_field to two of these."
     records = read_hub_records(settings.name, split, settings.config, settings.revision)

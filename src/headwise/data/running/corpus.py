@@ -74,13 +74,7 @@ _KNOWN = "known.npy"  # the hashes of the training lines
 
 
 class StoredDocuments(Sequence[Document]):
-    """Documents whose lines stand on the disk.
-
-    Args:
-        folder: where `_write` has written them.
-        name: of their part.
-        digest: a hash of the documents.
-    """
+    """Documents of a part whose lines stand on the disk, where `_write` has written them."""
 
     def __init__(self, folder: Path, name: str, digest: str) -> None:
         self.digest = digest
@@ -117,11 +111,7 @@ def marked_lines(documents: Iterable[Document]) -> Marked:
 
 
 def lines_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yields the lines of documents that are not blank, in their order.
-
-    >>> list(lines_of([["= A =", "", "One."], ["Two."]]))
-    ['= A =', 'One.', 'Two.']
-    """
+    """Yields the lines of documents that are not blank, in their order."""
     return (line for line, _ in marked_lines(documents) if line)
 
 
@@ -135,9 +125,6 @@ class TextCorpus(Corpus[Document]):
 
 def load_text_corpus(settings: TextSettings) -> TextCorpus:
     """Reads a text and divides off the parts that are not given.
-
-    Args:
-        settings: a `PydocTopics`, `PackageDocs`, `TextFiles` or `TextHub`.
 
     Raises:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
@@ -237,11 +224,7 @@ def _marked(where: str, rows: Iterable[str], begins: Documents) -> Marked:
 
 
 def _is_title(line: str) -> bool:
-    """Returns whether a line is a heading of the first level: `= Title =`, not `= = Section = =`.
-
-    >>> [_is_title(line) for line in ("= Homarus gammarus =", "= = Diet = =", "x = y =", "==")]
-    [True, False, False, False]
-    """
+    """Returns whether a line is a heading of the first level: `= Title =`, not `= = Part = =`."""
     words = line.split()
     inner = words[1:-1]
     return len(words) > 2 and words[0] == words[-1] == "=" and "=" not in (inner[0], inner[-1])
@@ -342,14 +325,7 @@ def _cut_off(
     fractions: tuple[float, float],
     origin: str,
 ) -> None:
-    """Cuts the parts that are not given off the end of the training text.
-
-    Args:
-        lines: what is known of the lines of the training text.
-        ranges: which lines of its text each part has; changed in place.
-        fractions: shares of the validation and the test part; 0 for a part that is given.
-        origin: words on the corpus, for errors.
-    """
+    """Cuts the parts with a share above 0 off the end of the training text; changes `ranges`."""
     total, end = int(lines["words"].sum()), 1.0
     for part, fraction in zip(("test", "validation"), reversed(fractions), strict=True):
         if fraction:
@@ -407,18 +383,10 @@ def _cut(lines: NDArray[Any], words: float) -> int:
 def _sample(
     text: Iterable[str], lines: NDArray[Any], fraction: float
 ) -> tuple[NDArray[np.bool_], dict[str, str]]:
-    """Chooses a share of the passages: lines in a row that have about 100 words.
+    """Chooses a share of the passages, lines of about 100 words, which begin documents.
 
     Only a last passage of a document has fewer, and one that ends in a long line more. They are
     what a sample is made of: of documents, a few may be most of a text.
-
-    Args:
-        text: the lines.
-        lines: what is known of them; passages begin documents of their own.
-        fraction: the share.
-
-    Returns:
-        Which lines are chosen, and a note on the sample.
     """
     ends = np.append(lines["begins"][1:], True).tolist()
     passage: list[str] = []
@@ -441,13 +409,9 @@ def _sample(
 
 
 def _note(lines: NDArray[Any], origin: str, digest: str, seen: NDArray[np.uint64]) -> str:
-    """Returns a line on a part of the corpus for the user: its size, its source and its hash.
+    """Returns a line on a part for the user: its size, its source and its hash.
 
-    Args:
-        lines: what is known of its lines.
-        origin: files or split of the part; empty for a share of the training text.
-        digest: a hash of the part.
-        seen: the hashes of the training lines, if those that the part repeats are counted.
+    `seen` are the hashes of the training lines, if those that the part repeats are counted.
     """
     with_text = lines[lines["words"] > 0]
     size = (

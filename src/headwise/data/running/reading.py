@@ -61,11 +61,7 @@ def read_pydoc_topics() -> tuple[list[list[str]], str]:
 
 
 def python_version() -> str:
-    """Returns the release of Python, on which its documentation depends.
-
-    >>> python_version()[:9]
-    'Python 3.'
-    """
+    """Returns the release of Python, on which its documentation depends."""
     return f"Python {platform.python_version()}"
 
 
@@ -80,9 +76,6 @@ def read_package_docs(packages: Sequence[str]) -> tuple[list[list[str]], str]:
 
     Returns:
         The docstrings as lists of lines, and a sentence on where they come from.
-
-    Raises:
-        CorpusError: a package is not installed, or has no docstrings.
     """
     texts: dict[str, None] = {}
     for package in packages:
@@ -143,12 +136,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def read_hub_texts(settings: TextHub | TextHubTest, split: str) -> Iterator[str]:
-    """Yields the text of one field of each row of a dataset on the Hugging Face hub.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration, split or field, or the field does not
-            hold text.
-    """
+    """Yields the text of one field of each row of a split."""
     records = read_hub_records(settings.name, split, settings.config, settings.revision)
     for where, record in records:
         yield text_field(record, settings.field, where, "Set field to one of these.")

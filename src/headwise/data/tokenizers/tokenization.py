@@ -72,11 +72,7 @@ class TextTokenizer:
 
     @classmethod
     def train(cls, lines: Iterable[str], settings: TextTokenizerSettings) -> TextTokenizer:
-        """Learns the vocabulary of lines of text; equal lines give equal vocabularies.
-
-        Raises:
-            ValueError: no line has text.
-        """
+        """Learns the vocabulary of lines of text; equal lines give equal vocabularies."""
         lines = filter(None, lines)
         if (first := next(lines, None)) is None:
             raise ValueError("lines is empty, expected text to learn a vocabulary from")
@@ -89,12 +85,7 @@ class TextTokenizer:
 
     @classmethod
     def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool) -> TextTokenizer:
-        """Loads the tokenizer that the settings name.
-
-        Raises:
-            ValueError: there is none of that name, or it lacks a special token; `mask` says
-                whether it needs a mask.
-        """
+        """Loads the tokenizer that the settings name; `mask` says whether it needs a mask."""
         assert settings.pretrained is not None
         needed: tuple[Role, ...] = ("pad", "bos", "eos", *(("mask",) if mask else ()))
         return cls(ready_made(settings.pretrained, settings.special_tokens, needed))
@@ -144,11 +135,6 @@ class TextTokenizer:
 
         `<pad>`, `<bos>` and the -100 of labels are left out. Bytes that are not UTF-8, which an
         untrained model writes, become U+FFFD.
-
-        Example:
-            >>> tokenizer = TextTokenizer.train(["a b"], TextTokenizerSettings(vocab_size=261))
-            >>> tokenizer.decode([[4, *tokenizer.encode([" a"])[0], 0, 0]])
-            ['<mask>  a']
         """
         left_out = {self.pad_token_id, self.bos_token_id}
         texts = []
@@ -177,11 +163,7 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> TextTokenizer:
-        """Loads the tokenizer that `save` has written.
-
-        Raises:
-            ValueError: there is no tokenizer in the folder, or it is damaged.
-        """
+        """Loads the tokenizer that `save` has written, or raises `ValueError`."""
         return cls(_load(Path(folder)))
 
 
@@ -213,15 +195,7 @@ class TranslationTokenizer:
     def train(
         cls, pairs: Sequence[tuple[str, str]], settings: TokenizerSettings
     ) -> TranslationTokenizer:
-        """Learns the vocabularies of sentence pairs; equal pairs give equal vocabularies.
-
-        Args:
-            pairs: sentences with their translations.
-            settings: sizes of the vocabularies.
-
-        Raises:
-            ValueError: there are no pairs.
-        """
+        """Learns the vocabularies of sentence pairs; equal pairs give equal vocabularies."""
         if not pairs:
             raise ValueError("pairs is empty, expected text to learn subwords from")
         if settings.joint:
@@ -237,11 +211,7 @@ class TranslationTokenizer:
 
     @classmethod
     def ready_made(cls, settings: TokenizerSettings) -> TranslationTokenizer:
-        """Loads the tokenizer that the settings name, for both languages.
-
-        Raises:
-            ValueError: there is none of that name, or it lacks a special token.
-        """
+        """Loads the tokenizer that the settings name, for both languages."""
         assert settings.pretrained is not None
         found = ready_made(settings.pretrained, settings.special_tokens, ("pad", "bos", "eos"))
         if found.bos_token_id == found.eos_token_id:
@@ -264,13 +234,10 @@ class TranslationTokenizer:
         return f"{self.source.state}\0{self.target.state}"
 
     def decode_target(self, ids: Sequence[Sequence[int]] | torch.Tensor) -> list[str]:
-        """Returns the texts of generated ids or of labels.
+        """Returns the texts of generated ids or of labels, rows of shape `(batch, time)`.
 
         Everything after the first `<eos>`, special tokens, and the -100 of padded labels are left
         out. Bytes that are not UTF-8, which an untrained model writes, become U+FFFD.
-
-        Args:
-            ids: rows of ids, of shape `(batch, time)`; as lists they may differ in length.
         """
         rows = ids.tolist() if isinstance(ids, torch.Tensor) else [list(row) for row in ids]
         for i, row in enumerate(rows):
@@ -294,11 +261,7 @@ class TranslationTokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> TranslationTokenizer:
-        """Loads the tokenizer that `save` has written.
-
-        Raises:
-            ValueError: there is no tokenizer in the folder, or it is damaged.
-        """
+        """Loads the tokenizer that `save` has written, or raises `ValueError`."""
         folder = Path(folder)
         if (folder / "source").is_dir():
             return cls(TextTokenizer.load(folder / "source"), TextTokenizer.load(folder / "target"))
