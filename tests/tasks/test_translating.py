@@ -9,7 +9,6 @@ from headwise.data.tokenizers.settings import TokenizerSettings
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.runs.outcomes import as_evaluated
-from headwise.tasks import translating
 from headwise.tasks.bleu import TranslationEvaluation
 from headwise.tasks.translating import translate
 
@@ -69,12 +68,6 @@ def test_empty_texts_stay_empty_and_are_not_searched(model, tokenizer, generated
     assert sum(len(call["input_ids"]) for call in generated) == 5
 
 
-@pytest.mark.parametrize("texts", [[], [""], [" ", ""]])
-def test_nothing_to_translate(model, tokenizer, generated, texts):
-    assert translate(model, tokenizer, texts, SHORT) == [""] * len(texts)
-    assert generated == []
-
-
 def test_batches_stay_within_the_budget_over_all_beams(model, tokenizer, generated):
     texts = TEXTS * 4
     whole = translate(model, tokenizer, texts, SHORT)
@@ -86,12 +79,6 @@ def test_batches_stay_within_the_budget_over_all_beams(model, tokenizer, generat
     assert len(generated) > 2
     for call in generated:
         assert call["input_ids"].numel() * call["num_beams"] <= budget
-
-
-def test_a_text_above_the_budget_is_translated_alone(model, tokenizer, generated):
-    assert len(translate(model, tokenizer, TEXTS, SHORT, batch_tokens=1)) == len(TEXTS)
-    sizes = {len(ids) for ids in tokenizer.source.encode([TEXTS[3]])}
-    assert {call["input_ids"].size(1) for call in generated} >= sizes
 
 
 def test_settings_reach_the_search(model, tokenizer, generated):
@@ -132,14 +119,6 @@ def test_progress_adds_up_to_all_texts(model, tokenizer):
     assert steps[0] == 2  # the empty ones
     assert sum(steps) == len(TEXTS)
     assert len(steps) > 2
-
-
-def test_the_model_is_put_into_evaluation(model, tokenizer):
-    model.train()
-    first = translate(model, tokenizer, TEXTS, SHORT)
-    assert not model.training
-    assert not any(p.grad is not None for p in model.parameters())
-    assert translating.translate(model, tokenizer, TEXTS, SHORT) == first
 
 
 def test_separate_vocabularies_do_not_get_mixed_up():
@@ -195,16 +174,3 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     largest = [float(a == max(learned)) for a in learned]
     assert seen == [learned, [0.25] * 4, largest]
     assert layer.branch_weights()[1].tolist() == learned
-
-
-@pytest.mark.parametrize(
-    ("ablation", "message"),
-    [
-        ({"weighted": "top-k"}, "lacks the option 'top_k'"),
-        ({"weighted": {"name": "uniform", "top_k": 2}}, "expected none"),
-        ({"wieghted": "uniform"}, "did you mean 'weighted'"),
-    ],
-)
-def test_an_ablation_that_is_none_is_found_before_any_data(ablation, message):
-    with pytest.raises(ValueError, match=message):
-        TranslationEvaluation(ablation=ablation)

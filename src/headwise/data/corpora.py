@@ -6,8 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from pydantic import BaseModel
+
 from headwise.data.parts import Facts, read_facts
-from headwise.data.settings import HubSettings, HubTest, in_test_set
+from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_set
 from headwise.data.sources import file_in_words, hub_identity
 from headwise.data.store import file_identity, stored
 
@@ -84,10 +86,21 @@ def open_corpus(
     return parts, facts, folder
 
 
+def given_sources(settings: Any, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
+    """Returns the source of each part that is given as files or as a split."""
+    return {part: source(settings, given) for part, given in given_parts(settings).items()}
+
+
+def identity_of(settings: BaseModel, sources: Mapping[str, Source]) -> list[str]:
+    """Returns what tells a corpus from others: its settings and its sources."""
+    own = settings.model_dump_json(exclude={"tests"})
+    return [own, *(source.identity for source in sources.values())]
+
+
 def open_tests(
     kind: str,
     tests: Mapping[str, Any],
-    source: Callable[[Any], Source],
+    source: Callable[[Any, Any], Source],
     make: Callable[[Source, Path], None],
     open_part: Open[Item],
     corpus: tuple[Facts, Path],
@@ -101,7 +114,7 @@ def open_tests(
     found: dict[str, Sequence[Item]] = {}
     for name, test in tests.items():
         with in_test_set(name):
-            origin = source(test)
+            origin = source(test, test.given)
             made_of = [folder.name, test.model_dump_json(), origin.identity]
             parts, its_facts, _ = open_corpus(kind, made_of, partial(make, origin), open_part)
         found[name] = parts["test"]

@@ -1,6 +1,5 @@
 """Readers of sentence pairs: their results, and the errors for data that cannot be read."""
 
-import gettext
 import importlib.metadata
 import struct
 
@@ -63,15 +62,6 @@ def test_catalogues_give_clean_pairs(language_pack):
         "jupyterlab-language-pack-fr-FR 1.2: 6 messages, of which 1 untranslated and 1 repeated "
         "are left out"
     )
-
-
-def test_the_hand_made_catalogue_is_one_that_gettext_reads(tmp_path):
-    file = tmp_path / "x.mo"
-    file.write_bytes(
-        compiled_catalogue({"": "Content-Type: text/plain; charset=UTF-8\n", "a": "ä"})
-    )
-    with file.open("rb") as opened:
-        assert gettext.GNUTranslations(opened).gettext("a") == "ä"
 
 
 @pytest.mark.parametrize("missing", [ModuleNotFoundError, importlib.metadata.PackageNotFoundError])

@@ -14,7 +14,6 @@ from transformers import AutoTokenizer
 
 from headwise.data.pairs.corpus import Pair
 from headwise.data.tokenizers.settings import (
-    MIN_VOCAB_SIZE,
     SPECIAL_TOKENS,
     TEXT_SPECIAL_TOKENS,
     TextTokenizerSettings,
@@ -44,11 +43,6 @@ def joint():
 def separate():
     settings = TokenizerSettings(joint=False, source_vocab_size=270, target_vocab_size=275)
     return TranslationTokenizer.train(PAIRS, settings)
-
-
-@given(st.text())
-def test_any_text_comes_back_as_it_was(text):
-    assert JOINT.decode_target(JOINT.target.encode([text])) == [text]
 
 
 @pytest.mark.parametrize(
@@ -108,17 +102,6 @@ def test_joint_and_separate_vocabularies(joint, separate):
     assert len(separate.source.encode(["fichier"])[0]) > len(separate.target.encode(["fichier"])[0])
 
 
-def test_separate_vocabularies_take_vocab_size_by_default():
-    settings = TokenizerSettings(joint=False, vocab_size=265, target_vocab_size=270)
-    tokenizer = TranslationTokenizer.train(PAIRS, settings)
-    assert (tokenizer.source.vocab_size, tokenizer.target.vocab_size) == (265, 270)
-
-
-def test_a_small_corpus_gives_a_smaller_vocabulary_than_asked():
-    tokenizer = TranslationTokenizer.train(PAIRS, TokenizerSettings(vocab_size=8000))
-    assert MIN_VOCAB_SIZE < tokenizer.source.vocab_size < 400
-
-
 @pytest.mark.slow
 def test_the_same_corpus_gives_the_same_vocabulary_in_another_process(joint):
     program = (
@@ -131,12 +114,6 @@ def test_the_same_corpus_gives_the_same_vocabulary_in_another_process(joint):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert other.stdout.strip() == joint.source.state
-
-
-def test_the_smallest_vocabulary_is_bytes_and_special_tokens():
-    tokenizer = TranslationTokenizer.train(PAIRS, TokenizerSettings(vocab_size=MIN_VOCAB_SIZE))
-    assert tokenizer.source.vocab_size == 260
-    assert tokenizer.decode_target(tokenizer.target.encode(["fenêtre"])) == ["fenêtre"]
 
 
 @pytest.mark.parametrize(
@@ -183,14 +160,6 @@ def test_hugging_face_reads_it_without_us(joint, tmp_path):
     assert batch["input_ids"][0].tolist() == joint.source.encode(["open the file and it"])[0]
     assert batch["input_ids"][1, -1] == 0 == batch["attention_mask"][1, -1]
     assert tokenizer.decode(batch["input_ids"][1], skip_special_tokens=True) == "it"
-
-
-def test_saving_replaces_the_folder_as_a_whole(joint, separate, tmp_path):
-    folder = tmp_path / "tokenizer"
-    separate.save(folder)
-    joint.save(folder)
-    assert not (folder / "source").exists()
-    assert TranslationTokenizer.load(folder).is_joint
 
 
 def test_a_save_that_fails_leaves_the_old_folder_as_it_was(joint, separate, tmp_path, monkeypatch):
@@ -278,17 +247,6 @@ def test_rare_words_are_left_out():
     assert WORDS.tokenizer.get_vocab().keys() >= {"window", "it"}
     vocabulary = TextTokenizer.train(LINES, settings).tokenizer.get_vocab()
     assert set(vocabulary) == {*TEXT_SPECIAL_TOKENS, "the", "open", "close", "file"}
-
-
-@pytest.mark.parametrize("tokenizer", [TEXT, WORDS])
-def test_one_language_is_saved_and_loaded(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "tokenizer")
-    loaded = TextTokenizer.load(tmp_path / "tokenizer")
-    lines = ["open the fenêtre", "<eos> <mask>", ""]
-    assert loaded.encode(lines) == tokenizer.encode(lines)
-    assert loaded.decode(loaded.encode(lines)) == tokenizer.decode(tokenizer.encode(lines))
-    assert (loaded.vocab_size, loaded.has_words) == (tokenizer.vocab_size, tokenizer.has_words)
-    assert [file.name for file in tmp_path.iterdir()] == ["tokenizer"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 
 from headwise.data.tokenizers.settings import TextTokenizerSettings, TokenizerSettings
 from headwise.data.tokenizers.tokenization import TextTokenizer, TranslationTokenizer
-from headwise.data.tokenizers.vocabularies import joined, train_words
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.runs.one_run import train_system
@@ -166,13 +165,6 @@ def test_pieces_are_joined_to_words(marks, line, whole):
     assert len(row) == len(line.split()) + 1
     assert tokenizer.decode([row]) == [whole] == [tokenizer.join(line)]
     assert not tokenizer.has_words
-
-
-def test_words_and_bytes_are_left_as_they_are():
-    words = train_words(["a b@@ c"], 20)
-    assert joined(words, "a b@@ c") == "a b@@ c"
-    bpe = TextTokenizer.train(TEXTS, TextTokenizerSettings(vocab_size=270))
-    assert bpe.join("a b@@ c") == "a b@@ c"
 
 
 def test_what_the_vocabulary_lacks_is_unknown():

@@ -23,15 +23,16 @@ from headwise.data.corpora import (
     Corpus,
     Source,
     files_source,
+    given_sources,
+    identity_of,
     open_corpus,
     open_tests,
     read_sources,
     split_source,
 )
 from headwise.data.division import parts_of, sample_in_words
-from headwise.data.labelled.docstrings import read_docstrings
 from headwise.data.labelled.glue import glue_classes, glue_origin, glue_sources
-from headwise.data.labelled.reading import Columns, Row, read_hub, read_tsv
+from headwise.data.labelled.reading import Columns, Row, read_docstrings, read_hub, read_tsv
 from headwise.data.labelled.settings import (
     Docstrings,
     ExampleLimits,
@@ -138,7 +139,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     """
     sources = _sources(settings)
     corpus, facts, folder = make_corpus(
-        [settings.model_dump_json(exclude={"tests"}), *(s.identity for s in sources.values())],
+        identity_of(settings, sources),
         partial(_read, settings, sources),
         fractions=settings.fractions(),
         train_fraction=settings.train_fraction,
@@ -146,7 +147,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     tests = open_tests(
         "examples",
         settings.tests,
-        lambda test: _source(test, test.given, settings.max_bytes, corpus.classes),
+        partial(_source, settings.max_bytes, corpus.classes),
         partial(_make_test, corpus.classes, folder),
         EXAMPLES.open,
         (facts, folder),
@@ -164,17 +165,14 @@ def _sources(settings: LabelledSettings) -> dict[str, Source]:
     if isinstance(settings, Glue):
         return glue_sources(settings)
     _, classes = known_classes(settings)
-    return {
-        part: _source(settings, given, settings.max_bytes, classes)
-        for part, given in given_parts(settings).items()
-    }
+    return given_sources(settings, partial(_source, settings.max_bytes, classes))
 
 
 def _source(
-    settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest,
-    given: Path | str,
     max_bytes: int | None,
     classes: Sequence[str] | None,
+    settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest,
+    given: Path | str,
 ) -> Source:
     """Returns the source of a file, or of a split."""
     columns = Columns(settings.text_field, settings.pair_field, settings.label_field)

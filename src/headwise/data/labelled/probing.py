@@ -6,7 +6,6 @@ from itertools import chain
 
 from headwise.data.division import PARTS
 from headwise.data.labelled.corpus import LabelledCorpus, Reading, make_corpus
-from headwise.data.labelled.docstrings import docstrings
 from headwise.data.labelled.probes import (
     balanced_parts,
     bigram_shift,
@@ -14,7 +13,7 @@ from headwise.data.labelled.probes import (
     usable_sentences,
     word_content,
 )
-from headwise.data.labelled.reading import Row, read_senteval
+from headwise.data.labelled.reading import Row, docstrings, read_senteval
 from headwise.data.labelled.settings import (
     DocstringTexts,
     GeneratedProbe,

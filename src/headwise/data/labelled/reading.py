@@ -1,13 +1,16 @@
-"""Readers of labelled text: files of tab-separated values, SentEval's files, Hugging Face datasets.
+"""Readers of labelled text: tab-separated files, SentEval's files, datasets, and docstrings.
 
 Each reader yields rows in the order of the data.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from headwise.data.division import Part
+from headwise.data.packages import docstrings_of, versions
 from headwise.data.settings import HubDataset
 from headwise.data.sources import CorpusError, load_hub_split, read_lines, text_field
 from headwise.messages import did_you_mean
@@ -154,3 +157,50 @@ def _class_name(label: object, names: Sequence[str]) -> str:
         if 0 <= label < len(names):
             return names[label]
     return str(label)
+
+
+# --- docstrings -------------------------------------------------------------------------------
+
+
+def read_docstrings(packages: Sequence[str]) -> tuple[list[Row], str]:
+    """Reads the first paragraphs of the docstrings of packages, labelled with their package.
+
+    A paragraph that occurs in two packages is left out. Each package gives as many paragraphs as
+    the package with the fewest; a hash chooses them.
+
+    Returns:
+        The rows, package by package, and a sentence on where they come from.
+    """
+    found = {package: docstrings(package) for package in packages}
+    times = Counter(text for texts in found.values() for text in texts)
+    for package, texts in found.items():
+        found[package] = _shuffled(package, [text for text in texts if times[text] == 1])
+    smallest = min(map(len, found.values()))
+    if not smallest:
+        empty = next(package for package, texts in found.items() if not texts)
+        raise CorpusError(
+            f"data.packages has {empty!r}, expected packages with docstrings in their source "
+            "files: name packages that are written in Python and documented"
+        )
+    rows = [
+        Row(f"package {package}", text, None, package)
+        for package, texts in found.items()
+        for text in texts[:smallest]
+    ]
+    each = ", ".join(versions(packages))
+    return rows, f"first paragraphs of docstrings, {smallest:,} each of {each}"
+
+
+def _shuffled(package: str, texts: Sequence[str]) -> list[str]:
+    """Sorts texts by a hash of package and text; the hash of the text alone decides its part."""
+    return sorted(texts, key=lambda text: hashlib.sha256(f"{package} {text}".encode()).digest())
+
+
+def docstrings(package: str) -> list[str]:
+    """Returns the first paragraphs of a package's docstrings that have 4 to 40 words, each once."""
+    texts: dict[str, None] = {}  # a dict keeps the order and drops repetitions
+    for docstring in docstrings_of(package):
+        text = " ".join(docstring.split("\n\n")[0].split())
+        if 4 <= len(text.split()) <= 40:
+            texts[text] = None
+    return list(texts)

@@ -24,6 +24,8 @@ from headwise.data.corpora import (
     Corpus,
     Source,
     files_source,
+    given_sources,
+    identity_of,
     open_corpus,
     open_tests,
     read_sources,
@@ -47,7 +49,6 @@ from headwise.data.pairs.settings import (
     ParallelSettings,
 )
 from headwise.data.parts import Facts, Kind, PartFacts, count_known, write_facts, write_parts
-from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words
 
 
@@ -95,13 +96,13 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         True
     """
     sources = _sources(settings)
-    made_of = [settings.model_dump_json(exclude={"tests"}), *(s.identity for s in sources.values())]
+    made_of = identity_of(settings, sources)
     make = partial(_make, settings, sources)
     parts, facts, folder = open_corpus("pairs", made_of, make, PAIRS.open)
     tests = open_tests(
         "pairs",
         settings.tests,
-        lambda test: _source(test, test.given, settings.max_bytes),
+        partial(_source, settings.max_bytes),
         partial(_make_test, folder),
         PAIRS.open,
         (facts, folder),
@@ -122,16 +123,13 @@ def _sources(settings: ParallelSettings) -> dict[str, Source]:
     if isinstance(settings, InterfaceStrings):
         read = partial(read_interface_strings, settings.language)
         return {"train": Source(language_pack(settings.language), read)}
-    return {
-        part: _source(settings, given, settings.max_bytes)
-        for part, given in given_parts(settings).items()
-    }
+    return given_sources(settings, partial(_source, settings.max_bytes))
 
 
 def _source(
+    max_bytes: int | None,
     settings: ParallelFiles | ParallelHub | FilePair | HubPairTest,
     given: FilePair | str,
-    max_bytes: int | None,
 ) -> Source:
     """Returns the source of a pair of files, or of a split."""
     if isinstance(settings, ParallelHub | HubPairTest):

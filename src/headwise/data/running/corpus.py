@@ -38,6 +38,8 @@ from headwise.data.corpora import (
     Corpus,
     Source,
     files_source,
+    given_sources,
+    identity_of,
     open_corpus,
     open_tests,
     read_sources,
@@ -63,7 +65,6 @@ from headwise.data.running.settings import (
     TextHubTest,
     TextSettings,
 )
-from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words, read_lines
 
 Document = list[str]
@@ -131,13 +132,13 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
             message names the file or dataset and says how to mend it.
     """
     sources = _sources(settings)
-    made_of = [settings.model_dump_json(exclude={"tests"}), *(s.identity for s in sources.values())]
+    made_of = identity_of(settings, sources)
     make = partial(_make, settings, sources)
     parts, facts, folder = open_corpus("texts", made_of, make, StoredDocuments)
     tests = open_tests(
         "texts",
         settings.tests,
-        lambda test: _source(test, test.given, settings.max_bytes),
+        partial(_source, settings.max_bytes),
         partial(_make_test, folder),
         StoredDocuments,
         (facts, folder),
@@ -164,16 +165,13 @@ def _sources(settings: TextSettings) -> dict[str, Source]:
     if isinstance(settings, PackageDocs):
         identity = " ".join(versions(settings.packages))
         return {"train": Source(identity, partial(read_package_docs, settings.packages))}
-    return {
-        part: _source(settings, given, settings.max_bytes)
-        for part, given in given_parts(settings).items()
-    }
+    return given_sources(settings, partial(_source, settings.max_bytes))
 
 
 def _source(
+    max_bytes: int | None,
     settings: TextFiles | TextHub | TextFilesTest | TextHubTest,
     given: Sequence[Path] | str,
-    max_bytes: int | None,
 ) -> Source:
     """Returns the source of files, each of which begins a document, or of a split."""
     if isinstance(settings, TextHub | TextHubTest):
