@@ -181,7 +181,7 @@ def recipe_data(path, kind):
 def test_a_recipe_says_how_many_bytes_a_file_may_have(tmp_path, kind):
     path = tmp_path / "data.txt"
     path.write_text("twelve bytes")
-    with pytest.raises(CorpusError, match=r"has 12 bytes or more, expected at most 10: .*max_byt"):
+    with pytest.raises(CorpusError, match=r"has 11 bytes or more, expected at most 10: .*max_byt"):
         recipe_data(path, kind)
 
 
