@@ -46,20 +46,6 @@ def test_other_code_makes_a_folder_of_its_own(monkeypatch):
     assert (stored("texts", ["a"], making("new", calls)) / "inner" / "text").read_text() == "new"
 
 
-@pytest.mark.parametrize("damage", ["cut", "missing", "no sizes"])
-def test_what_was_cut_is_made_anew(damage):
-    calls = []
-    file = stored("texts", ["a"], making("whole", calls)) / "inner" / "text"
-    if damage == "cut":
-        os.truncate(file, 2)
-    elif damage == "missing":
-        file.unlink()
-    else:
-        (file.parent.parent / "sizes.json").write_text("{")
-    stored("texts", ["a"], making("whole", calls))
-    assert file.read_text() == "whole" and calls == ["whole"] * 2
-
-
 def test_an_error_leaves_nothing_behind():
     def fail(folder):
         (folder / "half").write_text("half")

@@ -9,7 +9,6 @@ default `~/.cache`). It may be deleted whenever nothing runs: what is missing is
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,11 +19,9 @@ from filelock import FileLock
 
 from headwise.files import written_whole
 
-_SIZES = "sizes.json"  # of the files, by which one that was cut is noticed
-
 
 def stored(kind: str, made_of: Iterable[object], make: Callable[[Path], None]) -> Path:
-    """Returns a folder of the cache; makes it first if it is not there, or not whole.
+    """Returns a folder of the cache; makes it first if it is not there.
 
     Args:
         kind: what it holds, the name of a folder in the cache.
@@ -36,19 +33,13 @@ def stored(kind: str, made_of: Iterable[object], make: Callable[[Path], None]) -
     """
     key = hashlib.sha256(repr((_code(), kind, *made_of)).encode("utf-8", "surrogatepass"))
     folder = cache_folder() / kind / key.hexdigest()[:32]
-    if _is_whole(folder):
+    if folder.is_dir():
         return folder
     with _locked(folder):
-        if not _is_whole(folder):
+        if not folder.is_dir():
             with written_whole(folder) as partial:
                 partial.mkdir()
                 make(partial)
-                sizes = {
-                    file.relative_to(partial).as_posix(): file.stat().st_size
-                    for file in partial.rglob("*")
-                    if file.is_file()
-                }
-                (partial / _SIZES).write_text(json.dumps(sizes), encoding="utf-8")
     return folder
 
 
@@ -89,14 +80,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        sizes = json.loads((folder / _SIZES).read_text(encoding="utf-8"))
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
 
 
 @cache

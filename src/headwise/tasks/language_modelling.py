@@ -31,7 +31,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.data.division import PARTS
 from headwise.data.running.corpus import TextCorpus, lines_of
 from headwise.data.running.dataset import TextBlocks, collate_blocks
 from headwise.data.tokenizers.for_models import language_model_tokenizer
@@ -203,13 +202,8 @@ class LanguageModelling(RunningTextTask):
 
     def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
         super().__init__(corpus, tokenizer, block_length)
-        self.train, self.validation, self.test = (
-            TextBlocks(getattr(corpus, part), tokenizer, block_length) for part in PARTS
-        )
-        self.tests = {
-            name: TextBlocks(documents, tokenizer, block_length)
-            for name, documents in corpus.tests.items()
-        }
+        self.encode_parts(lambda documents: TextBlocks(documents, tokenizer, block_length))
+        assert isinstance(self.test, TextBlocks)
         self.note_unknown(self.test.stream)
 
     def save_for_tools(self, folder: Path, recipe: LanguageModellingRecipe) -> None:

@@ -115,9 +115,8 @@ class MaskedLanguageModelling(RunningTextTask):
         masking: MaskingSettings,
     ) -> None:
         super().__init__(corpus, tokenizer, block_length)
-        if tokenizer.mask_token_id is None:
-            raise ValueError("tokenizer has no mask, expected one with a token that hides others")
-        self.mask_token_id: int = tokenizer.mask_token_id
+        assert tokenizer.mask_token_id is not None
+        self.mask_token_id = tokenizer.mask_token_id
         self.masking = masking
         self.train = self._blocks("train", corpus.train, DynamicallyMaskedBlocks, 0)
         self.validation = self._blocks("validation", corpus.validation, MaskedBlocks, 1)

@@ -81,6 +81,13 @@ class TokenizerTask(Task):
         learned = stored("tokenizers", [corpus.digest, settings.model_dump_json()], learn)
         return cls.from_corpus(corpus, cls.tokenizer_class.load(learned / TOKENIZER), recipe)
 
+    def encode_parts(self, make: Callable[[Any], Any]) -> None:
+        """Sets the items of all parts and further test sets to what `make` makes of their texts."""
+        self.train, self.validation, self.test = (
+            make(getattr(self.corpus, part)) for part in PARTS
+        )
+        self.tests = {name: make(texts) for name, texts in self.corpus.tests.items()}
+
     def save(self, folder: Path) -> None:
         self.tokenizer.save(folder / TOKENIZER)
 

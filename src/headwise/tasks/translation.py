@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.data.division import PARTS
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.pairs.corpus import Pair, ParallelCorpus, load_parallel_corpus
 from headwise.data.pairs.dataset import TranslationDataset
@@ -109,12 +108,7 @@ class Translation(TokenizerTask):
     def __init__(self, corpus: ParallelCorpus, tokenizer: TranslationTokenizer) -> None:
         self.corpus = corpus
         self.tokenizer = tokenizer
-        self.train, self.validation, self.test = (
-            TranslationDataset(getattr(corpus, part), tokenizer) for part in PARTS
-        )
-        self.tests = {
-            name: TranslationDataset(pairs, tokenizer) for name, pairs in corpus.tests.items()
-        }
+        self.encode_parts(lambda pairs: TranslationDataset(pairs, tokenizer))
         vocabulary = f"{tokenizer.source.vocab_size:,} subwords, joint"
         if not tokenizer.is_joint:
             vocabulary = (

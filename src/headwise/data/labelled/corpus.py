@@ -71,7 +71,7 @@ def _both_texts(example: Example) -> str:
 def _encoded(example: Example, part: str | None) -> bytes:
     if part is not None and part.startswith("test"):
         part = f"test {part[5:]}"  # the only test set has an empty name
-    return repr((*([part] if part else []), *example)).encode("utf-8", "surrogatepass")
+    return repr((*([part] if part else []), *example)).encode()
 
 
 EXAMPLES = Kind(

@@ -64,7 +64,7 @@ def _source_text(pair: Pair) -> str:
 
 
 def _encoded(pair: Pair, part: str | None) -> bytes:
-    return "\0".join((*([part] if part else []), *pair, "")).encode("utf-8", "surrogatepass")
+    return "\0".join((*([part] if part else []), *pair, "")).encode()
 
 
 PAIRS = Kind(

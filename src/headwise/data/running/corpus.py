@@ -310,7 +310,7 @@ def _write(
     with writing(folder / f"{part}.arrow", [str]) as add:
         for line, begin, end in zip(text, begins.tolist(), ends.tolist(), strict=True):
             add([line])
-            encoded = line.encode("utf-8", "surrogatepass") + (b"\n\0" if end else b"\n")
+            encoded = line.encode() + (b"\n\0" if end else b"\n")
             digest.update(encoded)
             whole.update((part.encode() + b"\n" if begin else b"") + encoded)
     np.save(folder / f"{part}-starts.npy", np.flatnonzero(begins))
@@ -346,21 +346,13 @@ def _check_not_empty(
         for part, own in sorted(ranges.items(), key=lambda item: PARTS.index(item[0]))
     }
     empty = next((part for part, number in counts.items() if not number), None)
-    if empty is None:
-        return
-    lines, parts = int(has_text.sum()), sum(cut.values())
-    if lines < parts:
+    if empty is not None:
+        numbers = ", ".join(f"{name} {number:,}" for name, number in counts.items())
         raise CorpusError(
-            f"{origin}: the training text has {lines} line{'s' * (lines > 1)}, expected at least "
-            f"{parts}, one for each part that is made of it. Break it into lines of a sentence or "
-            f"paragraph each, or give data of their own for the parts."
+            f"{origin}: too little text, no line for the {empty} part (lines: {numbers}). Give "
+            "more or shorter lines (of a sentence or paragraph each), a larger "
+            "validation_fraction or test_fraction, or data of their own for the part."
         )
-    numbers = ", ".join(f"{name} {number:,}" for name, number in counts.items())
-    raise CorpusError(
-        f"{origin}: too little text, no line for the {empty} part (lines: {numbers}). Give more or "
-        "shorter lines, a larger validation_fraction or test_fraction, or data of their own for "
-        "the part."
-    )
 
 
 def _cut(lines: NDArray[Any], words: float) -> int:
