@@ -247,7 +247,8 @@ class Classification(TextTask):
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
         """Computes the first score on the validation part."""
-        items = self._items(self.validation, self._predict(model, self.validation))
+        predicted = self._predict(model, self.validation)
+        items = np.column_stack([self.validation.labels, predicted])
         name, statistic = self._statistics()[0]
         return {f"validation {name}": score_of(items, statistic)}
 
@@ -261,7 +262,7 @@ class Classification(TextTask):
         """Computes accuracy, or Pearson's and Spearman's correlation, on each test set."""
         assert isinstance(part, Examples)
         predicted = self._predict(model, part, evaluation.batch_size, advance)
-        items = self._items(part, predicted)
+        items = np.column_stack([part.labels, predicted])
         sets = {"": len(part)}
         if part is self.test:
             sets = {name: len(examples) for name, examples in self.corpus.test.items()}
@@ -313,26 +314,19 @@ class Classification(TextTask):
                 advance(len(chosen))
         return predicted
 
-    def _items(self, part: Examples, predicted: np.ndarray) -> list[list[float]]:
-        """Returns rows of label and prediction."""
-        return [
-            [label, float(number)] for label, number in zip(part.labels, predicted, strict=True)
-        ]
-
     def _in_words(self, number: float) -> str:
         return f"{number:.3f}" if self.classes is None else self.classes[int(number)]
 
-    def _note(self, items: Sequence[Sequence[float]]) -> str:
+    def _note(self, items: np.ndarray) -> str:
         if self.classes is None:
             return "× 100"
-        most = np.bincount(np.array(items)[:, 0].astype(int)).max()
+        most = np.bincount(items[:, 0].astype(int)).max()
         return f"in percent; the most frequent class alone: {100 * most / len(items):.1f}"
 
-    def _pictures(self, items: Sequence[Sequence[float]]) -> list[Picture]:
-        rows = np.array(items)
+    def _pictures(self, items: np.ndarray) -> list[Picture]:
         if self.classes is None:
-            return [draw_predictions(rows)]
-        return [draw_confusions(rows, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
+            return [draw_predictions(items)]
+        return [draw_confusions(items, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
 
 
 # --- samples ----------------------------------------------------------------------------------

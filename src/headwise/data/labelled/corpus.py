@@ -45,7 +45,7 @@ from headwise.data.labelled.settings import (
     Problem,
 )
 from headwise.data.packages import versions
-from headwise.data.parts import Facts, Kind, PartFacts, count_known, write_facts, write_parts
+from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words
 from headwise.messages import did_you_mean
@@ -279,14 +279,14 @@ def _make_test(classes: list[str] | None, corpus: Path, source: Source, folder: 
     rows, origin = source.read()
     problem: Problem = "regression" if classes is None else "classification"
     reading = Reading({"test": rows}, {}, problem, classes)
-    facts = write_parts(folder, reading.kind, {"test": _examples("test", reading)})
+    examples = _examples("test", reading)
+    facts = write_parts(folder, reading.kind, {"test": examples}, corpus=corpus)
     of_test, skipped = facts.parts["test"], _reasons(reading.skipped)
     if not of_test.number:
         raise CorpusError(
             f"there are no examples ({origin}; skipped: {skipped or 'none'}), expected at least "
             f"one; check text_field, pair_field and label_field"
         )
-    count_known(of_test, folder, reading.kind, corpus)
     facts.notes["test"] = _note(of_test, origin) + (f"; skipped: {skipped}" if skipped else "")
     write_facts(folder, facts)
 

@@ -48,7 +48,7 @@ from headwise.data.pairs.settings import (
     ParallelHub,
     ParallelSettings,
 )
-from headwise.data.parts import Facts, Kind, PartFacts, count_known, write_facts, write_parts
+from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.sources import CorpusError, part_in_words
 
 
@@ -180,14 +180,14 @@ def _make_test(corpus: Path, source: Source, folder: Path) -> None:
     """Writes the pairs of a further test set; `corpus` is the folder of the parts."""
     rows, origin = source.read()
     left_out: Counter[str] = Counter()
-    facts = write_parts(folder, PAIRS, {"test": _cleaned("test", rows, PairSettings(), left_out)})
+    cleaned = _cleaned("test", rows, PairSettings(), left_out)
+    facts = write_parts(folder, PAIRS, {"test": cleaned}, corpus=corpus)
     of_test = facts.parts["test"]
     if not of_test.number:
         raise CorpusError(
             f"there are no pairs ({left_out.total():,} read, all with an empty side), expected "
             f"at least one; {origin}"
         )
-    count_known(of_test, folder, PAIRS, corpus)
     facts.notes = {"test": _note(of_test, left_out, origin)}
     write_facts(folder, facts)
 
