@@ -1,5 +1,6 @@
 """Text generation: a language model continues prompts."""
 
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any, cast
@@ -128,23 +129,15 @@ def write_tokens(
 def _write(model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings) -> list[int]:
     """Returns the ids that follow the given ones."""
     context, written = list(ids), list[int]()
-    longest = model.config.max_length
-    while len(written) < settings.max_new_tokens:
+    longest, lines = model.config.max_length, settings.lines or sys.maxsize
+    while len(written) < settings.max_new_tokens and written.count(eos) < lines:
         if len(context) >= longest:
             context = context[-max(1, longest // 2) :]
-        room = max(1, longest - len(context))
-        new = _continue(
-            model,
-            context,
-            min(room, settings.max_new_tokens - len(written)),
-            eos,
-            None if settings.lines is None else settings.lines - written.count(eos),
-            settings,
-        )
+        count = min(max(1, longest - len(context)), settings.max_new_tokens - len(written))
+        stop = _AfterLines(lines - written.count(eos), eos, len(context))
+        new = _continue(model, context, count, stop, settings)
         written += new
         context += new
-        if settings.lines is not None and written.count(eos) >= settings.lines:
-            break
     return written
 
 
@@ -152,19 +145,17 @@ def _continue(
     model: CausalLM,
     ids: list[int],
     count: int,
-    eos: int,
-    lines: int | None,
+    stop: StoppingCriteria,
     settings: GenerationSettings,
 ) -> list[int]:
-    """Returns up to `count` ids that follow `ids`; fewer if `lines` lines have ended."""
+    """Returns up to `count` ids that follow `ids`."""
     inputs = torch.tensor([ids], device=model.device)
-    stops = [] if lines is None else [_AfterLines(lines, eos, len(ids))]
     out = model.generate(
         inputs,
         attention_mask=torch.ones_like(inputs),
         max_new_tokens=count,
         eos_token_id=None,  # the end of a line is not the end of a text
-        stopping_criteria=StoppingCriteriaList(stops),
+        stopping_criteria=StoppingCriteriaList([stop]),
         **_sampling(settings),
     )
     return cast(Tensor, out)[0, len(ids) :].tolist()

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,10 +61,6 @@ class Example(NamedTuple):
     label: str | float  # the name of a class, or a number
 
 
-def _key(example: Example) -> str:
-    return example.text
-
-
 def _both_texts(example: Example) -> str:
     return repr(example[:2])
 
@@ -75,7 +72,12 @@ def _encoded(example: Example, part: str | None) -> bytes:
 
 
 EXAMPLES = Kind(
-    Example, (str, str, str), key=_key, identity=_both_texts, content=repr, encoded=_encoded
+    Example,
+    (str, str, str),
+    key=attrgetter("text"),
+    identity=_both_texts,
+    content=repr,
+    encoded=_encoded,
 )
 _NUMBERED = replace(EXAMPLES, columns=(str, str, float))
 

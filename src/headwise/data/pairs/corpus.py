@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,17 +60,12 @@ class Pair(NamedTuple):
     target: str
 
 
-def _source_text(pair: Pair) -> str:
-    return pair.source
-
-
 def _encoded(pair: Pair, part: str | None) -> bytes:
     return "\0".join((*([part] if part else []), *pair, "")).encode()
 
 
-PAIRS = Kind(
-    Pair, (str, str), key=_source_text, identity=_source_text, content="\0".join, encoded=_encoded
-)
+_KEY = attrgetter("source")
+PAIRS = Kind(Pair, (str, str), key=_KEY, identity=_KEY, content="\0".join, encoded=_encoded)
 
 
 @dataclass(frozen=True)
