@@ -27,6 +27,7 @@ from headwise.data.running.dataset import (
 from headwise.data.running.masking import MaskingSettings, pack_sentences
 from headwise.data.sources import CorpusError
 from headwise.data.tokenizers.for_models import masked_model_tokenizer
+from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
@@ -103,7 +104,6 @@ class MaskedLanguageModelling(RunningTextTask):
     pipeline = "fill-mask"
     evaluation_keys = ("data", "evaluation", "block_length", "masking")
     item_keys = ("tokenizer", "block_length", "masking")
-    needs_mask = True
     macs_lengths = {"encoder": 128}  # noqa: RUF012
     macs_lengths_from = "table 2 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
@@ -135,6 +135,10 @@ class MaskedLanguageModelling(RunningTextTask):
         cls, corpus: TextCorpus, tokenizer: TextTokenizer, recipe: MaskedRecipe
     ) -> Self:
         return cls(corpus, tokenizer, recipe.block_length, recipe.masking)
+
+    @classmethod
+    def ready_made(cls, settings: TextTokenizerSettings) -> TextTokenizer:
+        return TextTokenizer.ready_made(settings, mask=True)
 
     def digest_of(self, part: str) -> str:
         items = (super().digest_of(part), self.masking.model_dump_json())

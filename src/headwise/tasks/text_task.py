@@ -45,9 +45,9 @@ class TokenizerTask(Task):
     tokenizer: Any
 
     @classmethod
-    @abstractmethod
     def ready_made(cls, settings: Any) -> Any:
         """Loads the tokenizer that the settings name."""
+        return cls.tokenizer_class.ready_made(settings)
 
     @staticmethod
     @abstractmethod
@@ -107,21 +107,16 @@ class TokenizerTask(Task):
 
 
 class TextTask(TokenizerTask):
-    """A task with one tokenizer for all of its texts; `needs_mask` says whether it needs a mask."""
+    """A task with one tokenizer for all of its texts."""
 
     tokenizer_class = TextTokenizer
-    needs_mask: ClassVar[bool] = False
     tokenizer: TextTokenizer
-
-    @classmethod
-    def ready_made(cls, settings: TextTokenizerSettings) -> TextTokenizer:
-        return TextTokenizer.ready_made(settings, mask=cls.needs_mask)
 
     @classmethod
     def nominal_vocab_size(cls, settings: TextTokenizerSettings) -> int:
         """Returns the size of a ready-made vocabulary, or the largest size of a learned one."""
         if settings.pretrained is not None:
-            return cls.ready_made(settings).vocab_size
+            return int(cls.ready_made(settings).vocab_size)
         return settings.vocab_size
 
     def token_ids(self) -> dict[str, int]:

@@ -123,10 +123,6 @@ class Translation(TokenizerTask):
     ) -> Self:
         return cls(corpus, tokenizer)
 
-    @classmethod
-    def ready_made(cls, settings: TokenizerSettings) -> TranslationTokenizer:
-        return TranslationTokenizer.ready_made(settings)
-
     @staticmethod
     def texts_of(corpus: ParallelCorpus) -> Sequence[Pair]:
         return corpus.train

@@ -84,7 +84,7 @@ class TextTokenizer:
         return cls(train_words(lines, *how, marks))
 
     @classmethod
-    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool) -> TextTokenizer:
+    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool = False) -> TextTokenizer:
         """Loads the tokenizer that the settings name; `mask` says whether it needs a mask."""
         assert settings.pretrained is not None
         needed: tuple[Role, ...] = ("pad", "bos", "eos", *(("mask",) if mask else ()))
