@@ -28,7 +28,7 @@ from torch import nn
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 import headwise as hw
-from headwise.data.labelled.docstrings import docstrings
+from headwise.data.labelled.reading import docstrings
 from headwise.files import write_text
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))

@@ -20,7 +20,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.data.labelled.docstrings import docstrings
+from headwise.data.labelled.reading import docstrings
 
 MODEL = None  # a causal or masked language model: a folder, or a name such as openai-community/gpt2
 SYSTEM = "mae"  # or "gated"

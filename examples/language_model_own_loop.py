@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.data.labelled.docstrings import docstrings
+from headwise.data.labelled.reading import docstrings
 
 PACKAGE = "torch"  # whose docstrings are learned
 STEPS = 250

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.data.labelled.docstrings import docstrings
+from headwise.data.labelled.reading import docstrings
 
 STEPS = 200
 BATCH = 32

@@ -4,18 +4,25 @@ import hashlib
 
 import numpy as np
 import pytest
+import sounds
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from headwise.data.division import (
     PARTS,
     SAMPLE,
+    divide,
     fixed_parts_of,
     hash_of,
     hashes,
     parts_of,
     sampled,
 )
+from headwise.data.images.corpus import load_images
+from headwise.data.images.settings import FolderImages
+from headwise.data.sound.corpus import load_speech
+from headwise.data.sound.settings import FolderSpeech, PairedSpeech
 
 
 def fixed(text, *shares):
@@ -83,3 +90,32 @@ def test_a_larger_sample_has_all_of_a_smaller_one(numbers, fraction):
 
 def test_half_a_surrogate_pair_has_a_hash():
     assert hash_of("\ud800") != hash_of("")
+
+
+@pytest.mark.parametrize("number", [3, 7, 25, 34, 35])
+def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_path, number):
+    shares = {"validation_fraction": 0.1, "test_fraction": 0.3}
+    for folder in ("images", "clean", "noisy"):
+        (tmp_path / folder).mkdir()
+    for level in range(number):
+        image = Image.fromarray(np.full((2, 2), level, np.uint8))
+        image.save(tmp_path / "images" / f"{level}.png")
+        for folder in ("clean", "noisy"):
+            wave = sounds.tone(2_000, 8_000, 200 + level)
+            sounds.write(tmp_path / folder / f"speaker {level}" / "a.wav", wave, 8_000)
+    of = {"noisy": tmp_path / "noisy", "clean": tmp_path / "clean"}
+    speech = {"rate": 8_000, "seconds": 1, **shares}
+    images = load_images(FolderImages(train=tmp_path / "images", size=2, **shares))
+    mixed, by_speaker = (
+        load_speech(
+            FolderSpeech(clean=of["clean"], noise=["white"], divide_by=by, **speech), floor=0.1
+        )
+        for by in ("file", "speaker")
+    )
+    paired = load_speech(PairedSpeech(train=of, **speech), floor=0.1)
+    parts = list(divide(map(str, range(number)), 0.1, 0.3).values())
+    expected = [parts.count(part) for part in PARTS]
+    assert sum(expected) == number and min(expected) > 0
+    assert [len(getattr(images, part)) for part in PARTS] == expected
+    for corpus in (mixed, by_speaker, paired):
+        assert [len(getattr(corpus, part).clean) for part in PARTS] == expected

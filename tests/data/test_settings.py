@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from headwise.data.images.settings import ImageSettings
 from headwise.data.labelled.settings import ProbingSettings
 from headwise.data.pairs.settings import ParallelHub, ParallelSettings
-from headwise.data.running.settings import TextFiles, TextSettings
-from headwise.data.settings import DividedSettings, HubSettings, given_parts
+from headwise.data.running.settings import TextSettings
+from headwise.data.settings import DividedSettings, HubSettings
 from headwise.data.sources import CorpusError
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
@@ -195,16 +195,6 @@ def test_leaks_are_counted_and_never_dropped(tmp_path):
     assert corpus.train == plain.train
 
 
-def test_lines_that_do_not_match_name_both_files_and_counts(tmp_path):
-    further = pair(tmp_path, "further", [("a", "b"), ("c", "d")])
-    write(tmp_path / "further.target", ["b"])
-    with pytest.raises(CorpusError) as error:
-        corpus_of(tmp_path, mine=further)
-    message = str(error.value)
-    assert message.startswith("data.tests.mine: ")
-    assert "further.source has 2 lines and" in message and "further.target has 1, exp" in message
-
-
 def test_a_test_set_without_items_is_an_error(tmp_path):
     empty = pair(tmp_path, "empty", [("", "b"), ("a", " ")])
     with pytest.raises(CorpusError, match=r"^data\.tests\.mine: there are no pairs \(2 read"):
@@ -221,19 +211,7 @@ def test_a_share_is_divided_off_for_parts_that_are_not_given():
     assert settings.fractions(["validation"]) == (0.0, 0.3)
 
 
-@pytest.mark.parametrize("fraction", [0, 0.5, -0.1])
-def test_shares_leave_something_to_train_on(fraction):
-    with pytest.raises(ValidationError, match="test_fraction"):
-        DividedSettings(test_fraction=fraction)
-
-
 def test_splits_are_those_that_are_named():
     settings = HubSettings(name="owner/data", config="en", test_split=None)
     assert settings.splits() == {"train": "train", "validation": "validation"}
     assert settings.origin == "dataset owner/data en"
-
-
-def test_given_parts_are_in_their_order(tmp_path):
-    settings = TextFiles(test=tmp_path / "c", train=tmp_path / "a")
-    assert given_parts(settings) == {"train": [tmp_path / "a"], "test": [tmp_path / "c"]}
-    assert list(given_parts(settings)) == ["train", "test"]

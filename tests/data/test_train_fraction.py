@@ -67,13 +67,6 @@ def test_the_share_is_that_of_the_different_keys():
     assert len(sample("ab", str, 0.01, "letters")[0]) == 1
 
 
-@pytest.mark.parametrize("fraction", [0, -0.1, 1.5])
-def test_a_share_is_positive_and_at_most_one(tmp_path, fraction):
-    path = tiny_tasks.write_recipe("images", tmp_path)
-    with pytest.raises(RecipeError, match=r"data\.train_fraction is"):
-        load_recipe(str(path), [f"data.train_fraction={fraction}"])
-
-
 def test_the_halves_of_pairs_have_no_share_of_their_own(tmp_path):
     with pytest.raises(RecipeError, match=r"left.train_fraction is given, .* data.train_fraction"):
         load_recipe("images-pair", ["data.left={corpus: digits, train_fraction: 0.5}"])

@@ -43,12 +43,13 @@ def examples(number, classes=("up", "down"), pair=False):
 
 
 def labelled(tests=("",), classes=("up", "down"), pair=False):
-    parts = [examples(size, classes, pair) for size in (40, 10)]
+    train, validation = (examples(size, classes, pair) for size in (40, 10))
     return LabelledCorpus(
-        *parts,
+        train,
+        validation,
         {name: examples(12 + i, classes, pair) for i, name in enumerate(tests)},
-        list(classes) if classes else None,
         {"corpus": "numerals"},
+        classes=list(classes) if classes else None,
     )
 
 
@@ -164,12 +165,6 @@ def test_the_score_of_the_validation_part_is_followed(tokenizer):
         model = build(task)
         outcome = task.evaluate(model, task.validation, ClassificationEvaluation(), no_bar)
         assert task.measure(model) == {name: pytest.approx(outcome.scores[0].value)}
-
-
-def test_many_classes_are_no_picture(tokenizer):
-    many = [f"class {i}" for i in range(31)]
-    task = Classification(labelled(classes=many), tokenizer, 50)
-    assert not task.evaluate(build(task), task.test, ClassificationEvaluation(), no_bar).pictures
 
 
 # --- what it is to the rest -------------------------------------------------------------------
@@ -293,11 +288,6 @@ def test_the_head_is_drawn_by_the_seed(recipe, pretrained):
 def test_conflicts_with_the_pretrained_model_name_the_key(recipe, pretrained, model, message):
     with pytest.raises(RecipeError, match=message):
         recipe({"pretrained": str(pretrained), **model})
-
-
-def test_what_agrees_with_the_pretrained_model_may_be_said(recipe, pretrained):
-    same = {"layers": 2, "embed_dim": 16, "attention": "mae", "dropout": 0.3}
-    assert recipe({"pretrained": str(pretrained), **same}).model.dropout == 0.3
 
 
 def test_two_vocabularies_are_one_too_many(recipe, pretrained):

@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from headwise.tasks.classification_metrics import accuracy, pearson, spearman
-
-
-def test_accuracy_counts_what_is_right():
-    assert accuracy(np.array([[2, 2], [1, 0]])) == 50
+from headwise.tasks.classification_metrics import pearson, spearman
 
 
 def ranks(column):

@@ -122,17 +122,3 @@ def test_the_cache_changes_nothing(plan):
         with torch.no_grad():
             ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
     assert f"open the{text}" == BYTES.decode([ids[1:]])[0]
-
-
-def test_a_model_in_training_is_put_into_evaluation():
-    model = build().train()
-    generate_text(model, WORDS, ["open"], GenerationSettings(max_new_tokens=1))
-    assert not model.training
-
-
-@pytest.mark.parametrize(
-    "settings", [{"max_new_tokens": 0}, {"temperature": -1}, {"top_p": 0}, {"lines": 0}]
-)
-def test_wrong_settings_name_the_key(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        GenerationSettings(**settings)

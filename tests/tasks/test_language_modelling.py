@@ -2,7 +2,6 @@
 
 import io
 import math
-import shutil
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.evaluating import validation_loss
 from headwise.recipes import load_recipe, shipped_recipes
-from headwise.recipes.catalogue import task_class
 from headwise.tasks.generating import GenerationSettings, generate_text
 from headwise.tasks.language_modelling import (
     LanguageEvaluation,
@@ -113,15 +111,6 @@ def test_texts_shorter_than_a_window(tokens):
         torch.testing.assert_close(
             losses, naive_token_losses(model, stream, 8, 5), rtol=1e-5, atol=1e-5
         )
-
-
-def test_adaptive_softmax_is_scored_like_any_other():
-    model = build(adaptive_cutoffs=[6, 10], adaptive_factor=2)
-    stream = TextBlocks(DOCUMENTS, WORDS, 8).stream
-    with torch.no_grad():
-        losses = torch.cat(list(token_losses(model, stream, 8, 4)))
-        expected = naive_token_losses(model, stream, 8, 4)
-    torch.testing.assert_close(losses.float(), expected, rtol=1e-4, atol=1e-4)
 
 
 # --- scores -----------------------------------------------------------------------------------
@@ -248,17 +237,9 @@ def test_what_does_not_fit_is_an_error_that_names_it(changes, message):
         LanguageModellingRecipe(training={"max_steps": 1}, **changes)
 
 
-def test_the_catalogue_knows_it():
-    assert task_class("language-modelling") is LanguageModelling
-
-
 RECIPES = [
     name for name in shipped_recipes() if load_recipe(name).recipe.task == "language-modelling"
 ]
-
-
-def test_recipes_of_language_models_are_shipped():
-    assert {"lm-pydoc", "mae-wikitext103"} <= set(RECIPES)
 
 
 def test_the_setting_of_the_mae_paper_has_the_papers_size():
@@ -317,39 +298,3 @@ def test_every_system_trains_saves_loads_and_evaluates(plan, text_file, tmp_path
     loaded = CausalLM.from_pretrained(tmp_path / "run" / "model").eval()
     assert loaded.config.max_length == 8
     assert again.evaluate(loaded, again.test, settings.evaluation, lambda count: None) == outcome
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(text_file, tmp_path):
-    settings = recipe(text_file, {"system": "mae", "gate_window": 3})
-    data = LanguageModelling.prepare(settings)
-    whole = train(data, settings.model, settings.training, tmp_path / "whole")
-    # The first half of it: what was saved at step 2 is where the second start takes up.
-    half = settings.training.model_copy(update={"keep_checkpoints": 3})
-    train(data, settings.model, half, tmp_path / "resumed")
-    for folder in (tmp_path / "resumed").glob("*"):
-        if folder.name != "checkpoint-2":
-            shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-    resumed = train(data, settings.model, settings.training, tmp_path / "resumed")
-    for (name, a), (_, b) in zip(
-        whole.model.state_dict().items(), resumed.model.state_dict().items(), strict=True
-    ):
-        assert torch.equal(a, b), name
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "nesterov"])
-def test_the_optimizers_learn(optimizer, text_file, tmp_path):
-    rate = {"adam": 0.02, "nesterov": 0.2}[optimizer]
-    settings = recipe(
-        text_file,
-        max_steps=20,
-        evaluate_every=20,
-        learning_rate=rate,
-        optimizer=optimizer,
-        momentum=0.9,
-        schedule="cosine",
-        clip_norm=1.0,
-    )
-    data = LanguageModelling.prepare(settings)
-    run = train(data, settings.model, settings.training, tmp_path / "run")
-    losses = [record["loss"] for record in run.history if "loss" in record]
-    assert losses[-1] < losses[0] - 0.5

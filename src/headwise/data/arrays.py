@@ -13,16 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 def growing(
     path: Path, dtype: DTypeLike, row: tuple[int, ...] = ()
 ) -> Iterator[Callable[[NDArray[Any]], None]]:
-    """Writes an array of unknown length to a file of NumPy (`.npy`).
-
-    Args:
-        path: the file.
-        dtype: type of its numbers.
-        row: shape of each of its rows; the array has the shape `(rows, *row)`.
-
-    Yields:
-        A function that adds rows, `(some, *row)`.
-    """
+    """Yields a function that adds rows to a new `.npy` file, of shape `(rows, *row)` in the end."""
     number = 0
     with path.open("wb") as file:
         _write_header(file, dtype, (0, *row))

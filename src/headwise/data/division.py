@@ -30,19 +30,11 @@ def hashes(keys: Iterable[str], salt: bytes = b"") -> Hashes:
 
 
 def parts_of(found: Hashes, validation_fraction: float, test_fraction: float) -> NDArray[np.int8]:
-    """Divides items into three parts by the hashes of their keys.
+    """Divides items into three parts by the hashes of their keys; returns numbers of `PARTS`.
 
     The keys of smallest hash are the test part, the next the validation part, and the rest is the
     training part. The size of a part is its share of the different keys, rounded to the nearest
     whole number, but at least one; with a share of 0 the part is empty.
-
-    Args:
-        found: the hash of each item's key.
-        validation_fraction, test_fraction: the shares of these parts.
-
-    Returns:
-        The number of each item's part in `PARTS`. If there are fewer than three keys, a part may
-        be empty.
 
     >>> parts_of(hashes("abcdefghij"), 0.2, 0.1)
     array([0, 0, 0, 1, 0, 1, 0, 0, 0, 2], dtype=int8)
@@ -74,12 +66,9 @@ def fixed_parts_of(
 
 
 def sampled(found: Hashes, fraction: float) -> NDArray[np.bool_]:
-    """Chooses a share of the training items, as many keys of smallest hash as the share has.
+    """Chooses as many keys of smallest hash as the share has, but at least one.
 
-    Args:
-        found: the hash of each item's key with the salt `SAMPLE`: of the hashes that divide the
-            parts, the training part has the largest only.
-        fraction: the share of the keys; at least one is chosen.
+    The hashes are those with the salt `SAMPLE`: of the others, the training part has the largest.
 
     >>> sampled(hashes("abcdefghij", SAMPLE), 0.3).nonzero()[0]
     array([2, 3, 4])
@@ -92,21 +81,14 @@ SAMPLE = b"sample "
 
 
 def sample_in_words(kept: int, number: int, unit: str) -> dict[str, str]:
-    """Returns what the notes say of a sample.
-
-    >>> sample_in_words(3, 10, "letters")
-    {'sample': '3 of 10 training letters, chosen by a hash of each'}
-    """
+    """Returns what the notes say of a sample."""
     return {"sample": f"{kept:,} of {number:,} training {unit}, chosen by a hash of each"}
 
 
 def divide(
     keys: Iterable[str], validation_fraction: float, test_fraction: float
 ) -> dict[str, Part]:
-    """Divides keys, such as the names of files, as `parts_of` does.
-
-    Returns:
-        Each key with its part, in the order of their hashes.
+    """Divides keys, such as names of files, as `parts_of` does; returns them in order of hash.
 
     >>> divide("abcdefghij", 0.2, 0.1)["a"]
     'train'
@@ -120,16 +102,7 @@ def divide(
 def sample(
     items: Sequence[Item], key: Callable[[Item], str], fraction: float, unit: str
 ) -> tuple[list[Item], dict[str, str]]:
-    """Takes a share of training items, as `sampled` does; the result keeps their order.
-
-    Args:
-        items: the items of the training part.
-        key: returns the content of an item; items with one key stay together.
-        fraction: the share of the keys.
-        unit: what the items are, in the plural.
-
-    Returns:
-        The sample, and a note on it for the notes of a corpus: none if all items are taken.
+    """Takes a share of training items by `sampled`, in their order, with a note on it.
 
     >>> sample("abcdefghij", str, 0.3, "letters")
     (['c', 'd', 'e'], {'sample': '3 of 10 training letters, chosen by a hash of each'})

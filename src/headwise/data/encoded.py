@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from typing_extensions import Self
 from headwise.data.arrays import growing, mapped
 from headwise.data.rows import Rows
 from headwise.data.store import stored
+from headwise.ops.labels import IGNORED_LABEL
 
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -28,11 +29,6 @@ class Ragged:
 
     As Python lists, one side of WMT14 (130 million subwords) would take 5 GB in each process. In a
     file they take a tenth of that, which all processes of a machine share.
-
-    Args:
-        ids: the ids of all rows, one row after the other, of shape `(ids,)`.
-        lengths: number of ids of each row, of shape `(rows,)`.
-        folder: where both stand on the disk, if they do.
     """
 
     def __init__(
@@ -53,13 +49,7 @@ class Ragged:
     def stored(
         cls, encode: Encode, texts: Callable[[], Iterable[str]], made_of: Iterable[object]
     ) -> Self:
-        """Encodes texts into the cache, or opens what an earlier call has written.
-
-        Args:
-            encode: function from texts to their ids.
-            texts: returns the texts.
-            made_of: what tells the texts and the encoding from others.
-        """
+        """Encodes texts into the cache, see `stored`, or opens what is there."""
 
         def make(folder: Path) -> None:
             with (
@@ -83,8 +73,6 @@ class Ragged:
         return type(self).load, (self._folder,)  # a worker opens the files itself
 
     def __getitem__(self, index: int) -> list[int]:
-        if not -len(self._ends) <= index < len(self._ends):
-            raise IndexError(f"index is {index}, expected that of one of {len(self._ends)} texts")
         end = int(self._ends[index])
         return self.ids[end - int(self.lengths[index]) : end].tolist()
 
@@ -97,11 +85,7 @@ def encoded_column(
 ) -> Ragged:
     """Encodes a column of rows: into the cache where the rows stand there too, else in memory.
 
-    Args:
-        encode: function from texts to their ids.
-        rows: the rows.
-        column: the number of the column, whose missing texts are empty ones.
-        tokenizer: the tokenizer, by which what it has made is found again.
+    Missing texts are empty ones.
     """
 
     def texts() -> Iterator[str]:
@@ -118,15 +102,31 @@ def vocabulary_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """Joins rows of different lengths into one tensor, padded on the right.
+class TokenItem(TypedDict):
+    """One encoded item: the ids that the model reads, and those that it predicts."""
 
-    Args:
-        rows: rows of ids or labels, at least one.
-        value: value of the padding.
+    input_ids: list[int]
+    labels: list[int]
+
+
+def collate_tokens(items: Sequence[TokenItem], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Joins encoded items into a batch, padded on the right to the longest of them.
 
     Returns:
-        A tensor of int64, of shape `(rows, longest)`.
+        `input_ids` and `attention_mask` of shape `(batch, time)`, where the mask is 1 for text and
+        0 for padding, and `labels` of shape `(batch, label_time)`, which are -100 for padding. All
+        are int64.
+    """
+    read = [item["input_ids"] for item in items]
+    return {
+        "input_ids": pad(read, pad_token_id),
+        "attention_mask": token_mask(read),
+        "labels": pad([item["labels"] for item in items], IGNORED_LABEL),
+    }
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    """Joins rows of different lengths into a tensor of int64, padded on the right.
 
     >>> pad([[5, 6, 7], [8]], 0)
     tensor([[5, 6, 7],
@@ -137,12 +137,7 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
 
 
 def token_mask(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Returns the mask of rows that `pad` joins: 1 for their tokens, 0 for padding.
-
-    >>> token_mask([[5, 6, 7], [8]])
-    tensor([[1, 1, 1],
-            [1, 0, 0]])
-    """
+    """Returns the mask of rows that `pad` joins: 1 for their tokens, 0 for padding."""
     return pad([[1] * len(row) for row in rows], 0)
 
 

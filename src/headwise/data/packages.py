@@ -15,9 +15,6 @@ def docstrings_of(package: str) -> Iterator[str]:
     """Yields the docstrings of a package's functions and classes, file by file.
 
     Modules of tests are left out, and so are files that this version of Python cannot read.
-
-    Raises:
-        CorpusError: the package is not installed.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:

@@ -46,6 +46,10 @@ class Kind(Generic[Row]):
     content: Callable[[Row], str]
     encoded: Callable[[Row, str | None], bytes]
 
+    def open(self, folder: Path, name: str, digest: str = "") -> Rows[Row]:
+        """Opens the rows of a part that stand in a folder."""
+        return Rows(_path(folder, name), self.row, digest)
+
 
 class PartFacts(BaseModel):
     """What is known of the rows of one part.
@@ -95,6 +99,7 @@ def write_parts(
     given: Mapping[str, Iterable[Row]],
     names: Sequence[str] = ("test",),
     *,
+    corpus: Path | None = None,
     divide: Division | None = None,
     drop_leaks: bool = False,
     train_fraction: float = 1.0,
@@ -103,10 +108,10 @@ def write_parts(
     """Writes rows into a folder, a file a part, and divides off the parts that are not given.
 
     Args:
-        folder: where to; `open_part` reads the parts.
-        kind: what the rows are.
+        folder, kind: where to, and what the rows are.
         given: the rows of each part that is given. They are read in the order of `names`.
         names: the names of all parts in their order, `train` first.
+        corpus: for a further test set, the folder of the parts among which its rows are looked for.
         divide: gives the number of each training row's part in `PARTS`; None divides nothing off.
         drop_leaks: whether training rows are left out that stand in another part.
         train_fraction: the share of the training rows that is taken.
@@ -127,23 +132,24 @@ def write_parts(
     if "train" in names:
         chosen["train"] = _train(facts, train, chosen, read, drop_leaks, train_fraction)
     hashed = {name: read.get(name, train)[chosen[name]] for name in names}
-    corpus = hashlib.sha256(whole())
-    earlier = np.empty(0, np.uint64)
+    digest = hashlib.sha256(whole())
+    trained = hashed["train"]["identity"] if corpus is None else _known(corpus, "train")
+    earlier = trained[:0] if corpus is None else np.union1d(trained, _known(corpus, "validation"))
     for name, of_part in facts.parts.items():
         rows = Rows(_path(folder, name if name in read else "train", ".read"), kind.row, "")
         chosen_rows = compress(rows, chosen[name])
-        of_part.digest = _write(_path(folder, name), kind, chosen_rows, corpus, name)
+        of_part.digest = _write(_path(folder, name), kind, chosen_rows, digest, name)
         of_part.number = len(hashed[name])
         of_part.repeated = of_part.number - len(np.unique(hashed[name]["content"]))
         identity = hashed[name]["identity"]
-        if name != "train" and "train" in names:
-            of_part.trained = int(np.isin(identity, hashed["train"]["identity"]).sum())
+        if name != "train":
+            of_part.trained = int(np.isin(identity, trained).sum())
         of_part.earlier = int(np.isin(identity, earlier).sum())
         earlier = np.union1d(earlier, identity)
         np.save(_path(folder, name, _KNOWN), np.unique(identity))
     for name in read:
         _path(folder, name, ".read").unlink()
-    facts.digest = corpus.hexdigest()
+    facts.digest = digest.hexdigest()
     return facts
 
 
@@ -172,30 +178,9 @@ def write_facts(folder: Path, facts: Facts) -> None:
     (folder / _FACTS).write_text(facts.model_dump_json(), encoding="utf-8")
 
 
-def open_parts(folder: Path, kind: Kind[Row]) -> tuple[dict[str, Rows[Row]], Facts]:
-    """Returns the rows of the parts that a folder has, and what is known of them."""
-    facts = Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
-    parts = {
-        name: Rows(_path(folder, name), kind.row, part.digest) for name, part in facts.parts.items()
-    }
-    return parts, facts
-
-
-def count_known(facts: PartFacts, folder: Path, kind: Kind[Row], corpus: Path) -> None:
-    """Counts the rows of a further test set that stand in the training or validation part.
-
-    Args:
-        facts: of the test set; its counts are set.
-        folder: of the test set.
-        kind: what the rows are.
-        corpus: the folder of the parts.
-    """
-    rows = Rows(_path(folder, "test"), kind.row, "")
-    identity = np.fromiter((hash_of(kind.identity(row)) for row in rows), np.uint64)
-    trained, validated = (
-        np.isin(identity, np.load(_path(corpus, part, _KNOWN))) for part in ("train", "validation")
-    )
-    facts.trained, facts.earlier = int(trained.sum()), int((trained | validated).sum())
+def read_facts(folder: Path) -> Facts:
+    """Reads what `write_facts` has written."""
+    return Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
 
 
 def digest_of(rows: Sequence[Row], kind: Kind[Row]) -> str:
@@ -210,6 +195,11 @@ def digest_of(rows: Sequence[Row], kind: Kind[Row]) -> str:
 
 def _path(folder: Path, name: str, suffix: str = ".arrow") -> Path:
     return folder / f"{name}{suffix}"
+
+
+def _known(folder: Path, name: str) -> Hashes:
+    found: Hashes = np.load(_path(folder, name, _KNOWN))
+    return found
 
 
 def _read(path: Path, kind: Kind[Row], rows: Iterable[Row]) -> NDArray[Any]:

@@ -89,8 +89,8 @@ class DividedSettings(SampledSettings):
         )
 
 
-class HubSettings(Settings):
-    """Settings of a dataset of the Hugging Face hub, or of a local folder in one of its formats."""
+class HubDataset(Settings):
+    """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -101,6 +101,16 @@ class HubSettings(Settings):
     revision: str | None = Field(
         None, description="Tag or commit of the dataset, which pins its content."
     )
+
+    @property
+    def origin(self) -> str:
+        """The dataset in words, for the notes on the data."""
+        return dataset_in_words(self.name, self.config, self.revision)
+
+
+class HubSettings(HubDataset):
+    """Settings of data that are splits of a dataset."""
+
     train_split: str = Field(
         "train", description="Split to train on; a slice such as train[:100000] takes a part of it."
     )
@@ -113,11 +123,6 @@ class HubSettings(Settings):
         description="The split to test on. With null, a share of the training split is used.",
     )
 
-    @property
-    def origin(self) -> str:
-        """The dataset in words, for the notes on the data."""
-        return dataset_in_words(self.name, self.config, self.revision)
-
     def splits(self) -> dict[Part, str]:
         """Returns the split of each part that has one."""
         found = {part: getattr(self, f"{part}_split") for part in PARTS}
@@ -125,7 +130,9 @@ class HubSettings(Settings):
 
 
 def given_parts(settings: BaseModel) -> dict[Part, Any]:
-    """Returns the values of the fields `train`, `validation` and `test` that are not None."""
+    """Returns the split of each part, or the values of the fields that bear the parts' names."""
+    if isinstance(settings, HubSettings):
+        return settings.splits()
     found = {part: getattr(settings, part) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
 
@@ -139,25 +146,23 @@ TESTS: Any = Field(
 )
 
 
-class HubTest(Settings):
+class HubTest(HubDataset):
     """A further test set: one split of a dataset of the Hugging Face hub, or of a local folder."""
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(
         description="Name on the hub, or a local folder. Default: the dataset that is trained on."
     )
-    config: str | None = Field(None, description="Configuration (subset) of the dataset.")
-    revision: str | None = Field(
-        None, description="Tag or commit of the dataset, which pins its content."
-    )
     split: str = Field("test", description="The split, or a slice of one.")
 
     @property
     def origin(self) -> str:
-        """The split in words, for the notes on the data."""
-        return dataset_in_words(self.name, self.config, self.revision) + f", split {self.split}"
+        return f"{super().origin}, split {self.split}"
+
+    @property
+    def given(self) -> str:
+        """The split."""
+        return self.split
 
 
 def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> Any:
@@ -166,15 +171,7 @@ def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> An
     A name of a dataset or of a split makes a test set one of the hub. Otherwise it is of the kind
     of the data, if there are test sets of this kind, and else of the first kind. What a test set
     of the kind of the data does not say is as in the data: the dataset, or the names of columns.
-
-    Args:
-        settings: the class of the data's settings; its field `tests` says which kinds there are.
-        given: the settings of the data, as they stand in a recipe.
-        key: the key for which a plain value stands, such as the path of a file; None if a test
-            set needs more than one key.
-
-    Raises:
-        ValueError: a test set has the name of a part.
+    A plain value, such as the path of a file, stands for `key`.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get("tests"), Mapping):
         return given

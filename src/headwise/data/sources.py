@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, cast
 
 from headwise.checksums import sha256_of
 
-_LONGEST_LINE = 2**28  # bytes of a line: a file may be larger than the memory, a line may not
 # A gzip file that expands to more than so many bytes, and to more than so many times its size, is
 # refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
 _BOMB_BYTES, _BOMB_FACTOR = 2**28, 20
@@ -46,15 +45,12 @@ def check_regular(path: Path) -> None:
 
 
 def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
-    r"""Yields the lines of a text file, without line ends.
+    r"""Yields the lines of a text file, without line ends; it is gzip if its name ends in `.gz`.
 
     Only `\n` and `\r\n` end a line: other characters that Unicode calls line breaks occur
-    inside sentences of web text, and counting them would shift the rest of the file.
-
-    Args:
-        path: file in UTF-8; it is decompressed if its name ends in `.gz`.
-        max_bytes: the most bytes that it may have or expand to; by default a plain text may have
-            any number, and a gzip file may expand to 20 times its size, or 256 MiB.
+    inside sentences of web text, and counting them would shift the rest of the file. By default a
+    plain text may have any number of bytes, and a gzip file may expand to 20 times its size, or
+    256 MiB.
 
     Raises:
         CorpusError: the file cannot be opened, is no regular file, is a damaged gzip file, is too
@@ -81,14 +77,6 @@ def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
         raise unreadable(path, error) from None
 
 
-def _check_size(what: str, size: int, most: int) -> None:
-    if size > most:
-        raise CorpusError(
-            f"{what} {size:,} bytes or more, expected at most {most:,}: leave it out, give a "
-            f"smaller part of it, or, in a recipe, set max_bytes of its data (data.max_bytes)"
-        )
-
-
 def file_in_words(path: Path) -> str:
     """Returns the name of a file with the beginning of the SHA-256 of its bytes, for the notes.
 
@@ -105,11 +93,7 @@ def file_in_words(path: Path) -> str:
 def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
     """Returns what the notes say of a part of the data.
 
-    Args:
-        size: how many items it has.
-        origin: the files or the split that it is; empty for a share of the training data.
-        items: what its items are, in the plural.
-        digest: a hash of the items.
+    `origin` are the files or the split; it is empty for a share of the training data.
 
     >>> part_in_words("2 pairs", "split test", "pairs", "0123456789abcdef")
     '2 pairs; split test; SHA-256 of the pairs 0123456789ab'
@@ -120,23 +104,16 @@ def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
 def decoded_lines(
     stream: BinaryIO | gzip.GzipFile, name: str, max_bytes: int | None = None, has: str = "has"
 ) -> Iterator[str]:
-    """Yields the lines of a stream in UTF-8, without line ends.
-
-    Args:
-        stream: the bytes.
-        name: name of the stream for error messages, which also name the line.
-        max_bytes: the most bytes that it may have; any number by default.
-        has: a word of the message if it has more.
-    """
-    read = number = 0
-    while line := stream.readline(_LONGEST_LINE + 1):
-        read, number = read + len(line), number + 1
-        if max_bytes is not None:
-            _check_size(f"{name} {has}", read, max_bytes)
-        if len(line) > _LONGEST_LINE:
+    """Yields the lines of a stream in UTF-8, without line ends; `name` names it in errors."""
+    read, longest = 0, -1 if max_bytes is None else max_bytes + 1
+    lines = iter(lambda: stream.readline(longest), b"")
+    for number, line in enumerate(lines, start=1):
+        read += len(line)
+        if max_bytes is not None and read > max_bytes:
             raise CorpusError(
-                f"{name}, line {number}: more than {_LONGEST_LINE:,} bytes, expected text in "
-                f"lines; break it into lines, or give another file"
+                f"{name} {has} {read:,} bytes or more, expected at most {max_bytes:,}: leave it "
+                f"out, give a smaller part of it, or, in a recipe, set max_bytes of its data "
+                f"(data.max_bytes)"
             )
         try:
             yield line.decode("utf-8").rstrip("\r\n")
@@ -153,14 +130,7 @@ def decoded_lines(
 def read_hub_records(
     name: str, split: str, config: str | None = None, revision: str | None = None
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the records of one split of a dataset, each after words on its place for messages.
-
-    Args:
-        name, split, config, revision: see `load_hub_split`.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration or split.
-    """
+    """Yields the records of a split, each after words on its place; see `load_hub_split`."""
     for number, record in enumerate(load_hub_split(name, split, config, revision)):
         yield f"dataset {name!r}, split {split!r}, row {number}", record
 
@@ -173,8 +143,7 @@ def load_hub_split(
     Args:
         name: name on the hub, or a folder with `train.jsonl`, `test.parquet` and the like.
         split: a split, or a slice of one as in `"train[:100000]"`.
-        config: configuration ("subset") of the dataset.
-        revision: tag or commit of the dataset.
+        config, revision: configuration ("subset"), and tag or commit.
 
     Returns:
         The split, a `datasets.Dataset`.
@@ -214,21 +183,12 @@ def load_hub_split(
 
 
 def hub_identity(name: str, split: str, config: str | None, revision: str | None) -> str:
-    """Returns what tells the content of a split from another, and from what it was before.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration or split.
-    """
+    """Returns what tells the content of a split from another, and from what it was before."""
     return str(load_hub_split(name, split, config, revision)._fingerprint)
 
 
 def file_content(value: Mapping[str, Any] | None) -> bytes:
-    """Returns the bytes of an undecoded image or sound of a dataset.
-
-    Args:
-        value: the value of the column, which holds the bytes or the path of a file; None if the
-            record has none.
-    """
+    """Returns the bytes of an undecoded image or sound of a dataset; none if there is none."""
     if value is None:
         return b""
     if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
@@ -237,16 +197,11 @@ def file_content(value: Mapping[str, Any] | None) -> bytes:
 
 
 def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:
-    """Returns the text at a dotted path of a record; a missing value is an empty text.
-
-    Args:
-        record: a row of a dataset.
-        path: column, or a path such as `translation.de` to a field inside a record.
-        where: words on the place of the record, for error messages.
-        mending: end of the error message that lists the fields of the record.
+    """Returns the text at a dotted path of a record, such as `translation.de`; "" if it is None.
 
     Raises:
-        CorpusError: there is no such field, or it does not hold text.
+        CorpusError: there is no such field, or it does not hold text. `where` begins and `mending`
+            ends the message.
     """
     value: Any = record
     # A column may itself have a dot in its name, so the whole path is tried first.

@@ -77,14 +77,7 @@ class TranslationEvaluation(EvaluationSettings):
     )
 
     def max_length(self, source_length: int) -> int:
-        """Returns the largest number of subwords of a translation.
-
-        Args:
-            source_length: number of subwords of the source.
-
-        >>> TranslationEvaluation(max_length_ratio=1.5, max_length_extra=10).max_length(20)
-        40
-        """
+        """Returns the largest number of subwords of a translation of so many."""
         return int(self.max_length_ratio * source_length) + self.max_length_extra
 
 
@@ -121,22 +114,12 @@ def corpus_scores(
         language: code of the target language; Chinese (`"zh"`, `"zh-CN"`) and Japanese (`"ja"`)
             are counted in characters.
 
-    Raises:
-        ValueError: there are no sentences, or the numbers of hypotheses and references differ.
-
     Example:
         >>> bleu, chrf = corpus_scores(["The cat sat on the mat ."], ["The cat sat on the mat."],
         ...                            TranslationEvaluation())
         >>> round(bleu.value, 1), bleu.signature.partition("|version")[0]
         (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
     """
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"hypotheses has {len(hypotheses):,} texts, expected {len(references):,}: one for each "
-            f"of the references"
-        )
-    if not references:
-        raise ValueError("references is empty, expected at least one sentence")
     scores = []
     for name, metric in (("BLEU", _bleu(settings.bleu, language)), ("chrF", CHRF())):
         rows = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=float)
@@ -146,12 +129,7 @@ def corpus_scores(
 
 
 def corpus_statistic(name: str, settings: TranslationEvaluation) -> Statistic:
-    """Returns what computes a score from counts of matches.
-
-    Args:
-        name: `BLEU` or `chrF`.
-        settings: `bleu` says how BLEU is counted.
-    """
+    """Returns what computes the score `BLEU` or `chrF` from counts of matches."""
     metric = _bleu(settings.bleu, None) if name == "BLEU" else CHRF()
     return of_totals(lambda totals: metric._compute_score_from_stats(totals.astype(int)).score)
 
@@ -160,9 +138,6 @@ def split_compounds(text: str) -> str:
     """Splits words at their hyphens, as tensor2tensor's `get_ende_bleu.sh` does.
 
     As in that script, matches do not overlap: of two hyphens around a single letter, one is split.
-
-    >>> split_compounds("ein Best-of-Album - neu")
-    'ein Best ##AT##-##AT## of ##AT##-##AT## Album - neu'
     """
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text)
 

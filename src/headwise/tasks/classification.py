@@ -3,12 +3,9 @@
 The model starts from random weights, or from the encoder of a masked language model that headwise
 has trained (`model.pretrained`). In the second case sizes, attention and vocabulary are those of
 that model, and only the layers on top of the encoder have random weights.
-
-Its parts are in the package `text.labelled`: settings and readers of the data, the corpus, batches
-(`dataset`), scores (`metrics`) and plots (`predictions`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -35,10 +32,15 @@ from headwise.models.classifier import SequenceClassifier, SequenceClassifierCon
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
-from headwise.tasks.classification_metrics import accuracy, pearson, spearman
+from headwise.tasks.classification_metrics import (
+    accuracy,
+    draw_confusions,
+    draw_predictions,
+    pearson,
+    spearman,
+)
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
-from headwise.tasks.predictions import draw_confusions, draw_predictions
 from headwise.tasks.pretrained import read_pretrained, take_weights
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
@@ -132,15 +134,10 @@ class ClassificationRecipe(Recipe):
 
 
 class Classification(TextTask):
-    """Classification or regression of labelled texts.
-
-    Args:
-        corpus: examples in three parts.
-        tokenizer: tokenizer that encodes them.
-        max_length: largest number of tokens of an example.
-    """
+    """Classification or regression of labelled texts, cut to `max_length` tokens."""
 
     recipe_class: ClassVar[type[Recipe]] = ClassificationRecipe
+    load: ClassVar[Callable[..., LabelledCorpus]] = staticmethod(load_labelled_corpus)
     model_class = SequenceClassifier
     loss_name = "nats per example"
     loss_has_perplexity = False
@@ -176,34 +173,21 @@ class Classification(TextTask):
         if cut:
             self.notes["cut"] = f"{cut:,} examples of more than {max_length} {self.unit}"
 
-    @classmethod
-    def load(cls, data: Any) -> LabelledCorpus:
-        """Loads the examples that the settings `data` of a recipe name."""
-        return load_labelled_corpus(data)
+    @staticmethod
+    def texts_of(corpus: LabelledCorpus) -> Iterable[str]:
+        return (text for example in corpus.train for text in example[:2] if text)
+
+    @staticmethod
+    def tokenizer_settings(recipe: Any) -> TextTokenizerSettings:
+        return recipe.tokenizer or TextTokenizerSettings()
 
     @classmethod
-    def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
-        corpus = cls.load(recipe.data)
-        tokenizer = cls.saved_tokenizer(cls.encoding_folder(recipe, folder))
-        if tokenizer is None:
-            tokenizer = cls.new_tokenizer(
-                recipe.tokenizer or TextTokenizerSettings(),
-                corpus.digest,
-                lambda: (text for example in corpus.train for text in example[:2] if text),
-            )
+    def from_corpus(cls, corpus: LabelledCorpus, tokenizer: TextTokenizer, recipe: Any) -> Self:
         return cls(corpus, tokenizer, recipe.data.max_length)
 
     def save_for_tools(self, folder: Path, recipe: ClassificationRecipe) -> None:
         tokenizer = classifier_tokenizer(self.tokenizer.tokenizer, recipe.data.max_length)
         tokenizer.save_pretrained(folder)
-
-    def digest(self) -> str:
-        return self.corpus.digest
-
-    def digest_of(self, part: str) -> str:
-        items = self.part(part)
-        assert isinstance(items, Examples)
-        return items.digest()
 
     @classmethod
     def nominal_config(cls, recipe: Any) -> SequenceClassifierConfig:
@@ -218,7 +202,7 @@ class Classification(TextTask):
         if isinstance(pretrained, MaskedLMConfig):
             vocab_size = pretrained.vocab_size
         else:
-            vocab_size = cls.nominal_vocab_size(recipe.tokenizer or TextTokenizerSettings())
+            vocab_size = cls.nominal_vocab_size(cls.tokenizer_settings(recipe))
         return recipe.model.config(
             vocab_size=vocab_size,
             problem=problem,
@@ -263,7 +247,8 @@ class Classification(TextTask):
 
     def measure(self, model: HeadwiseModel) -> dict[str, float]:
         """Computes the first score on the validation part."""
-        items = self._items(self.validation, self._predict(model, self.validation))
+        predicted = self._predict(model, self.validation)
+        items = np.column_stack([self.validation.labels, predicted])
         name, statistic = self._statistics()[0]
         return {f"validation {name}": score_of(items, statistic)}
 
@@ -277,7 +262,7 @@ class Classification(TextTask):
         """Computes accuracy, or Pearson's and Spearman's correlation, on each test set."""
         assert isinstance(part, Examples)
         predicted = self._predict(model, part, evaluation.batch_size, advance)
-        items = self._items(part, predicted)
+        items = np.column_stack([part.labels, predicted])
         sets = {"": len(part)}
         if part is self.test:
             sets = {name: len(examples) for name, examples in self.corpus.test.items()}
@@ -329,26 +314,19 @@ class Classification(TextTask):
                 advance(len(chosen))
         return predicted
 
-    def _items(self, part: Examples, predicted: np.ndarray) -> list[list[float]]:
-        """Returns rows of label and prediction."""
-        return [
-            [label, float(number)] for label, number in zip(part.labels, predicted, strict=True)
-        ]
-
     def _in_words(self, number: float) -> str:
         return f"{number:.3f}" if self.classes is None else self.classes[int(number)]
 
-    def _note(self, items: Sequence[Sequence[float]]) -> str:
+    def _note(self, items: np.ndarray) -> str:
         if self.classes is None:
             return "× 100"
-        most = np.bincount(np.array(items)[:, 0].astype(int)).max()
+        most = np.bincount(items[:, 0].astype(int)).max()
         return f"in percent; the most frequent class alone: {100 * most / len(items):.1f}"
 
-    def _pictures(self, items: Sequence[Sequence[float]]) -> list[Picture]:
-        rows = np.array(items)
+    def _pictures(self, items: np.ndarray) -> list[Picture]:
         if self.classes is None:
-            return [draw_predictions(rows)]
-        return [draw_confusions(rows, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
+            return [draw_predictions(items)]
+        return [draw_confusions(items, self.classes)] if len(self.classes) <= _MOST_CLASSES else []
 
 
 # --- samples ----------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Text generation: a language model continues prompts."""
 
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
@@ -53,25 +54,11 @@ class GenerationSettings(Settings):
         description="Seed of the sampling, which also depends on the prompt.",
     )
 
-    @field_validator("temperature")
-    @classmethod
-    def _check_temperature(cls, temperature: float) -> float:
-        if 0 < temperature < 0.001:
-            raise ValueError(
-                f"the temperature is {temperature}, expected 0, or at least 0.001: logits that are "
-                f"divided by less are no finite numbers"
-            )
-        return temperature
-
 
 def generation_config(settings: GenerationSettings, pad: int, eos: int) -> GenerationConfig:
     """Returns the settings as transformers reads them from the folder of a model.
 
     With `lines: 1` a text ends with its line; more lines cannot be counted there.
-
-    Args:
-        settings: length and sampling.
-        pad, eos: the tokens for padding and for the end of a line, behind which a text begins.
     """
     return GenerationConfig(
         max_new_tokens=settings.max_new_tokens,
@@ -94,23 +81,6 @@ def generate_text(
     text. The text depends only on prompt and settings, not on the other prompts. When it gets
     longer than the sequences that the model was trained on (`max_length` of its configuration),
     the model goes on from the last half of such a sequence.
-
-    Args:
-        model: model that writes; it is put into evaluation mode.
-        tokenizer: tokenizer of the model.
-        prompts: texts to continue.
-        settings: length and sampling.
-
-    Example:
-        >>> from headwise.models.causal_lm import CausalLMConfig
-        >>> from headwise.data.tokenizers.settings import TextTokenizerSettings
-        >>> tokenizer = TextTokenizer.train(["open the file"], TextTokenizerSettings())
-        >>> config = CausalLMConfig(vocab_size=tokenizer.vocab_size, embed_dim=16, num_heads=2,
-        ...                         ffn_dim=16, layers=1)
-        >>> settings = GenerationSettings(max_new_tokens=5, seed=3)
-        >>> texts = generate_text(CausalLM(config), tokenizer, ["open the", ""], settings)
-        >>> [type(text).__name__ for text in texts]
-        ['str', 'str']
     """
     texts = []
     for prompt in prompts:
@@ -139,15 +109,7 @@ def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
 def continue_ids(
     model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings, seed: int
 ) -> list[int]:
-    """Returns the tokens with which a model continues the given ones.
-
-    Args:
-        model: model that writes; it is put into evaluation mode.
-        ids: the tokens to continue, at least one.
-        eos: the token that ends a line.
-        settings: length and sampling; their seed is not used.
-        seed: of the sampling.
-    """
+    """Returns the tokens with which a model continues the given ones, at least one."""
     model.eval()
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -157,14 +119,7 @@ def continue_ids(
 def write_tokens(
     model: CausalLM, tokenizer: TextTokenizer, settings: GenerationSettings, length: int
 ) -> int:
-    """Writes one text of exactly `length` tokens and returns the number of tokens.
-
-    Args:
-        model: model that writes, in evaluation mode.
-        tokenizer: tokenizer of the model.
-        settings: sampling.
-        length: length of the text, which line ends do not end.
-    """
+    """Writes one text of exactly `length` tokens and returns the number of tokens."""
     endless = settings.model_copy(update={"lines": None, "max_new_tokens": length})
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(settings.seed)
@@ -174,23 +129,15 @@ def write_tokens(
 def _write(model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings) -> list[int]:
     """Returns the ids that follow the given ones."""
     context, written = list(ids), list[int]()
-    longest = model.config.max_length
-    while len(written) < settings.max_new_tokens:
+    longest, lines = model.config.max_length, settings.lines or sys.maxsize
+    while len(written) < settings.max_new_tokens and written.count(eos) < lines:
         if len(context) >= longest:
             context = context[-max(1, longest // 2) :]
-        room = max(1, longest - len(context))
-        new = _continue(
-            model,
-            context,
-            min(room, settings.max_new_tokens - len(written)),
-            eos,
-            None if settings.lines is None else settings.lines - written.count(eos),
-            settings,
-        )
+        count = min(max(1, longest - len(context)), settings.max_new_tokens - len(written))
+        stop = _AfterLines(lines - written.count(eos), eos, len(context))
+        new = _continue(model, context, count, stop, settings)
         written += new
         context += new
-        if settings.lines is not None and written.count(eos) >= settings.lines:
-            break
     return written
 
 
@@ -198,19 +145,17 @@ def _continue(
     model: CausalLM,
     ids: list[int],
     count: int,
-    eos: int,
-    lines: int | None,
+    stop: StoppingCriteria,
     settings: GenerationSettings,
 ) -> list[int]:
-    """Returns up to `count` ids that follow `ids`; fewer if `lines` lines have ended."""
+    """Returns up to `count` ids that follow `ids`."""
     inputs = torch.tensor([ids], device=model.device)
-    stops = [] if lines is None else [_AfterLines(lines, eos, len(ids))]
     out = model.generate(
         inputs,
         attention_mask=torch.ones_like(inputs),
         max_new_tokens=count,
         eos_token_id=None,  # the end of a line is not the end of a text
-        stopping_criteria=StoppingCriteriaList(stops),
+        stopping_criteria=StoppingCriteriaList([stop]),
         **_sampling(settings),
     )
     return cast(Tensor, out)[0, len(ids) :].tolist()

@@ -31,7 +31,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.data.division import PARTS
 from headwise.data.running.corpus import TextCorpus, lines_of
 from headwise.data.running.dataset import TextBlocks, collate_blocks
 from headwise.data.tokenizers.for_models import language_model_tokenizer
@@ -46,11 +45,10 @@ from headwise.tasks.generating import (
     write_tokens,
 )
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.perplexity import perplexity
 from headwise.tasks.positions import Positions
-from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Wish
+from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
 
 _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes
@@ -157,15 +155,13 @@ def token_losses(
     Args:
         model: model in evaluation mode.
         stream: tokens, of shape `(tokens + 1,)`.
-        block_length: number of tokens of a window. Its last token is predicted from all tokens
-            before it, the other scored ones from fewer, but at least `context`.
+        block_length: number of tokens of a window.
         context: smallest number of tokens from which one is predicted, except at the start of the
             stream; less than `block_length`.
         batch_tokens: number of tokens that the model reads at once.
 
     Yields:
-        The losses of one batch of windows, of shape `(tokens of the batch,)`. All of them together
-        are in the order of the stream.
+        The losses of one batch of windows, in the order of the stream.
     """
     stride = block_length - context
     tokens = len(stream) - 1
@@ -197,13 +193,7 @@ def token_losses(
 
 
 class LanguageModelling(RunningTextTask):
-    """Language modelling of a text corpus.
-
-    Args:
-        corpus: documents in three parts.
-        tokenizer: tokenizer of their language.
-        block_length: number of tokens that are predicted in a block.
-    """
+    """Language modelling of a text corpus, in blocks of `block_length` predicted tokens."""
 
     recipe_class = LanguageModellingRecipe
     model_class = CausalLM
@@ -212,13 +202,8 @@ class LanguageModelling(RunningTextTask):
 
     def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
         super().__init__(corpus, tokenizer, block_length)
-        self.train, self.validation, self.test = (
-            TextBlocks(getattr(corpus, part), tokenizer, block_length) for part in PARTS
-        )
-        self.tests = {
-            name: TextBlocks(documents, tokenizer, block_length)
-            for name, documents in corpus.tests.items()
-        }
+        self.encode_parts(lambda documents: TextBlocks(documents, tokenizer, block_length))
+        assert isinstance(self.test, TextBlocks)
         self.note_unknown(self.test.stream)
 
     def save_for_tools(self, folder: Path, recipe: LanguageModellingRecipe) -> None:

@@ -1,8 +1,6 @@
 """Masked language modelling: packed text, an encoder, the perplexity of hidden words.
 
-Its parts are in the package `text.running`: the corpus, packing and masks (`masking`), blocks
-(`dataset`). Vocabularies are in `text.tokenization`. `tasks.classification` may start from the
-encoder of a finished run.
+`tasks.classification` may start from the encoder of a finished run.
 """
 
 import hashlib
@@ -19,28 +17,27 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.running.corpus import Document, TextCorpus
 from headwise.data.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
-    MaskedItem,
-    collate_masked,
     encoded_lines,
 )
 from headwise.data.running.masking import MaskingSettings, pack_sentences
 from headwise.data.sources import CorpusError
 from headwise.data.tokenizers.for_models import masked_model_tokenizer
+from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
-from headwise.tasks.perplexity import perplexity
 from headwise.tasks.positions import Positions
-from headwise.tasks.running_text import RunningTextRecipe, RunningTextTask
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
 from headwise.training.batching import TokenBudgetSampler
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
@@ -99,12 +96,6 @@ class MaskedLanguageModelling(RunningTextTask):
     Each block begins with `<bos>`; each line ends with `<eos>`, and another `<eos>` separates two
     documents. The masks of the training part are drawn anew in each epoch. Those of the validation
     and the test part are fixed, and the same for all systems.
-
-    Args:
-        corpus: documents in three parts.
-        tokenizer: tokenizer of their language.
-        block_length: largest number of tokens of a block.
-        masking: which tokens are hidden, and how.
     """
 
     recipe_class = MaskedRecipe
@@ -113,7 +104,6 @@ class MaskedLanguageModelling(RunningTextTask):
     pipeline = "fill-mask"
     evaluation_keys = ("data", "evaluation", "block_length", "masking")
     item_keys = ("tokenizer", "block_length", "masking")
-    needs_mask = True
     macs_lengths = {"encoder": 128}  # noqa: RUF012
     macs_lengths_from = "table 2 of Zhang et al. 2022"  # https://arxiv.org/abs/2210.05144
 
@@ -125,9 +115,8 @@ class MaskedLanguageModelling(RunningTextTask):
         masking: MaskingSettings,
     ) -> None:
         super().__init__(corpus, tokenizer, block_length)
-        if tokenizer.mask_token_id is None:
-            raise ValueError("tokenizer has no mask, expected one with a token that hides others")
-        self.mask_token_id: int = tokenizer.mask_token_id
+        assert tokenizer.mask_token_id is not None
+        self.mask_token_id = tokenizer.mask_token_id
         self.masking = masking
         self.train = self._blocks("train", corpus.train, DynamicallyMaskedBlocks, 0)
         self.validation = self._blocks("validation", corpus.validation, MaskedBlocks, 1)
@@ -147,6 +136,10 @@ class MaskedLanguageModelling(RunningTextTask):
     ) -> Self:
         return cls(corpus, tokenizer, recipe.block_length, recipe.masking)
 
+    @classmethod
+    def ready_made(cls, settings: TextTokenizerSettings) -> TextTokenizer:
+        return TextTokenizer.ready_made(settings, mask=True)
+
     def digest_of(self, part: str) -> str:
         items = (super().digest_of(part), self.masking.model_dump_json())
         return hashlib.sha256("\0".join(items).encode()).hexdigest()
@@ -158,8 +151,8 @@ class MaskedLanguageModelling(RunningTextTask):
         tokenizer = masked_model_tokenizer(self.tokenizer.tokenizer, self.block_length)
         tokenizer.save_pretrained(folder)
 
-    def collate(self, items: list[MaskedItem]) -> dict[str, Tensor]:
-        return collate_masked(items, self.tokenizer.pad_token_id)
+    def collate(self, items: list[TokenItem]) -> dict[str, Tensor]:
+        return collate_tokens(items, self.tokenizer.pad_token_id)
 
     def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The tokens that the model reads, most of the predicted ones masked."""
@@ -220,13 +213,8 @@ class MaskedLanguageModelling(RunningTextTask):
     def statistic(cls, name: str, evaluation: MaskedEvaluation) -> Statistic:
         return _ACCURACY if name == "accuracy" else _PERPLEXITY
 
-    def _predict(self, model: MaskedLM, items: list[MaskedItem]) -> list[tuple[float, list[int]]]:
-        """Predicts the hidden tokens of sequences.
-
-        Returns:
-            For each sequence its negative log-likelihood, and the most probable token of each
-            label.
-        """
+    def _predict(self, model: MaskedLM, items: list[TokenItem]) -> list[tuple[float, list[int]]]:
+        """Returns the nats of each sequence, and the likeliest token of each of its labels."""
         batch = {name: tensor.to(model.device) for name, tensor in self.collate(items).items()}
         labels = batch["labels"]
         with torch.no_grad():
@@ -272,17 +260,11 @@ _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _ACCURACY = of_totals(lambda totals: 100 * totals[2] / totals[1] if totals[1] else math.nan)
 
 
-def show(tokenizer: TextTokenizer, item: MaskedItem, predicted: Sequence[int]) -> Sample | None:
+def show(tokenizer: TextTokenizer, item: TokenItem, predicted: Sequence[int]) -> Sample | None:
     """Shows a line of a block as the model read it, as it is, and as the model predicted it.
 
-    Args:
-        tokenizer: tokenizer of the text.
-        item: a block.
-        predicted: the predicted token of each label of the block.
-
-    Returns:
-        The first line of the block with something to predict, cut if it is long, with the chosen
-        tokens in brackets; None if there is no such line.
+    `predicted` has a token for each label. Returns the first line with something to predict, cut
+    if it is long, with the chosen tokens in brackets; None if there is no such line.
     """
     guesses = iter(predicted)
     columns: list[tuple[int, int, int | None]] = [  # read, true, predicted
@@ -334,10 +316,6 @@ def _piece(tokenizer: TextTokenizer, before: list[int], tokens: list[int]) -> st
 
 
 def _bracket(piece: str) -> str:
-    """Puts a word into brackets, without the white space before it.
-
-    >>> _bracket(" word")
-    ' [word]'
-    """
+    """Puts a word into brackets, without the white space before it."""
     word = piece.lstrip()
     return f"{piece[: len(piece) - len(word)]}[{word}]"

@@ -6,15 +6,14 @@ of the base Transformer, the mean of the top layer, and a perceptron are trained
 the ten tasks of Conneau et al. 2018, https://arxiv.org/abs/1805.01070. The paper says no more about
 the perceptron; it has one hidden layer here, as in SentEval, from which the tasks come.
 
-Probing is classification (`tasks.classification`) with other data (`text.labelled.probing_corpus`):
-SentEval's files, or examples that are made from any text.
+Probing is classification (`tasks.classification`) with other data: SentEval's files, or examples
+that are made from any text.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from headwise.data.labelled.corpus import LabelledCorpus
 from headwise.data.labelled.probing import load_probing_corpus
 from headwise.data.labelled.settings import GeneratedProbe, ProbingSettings
 from headwise.recipes.settings import Recipe
@@ -47,12 +46,9 @@ class Probing(Classification):
     """Classification of sentences by one of their properties."""
 
     recipe_class: ClassVar[type[Recipe]] = ProbingRecipe
+    load = staticmethod(load_probing_corpus)
     item_name = "sentences"
     loss_name = "nats per sentence"
     centre: ClassVar[Literal["mean", "median"]] = "mean"
     macs_lengths = {"encoder": 28}  # noqa: RUF012
     macs_lengths_from = "the longest sentence of Conneau et al. 2018, in words"
-
-    @classmethod
-    def load(cls, data: Any) -> LabelledCorpus:
-        return load_probing_corpus(data)

@@ -1,73 +1,122 @@
-"""The base of tasks on text of one language: a tokenizer that a run saves."""
+"""The bases of tasks on text: a tokenizer that a run saves, and running text in blocks."""
 
+import hashlib
+import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pydantic import Field
 from torch import Tensor
+from typing_extensions import Self
 
+from headwise.data.division import PARTS
+from headwise.data.running.corpus import (
+    TextCorpus,
+    digest_documents,
+    lines_of,
+    load_text_corpus,
+)
+from headwise.data.running.settings import PydocTopics, TextSettings
 from headwise.data.store import stored
 from headwise.data.tokenizers.settings import TextTokenizerSettings
-from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
+from headwise.models.config import LanguageModelConfig
+from headwise.recipes.settings import LanguageModelSettings, Recipe
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
 
 
-class TextTask(Task):
-    """A task with one tokenizer for all of its texts.
+class TokenizerTask(Task):
+    """A task whose tokenizer is learned from the training part, or ready-made.
 
     Attributes:
-        tokenizer: tokenizer that is learned from the training part, or ready-made, and saved with
-            the run.
-        needs_mask: whether the tokenizer needs a mask.
+        corpus: the texts in three parts.
+        tokenizer: the tokenizer, which is saved with the run.
+        tokenizer_class: the class of the tokenizer.
+        load: loads the texts that the settings `data` of a recipe name.
     """
 
     saved = (TOKENIZER,)
-    needs_mask: ClassVar[bool] = False
-    tokenizer: TextTokenizer
+    tokenizer_class: ClassVar[type[TextTokenizer] | type[TranslationTokenizer]]
+    load: ClassVar[Callable[..., Any]]
+    corpus: Any
+    tokenizer: Any
+
+    @classmethod
+    def ready_made(cls, settings: Any) -> Any:
+        """Loads the tokenizer that the settings name."""
+        return cls.tokenizer_class.ready_made(settings)
+
+    @staticmethod
+    @abstractmethod
+    def texts_of(corpus: Any) -> Iterable[Any]:
+        """Returns the texts from which the tokenizer is learned."""
+
+    @classmethod
+    @abstractmethod
+    def from_corpus(cls, corpus: Any, tokenizer: Any, recipe: Any) -> Self:
+        """Returns the task of a corpus with the other settings of its recipe."""
+
+    @staticmethod
+    def tokenizer_settings(recipe: Any) -> Any:
+        """Returns the settings of the tokenizer."""
+        return recipe.tokenizer
+
+    @classmethod
+    def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
+        corpus = cls.load(recipe.data)
+        folder = cls.encoding_folder(recipe, folder)
+        if folder is not None and (folder / TOKENIZER).is_dir():
+            return cls.from_corpus(corpus, cls.tokenizer_class.load(folder / TOKENIZER), recipe)
+        settings = cls.tokenizer_settings(recipe)
+        if settings.pretrained is not None:
+            return cls.from_corpus(corpus, cls.ready_made(settings), recipe)
+
+        def learn(folder: Path) -> None:
+            train: Callable[[Any, Any], Any] = cls.tokenizer_class.train
+            train(cls.texts_of(corpus), settings).save(folder / TOKENIZER)
+
+        learned = stored("tokenizers", [corpus.digest, settings.model_dump_json()], learn)
+        return cls.from_corpus(corpus, cls.tokenizer_class.load(learned / TOKENIZER), recipe)
+
+    def encode_parts(self, make: Callable[[Any], Any]) -> None:
+        """Sets the items of all parts and further test sets to what `make` makes of their texts."""
+        self.train, self.validation, self.test = (
+            make(getattr(self.corpus, part)) for part in PARTS
+        )
+        self.tests = {name: make(texts) for name, texts in self.corpus.tests.items()}
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save(folder / TOKENIZER)
 
-    @staticmethod
-    def saved_tokenizer(folder: Path | None) -> TextTokenizer | None:
-        """Loads the tokenizer that `save` has written to the folder of a run; None before that."""
-        if folder is None or not (folder / TOKENIZER).is_dir():
-            return None
-        return TextTokenizer.load(folder / TOKENIZER)
-
     def encoding(self) -> str:
-        return self.tokenizer.tokenizer.backend_tokenizer.to_str()
+        return str(self.tokenizer.state)
 
     @classmethod
     def encoding_of(cls, run: Path) -> str:
-        return TextTokenizer.load(run / TOKENIZER).tokenizer.backend_tokenizer.to_str()
+        return cls.tokenizer_class.load(run / TOKENIZER).state
 
-    @classmethod
-    def new_tokenizer(
-        cls, settings: TextTokenizerSettings, digest: str, lines: Callable[[], Iterable[str]]
-    ) -> TextTokenizer:
-        """Returns the tokenizer that the settings name, or one that is learned from lines.
+    def digest(self) -> str:
+        return str(self.corpus.digest)
 
-        Args:
-            settings: of the tokenizer.
-            digest: a hash of the lines, by which a tokenizer is found that was learned before.
-            lines: returns the lines.
-        """
-        if settings.pretrained is not None:
-            return TextTokenizer.ready_made(settings, mask=cls.needs_mask)
+    def digest_of(self, part: str) -> str:
+        items: Any = self.part(part)
+        return str(items.digest())
 
-        def learn(folder: Path) -> None:
-            TextTokenizer.train(lines(), settings).save(folder / TOKENIZER)
 
-        learned = stored("tokenizers", [digest, settings.model_dump_json()], learn)
-        return TextTokenizer.load(learned / TOKENIZER)
+class TextTask(TokenizerTask):
+    """A task with one tokenizer for all of its texts."""
+
+    tokenizer_class = TextTokenizer
+    tokenizer: TextTokenizer
 
     @classmethod
     def nominal_vocab_size(cls, settings: TextTokenizerSettings) -> int:
         """Returns the size of a ready-made vocabulary, or the largest size of a learned one."""
         if settings.pretrained is not None:
-            return TextTokenizer.ready_made(settings, mask=cls.needs_mask).vocab_size
+            return int(cls.ready_made(settings).vocab_size)
         return settings.vocab_size
 
     def token_ids(self) -> dict[str, int]:
@@ -94,3 +143,79 @@ class TextTask(Task):
     def vocabulary(self) -> str:
         """Returns a description of the vocabulary."""
         return f"{self.tokenizer.vocab_size:,} {self.unit}"
+
+
+# --- running text -----------------------------------------------------------------------------
+
+
+class RunningTextRecipe(Recipe):
+    """A recipe for running text: data, vocabulary and the length of blocks."""
+
+    encoding_keys = ("tokenizer",)
+
+    data: TextSettings = Field(
+        default_factory=lambda: PydocTopics(), description="Which text the model learns from."
+    )
+    tokenizer: TextTokenizerSettings = Field(
+        default_factory=lambda: TextTokenizerSettings(), description="The vocabulary."
+    )
+    block_length: int = Field(
+        128,
+        ge=2,
+        le=10_000_000,
+        description="Number of tokens that the model reads and predicts at once.",
+    )
+
+
+class RunningTextTask(TextTask):
+    """The base of the tasks of language models: documents in blocks of tokens."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation", "block_length")
+    item_keys: ClassVar[tuple[str, ...]] = ("tokenizer", "block_length")
+    load = staticmethod(load_text_corpus)
+
+    def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
+        self.corpus = corpus
+        self.tokenizer = tokenizer
+        self.block_length = block_length
+        self.notes = corpus.notes | {"vocabulary": self.vocabulary()}
+
+    @staticmethod
+    def texts_of(corpus: TextCorpus) -> Iterable[str]:
+        return lines_of(corpus.train)
+
+    @classmethod
+    def from_corpus(cls, corpus: TextCorpus, tokenizer: TextTokenizer, recipe: Any) -> Self:
+        return cls(corpus, tokenizer, recipe.block_length)
+
+    def note_unknown(self, ids: Tensor) -> None:
+        """Notes the share of the tokens of the test part that a vocabulary without bytes lacks."""
+        words = ids[ids != self.tokenizer.eos_token_id]
+        unknown = self.tokenizer.is_unknown(words)
+        if self.tokenizer.has_words or unknown.any():
+            share = unknown.float().mean().item()
+            self.notes["vocabulary"] += f"; {share:.1%} of the test part's are <unk>"
+
+    def digest_of(self, part: str) -> str:
+        """Returns a hash of the part's text, of the vocabulary and of the length of blocks.
+
+        Blocks are the items of the scores, and the scores of masked language modelling are of
+        tokens.
+        """
+        documents = getattr(self.corpus, part) if part in PARTS else self.corpus.tests[part]
+        items = (digest_documents(documents), str(self.block_length), self.tokenizer.state)
+        return hashlib.sha256("\0".join(items).encode()).hexdigest()
+
+    @classmethod
+    def nominal_config(cls, recipe: Any) -> LanguageModelConfig:
+        """Takes a vocabulary of its largest size; little text gives fewer words or subwords."""
+        size = cls.nominal_vocab_size(recipe.tokenizer)
+        return recipe.model.config(vocab_size=size, max_length=recipe.block_length)
+
+    def model_config(self, settings: LanguageModelSettings) -> Any:
+        return settings.config(max_length=self.block_length, **self.token_ids())
+
+
+def perplexity(nats: float, count: float) -> float:
+    """Returns exp(nats / count), which stays finite for a diverged model; NaN for no tokens."""
+    return math.exp(min(nats / count, 700.0)) if count else math.nan

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from headwise.data.pairs.dataset import TranslationItem, collate_pairs
+from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.tasks.bleu import TranslationEvaluation
@@ -26,8 +26,7 @@ def translate(
     """Translates texts: returns one translation for each, in the same order, without line breaks.
 
     Args:
-        model: model that translates; it is put into evaluation mode.
-        tokenizer: tokenizer of both languages.
+        model, tokenizer: model that translates, which is put into evaluation mode.
         texts: one sentence each; the translation of an empty text is empty.
         settings: beam size, length penalty and longest translations. A model with learned
             positions ends a translation where they end.
@@ -39,7 +38,7 @@ def translate(
     filled = [index for index, text in enumerate(texts) if text.strip()]
     if advance is not None:
         advance(len(texts) - len(filled))
-    sources = tokenizer.encode_source([texts[index] for index in filled])
+    sources = tokenizer.source.encode([texts[index] for index in filled])
     lengths = [len(ids) for ids in sources]
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
@@ -56,10 +55,6 @@ def generation_config(settings: TranslationEvaluation, config: Seq2SeqLMConfig) 
 
     There the longest translation does not depend on its source: it has `max_target_length` tokens,
     or as many as the model has positions.
-
-    Args:
-        settings: beam size and length penalty.
-        config: configuration of the model.
     """
     longest = config.max_target_length
     if config.max_positions is not None:
@@ -86,12 +81,6 @@ def translate_ids(
     """Translates one batch: returns the tokens of each translation, behind the start token.
 
     Those behind the first `<eos>` of a translation mean nothing.
-
-    Args:
-        model: model that translates, in evaluation mode.
-        tokenizer: tokenizer of both languages.
-        sources: tokens of each text, at least one text.
-        settings: see `translate`.
     """
     limits = [settings.max_length(len(ids)) for ids in sources]
     if (most := model.config.max_positions) is not None:
@@ -114,16 +103,8 @@ def write_tokens(
     settings: TranslationEvaluation,
     length: int,
 ) -> int:
-    """Searches for translations of exactly `length` tokens and returns the number of tokens.
-
-    Args:
-        model: model that translates, in evaluation mode.
-        tokenizer: tokenizer of both languages.
-        texts: sentences, which are translated in one batch.
-        settings: beam size and length penalty.
-        length: length of each translation.
-    """
-    sources = tokenizer.encode_source(list(texts))
+    """Searches for translations of exactly `length` tokens and returns the number of tokens."""
+    sources = tokenizer.source.encode(list(texts))
     lengths = {"min_new_tokens": length, "max_new_tokens": length}
     return _search(model, tokenizer, sources, settings, **lengths).numel()
 
@@ -139,8 +120,8 @@ def _search(
 
     `limits` are what `generate` is told of their length.
     """
-    items: list[TranslationItem] = [{"input_ids": ids, "labels": []} for ids in sources]
-    inputs = collate_pairs(items, tokenizer.pad_token_id)
+    items: list[TokenItem] = [{"input_ids": ids, "labels": []} for ids in sources]
+    inputs = collate_tokens(items, tokenizer.pad_token_id)
     with torch.no_grad():
         outputs: Tensor = model.generate(
             inputs["input_ids"].to(model.device),

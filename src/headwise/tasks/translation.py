@@ -1,9 +1,4 @@
-"""Translation: sentence pairs, an encoder-decoder model, BLEU and chrF of beam search.
-
-Its parts are in the package `text.parallel`: settings and readers of the data, the corpus, batches
-(`dataset`), search (`translating`) and scores (`metrics`). Vocabularies are in
-`text.tokenization`.
-"""
+"""Translation: sentence pairs, an encoder-decoder model, BLEU and chrF of beam search."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,13 +9,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.data.division import PARTS
-from headwise.data.pairs.corpus import ParallelCorpus, load_parallel_corpus
-from headwise.data.pairs.dataset import TranslationDataset, TranslationItem, collate_pairs
+from headwise.data.encoded import TokenItem, collate_tokens
+from headwise.data.pairs.corpus import Pair, ParallelCorpus, load_parallel_corpus
+from headwise.data.pairs.dataset import TranslationDataset
 from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
-from headwise.data.store import stored
 from headwise.data.tokenizers.settings import TokenizerSettings
-from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
+from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
 from headwise.ops.labels import IGNORED_LABEL
@@ -33,7 +27,8 @@ from headwise.tasks.bleu import (
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
-from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.task import Advance, Items
+from headwise.tasks.text_task import TokenizerTask
 from headwise.tasks.translating import (
     generation_config,
     translate,
@@ -62,12 +57,7 @@ class TranslationModel(TokenModelSettings):
     )
 
     def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqLMConfig:
-        """Returns the configuration.
-
-        Args:
-            joint: whether both languages have one vocabulary.
-            encoding: sizes and special tokens of the vocabularies.
-        """
+        """Returns the configuration for vocabularies with these sizes and special tokens."""
         settings = self.sizes()
         shared = settings.pop("share_embeddings") or ("all" if joint else "target")
         return Seq2SeqLMConfig(share_embeddings=shared, **settings, **encoding)
@@ -104,15 +94,12 @@ class TranslationRecipe(Recipe):
         return self
 
 
-class Translation(Task):
-    """Translation of a parallel corpus.
-
-    Args:
-        corpus: sentence pairs in three parts.
-        tokenizer: tokenizer of both languages.
-    """
+class Translation(TokenizerTask):
+    """Translation of a parallel corpus."""
 
     recipe_class = TranslationRecipe
+    tokenizer_class = TranslationTokenizer
+    load = staticmethod(load_parallel_corpus)
     model_class = Seq2SeqLM
     pipeline = "translation"
     macs_lengths = {"encoder": 10, "decoder": 10}  # noqa: RUF012
@@ -121,71 +108,42 @@ class Translation(Task):
     def __init__(self, corpus: ParallelCorpus, tokenizer: TranslationTokenizer) -> None:
         self.corpus = corpus
         self.tokenizer = tokenizer
-        self.train, self.validation, self.test = (
-            TranslationDataset(getattr(corpus, part), tokenizer) for part in PARTS
-        )
-        self.tests = {
-            name: TranslationDataset(pairs, tokenizer) for name, pairs in corpus.tests.items()
-        }
-        vocabulary = f"{tokenizer.source_vocab_size:,} subwords, joint"
+        self.encode_parts(lambda pairs: TranslationDataset(pairs, tokenizer))
+        vocabulary = f"{tokenizer.source.vocab_size:,} subwords, joint"
         if not tokenizer.is_joint:
             vocabulary = (
-                f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} "
+                f"{tokenizer.source.vocab_size:,} source and {tokenizer.target.vocab_size:,} "
                 f"target subwords"
             )
         self.notes = {**corpus.notes, "vocabulary": vocabulary}
 
     @classmethod
-    def prepare(cls, recipe: TranslationRecipe, folder: Path | None = None) -> Self:
-        corpus = load_parallel_corpus(recipe.data)
-        folder = cls.encoding_folder(recipe, folder)
-        if folder is not None and (folder / TOKENIZER).is_dir():
-            return cls(corpus, TranslationTokenizer.load(folder / TOKENIZER))
-        if recipe.tokenizer.pretrained is not None:
-            return cls(corpus, TranslationTokenizer.ready_made(recipe.tokenizer))
+    def from_corpus(
+        cls, corpus: ParallelCorpus, tokenizer: TranslationTokenizer, recipe: TranslationRecipe
+    ) -> Self:
+        return cls(corpus, tokenizer)
 
-        def learn(folder: Path) -> None:
-            TranslationTokenizer.train(corpus.train, recipe.tokenizer).save(folder / TOKENIZER)
-
-        made_of = [corpus.digest, recipe.tokenizer.model_dump_json()]
-        learned = stored("tokenizers", made_of, learn)
-        return cls(corpus, TranslationTokenizer.load(learned / TOKENIZER))
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / TOKENIZER)
-
-    def encoding(self) -> str:
-        return _vocabularies(self.tokenizer)
-
-    @classmethod
-    def encoding_of(cls, run: Path) -> str:
-        return _vocabularies(TranslationTokenizer.load(run / TOKENIZER))
+    @staticmethod
+    def texts_of(corpus: ParallelCorpus) -> Sequence[Pair]:
+        return corpus.train
 
     def save_for_tools(self, folder: Path, recipe: TranslationRecipe) -> None:
         """A target vocabulary of its own has its tokenizer in a folder `target` inside."""
         config = self.model_config(recipe.model)
-        source = deepcopy(self.tokenizer.source)
+        source = deepcopy(self.tokenizer.source.tokenizer)
         if config.max_positions is not None:
             source.model_max_length = config.max_positions
         source.save_pretrained(folder)
         if not self.tokenizer.is_joint:
-            self.tokenizer.target.save_pretrained(folder / "target")
+            self.tokenizer.target.tokenizer.save_pretrained(folder / "target")
         generation_config(recipe.evaluation, config).save_pretrained(folder)
-
-    def digest(self) -> str:
-        return self.corpus.digest
-
-    def digest_of(self, part: str) -> str:
-        items = self.part(part)
-        assert isinstance(items, TranslationDataset)
-        return items.digest()
 
     @classmethod
     def nominal_config(cls, recipe: TranslationRecipe) -> Seq2SeqLMConfig:
         """Takes vocabularies of their largest size; a small corpus gives fewer subwords."""
         tokenizer = recipe.tokenizer
         if tokenizer.pretrained is not None:
-            size = TranslationTokenizer.ready_made(tokenizer).source_vocab_size
+            size = cls.ready_made(tokenizer).source.vocab_size
             return recipe.model.config(vocab_size=size)
         return recipe.model.config(
             vocab_size=tokenizer.source_vocab_size or tokenizer.vocab_size,
@@ -196,16 +154,16 @@ class Translation(Task):
     def model_config(self, settings: TranslationModel) -> Seq2SeqLMConfig:
         tokenizer = self.tokenizer
         return settings.config(
-            vocab_size=tokenizer.source_vocab_size,
-            target_vocab_size=tokenizer.target_vocab_size,
+            vocab_size=tokenizer.source.vocab_size,
+            target_vocab_size=tokenizer.target.vocab_size,
             joint=tokenizer.is_joint,
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
 
-    def collate(self, items: list[TranslationItem]) -> dict[str, Tensor]:
-        return collate_pairs(items, self.tokenizer.pad_token_id)
+    def collate(self, items: list[TokenItem]) -> dict[str, Tensor]:
+        return collate_tokens(items, self.tokenizer.pad_token_id)
 
     def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The decoder reads the labels as its model shifts them, behind `<bos>`."""
@@ -214,8 +172,8 @@ class Translation(Task):
         read = shift_right(labels, tokenizer.bos_token_id, padding)
         read = read.masked_fill(labels == IGNORED_LABEL, padding)
         return {
-            "encoder": Positions.of_tokens(batch["input_ids"], tokenizer.source_names, "subword"),
-            "decoder": Positions.of_tokens(read, tokenizer.target_names, "subword"),
+            "encoder": Positions.of_tokens(batch["input_ids"], tokenizer.source.names, "subword"),
+            "decoder": Positions.of_tokens(read, tokenizer.target.names, "subword"),
         }
 
     def decode(self, model: HeadwiseModel, evaluation: TranslationEvaluation) -> int:
@@ -238,7 +196,7 @@ class Translation(Task):
         """Translates a part, and scores the translations by BLEU and chrF."""
         assert isinstance(model, Seq2SeqLM) and isinstance(part, TranslationDataset)
         sources = [pair.source for pair in part.pairs]
-        references = [self.tokenizer.join_target(pair.target) for pair in part.pairs]
+        references = [self.tokenizer.target.join(pair.target) for pair in part.pairs]
         translations = translate(model, self.tokenizer, sources, evaluation, advance=advance)
         language = self.corpus.target_language
         scored = []
@@ -246,7 +204,7 @@ class Translation(Task):
             statistic = self.statistic(found.name, evaluation)
             score = Score.of(found.name, found.rows, statistic, note=found.signature)
             scored.append((score, found.rows))
-        sources = [self.tokenizer.join_source(source) for source in sources]
+        sources = [self.tokenizer.source.join(source) for source in sources]
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])
             for i in _worth_showing(sources)
@@ -261,9 +219,3 @@ class Translation(Task):
 def _worth_showing(sources: Sequence[str]) -> Sequence[int]:
     """Returns the indices of the sentences to show: of at least four words, evenly spread."""
     return spread([i for i, source in enumerate(sources) if len(source.split()) >= 4], _SAMPLES)
-
-
-def _vocabularies(tokenizer: TranslationTokenizer) -> str:
-    """Returns what tells the vocabularies of both languages from others."""
-    both = (tokenizer.source, tokenizer.target)
-    return "\0".join(each.backend_tokenizer.to_str() for each in both)

@@ -5,7 +5,6 @@ from collections import Counter
 
 import datasets
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from headwise.data.labelled.corpus import Example, load_labelled_corpus
 from headwise.data.labelled.settings import (
@@ -13,7 +12,6 @@ from headwise.data.labelled.settings import (
     Glue,
     LabelledFiles,
     LabelledHub,
-    LabelledSettings,
 )
 from headwise.data.sources import CorpusError
 
@@ -143,20 +141,6 @@ def test_glue_from_the_hub(tmp_path, monkeypatch):
     ]
 
 
-def test_a_test_file_of_glue_has_no_labels(tmp_path):
-    write(tmp_path / "train.tsv", "sentence label", [{"sentence": f"t {i}"} for i in range(9)])
-    write(tmp_path / "dev.tsv", "index sentence", [{}])
-    train = (
-        (tmp_path / "train.tsv")
-        .read_text()
-        .replace("\tlabel\n", "\t1\n")
-        .replace("\t1", "\tlabel", 1)
-    )
-    (tmp_path / "train.tsv").write_text(train)
-    with pytest.raises(CorpusError, match=r"dev.tsv, line 1: there is no column 'label'"):
-        load_labelled_corpus(Glue(task="SST-2", folder=tmp_path))
-
-
 # --- files ------------------------------------------------------------------------------------
 
 
@@ -270,14 +254,6 @@ def test_an_unknown_label_of_another_part(tsv):
         load_labelled_corpus(LabelledFiles(train=train, test=test))
 
 
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(CorpusError, match=r"none.tsv: cannot be read"):
-        load_labelled_corpus(LabelledFiles(train=tmp_path / "none.tsv"))
-    (tmp_path / "latin.tsv").write_bytes("sentence\tlabel\nMüll\tyes\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"latin.tsv, line 2: not UTF-8"):
-        load_labelled_corpus(LabelledFiles(train=tmp_path / "latin.tsv"))
-
-
 # --- the hub ----------------------------------------------------------------------------------
 
 
@@ -333,20 +309,6 @@ def test_packages_that_give_nothing():
 
 
 # --- settings ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "where"),
-    [
-        ({"corpus": "glue", "task": "RTE"}, "'MNLI', 'QNLI', 'SST-2' or 'STS-B'"),
-        ({"corpus": "files", "train": "a", "lable_field": "x"}, "lable_field"),
-        ({"corpus": "docstrings", "packages": ["rich"]}, "packages"),
-        ({"corpus": "hub", "name": "x", "max_length": 2}, "max_length"),
-    ],
-)
-def test_wrong_settings_are_errors_that_name_the_key(settings, where):
-    with pytest.raises(ValidationError, match=where):
-        TypeAdapter(LabelledSettings).validate_python(settings)
 
 
 def test_the_digest_is_that_of_texts_labels_and_parts(tsv):

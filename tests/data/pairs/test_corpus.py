@@ -49,15 +49,6 @@ def sentences(number, word="word"):
 # --- settings ---------------------------------------------------------------------------------
 
 
-def test_the_key_corpus_chooses_the_settings():
-    parse = TypeAdapter(ParallelSettings).validate_python
-    assert isinstance(parse({"corpus": "interface-strings"}), InterfaceStrings)
-    files = parse({"corpus": "files", "train": {"source": "a.en", "target": "a.de"}})
-    assert isinstance(files, ParallelFiles)
-    hub = {"corpus": "hub", "name": "x", "source_field": "en", "target_field": "de"}
-    assert isinstance(parse(hub), ParallelHub)
-
-
 @pytest.mark.parametrize(
     ("settings", "where"),
     [
@@ -75,11 +66,6 @@ def test_wrong_settings_are_errors_that_name_the_key(settings, where):
         TypeAdapter(ParallelSettings).validate_python(settings)
 
 
-def test_every_setting_has_a_description():
-    for settings in (InterfaceStrings, ParallelFiles, ParallelHub):
-        assert all(field.description for field in settings.model_fields.values())
-
-
 # --- division ---------------------------------------------------------------------------------
 
 
@@ -91,13 +77,6 @@ def test_a_missing_part_is_divided_off_and_shares_no_source(write):
     assert sum(map(len, sources)) == len(set.union(*sources)) == 150
     assert sum(len(getattr(corpus, part)) for part in PARTS) == 600
     assert not any("earlier part" in corpus.notes[part] for part in PARTS)
-
-
-def test_the_division_does_not_depend_on_the_order_of_the_data(write):
-    one = load_parallel_corpus(ParallelFiles(train=write("one", sentences(100))))
-    two = load_parallel_corpus(ParallelFiles(train=write("two", sentences(100)[::-1])))
-    for part in PARTS:
-        assert set(getattr(one, part)) == set(getattr(two, part))
 
 
 def test_an_interface_string_stays_in_its_part_whatever_else_there_is(monkeypatch):
@@ -256,12 +235,6 @@ def test_too_little_data_names_the_empty_part(write, sources, counts):
     with pytest.raises(CorpusError, match=rf"no pairs for the train part \({counts}\)"):
         pairs = [(source, "x") for source in sources]
         load_parallel_corpus(ParallelFiles(train=write("train", pairs)))
-
-
-def test_filters_that_leave_nothing_name_the_part(write):
-    settings = given_parts(write, train=[("two words", "x")], max_length=1)
-    with pytest.raises(CorpusError, match=r"no pairs for the train part \(train 0 of 1 read"):
-        load_parallel_corpus(settings)
 
 
 # --- the kinds of corpora ---------------------------------------------------------------------

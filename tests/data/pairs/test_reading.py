@@ -1,19 +1,12 @@
 """Readers of sentence pairs: their results, and the errors for data that cannot be read."""
 
-import gettext
 import importlib.metadata
-import json
 import struct
 
-import datasets
 import pytest
 
 from headwise.data.pairs import reading
-from headwise.data.pairs.reading import (
-    read_hub_pairs,
-    read_interface_strings,
-    read_text_pairs,
-)
+from headwise.data.pairs.reading import read_interface_strings, read_text_pairs
 from headwise.data.sources import CorpusError
 
 # --- message catalogues -----------------------------------------------------------------------
@@ -71,15 +64,6 @@ def test_catalogues_give_clean_pairs(language_pack):
     )
 
 
-def test_the_hand_made_catalogue_is_one_that_gettext_reads(tmp_path):
-    file = tmp_path / "x.mo"
-    file.write_bytes(
-        compiled_catalogue({"": "Content-Type: text/plain; charset=UTF-8\n", "a": "ä"})
-    )
-    with file.open("rb") as opened:
-        assert gettext.GNUTranslations(opened).gettext("a") == "ä"
-
-
 @pytest.mark.parametrize("missing", [ModuleNotFoundError, importlib.metadata.PackageNotFoundError])
 def test_a_missing_language_pack_is_named_with_the_command_to_install_it(monkeypatch, missing):
     def fail(name):
@@ -115,18 +99,3 @@ def test_lines_of_two_files_are_pairs(tmp_path):
     (tmp_path / "a.de").write_text("eins\nzwei\n")
     pairs = list(read_text_pairs(tmp_path / "a.en", tmp_path / "a.de"))
     assert pairs == [("one", "eins"), ("", "zwei")]
-
-
-def test_pairs_of_a_dataset(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    records = [
-        {"translation": {"en": "one", "de": "eins"}},
-        {"translation": {"en": "two", "de": None}},
-    ]
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    pairs = list(read_hub_pairs(str(folder), "train", "translation.en", "translation.de"))
-    assert pairs == [("one", "eins"), ("two", "")]
-    with pytest.raises(CorpusError, match="Set source_field and target_field to two of these"):
-        list(read_hub_pairs(str(folder), "train", "en", "de"))

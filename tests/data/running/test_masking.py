@@ -146,14 +146,6 @@ def test_a_block_begins_with_bos_and_tells_its_text() -> None:
     assert filled == text
 
 
-def test_nothing_to_mask_is_an_error() -> None:
-    options = {"bos_id": 1, "mask_id": 4, "special_ids": SPECIAL}
-    with pytest.raises(ValueError, match="blocks is empty"):
-        MaskedBlocks(torch.zeros(3), np.empty((0, 2)), MaskingSettings(), vocab_size=9, **options)
-    with pytest.raises(ValueError, match="vocab_size is 5, expected more than the 5 special"):
-        MaskedBlocks(torch.zeros(3), np.array([(0, 2)]), MaskingSettings(), vocab_size=5, **options)
-
-
 # --- packing ----------------------------------------------------------------------------------
 
 
@@ -176,8 +168,6 @@ def test_separators_stand_between_documents_only() -> None:
 
 def test_a_sentence_above_a_block_is_cut() -> None:
     assert list(pack_sentences([2, 7, 2], 3)) == [(0, 2), (2, 5), (5, 8), (8, 11)]
-    with pytest.raises(ValueError, match="capacity is 1, expected at least"):
-        list(pack_sentences([2], 1))
 
 
 @settings(max_examples=300, deadline=None)

@@ -85,7 +85,7 @@ def run_of(page: hw.Explored):
 def test_the_decoder_reads_a_target_or_what_it_writes(tokenizer):
     pair = TranslationTokenizer.train([("open the file", "ouvrir")] * 2, TokenizerSettings())
     config = hw.Seq2SeqLMConfig(
-        vocab_size=pair.source_vocab_size,
+        vocab_size=pair.source.vocab_size,
         encoder_layers=1,
         decoder_layers=1,
         attention="mae",
@@ -102,7 +102,7 @@ def test_the_decoder_reads_a_target_or_what_it_writes(tokenizer):
         "decoder_self",
         "decoder_cross",
     ]
-    plain = run_of(hw.explore(model, pair.source, "open the file", target="ouvrir"))
+    plain = run_of(hw.explore(model, pair.source.tokenizer, "open the file", target="ouvrir"))
     assert plain.stacks == given.stacks
 
 

@@ -13,16 +13,27 @@ The examples stand on the disk, in the cache, where every run finds them (`data.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.corpora import (
+    Corpus,
+    Source,
+    files_source,
+    given_sources,
+    identity_of,
+    open_corpus,
+    open_tests,
+    read_sources,
+    split_source,
+)
 from headwise.data.division import parts_of, sample_in_words
-from headwise.data.labelled.docstrings import read_docstrings
-from headwise.data.labelled.glue import glue_classes, glue_identities, read_glue
-from headwise.data.labelled.reading import Columns, Row, read_hub, read_tsv
+from headwise.data.labelled.glue import glue_classes, glue_origin, glue_sources
+from headwise.data.labelled.reading import Columns, Row, read_docstrings, read_hub, read_tsv
 from headwise.data.labelled.settings import (
     Docstrings,
     ExampleLimits,
@@ -35,18 +46,9 @@ from headwise.data.labelled.settings import (
     Problem,
 )
 from headwise.data.packages import versions
-from headwise.data.parts import (
-    Facts,
-    Kind,
-    PartFacts,
-    count_known,
-    open_parts,
-    write_facts,
-    write_parts,
-)
-from headwise.data.settings import given_parts, in_test_set
-from headwise.data.sources import CorpusError, file_in_words, hub_identity, part_in_words
-from headwise.data.store import file_identity, stored
+from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
+from headwise.data.settings import given_parts
+from headwise.data.sources import CorpusError, part_in_words
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -59,10 +61,6 @@ class Example(NamedTuple):
     label: str | float  # the name of a class, or a number
 
 
-def _key(example: Example) -> str:
-    return example.text
-
-
 def _both_texts(example: Example) -> str:
     return repr(example[:2])
 
@@ -70,62 +68,57 @@ def _both_texts(example: Example) -> str:
 def _encoded(example: Example, part: str | None) -> bytes:
     if part is not None and part.startswith("test"):
         part = f"test {part[5:]}"  # the only test set has an empty name
-    return repr((*([part] if part else []), *example)).encode("utf-8", "surrogatepass")
+    return repr((*([part] if part else []), *example)).encode()
 
 
 EXAMPLES = Kind(
-    Example, (str, str, str), key=_key, identity=_both_texts, content=repr, encoded=_encoded
+    Example,
+    (str, str, str),
+    key=attrgetter("text"),
+    identity=_both_texts,
+    content=repr,
+    encoded=_encoded,
 )
 _NUMBERED = replace(EXAMPLES, columns=(str, str, float))
 
 
 @dataclass(frozen=True)
-class LabelledCorpus:
+class LabelledCorpus(Corpus[Example]):
     """Examples in parts, none of which is empty.
 
     Attributes:
-        train, validation: examples.
         test: examples of each test set by its name; the name of a single one is "".
         classes: names of the classes in the order of the outputs of the model; None for a
-            regression.
-        notes: facts about the data for the screen and the report: label to text.
-        digest: a hash of all examples, their division and the order of the classes, without
-            further test sets.
-        tests: examples of each further test set by its name.
+            regression. They are part of the digest.
     """
 
-    train: Sequence[Example]
-    validation: Sequence[Example]
-    test: dict[str, Sequence[Example]]
-    classes: list[str] | None
-    notes: dict[str, str]
-    digest: str = ""
-    tests: dict[str, Sequence[Example]] = field(default_factory=dict)
+    test: dict[str, Sequence[Example]]  # type: ignore[assignment]
+    classes: list[str] | None = None
 
 
 @dataclass
 class Reading:
-    """What a reader gives.
+    """What is read.
 
     Attributes:
         rows: of `train` and, if they are given, of `validation` and `test`; several test sets are
             named `test NAME`. Those of `train` are read first.
         words: where all of them come from, as `corpus`, and the file or split of each part.
-        skipped: reasons for skipping rows, and how many rows were skipped for each.
         problem: what labels are.
         classes: names of the classes; None takes the labels of the training rows, sorted.
         label_hint: end of messages on labels that cannot be classes: how to mend it.
+        skipped: reasons for skipping rows, and how many rows were skipped for each.
     """
 
-    rows: dict[str, Iterable[Row]]
+    rows: Mapping[str, Iterable[Row]]
     words: dict[str, str]
-    skipped: Counter[str] = field(default_factory=Counter)
     problem: Problem = "classification"
     classes: Sequence[str] | None = None
     label_hint: str = (
         "If labels are numbers, set data.problem to regression; otherwise check whether the column "
         "of the label is the right one."
     )
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def kind(self) -> Kind[Example]:
@@ -142,103 +135,70 @@ class Reading:
 def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     """Reads labelled texts and divides off the parts that are not given.
 
-    Args:
-        settings: a `Docstrings`, `Glue`, `LabelledFiles` or `LabelledHub`.
-
     Raises:
         CorpusError: data that cannot be read, an unknown label, or too little data to fill the
-            parts. The message names the file and, if there is one, the line, and says how to mend
-            it.
+            parts. The message names the file and line, and says how to mend it.
     """
-    corpus, folder = make_corpus(
-        [settings.model_dump_json(exclude={"tests"}), *_identities(settings)],
-        partial(_read, settings),
+    sources = _sources(settings)
+    corpus, facts, folder = make_corpus(
+        identity_of(settings, sources),
+        partial(_read, settings, sources),
         fractions=settings.fractions(),
         train_fraction=settings.train_fraction,
     )
-    for name, test in settings.tests.items():
-        with in_test_set(name):
-            made_of = [
-                folder.name,
-                test.model_dump_json(),
-                str(settings.max_bytes),
-                _identity(test),
-            ]
-            make = partial(_make_test, test, settings.max_bytes, corpus.classes, folder)
-            of_test, facts = open_parts(stored("examples", made_of, make), EXAMPLES)
-        corpus.tests[name] = of_test["test"]
-        corpus.notes[f"test {name}"] = facts.notes["test"]
-    return corpus
-
-
-# --- reading ----------------------------------------------------------------------------------
-
-
-def _identities(settings: LabelledSettings) -> list[str]:
-    """Returns what tells the data from others, and from what stood in their place before."""
-    if isinstance(settings, Docstrings):
-        return list(versions(settings.packages))
-    if isinstance(settings, Glue):
-        return glue_identities(settings)
-    if isinstance(settings, LabelledFiles):
-        return [file_identity(path) for path in given_parts(settings).values()]
-    where = (settings.config, settings.revision)
-    return [hub_identity(settings.name, split, *where) for split in settings.splits().values()]
-
-
-def _identity(test: LabelledFileTest | LabelledHubTest) -> str:
-    if isinstance(test, LabelledFileTest):
-        return file_identity(test.file)
-    return hub_identity(test.name, test.split, test.config, test.revision)
-
-
-def _read(settings: LabelledSettings) -> Reading:
-    """Returns a reader of the parts that are given."""
-    problem, classes = known_classes(settings)
-    if isinstance(settings, Docstrings):
-        docstrings, origin = read_docstrings(settings.packages)
-        return Reading({"train": docstrings}, {"corpus": origin}, classes=classes)
-    skipped: Counter[str] = Counter()
-    rows: dict[str, Iterable[Row]] = {}
-    if isinstance(settings, Glue):
-        rows, words = read_glue(settings, skipped)
-    elif isinstance(settings, LabelledFiles):
-        paths = given_parts(settings)
-        words = {"corpus": f"files {', '.join(path.name for path in paths.values())}"}
-        for part, path in paths.items():
-            rows[part] = read_tsv(path, _columns(settings), skipped, settings.max_bytes)
-            words[part] = file_in_words(path)
-    else:
-        words = {"corpus": settings.origin}
-        for part, split in settings.splits().items():
-            rows[part] = _read_split(settings, split, classes)
-            words[part] = f"split {split}"
-    return Reading(rows, words, skipped, problem, classes)
-
-
-def _columns(settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest) -> Columns:
-    return Columns(settings.text_field, settings.pair_field, settings.label_field)
-
-
-def _read_split(
-    settings: LabelledHub | LabelledHubTest, split: str, classes: Sequence[str] | None
-) -> Iterator[Row]:
-    return read_hub(
-        settings.name,
-        split,
-        _columns(settings),
-        config=settings.config,
-        revision=settings.revision,
-        classes=classes,
+    tests = open_tests(
+        "examples",
+        settings.tests,
+        partial(_source, settings.max_bytes, corpus.classes),
+        partial(_make_test, corpus.classes, folder),
+        EXAMPLES.open,
+        (facts, folder),
     )
+    return replace(corpus, tests=tests)
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+
+def _sources(settings: LabelledSettings) -> dict[str, Source]:
+    if isinstance(settings, Docstrings):
+        read = partial(read_docstrings, settings.packages)
+        return {"train": Source(" ".join(versions(settings.packages)), read)}
+    if isinstance(settings, Glue):
+        return glue_sources(settings)
+    _, classes = known_classes(settings)
+    return given_sources(settings, partial(_source, settings.max_bytes, classes))
+
+
+def _source(
+    max_bytes: int | None,
+    classes: Sequence[str] | None,
+    settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest,
+    given: Path | str,
+) -> Source:
+    """Returns the source of a file, or of a split."""
+    columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
+    if isinstance(settings, LabelledHub | LabelledHubTest):
+        split = str(given)
+        return split_source(settings, split, partial(read_hub, settings, split, columns, classes))
+    path = Path(given)
+    return files_source([path], partial(read_tsv, path, columns, max_bytes))
+
+
+def _origin(settings: LabelledSettings) -> str | None:
+    if isinstance(settings, Glue):
+        return glue_origin(settings)
+    if isinstance(settings, LabelledFiles):
+        return f"files {', '.join(path.name for path in given_parts(settings).values())}"
+    return settings.origin if isinstance(settings, LabelledHub) else None
+
+
+def _read(settings: LabelledSettings, sources: Mapping[str, Source]) -> Reading:
+    return Reading(*read_sources(sources, _origin(settings)), *known_classes(settings))
 
 
 def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
-    """Returns the problem, and the classes if the settings alone tell them.
-
-    >>> known_classes(Glue(task="QNLI"))
-    ('classification', ['entailment', 'not_entailment'])
-    """
+    """Returns the problem, and the classes if the settings alone tell them."""
     if isinstance(settings, Glue):
         return glue_classes(settings.task)
     if isinstance(settings, Docstrings):
@@ -255,33 +215,28 @@ def make_corpus(
     *,
     fractions: tuple[float, float] = (0.0, 0.0),
     train_fraction: float = 1.0,
-) -> tuple[LabelledCorpus, Path]:
+) -> tuple[LabelledCorpus, Facts, Path]:
     """Makes examples of rows, and divides off the parts that are not given.
 
     Args:
-        made_of: what tells the corpus from others.
-        read: returns what is read; it is called if there is no such corpus in the cache.
-        fractions: shares of the training examples that become the validation and the test part if
-            these are not given.
+        made_of, read: what tells the corpus from others, and what reads it if it is not stored.
+        fractions: shares of the training examples that become the validation and the test part.
         train_fraction: share of the training examples that is used.
 
     Returns:
-        The corpus, and its folder.
-
-    Raises:
-        CorpusError: an unknown label, a single class, or an empty part.
+        The corpus, what is known of its parts, and its folder.
     """
-    folder = stored("examples", made_of, partial(_make, read, fractions, train_fraction))
-    parts, facts = open_parts(folder, EXAMPLES)
+    make = partial(_make, read, fractions, train_fraction)
+    parts, facts, folder = open_corpus("examples", made_of, make, EXAMPLES.open)
     corpus = LabelledCorpus(
-        parts.pop("train"),
-        parts.pop("validation"),
-        {name.removeprefix("test").strip(): part for name, part in parts.items()},
-        facts.classes,
-        facts.notes,
-        facts.digest,
+        train=parts.pop("train"),
+        validation=parts.pop("validation"),
+        test={name.removeprefix("test").strip(): part for name, part in parts.items()},
+        notes=facts.notes,
+        digest=facts.digest,
+        classes=facts.classes,
     )
-    return corpus, folder
+    return corpus, facts, folder
 
 
 def _make(
@@ -321,31 +276,19 @@ def _make(
     write_facts(folder, facts)
 
 
-def _make_test(
-    test: LabelledFileTest | LabelledHubTest,
-    max_bytes: int | None,
-    classes: list[str] | None,
-    corpus: Path,
-    folder: Path,
-) -> None:
+def _make_test(classes: list[str] | None, corpus: Path, source: Source, folder: Path) -> None:
     """Writes the examples of a further test set; `corpus` is the folder of the parts."""
-    reading = Reading(
-        {}, {}, problem="regression" if classes is None else "classification", classes=classes
-    )
-    if isinstance(test, LabelledFileTest):
-        origin = file_in_words(test.file)
-        rows = read_tsv(test.file, _columns(test), reading.skipped, max_bytes)
-    else:
-        origin, rows = test.origin, _read_split(test, test.split, classes)
-    reading.rows["test"] = rows
-    facts = write_parts(folder, reading.kind, {"test": _examples("test", reading)})
+    rows, origin = source.read()
+    problem: Problem = "regression" if classes is None else "classification"
+    reading = Reading({"test": rows}, {}, problem, classes)
+    examples = _examples("test", reading)
+    facts = write_parts(folder, reading.kind, {"test": examples}, corpus=corpus)
     of_test, skipped = facts.parts["test"], _reasons(reading.skipped)
     if not of_test.number:
         raise CorpusError(
             f"there are no examples ({origin}; skipped: {skipped or 'none'}), expected at least "
             f"one; check text_field, pair_field and label_field"
         )
-    count_known(of_test, folder, reading.kind, corpus)
     facts.notes["test"] = _note(of_test, origin) + (f"; skipped: {skipped}" if skipped else "")
     write_facts(folder, facts)
 
@@ -360,7 +303,9 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
     number = 0
     for row in reading.rows[part]:
         text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
-        if not text or pair == "":
+        if row.flaw:
+            reading.skipped[row.flaw] += 1
+        elif not text or pair == "":
             reading.skipped["an empty text"] += 1
         elif not row.label:
             reading.skipped["no label"] += 1
@@ -409,11 +354,7 @@ def _by_number(label: str) -> tuple[float, str]:
 
 
 def _named(classes: Sequence[str]) -> str:
-    """Returns the names of up to a dozen classes as one text.
-
-    >>> _named(["I", "O"])
-    'I, O'
-    """
+    """Returns the names of up to a dozen classes as one text."""
     more = f", ... ({len(classes):,} in all)" if len(classes) > 12 else ""
     return ", ".join(classes[:12]) + more
 

@@ -25,14 +25,7 @@ class ClassificationItem(TypedDict):
 
 
 class Examples(Dataset[ClassificationItem]):
-    """Encoded examples.
-
-    Args:
-        examples: labelled texts, at least one.
-        tokenizer: tokenizer that encodes the texts.
-        classes: names of the classes in the order of the outputs of the model; None for a
-            regression.
-        max_length: largest number of tokens of an example; longer examples are cut.
+    """Encoded examples; `classes` is None for a regression.
 
     Attributes:
         examples: the examples that were given.
@@ -89,11 +82,7 @@ class Examples(Dataset[ClassificationItem]):
 
 
 def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | None]:
-    """Returns how many tokens of each text are kept; the longer text is cut first.
-
-    Args:
-        text, pair: numbers of tokens of the texts, each with its `<eos>`.
-        max_length: largest number of tokens of the example.
+    """Returns how many tokens of each text (with its `<eos>`) are kept; the longer is cut first.
 
     >>> fitted(10, None, 8), fitted(10, 3, 12), fitted(9, 8, 12)
     ((7, None), (7, 3), (5, 5))
@@ -115,12 +104,7 @@ def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | Non
 def collate_examples(
     items: Sequence[ClassificationItem], pad_token_id: int, label_dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Joins encoded examples into a batch, padded on the right to the longest of them.
-
-    Args:
-        items: encoded examples, at least one.
-        pad_token_id: id of the padding.
-        label_dtype: int64 for classes, float32 for numbers.
+    """Joins examples into a batch, padded on the right to the longest of them.
 
     Returns:
         `input_ids` and `attention_mask` of shape `(batch, time)`, and `labels` of shape `(batch,)`.

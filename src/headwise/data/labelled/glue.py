@@ -5,15 +5,15 @@ Understanding*, https://arxiv.org/abs/1804.07461. GLUE's test parts have no labe
 papers, its development part is the test part here.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.corpora import Source, files_source, split_source
 from headwise.data.labelled.reading import Columns, Row, read_hub, read_tsv
 from headwise.data.labelled.settings import Glue, GlueTask, Problem
-from headwise.data.settings import dataset_in_words
-from headwise.data.sources import file_in_words, hub_identity
-from headwise.data.store import file_identity
+from headwise.data.settings import HubSettings
 
 
 class _GlueTask(NamedTuple):
@@ -67,57 +67,31 @@ def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
     return "regression" if classes is None else "classification", classes
 
 
-def glue_identities(settings: Glue) -> list[str]:
-    """Returns what tells the data of a task from others; see `file_identity`."""
-    task = _GLUE[settings.task]
-    if settings.folder is not None:
-        return [file_identity(settings.folder / file) for _, file in _places(task).values()]
-    where = (task.config, settings.revision)
-    return [hub_identity(settings.name, split, *where) for split, _ in _places(task).values()]
-
-
-def read_glue(
-    settings: Glue, skipped: Counter[str]
-) -> tuple[dict[str, Iterable[Row]], dict[str, str]]:
-    """Reads a task of GLUE.
-
-    Args:
-        settings: the task, and where it is read from.
-        skipped: counts rows of files that cannot be read.
-
-    Returns:
-        The rows of the training part and of the test sets by their names, and words on the corpus
-        and on each part.
-
-    Raises:
-        CorpusError: a file or dataset cannot be read.
-    """
+def glue_sources(settings: Glue) -> dict[str, Source]:
+    """Returns the sources of the training part and of the test sets by their names."""
     task, folder = _GLUE[settings.task], settings.folder
-    given: dict[str, Iterable[Row]] = {}
-    place = dataset_in_words(settings.name, task.config, settings.revision)
-    words = {"corpus": f"GLUE, {settings.task}, {place if folder is None else folder}"}
-    for part, (split, file) in _places(task).items():
-        words[part] = f"split {split}" if folder is None else file_in_words(folder / file)
+    found: dict[str, Source] = {}
+    for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
         if folder is None:
-            given[part] = read_hub(
-                settings.name,
-                split,
-                task.hub,
-                config=task.config,
-                revision=settings.revision,
-                classes=task.classes,
-            )
+            dataset = _dataset(settings)
+            read = partial(read_hub, dataset, split, task.hub, task.classes)
+            found[part] = split_source(dataset, split, read)
         else:
-            rows = read_tsv(folder / file, task.files, skipped, settings.max_bytes)
-            given[part] = _renamed(rows, task.file_labels)
-    return given, words
+            path = folder / file
+            found[part] = files_source([path], partial(_read_file, task, path, settings.max_bytes))
+    return found
 
 
-def _places(task: _GlueTask) -> dict[str, tuple[str, str]]:
-    """Returns the split and the file of each part."""
-    return {"train": ("train", "train.tsv"), **task.tests}
+def glue_origin(settings: Glue) -> str:
+    """Returns words on where a task is read from."""
+    return f"GLUE, {settings.task}, {settings.folder or _dataset(settings).origin}"
 
 
-def _renamed(rows: Iterable[Row], names: Mapping[str, str]) -> Iterator[Row]:
-    for row in rows:
-        yield row._replace(label=names.get(row.label, row.label))
+def _dataset(settings: Glue) -> HubSettings:
+    config = _GLUE[settings.task].config
+    return HubSettings(name=settings.name, config=config, revision=settings.revision)
+
+
+def _read_file(task: _GlueTask, path: Path, max_bytes: int | None) -> Iterator[Row]:
+    for row in read_tsv(path, task.files, max_bytes):
+        yield row._replace(label=task.file_labels.get(row.label, row.label))

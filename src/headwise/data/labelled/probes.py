@@ -33,23 +33,14 @@ PAPER_BINS = (5, 9, 13, 17, 21, 26)
 
 
 def words_of(sentence: str) -> list[str]:
-    """Returns the words of a sentence.
-
-    >>> words_of('The user\\'s "built-in" names, 3 of them.')
-    ['The', "user's", 'built-in', 'names', '3', 'of', 'them']
-    """
+    """Returns the words of a sentence."""
     return _WORD.findall(sentence)
 
 
 def usable_sentences(
     sentences: Iterable[str], min_words: int = 5, max_words: int = 28
 ) -> list[str]:
-    """Returns each sentence once, if its number of words is in range.
-
-    Args:
-        sentences: sentences, which may repeat and may have white space around them.
-        min_words, max_words: smallest and largest number of words.
-    """
+    """Returns each sentence once, if its number of words is in range."""
     once = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
     return [s for s in once if min_words <= len(words_of(s)) <= max_words]
 
@@ -70,14 +61,6 @@ def sentence_length(
 
     Returns:
         Classes from short to long sentences, with names such as `5-8`.
-
-    Raises:
-        CorpusError: there are fewer different lengths than classes.
-
-    Example:
-        >>> classes = sentence_length(["a b", "a b c", "a b c d", "a b c d e"], num_bins=2)
-        >>> {name: len(of_class) for name, of_class in classes.items()}
-        {'2-3': 2, '4-5': 2}
     """
     lengths = {sentence: len(words_of(sentence)) for sentence in sentences}
     if not lengths:
@@ -134,16 +117,6 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
 
     In the order of frequency, the words are the first lower-case ones of at least four letters
     after rank 2 × `num_words`. For 1,000 words this is rank 2,000, as in SentEval.
-
-    Args:
-        sentences: sentences that `usable_sentences` returns.
-        num_words: number of words, which are the classes.
-
-    Returns:
-        The sentences of each word, in the order of the frequency of the words.
-
-    Raises:
-        CorpusError: there are too few different words.
     """
     counts = Counter(word for sentence in sentences for word in words_of(sentence))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -171,10 +144,6 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
 
     As in SentEval, neither the first word nor punctuation moves, and sentences with double quotes
     are left out. Neighbours are two different words with only a space between them.
-
-    Args:
-        sentences: sentences that `usable_sentences` returns.
-        seed: seed of the choice of sentences and of the place in each.
     """
     known = set(sentences)
     classes: Classes = {"O": [], "I": []}
@@ -220,16 +189,8 @@ def balanced_parts(
     Each class gives as many sentences as the smallest class has. Hashes of seed and sentence
     choose them and their parts; each class is divided by the rule of all tasks, `data.division`.
 
-    Args:
-        classes: sentences of each class; no sentence is in two classes.
-        validation_fraction, test_fraction: shares of the validation and the test part.
-        seed: seed of the choice.
-
     Returns:
         For `train`, `validation` and `test` rows of sentence and class, in the order of a hash.
-
-    Raises:
-        CorpusError: a class has too few sentences for three parts.
     """
     smallest = min(classes, key=lambda name: len(classes[name]))
     size = len(classes[smallest])

@@ -1,12 +1,11 @@
 """Corpora of probing tasks: SentEval's files, or examples that are made from any text."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 
 from headwise.data.division import PARTS
 from headwise.data.labelled.corpus import LabelledCorpus, Reading, make_corpus
-from headwise.data.labelled.docstrings import docstrings
 from headwise.data.labelled.probes import (
     balanced_parts,
     bigram_shift,
@@ -14,7 +13,7 @@ from headwise.data.labelled.probes import (
     usable_sentences,
     word_content,
 )
-from headwise.data.labelled.reading import Row, read_senteval
+from headwise.data.labelled.reading import Row, docstrings, read_senteval
 from headwise.data.labelled.settings import (
     DocstringTexts,
     GeneratedProbe,
@@ -24,20 +23,16 @@ from headwise.data.labelled.settings import (
 from headwise.data.packages import versions
 from headwise.data.running.corpus import lines_of, load_text_corpus
 from headwise.data.running.reading import split_sentences
-from headwise.data.sources import CorpusError, file_in_words
+from headwise.data.sources import file_in_words
 from headwise.data.store import file_identity
-from headwise.messages import did_you_mean
 
 
 def load_probing_corpus(settings: ProbingSettings) -> LabelledCorpus:
     """Reads the examples of a probing task, or makes them from a text.
 
-    Args:
-        settings: a `SentEvalFile` or `GeneratedProbe`.
-
     Raises:
         CorpusError: data that cannot be read, an unknown label, or too little text. The message
-            names the file and, if there is one, the line, and says how to mend it.
+            names the file and line, and says how to mend it.
     """
     if isinstance(settings, SentEvalFile):
         identity, read = file_identity(settings.file), partial(_read_senteval, settings)
@@ -55,32 +50,12 @@ def _read_senteval(settings: SentEvalFile) -> Reading:
     rows: dict[str, list[Row]] = {part: [] for part in PARTS}
     for part, row in read_senteval(settings.file, settings.max_bytes):
         rows[part].append(row)
-    if settings.classes is None:
-        _check_labels(rows)
     return Reading(
-        dict(rows),
+        rows,
         {"corpus": f"SentEval, {file_in_words(settings.file)}"},
         classes=settings.classes,
         label_hint="Check the second field of the lines, which is the label.",
     )
-
-
-def _check_labels(rows: Mapping[str, Sequence[Row]]) -> None:
-    """Raises `CorpusError` if a label occurs in training rows but in no row that is scored.
-
-    In SentEval's files every class, also each of the 1,000 of WC, has examples in all three
-    partitions. A label that only training rows have is a mistake, which would become a class.
-    """
-    scored = {row.label for part in ("validation", "test") for row in rows[part]}
-    if not rows["validation"] or not rows["test"]:
-        return  # `make_corpus` raises an error for an empty part
-    for row in rows["train"]:
-        if row.label and row.label not in scored:
-            raise CorpusError(
-                f"{row.where}: the label {row.label!r} occurs only in training rows (tr), expected "
-                "it in va or te too, where it could be scored: correct it, or name all classes as "
-                f"data.classes{did_you_mean(row.label, scored)}"
-            )
 
 
 # --- generated probes -------------------------------------------------------------------------
@@ -106,7 +81,7 @@ def _generate(settings: GeneratedProbe, found: Callable[[], Sequence[str]], orig
         f"{settings.probe}, made from {origin}: {used:,} of {len(sentences):,} sentences with "
         f"{settings.min_words} to {settings.max_words} words, the same number in each class"
     )
-    return Reading(dict(rows), {"corpus": origin}, classes=list(classes))
+    return Reading(rows, {"corpus": origin}, classes=list(classes))
 
 
 def _sentences(settings: GeneratedProbe) -> tuple[str, Callable[[], Sequence[str]]]:

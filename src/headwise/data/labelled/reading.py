@@ -1,27 +1,32 @@
-"""Readers of labelled text: files of tab-separated values, SentEval's files, Hugging Face datasets.
+"""Readers of labelled text: tab-separated files, SentEval's files, datasets, and docstrings.
 
-Each reader yields rows in the order of the data. It knows nothing of classes and settings;
-`labelled.corpus` checks and divides what it yields. Data that cannot be read is a `CorpusError`
-that names the file, line or field.
+Each reader yields rows in the order of the data.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from headwise.data.division import Part
+from headwise.data.packages import docstrings_of, versions
+from headwise.data.settings import HubDataset
 from headwise.data.sources import CorpusError, load_hub_split, read_lines, text_field
 from headwise.messages import did_you_mean
 
 
 class Row(NamedTuple):
-    """An example as it was read, with words on its place for error messages."""
+    """An example as it was read, with words on its place for error messages.
+
+    `flaw` is the reason why it is skipped, if it cannot be read.
+    """
 
     where: str
     text: str
     pair: str | None
     label: str
+    flaw: str = ""
 
 
 class Columns(NamedTuple):
@@ -35,21 +40,12 @@ class Columns(NamedTuple):
 # --- files of tab-separated values ------------------------------------------------------------
 
 
-def read_tsv(
-    path: Path, columns: Columns, skipped: Counter[str], max_bytes: int | None = None
-) -> Iterator[Row]:
+def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iterator[Row]:
     """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
 
-    Args:
-        path: file in UTF-8; gzip if its name ends in `.gz`.
-        columns: columns that are read.
-        skipped: counts rows whose number of fields differs from that of the columns.
-        max_bytes: the most bytes of the file; see `read_lines`.
-
     Raises:
-        CorpusError: the file is missing, too large, empty, or not UTF-8; it lacks one of the
-            columns; or more than a tenth of its rows have another number of fields than there are
-            columns.
+        CorpusError: the file cannot be read; it lacks one of the columns; or more than a tenth of
+            its rows have another number of fields than there are columns.
     """
     lines = read_lines(path, max_bytes)
     header = next(lines, None)
@@ -86,7 +82,8 @@ def read_tsv(
             f"{len(ragged):,} of {number:,} rows have another number. Fields are divided by tabs, "
             "quotation marks have no meaning, and a row is one line."
         )
-    skipped["too few or too many fields"] += len(ragged)
+    for at, _ in ragged:
+        yield Row(f"{path}, line {at}", "", None, "", "too few or too many fields")
 
 
 # --- SentEval's files -------------------------------------------------------------------------
@@ -97,14 +94,8 @@ _PARTITIONS: dict[str, Part] = {"tr": "train", "va": "validation", "te": "test"}
 def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Part, Row]]:
     """Yields the part and the row of each line of a file of SentEval's probing tasks.
 
-    Args:
-        path: file in UTF-8; gzip if its name ends in `.gz`. The first field of a line is the
-            partition (tr, va or te), the second the label, the last the sentence.
-        max_bytes: the most bytes of the file; see `read_lines`.
-
-    Raises:
-        CorpusError: the file cannot be read or is empty, a line has fewer than three fields, or a
-            partition is unknown.
+    The first field of a line is the partition (tr, va or te), the second the label, the last the
+    sentence.
     """
     lines = list(read_lines(path, max_bytes))
     while lines and not lines[-1].strip():
@@ -134,30 +125,17 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
 
 
 def read_hub(
-    name: str,
-    split: str,
-    columns: Columns,
-    *,
-    config: str | None = None,
-    revision: str | None = None,
-    classes: Sequence[str] | None = None,
+    dataset: HubDataset, split: str, columns: Columns, classes: Sequence[str] | None
 ) -> Iterator[Row]:
     """Yields the rows of one split of a dataset on the Hugging Face hub, or of a local folder.
 
-    Args:
-        name, split, config, revision: see `load_hub_split`.
-        columns: columns that are read.
-        classes: names of the classes for a dataset whose labels are numbers without names.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration, split or column, or the column of a
-            text does not hold text.
+    `classes` are names for labels that are numbers without names.
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
-    dataset = load_hub_split(name, split, config, revision)
-    names = getattr(dataset.features.get(columns.label), "names", None) or classes or ()
-    for number, record in enumerate(dataset):
-        where = f"dataset {name!r}, split {split!r}, row {number}"
+    records = load_hub_split(dataset.name, split, dataset.config, dataset.revision)
+    names = getattr(records.features.get(columns.label), "names", None) or classes or ()
+    for number, record in enumerate(records):
+        where = f"dataset {dataset.name!r}, split {split!r}, row {number}"
         text = text_field(record, columns.text, where, mending)
         pair = columns.pair and text_field(record, columns.pair, where, mending)
         if columns.label not in record:
@@ -179,3 +157,50 @@ def _class_name(label: object, names: Sequence[str]) -> str:
         if 0 <= label < len(names):
             return names[label]
     return str(label)
+
+
+# --- docstrings -------------------------------------------------------------------------------
+
+
+def read_docstrings(packages: Sequence[str]) -> tuple[list[Row], str]:
+    """Reads the first paragraphs of the docstrings of packages, labelled with their package.
+
+    A paragraph that occurs in two packages is left out. Each package gives as many paragraphs as
+    the package with the fewest; a hash chooses them.
+
+    Returns:
+        The rows, package by package, and a sentence on where they come from.
+    """
+    found = {package: docstrings(package) for package in packages}
+    times = Counter(text for texts in found.values() for text in texts)
+    for package, texts in found.items():
+        found[package] = _shuffled(package, [text for text in texts if times[text] == 1])
+    smallest = min(map(len, found.values()))
+    if not smallest:
+        empty = next(package for package, texts in found.items() if not texts)
+        raise CorpusError(
+            f"data.packages has {empty!r}, expected packages with docstrings in their source "
+            "files: name packages that are written in Python and documented"
+        )
+    rows = [
+        Row(f"package {package}", text, None, package)
+        for package, texts in found.items()
+        for text in texts[:smallest]
+    ]
+    each = ", ".join(versions(packages))
+    return rows, f"first paragraphs of docstrings, {smallest:,} each of {each}"
+
+
+def _shuffled(package: str, texts: Sequence[str]) -> list[str]:
+    """Sorts texts by a hash of package and text; the hash of the text alone decides its part."""
+    return sorted(texts, key=lambda text: hashlib.sha256(f"{package} {text}".encode()).digest())
+
+
+def docstrings(package: str) -> list[str]:
+    """Returns the first paragraphs of a package's docstrings that have 4 to 40 words, each once."""
+    texts: dict[str, None] = {}  # a dict keeps the order and drops repetitions
+    for docstring in docstrings_of(package):
+        text = " ".join(docstring.split("\n\n")[0].split())
+        if 4 <= len(text.split()) <= 40:
+            texts[text] = None
+    return list(texts)

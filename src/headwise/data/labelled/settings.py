@@ -66,6 +66,10 @@ class LabelledFileTest(Settings):
     pair_field: str | None = _PAIR_FIELD
     label_field: str = _LABEL_FIELD
 
+    @property
+    def given(self) -> Path:
+        return self.file
+
 
 class LabelledHubTest(HubTest):
     """A further test set that is a split of a Hugging Face dataset."""

@@ -14,12 +14,24 @@ The pairs stand on the disk, in the cache, where every run finds them (`data.sto
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from headwise.data.corpora import (
+    Corpus,
+    Source,
+    files_source,
+    given_sources,
+    identity_of,
+    open_corpus,
+    open_tests,
+    read_sources,
+    split_source,
+)
 from headwise.data.division import PARTS, fixed_parts_of, parts_of, sample_in_words
 from headwise.data.pairs.reading import (
     RawPair,
@@ -30,7 +42,6 @@ from headwise.data.pairs.reading import (
 )
 from headwise.data.pairs.settings import (
     FilePair,
-    FilePairTest,
     HubPairTest,
     InterfaceStrings,
     PairSettings,
@@ -38,18 +49,8 @@ from headwise.data.pairs.settings import (
     ParallelHub,
     ParallelSettings,
 )
-from headwise.data.parts import (
-    Facts,
-    Kind,
-    PartFacts,
-    count_known,
-    open_parts,
-    write_facts,
-    write_parts,
-)
-from headwise.data.settings import given_parts, in_test_set
-from headwise.data.sources import CorpusError, file_in_words, hub_identity, part_in_words
-from headwise.data.store import file_identity, stored
+from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
+from headwise.data.sources import CorpusError, part_in_words
 
 
 class Pair(NamedTuple):
@@ -59,36 +60,19 @@ class Pair(NamedTuple):
     target: str
 
 
-def _source(pair: Pair) -> str:
-    return pair.source
-
-
 def _encoded(pair: Pair, part: str | None) -> bytes:
-    return "\0".join((*([part] if part else []), *pair, "")).encode("utf-8", "surrogatepass")
+    return "\0".join((*([part] if part else []), *pair, "")).encode()
 
 
-PAIRS = Kind(Pair, (str, str), key=_source, identity=_source, content="\0".join, encoded=_encoded)
+_KEY = attrgetter("source")
+PAIRS = Kind(Pair, (str, str), key=_KEY, identity=_KEY, content="\0".join, encoded=_encoded)
 
 
 @dataclass(frozen=True)
-class ParallelCorpus:
-    """Sentence pairs in three parts, none of which is empty.
+class ParallelCorpus(Corpus[Pair]):
+    """Sentence pairs in three parts; `target_language` is None if its code is not known."""
 
-    Attributes:
-        train, validation, test: the pairs of each part.
-        notes: facts about the data for the screen and the report: label to text.
-        digest: a hash of all pairs and of their division, without further test sets.
-        target_language: code of the target language; None if it is not known.
-        tests: the pairs of each further test set by its name.
-    """
-
-    train: Sequence[Pair]
-    validation: Sequence[Pair]
-    test: Sequence[Pair]
-    notes: dict[str, str] = field(repr=False)
-    digest: str
     target_language: str | None = None
-    tests: dict[str, Sequence[Pair]] = field(default_factory=dict)
 
 
 def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
@@ -107,84 +91,63 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         >>> len(corpus.train) > len(corpus.validation) > 50
         True
     """
-    made_of = [settings.model_dump_json(exclude={"tests"}), *_identities(settings)]
-    folder = stored("pairs", made_of, partial(_make, settings))
-    parts, facts = open_parts(folder, PAIRS)
-    notes = facts.notes
-    tests: dict[str, Sequence[Pair]] = {}
-    for name, test in settings.tests.items():
-        with in_test_set(name):
-            made_of = [
-                folder.name,
-                test.model_dump_json(),
-                str(settings.max_bytes),
-                _identity(test),
-            ]
-            make = partial(_make_test, test, settings.max_bytes, folder)
-            of_test, its_facts = open_parts(stored("pairs", made_of, make), PAIRS)
-        tests[name] = of_test["test"]
-        notes[f"test {name}"] = its_facts.notes["test"]
-    language = (
-        settings.language if isinstance(settings, InterfaceStrings) else (settings.target_language)
+    sources = _sources(settings)
+    made_of = identity_of(settings, sources)
+    make = partial(_make, settings, sources)
+    parts, facts, folder = open_corpus("pairs", made_of, make, PAIRS.open)
+    tests = open_tests(
+        "pairs",
+        settings.tests,
+        partial(_source, settings.max_bytes),
+        partial(_make_test, folder),
+        PAIRS.open,
+        (facts, folder),
     )
+    if isinstance(settings, InterfaceStrings):
+        language: str | None = settings.language
+    else:
+        language = settings.target_language
     return ParallelCorpus(
-        **parts, notes=notes, digest=facts.digest, target_language=language, tests=tests
+        **parts, notes=facts.notes, digest=facts.digest, target_language=language, tests=tests
     )
 
 
-# --- reading ----------------------------------------------------------------------------------
+# --- sources ----------------------------------------------------------------------------------
 
 
-def _identities(settings: ParallelSettings) -> list[str]:
-    """Returns what tells the data from others, and from what stood in their place before."""
+def _sources(settings: ParallelSettings) -> dict[str, Source]:
     if isinstance(settings, InterfaceStrings):
-        return [language_pack(settings.language)]
+        read = partial(read_interface_strings, settings.language)
+        return {"train": Source(language_pack(settings.language), read)}
+    return given_sources(settings, partial(_source, settings.max_bytes))
+
+
+def _source(
+    max_bytes: int | None,
+    settings: ParallelFiles | ParallelHub | FilePair | HubPairTest,
+    given: FilePair | str,
+) -> Source:
+    """Returns the source of a pair of files, or of a split."""
+    if isinstance(settings, ParallelHub | HubPairTest):
+        assert isinstance(given, str)
+        return split_source(settings, given, partial(read_hub_pairs, settings, given))
+    assert isinstance(given, FilePair)
+    paths = (given.source, given.target)
+    return files_source(paths, partial(read_text_pairs, *paths, max_bytes))
+
+
+def _origin(settings: ParallelSettings) -> str | None:
     if isinstance(settings, ParallelFiles):
-        return [_identity(files) for files in given_parts(settings).values()]
-    where = (settings.config, settings.revision)
-    return [hub_identity(settings.name, split, *where) for split in settings.splits().values()]
-
-
-def _identity(of: FilePair | HubPairTest) -> str:
-    if isinstance(of, FilePair):
-        return f"{file_identity(of.source)} {file_identity(of.target)}"
-    return hub_identity(of.name, of.split, of.config, of.revision)
-
-
-def _read(settings: ParallelSettings) -> tuple[dict[str, Iterable[RawPair]], dict[str, str]]:
-    """Returns the pairs of each part that is given, and words on the corpus and on each part."""
-    if isinstance(settings, InterfaceStrings):
-        pairs, origin = read_interface_strings(settings.language)
-        return {"train": pairs}, {"corpus": origin}
-    rows: dict[str, Iterable[RawPair]] = {}
-    if isinstance(settings, ParallelFiles):
-        words = {"corpus": f"text files {settings.train.source.name}, {settings.train.target.name}"}
-        for part, files in given_parts(settings).items():
-            words[part] = _files_in_words(files)
-            rows[part] = read_text_pairs(files.source, files.target, settings.max_bytes)
-        return rows, words
-    words = {"corpus": settings.origin}
-    for part, split in settings.splits().items():
-        rows[part] = _read_split(settings, split)
-        words[part] = f"split {split}"
-    return rows, words
-
-
-def _read_split(settings: ParallelHub | HubPairTest, split: str) -> Iterator[RawPair]:
-    columns = (settings.source_field, settings.target_field)
-    return read_hub_pairs(settings.name, split, *columns, settings.config, settings.revision)
-
-
-def _files_in_words(files: FilePair) -> str:
-    return ", ".join(file_in_words(path) for path in (files.source, files.target))
+        return f"text files {settings.train.source.name}, {settings.train.target.name}"
+    return settings.origin if isinstance(settings, ParallelHub) else None
 
 
 # --- pairs in parts ---------------------------------------------------------------------------
 
 
-def _make(settings: ParallelSettings, folder: Path) -> None:
+def _make(settings: ParallelSettings, sources: Mapping[str, Source], folder: Path) -> None:
     """Reads, cleans and divides the pairs of a corpus, and writes them to a folder."""
-    read, words = _read(settings)
+    read, words = read_sources(sources, _origin(settings))
     left_out: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     rows = {part: _cleaned(part, read[part], settings, left_out[part]) for part in read}
     shares = settings.fractions(read)
@@ -209,31 +172,18 @@ def _make(settings: ParallelSettings, folder: Path) -> None:
     write_facts(folder, facts)
 
 
-def _make_test(
-    test: FilePairTest | HubPairTest, max_bytes: int | None, corpus: Path, folder: Path
-) -> None:
-    """Writes the pairs of a further test set to a folder.
-
-    Args:
-        test: which files, or which split of a dataset.
-        max_bytes: the most bytes of a file.
-        corpus: the folder of the corpus, whose pairs are counted that occur here too.
-        folder: where to.
-    """
-    if isinstance(test, FilePairTest):
-        origin = _files_in_words(test)
-        rows: Iterable[RawPair] = read_text_pairs(test.source, test.target, max_bytes)
-    else:
-        origin, rows = test.origin, _read_split(test, test.split)
+def _make_test(corpus: Path, source: Source, folder: Path) -> None:
+    """Writes the pairs of a further test set; `corpus` is the folder of the parts."""
+    rows, origin = source.read()
     left_out: Counter[str] = Counter()
-    facts = write_parts(folder, PAIRS, {"test": _cleaned("test", rows, PairSettings(), left_out)})
+    cleaned = _cleaned("test", rows, PairSettings(), left_out)
+    facts = write_parts(folder, PAIRS, {"test": cleaned}, corpus=corpus)
     of_test = facts.parts["test"]
     if not of_test.number:
         raise CorpusError(
             f"there are no pairs ({left_out.total():,} read, all with an empty side), expected "
             f"at least one; {origin}"
         )
-    count_known(of_test, folder, PAIRS, corpus)
     facts.notes = {"test": _note(of_test, left_out, origin)}
     write_facts(folder, facts)
 
@@ -278,35 +228,27 @@ def _is_filtered(pair: Pair, settings: PairSettings) -> bool:
 
 def _note(facts: PartFacts, left_out: Counter[str], origin: str) -> str:
     """Returns what the notes say of a part: its counts, where it comes from, and a hash."""
-    return part_in_words(_in_words(facts, left_out), origin, "pairs", facts.digest)
-
-
-def _in_words(facts: PartFacts, left_out: Counter[str]) -> str:
-    """Returns the counts of a part in words.
-
-    >>> _in_words(PartFacts(number=8), Counter({_EMPTY: 1}))
-    '8 pairs (1 with an empty side skipped)'
-    """
     counts = {
         **{reason: left_out[reason] for reason in (_EMPTY, _FILTERED, _DROPPED)},
         "repeated": facts.repeated,
         "whose source is also in an earlier part": facts.earlier,
     }
     remarks = [f"{number:,} {words}" for words, number in counts.items() if number]
-    return f"{facts.number:,} pairs" + (f" ({', '.join(remarks)})" if remarks else "")
+    size = f"{facts.number:,} pairs" + (f" ({', '.join(remarks)})" if remarks else "")
+    return part_in_words(size, origin, "pairs", facts.digest)
 
 
 def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None:
     kept = {part: facts.parts[part].number for part in PARTS}
     kept["train"] = facts.sampled_from
-    for part in PARTS:
-        if kept[part] == 0:
-            numbers = ", ".join(
-                f"{name} {kept[name]:,} of {kept[name] + left_out[name].total():,} read"
-                for name in PARTS
-            )
-            raise CorpusError(
-                f"corpus: there are no pairs for the {part} part ({numbers}). Give more pairs, a "
-                "larger validation_fraction or test_fraction, files of their own for the part, or "
-                "larger max_length and max_ratio."
-            )
+    empty = next((part for part in PARTS if not kept[part]), None)
+    if empty is not None:
+        numbers = ", ".join(
+            f"{name} {kept[name]:,} of {kept[name] + left_out[name].total():,} read"
+            for name in PARTS
+        )
+        raise CorpusError(
+            f"corpus: there are no pairs for the {empty} part ({numbers}). Give more pairs, a "
+            "larger validation_fraction or test_fraction, files of their own for the part, or "
+            "larger max_length and max_ratio."
+        )

@@ -1,8 +1,6 @@
 """Readers of sentence pairs: message catalogues, text files, Hugging Face datasets.
 
-Each reader gives pairs of raw strings in the order of the data. It knows nothing of parts, filters
-and settings; `parallel.corpus` cleans and divides what it gives. Data that cannot be read is a
-`CorpusError` that names the file, line or field.
+Each reader gives pairs of raw strings in the order of the data.
 """
 
 import gettext
@@ -11,6 +9,7 @@ from importlib import metadata, resources
 from itertools import zip_longest
 from pathlib import Path
 
+from headwise.data.pairs.settings import HubPairTest, ParallelHub
 from headwise.data.sources import CorpusError, read_hub_records, read_lines, text_field
 
 RawPair = tuple[str, str]
@@ -23,11 +22,7 @@ _LOCALES = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}
 
 
 def language_pack(language: str) -> str:
-    """Returns the name and the version of the package with the strings of a language.
-
-    Raises:
-        CorpusError: it is not installed.
-    """
+    """Returns the name and the version of the package with the strings of a language."""
     distribution = f"jupyterlab-language-pack-{_LOCALES[language].replace('_', '-')}"
     try:
         resources.files(f"jupyterlab_language_pack_{_LOCALES[language]}")
@@ -51,14 +46,8 @@ def read_interface_strings(language: str) -> tuple[list[RawPair], str]:
     off context markers, which tell translators where a string is used. Accelerators (`&File`) and
     placeholders (`%1`) stay, so that a system has to learn them.
 
-    Args:
-        language: `"fr"`, `"de"` or `"zh-CN"`.
-
     Returns:
         The pairs, in the order of the catalogues, and a sentence on where they come from.
-
-    Raises:
-        CorpusError: the language pack is not installed.
     """
     distribution = language_pack(language)
     locale = _LOCALES[language]
@@ -103,17 +92,7 @@ def _entries(translations: gettext.GNUTranslations) -> Iterator[RawPair]:
 
 
 def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) -> Iterator[RawPair]:
-    """Yields the pairs of two text files; line n of one is the translation of line n of the other.
-
-    Args:
-        source: file in UTF-8; gzip if its name ends in `.gz`.
-        target: a file of the same kind with the same number of lines.
-        max_bytes: the most bytes of each; see `read_lines`.
-
-    Raises:
-        CorpusError: a file is missing, too large or not UTF-8, or is a damaged gzip file; or the
-            files have different numbers of lines.
-    """
+    """Yields the pairs of two text files; line n of one translates line n of the other."""
     counts = [0, 0]
     for pair in zip_longest(read_lines(source, max_bytes), read_lines(target, max_bytes)):
         for side, line in enumerate(pair):
@@ -131,29 +110,11 @@ def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) ->
 # --- Hugging Face datasets --------------------------------------------------------------------
 
 
-def read_hub_pairs(
-    name: str,
-    split: str,
-    source_field: str,
-    target_field: str,
-    config: str | None = None,
-    revision: str | None = None,
-) -> Iterator[RawPair]:
-    """Yields the pairs of one split of a dataset on the Hugging Face hub, or of a local folder.
-
-    Args:
-        name, split, config, revision: see `load_hub_split`.
-        source_field: column of the source text; a dotted path such as `translation.de` names a
-            field inside a record.
-        target_field: column of the target text.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration, split or field, or a field does not
-            hold text.
-    """
-    for where, record in read_hub_records(name, split, config, revision):
-        source, target = (
-            text_field(record, field, where, "Set source_field and target_field to two of these.")
-            for field in (source_field, target_field)
-        )
+def read_hub_pairs(settings: ParallelHub | HubPairTest, split: str) -> Iterator[RawPair]:
+    """Yields the pairs of one split of a dataset on the Hugging Face hub, or of a local folder."""
+    fields = (settings.source_field, settings.target_field)
+    mending = "Set source_field and target_field to two of these."
+    records = read_hub_records(settings.name, split, settings.config, settings.revision)
+    for where, record in records:
+        source, target = (text_field(record, field, where, mending) for field in fields)
         yield source, target

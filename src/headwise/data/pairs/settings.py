@@ -34,6 +34,10 @@ class FilePairTest(FilePair):
 
     corpus: Literal["files"] = Field("files", description="Selects plain text files.")
 
+    @property
+    def given(self) -> FilePair:
+        return self
+
 
 class HubPairTest(HubTest):
     """A further test set that is a split of a Hugging Face dataset."""

@@ -24,9 +24,8 @@ Example:
 """
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
@@ -35,8 +34,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwise.data.corpora import (
+    Corpus,
+    Source,
+    files_source,
+    given_sources,
+    identity_of,
+    open_corpus,
+    open_tests,
+    read_sources,
+    split_source,
+)
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
 from headwise.data.packages import versions
+from headwise.data.parts import Facts, PartFacts, write_facts
 from headwise.data.rows import Rows, writing
 from headwise.data.running.reading import (
     python_version,
@@ -54,31 +65,17 @@ from headwise.data.running.settings import (
     TextHubTest,
     TextSettings,
 )
-from headwise.data.settings import given_parts, in_test_set
-from headwise.data.sources import (
-    CorpusError,
-    file_in_words,
-    hub_identity,
-    part_in_words,
-    read_lines,
-)
-from headwise.data.store import file_identity, stored
+from headwise.data.sources import CorpusError, part_in_words, read_lines
 
 Document = list[str]
 Marked = Iterator[tuple[str, bool]]  # lines, each with whether a document begins with it
 
 _PASSAGE_WORDS = 100
-_FACTS, _KNOWN = "facts.json", "known.npy"
+_KNOWN = "known.npy"  # the hashes of the training lines
 
 
 class StoredDocuments(Sequence[Document]):
-    """Documents whose lines stand on the disk.
-
-    Args:
-        folder: where `_write` has written them.
-        name: of their part.
-        digest: a hash of the documents.
-    """
+    """Documents of a part whose lines stand on the disk, where `_write` has written them."""
 
     def __init__(self, folder: Path, name: str, digest: str) -> None:
         self.digest = digest
@@ -115,61 +112,38 @@ def marked_lines(documents: Iterable[Document]) -> Marked:
 
 
 def lines_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yields the lines of documents that are not blank, in their order.
-
-    >>> list(lines_of([["= A =", "", "One."], ["Two."]]))
-    ['= A =', 'One.', 'Two.']
-    """
+    """Yields the lines of documents that are not blank, in their order."""
     return (line for line, _ in marked_lines(documents) if line)
 
 
 @dataclass(frozen=True)
-class TextCorpus:
+class TextCorpus(Corpus[Document]):
     """Documents in three parts, each of which has at least one line that is not blank.
 
-    Attributes:
-        train, validation, test: documents, each a list of lines.
-        notes: facts about the data for the screen and the report: label to text.
-        digest: a hash of all lines, of the beginnings of documents and of the division, without
-            further test sets.
-        tests: documents of each further test set by its name.
+    The digest is one of all lines, of the beginnings of documents and of the division.
     """
-
-    train: Sequence[Document]
-    validation: Sequence[Document]
-    test: Sequence[Document]
-    notes: dict[str, str] = field(repr=False)
-    digest: str = ""
-    tests: dict[str, Sequence[Document]] = field(default_factory=dict)
 
 
 def load_text_corpus(settings: TextSettings) -> TextCorpus:
     """Reads a text and divides off the parts that are not given.
 
-    Args:
-        settings: a `PydocTopics`, `PackageDocs`, `TextFiles` or `TextHub`.
-
     Raises:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
             message names the file or dataset and says how to mend it.
     """
-    made_of = [settings.model_dump_json(exclude={"tests"}), *_identities(settings)]
-    folder = stored("texts", made_of, partial(_make, settings))
-    parts, notes, digest = _open(folder)
-    tests: dict[str, Sequence[Document]] = {}
-    for name, test in settings.tests.items():
-        with in_test_set(name):
-            made_of = [
-                folder.name,
-                test.model_dump_json(),
-                str(settings.max_bytes),
-                *_identity(test),
-            ]
-            make = partial(_make_test, test, settings.max_bytes, folder)
-            of_test, its_notes, _ = _open(stored("texts", made_of, make))
-        tests[name] = of_test["test"]
-        notes[f"test {name}"] = its_notes["test"]
-    return TextCorpus(**parts, notes=notes, digest=digest, tests=tests)
+    sources = _sources(settings)
+    made_of = identity_of(settings, sources)
+    make = partial(_make, settings, sources)
+    parts, facts, folder = open_corpus("texts", made_of, make, StoredDocuments)
+    tests = open_tests(
+        "texts",
+        settings.tests,
+        partial(_source, settings.max_bytes),
+        partial(_make_test, folder),
+        StoredDocuments,
+        (facts, folder),
+    )
+    return TextCorpus(**parts, notes=facts.notes, digest=facts.digest, tests=tests)
 
 
 def digest_documents(documents: Iterable[Document]) -> str:
@@ -182,63 +156,45 @@ def digest_documents(documents: Iterable[Document]) -> str:
     return digest.hexdigest()
 
 
-# --- reading ----------------------------------------------------------------------------------
+# --- sources ----------------------------------------------------------------------------------
 
 
-def _identities(settings: TextSettings) -> list[str]:
-    """Returns what tells the data from others, and from what stood in their place before."""
+def _sources(settings: TextSettings) -> dict[str, Source]:
     if isinstance(settings, PydocTopics):
-        return [python_version()]
+        return {"train": Source(python_version(), read_pydoc_topics)}
     if isinstance(settings, PackageDocs):
-        return list(versions(settings.packages))
-    if isinstance(settings, TextFiles):
-        return [file_identity(path) for paths in given_parts(settings).values() for path in paths]
-    where = (settings.config, settings.revision)
-    return [hub_identity(settings.name, split, *where) for split in settings.splits().values()]
+        identity = " ".join(versions(settings.packages))
+        return {"train": Source(identity, partial(read_package_docs, settings.packages))}
+    return given_sources(settings, partial(_source, settings.max_bytes))
 
 
-def _identity(test: TextFilesTest | TextHubTest) -> list[str]:
-    if isinstance(test, TextFilesTest):
-        return [file_identity(path) for path in test.files]
-    return [hub_identity(test.name, test.split, test.config, test.revision)]
-
-
-def _read(settings: TextSettings) -> tuple[dict[str, Marked], dict[str, str]]:
-    """Returns the lines of each part that is given, and words on the corpus and on each part."""
-    if isinstance(settings, PydocTopics | PackageDocs):
-        documents, origin = (
-            read_pydoc_topics()
-            if isinstance(settings, PydocTopics)
-            else read_package_docs(settings.packages)
-        )
-        return {"train": marked_lines(documents)}, {"corpus": origin}
-    lines: dict[str, Marked] = {}
-    if isinstance(settings, TextFiles):
-        words = {"corpus": f"text files {', '.join(path.name for path in settings.train)}"}
-        for part, paths in given_parts(settings).items():
-            lines[part] = _read_files(paths, settings.documents, settings.max_bytes)
-            words[part] = _files_in_words(paths)
-        return lines, words
-    words = {"corpus": settings.origin}
-    for part, split in settings.splits().items():
-        lines[part] = _read_split(settings, split)
-        words[part] = f"split {split}"
-    return lines, words
+def _source(
+    max_bytes: int | None,
+    settings: TextFiles | TextHub | TextFilesTest | TextHubTest,
+    given: Sequence[Path] | str,
+) -> Source:
+    """Returns the source of files, each of which begins a document, or of a split."""
+    if isinstance(settings, TextHub | TextHubTest):
+        split = str(given)
+        return split_source(settings, split, partial(_read_split, settings, split))
+    paths = list(map(Path, given))
+    return files_source(paths, partial(_read_files, paths, settings.documents, max_bytes))
 
 
 def _read_files(paths: Sequence[Path], begins: Documents, max_bytes: int | None) -> Marked:
-    """Yields the lines of files, each of which begins a document."""
     files = ((str(path), read_lines(path, max_bytes)) for path in paths)
     return chain.from_iterable(_marked(where, rows, begins) for where, rows in files)
 
 
-def _files_in_words(paths: Sequence[Path]) -> str:
-    return ", ".join(file_in_words(path) for path in paths)
-
-
 def _read_split(settings: TextHub | TextHubTest, split: str) -> Marked:
-    rows = read_hub_texts(settings.name, split, settings.field, settings.config, settings.revision)
-    return _marked(f"dataset {settings.name!r}, split {split!r}", rows, settings.documents)
+    where = f"dataset {settings.name!r}, split {split!r}"
+    return _marked(where, read_hub_texts(settings, split), settings.documents)
+
+
+def _origin(settings: TextSettings) -> str | None:
+    if isinstance(settings, TextFiles):
+        return f"text files {', '.join(path.name for path in settings.train)}"
+    return settings.origin if isinstance(settings, TextHub) else None
 
 
 def _marked(where: str, rows: Iterable[str], begins: Documents) -> Marked:
@@ -266,11 +222,7 @@ def _marked(where: str, rows: Iterable[str], begins: Documents) -> Marked:
 
 
 def _is_title(line: str) -> bool:
-    """Returns whether a line is a heading of the first level: `= Title =`, not `= = Section = =`.
-
-    >>> [_is_title(line) for line in ("= Homarus gammarus =", "= = Diet = =", "x = y =", "==")]
-    [True, False, False, False]
-    """
+    """Returns whether a line is a heading of the first level: `= Title =`, not `= = Part = =`."""
     words = line.split()
     inner = words[1:-1]
     return len(words) > 2 and words[0] == words[-1] == "=" and "=" not in (inner[0], inner[-1])
@@ -282,64 +234,58 @@ def _is_title(line: str) -> bool:
 _LINES = np.dtype([("words", np.int32), ("begins", np.bool_), ("hash", np.uint64)])
 
 
-_NONE = np.empty(0, np.uint64)
-
-
-def _make(settings: TextSettings, folder: Path) -> None:
+def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -> None:
     """Reads and divides a text, and writes its parts to a folder."""
-    read, words = _read(settings)
-    found = {part: _write_as_read(folder / part, lines) for part, lines in read.items()}
+    read, words = read_sources(sources, _origin(settings))
+    if isinstance(settings, PydocTopics | PackageDocs):
+        read["train"] = marked_lines(read["train"])
+    found = {part: _write_as_read(folder, part, lines) for part, lines in read.items()}
     ranges = {part: range(len(lines)) for part, lines in found.items()}
     _cut_off(found["train"], ranges, settings.fractions(read), words["corpus"])
+    facts = Facts(parts={}, notes={"corpus": words["corpus"]})
     whole = hashlib.sha256()
-    digests: dict[str, str] = {}
-    notes = {"corpus": words["corpus"]}
     sample: dict[str, str] = {}
-    seen = _NONE
-    part: str
+    seen = np.empty(0, np.uint64)
     for part in PARTS:
         source = part if part in found else "train"
-        lines = found[source][ranges[part].start : ranges[part].stop].copy()
+        own = ranges[part]
+        lines = found[source][own.start : own.stop].copy()
         lines["begins"][:1] = True  # a cut turns a document into two
-        rows = Rows(folder / source, _line, "")
         chosen = np.ones(len(lines), bool)
         if part == "train" and settings.train_fraction < 1.0:
-            text = (line for (line,) in rows.between(ranges[part].start, ranges[part].stop))
+            text = _as_read(folder, source, own)
             chosen, sample = _sample(text, lines, settings.train_fraction)
-        text = (line for (line,) in rows.between(ranges[part].start, ranges[part].stop))
         lines = lines[chosen]
-        digests[part] = _write(folder, part, compress(text, chosen), lines["begins"], whole)
-        notes[part] = _note(
-            lines, words.get(part, ""), digests[part], seen if part == "test" else _NONE
+        text = compress(_as_read(folder, source, own), chosen)
+        facts.parts[part] = _write(folder, part, text, lines["begins"], whole)
+        digest = facts.parts[part].digest
+        facts.notes[part] = _note(
+            lines, words.get(part, ""), digest, seen if part == "test" else seen[:0]
         )
         if part == "train":
             seen = np.unique(lines["hash"])
             np.save(folder / _KNOWN, seen)
-    for part in found:
-        (folder / part).unlink()
-    _write_facts(folder, digests, notes | sample, whole.hexdigest())
+    for name in found:
+        (folder / f"{name}.read").unlink()
+    facts.notes |= sample
+    facts.digest = whole.hexdigest()
+    write_facts(folder, facts)
 
 
-def _make_test(
-    test: TextFilesTest | TextHubTest, max_bytes: int | None, corpus: Path, folder: Path
-) -> None:
+def _make_test(corpus: Path, source: Source, folder: Path) -> None:
     """Writes the documents of a further test set; `corpus` is the folder of the parts."""
-    if isinstance(test, TextFilesTest):
-        read = _read_files(test.files, test.documents, max_bytes)
-        origin = _files_in_words(test.files)
-    else:
-        read, origin = _read_split(test, test.split), test.origin
-    lines = _write_as_read(folder / "read", read)
-    text = (line for (line,) in Rows(folder / "read", _line, ""))
-    digest = _write(folder, "test", text, lines["begins"], hashlib.sha256())
-    (folder / "read").unlink()
-    notes = {"test": _note(lines, origin, digest, np.load(corpus / _KNOWN))}
-    _write_facts(folder, {"test": digest}, notes, "")
+    read, origin = source.read()
+    lines = _write_as_read(folder, "test", read)
+    text = _as_read(folder, "test", range(len(lines)))
+    of_test = _write(folder, "test", text, lines["begins"], hashlib.sha256())
+    (folder / "test.read").unlink()
+    note = _note(lines, origin, of_test.digest, np.load(corpus / _KNOWN))
+    write_facts(folder, Facts(parts={"test": of_test}, notes={"test": note}))
 
 
-def _write_as_read(path: Path, lines: Marked) -> NDArray[Any]:
+def _write_as_read(folder: Path, part: str, lines: Iterable[tuple[str, bool]]) -> NDArray[Any]:
     """Writes lines as they come; returns what is known of each."""
-    with writing(path, [str]) as add:
+    with writing(folder / f"{part}.read", [str]) as add:
 
         def each() -> Iterator[tuple[int, bool, int]]:
             for line, begins in lines:
@@ -349,34 +295,26 @@ def _write_as_read(path: Path, lines: Marked) -> NDArray[Any]:
         return np.fromiter(each(), _LINES)
 
 
+def _as_read(folder: Path, part: str, own: range) -> Iterator[str]:
+    """Yields some of the lines that `_write_as_read` has written."""
+    rows: Rows[tuple[str]] = Rows(folder / f"{part}.read", _line, "")
+    return (line for (line,) in rows.between(own.start, own.stop))
+
+
 def _write(
     folder: Path, part: str, text: Iterable[str], begins: NDArray[np.bool_], whole: Any
-) -> str:
-    """Writes the lines of a part, and adds them to the hash of the corpus; returns their own."""
+) -> PartFacts:
+    """Writes the lines of a part, and adds them to the hash of the corpus."""
     digest = hashlib.sha256()
     ends = np.append(begins[1:], True)  # whether a document ends with a line
     with writing(folder / f"{part}.arrow", [str]) as add:
         for line, begin, end in zip(text, begins.tolist(), ends.tolist(), strict=True):
             add([line])
-            encoded = line.encode("utf-8", "surrogatepass") + (b"\n\0" if end else b"\n")
+            encoded = line.encode() + (b"\n\0" if end else b"\n")
             digest.update(encoded)
             whole.update((part.encode() + b"\n" if begin else b"") + encoded)
     np.save(folder / f"{part}-starts.npy", np.flatnonzero(begins))
-    return digest.hexdigest()
-
-
-def _write_facts(folder: Path, digests: dict[str, str], notes: dict[str, str], digest: str) -> None:
-    facts = {"digests": digests, "notes": notes, "digest": digest}
-    (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
-
-
-def _open(folder: Path) -> tuple[dict[str, StoredDocuments], dict[str, str], str]:
-    """Returns the parts that a folder has, the notes, and the hash of the corpus."""
-    facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-    parts = {
-        part: StoredDocuments(folder, part, digest) for part, digest in facts["digests"].items()
-    }
-    return parts, facts["notes"], facts["digest"]
+    return PartFacts(number=int(begins.sum()), digest=digest.hexdigest())
 
 
 def _cut_off(
@@ -385,14 +323,7 @@ def _cut_off(
     fractions: tuple[float, float],
     origin: str,
 ) -> None:
-    """Cuts the parts that are not given off the end of the training text.
-
-    Args:
-        lines: what is known of the lines of the training text.
-        ranges: which lines of its text each part has; changed in place.
-        fractions: shares of the validation and the test part; 0 for a part that is given.
-        origin: words on the corpus, for errors.
-    """
+    """Cuts the parts with a share above 0 off the end of the training text; changes `ranges`."""
     total, end = int(lines["words"].sum()), 1.0
     for part, fraction in zip(("test", "validation"), reversed(fractions), strict=True):
         if fraction:
@@ -400,30 +331,28 @@ def _cut_off(
             train = ranges["train"]
             cut = _cut(lines[: train.stop], end * total)
             ranges["train"], ranges[part] = range(cut), range(cut, train.stop)
-    with_text = int((lines["words"] > 0).sum())
-    counts = dict.fromkeys(PARTS, 0)
-    for part in PARTS:
-        given = ranges[part]
-        own = lines if part == "train" or fractions[part == "test"] else None
-        counts[part] = (
-            len(given) if own is None else int((own["words"][given.start : given.stop] > 0).sum())
+    _check_not_empty(lines["words"] > 0, ranges, fractions, origin)
+
+
+def _check_not_empty(
+    has_text: NDArray[np.bool_],
+    ranges: Mapping[str, range],
+    fractions: tuple[float, float],
+    origin: str,
+) -> None:
+    cut = {"train": True, "validation": fractions[0] > 0, "test": fractions[1] > 0}
+    counts = {
+        part: int(has_text[own.start : own.stop].sum()) if cut[part] else len(own)
+        for part, own in sorted(ranges.items(), key=lambda item: PARTS.index(item[0]))
+    }
+    empty = next((part for part, number in counts.items() if not number), None)
+    if empty is not None:
+        numbers = ", ".join(f"{name} {number:,}" for name, number in counts.items())
+        raise CorpusError(
+            f"{origin}: too little text, no line for the {empty} part (lines: {numbers}). Give "
+            "more or shorter lines (of a sentence or paragraph each), a larger "
+            "validation_fraction or test_fraction, or data of their own for the part."
         )
-    for part in PARTS:
-        if not counts[part]:
-            parts = 1 + sum(fraction > 0 for fraction in fractions)
-            if with_text < parts:
-                raise CorpusError(
-                    f"{origin}: the training text has {with_text} line{'s' * (with_text > 1)}, "
-                    f"expected at least {parts}, one for each part that is made of it. Break it "
-                    f"into lines of a sentence or paragraph each, or give data of their own for "
-                    f"the parts."
-                )
-            numbers = ", ".join(f"{name} {number:,}" for name, number in counts.items())
-            raise CorpusError(
-                f"{origin}: too little text, no line for the {part} part (lines: {numbers}). Give "
-                "more or shorter lines, a larger validation_fraction or test_fraction, or data of "
-                "their own for the part."
-            )
 
 
 def _cut(lines: NDArray[Any], words: float) -> int:
@@ -444,18 +373,10 @@ def _cut(lines: NDArray[Any], words: float) -> int:
 def _sample(
     text: Iterable[str], lines: NDArray[Any], fraction: float
 ) -> tuple[NDArray[np.bool_], dict[str, str]]:
-    """Chooses a share of the passages: lines in a row that have about 100 words.
+    """Chooses a share of the passages, lines of about 100 words, which begin documents.
 
     Only a last passage of a document has fewer, and one that ends in a long line more. They are
     what a sample is made of: of documents, a few may be most of a text.
-
-    Args:
-        text: the lines.
-        lines: what is known of them; passages begin documents of their own.
-        fraction: the share.
-
-    Returns:
-        Which lines are chosen, and a note on the sample.
     """
     ends = np.append(lines["begins"][1:], True).tolist()
     passage: list[str] = []
@@ -478,13 +399,9 @@ def _sample(
 
 
 def _note(lines: NDArray[Any], origin: str, digest: str, seen: NDArray[np.uint64]) -> str:
-    """Returns a line on a part of the corpus for the user: its size, its source and its hash.
+    """Returns a line on a part for the user: its size, its source and its hash.
 
-    Args:
-        lines: what is known of its lines.
-        origin: files or split of the part; empty for a share of the training text.
-        digest: a hash of the part.
-        seen: the hashes of the training lines, if those that the part repeats are counted.
+    `seen` are the hashes of the training lines, if those that the part repeats are counted.
     """
     with_text = lines[lines["words"] > 0]
     size = (

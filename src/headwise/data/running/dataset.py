@@ -1,7 +1,6 @@
 """Data sets of running text, cut or packed into blocks, and the batches that are made of them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headwise.data.encoded import Ragged, pad, token_mask, vocabulary_hash
+from headwise.data.encoded import Ragged, TokenItem, pad, token_mask, vocabulary_hash
 from headwise.data.running.corpus import Document, StoredDocuments, marked_lines
 from headwise.data.running.masking import MaskingSettings, mask_tokens
 from headwise.data.tokenizers.tokenization import TextTokenizer
@@ -23,10 +22,7 @@ def encoded_lines(
 ) -> Ragged:
     """Encodes the lines of documents: into the cache where these stand there too, else in memory.
 
-    Args:
-        tokenizer: tokenizer that encodes them.
-        documents: the documents.
-        packed: whether blank lines are left out, and one stands in front of each document.
+    If they are `packed`, blank lines are left out, and one stands in front of each document.
     """
 
     def lines() -> Iterator[str]:
@@ -47,16 +43,10 @@ class TextBlocks(Dataset[Tensor]):
 
     Item `i` is block `i` of the stream, with the token before it in front.
 
-    Args:
-        documents: documents of the text.
-        tokenizer: tokenizer that encodes its lines.
-        block_length: number of tokens that are predicted in a block.
-
     Attributes:
         documents: the documents that were given.
         block_length: number of tokens that are predicted in a block.
-        lengths: number of tokens that are predicted in each block: `block_length`, or fewer in the
-            last block.
+        lengths: the same for each block; the last block may have fewer.
     """
 
     def __init__(
@@ -109,20 +99,10 @@ class TextBlocks(Dataset[Tensor]):
 def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tensor]:
     """Joins blocks into a batch, padded on the right to the longest of them.
 
-    Args:
-        items: blocks, at least one.
-        pad_token_id: id of the padding.
-
     Returns:
         `input_ids` and `labels`, both of shape `(batch, time)`, with the same tokens; labels are
         -100 at the first position, which nothing predicts, and at padding. Only a batch with
         padding has an `attention_mask`, which is 1 for text.
-
-    Example:
-        >>> batch = collate_blocks([torch.tensor([2, 7, 8]), torch.tensor([2, 9])], 0)
-        >>> batch["labels"]
-        tensor([[-100,    7,    8],
-                [-100,    9, -100]])
     """
     rows = [item.tolist() for item in items]
     batch = {
@@ -137,14 +117,7 @@ def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tens
 # --- blocks of masked language modelling ------------------------------------------------------
 
 
-class MaskedItem(TypedDict):
-    """One block: the ids that the model reads, and those that it predicts (-100 for none)."""
-
-    input_ids: list[int]
-    labels: list[int]
-
-
-class MaskedBlocks(Dataset[MaskedItem]):
+class MaskedBlocks(Dataset[TokenItem]):
     """Blocks of text with masks that depend only on seed, stream and index.
 
     Args:
@@ -152,17 +125,10 @@ class MaskedBlocks(Dataset[MaskedItem]):
         blocks: for each block the position of its first token and the position after its last, of
             shape `(blocks, 2)`.
         settings: shares of masked tokens, and the seed.
-        bos_id: id that begins each block.
-        mask_id: id of the mask.
+        bos_id, mask_id: ids that begin each block, and that hide a token.
         special_ids: ids that are neither hidden nor replace a hidden token; all others are words.
         vocab_size: number of ids.
         stream: number that makes the masks of data sets with the same seed differ.
-
-    Attributes:
-        lengths: number of tokens of each block, `bos_id` included.
-
-    Raises:
-        ValueError: there are no blocks, or no words.
     """
 
     epoch = 0
@@ -179,14 +145,7 @@ class MaskedBlocks(Dataset[MaskedItem]):
         vocab_size: int,
         stream: int = 0,
     ) -> None:
-        if not len(blocks):
-            raise ValueError("blocks is empty, expected at least one to train or evaluate on")
         self.is_word = ~np.isin(np.arange(vocab_size), special_ids)
-        if not self.is_word.any():
-            raise ValueError(
-                f"vocab_size is {vocab_size}, expected more than the {len(special_ids)} special "
-                f"tokens"
-            )
         self.ids = ids
         self.blocks = blocks
         self.settings = settings
@@ -203,10 +162,10 @@ class MaskedBlocks(Dataset[MaskedItem]):
         start, end = self.blocks[index].tolist()
         return [self.bos_id, *self.ids[start:end].tolist()]
 
-    def __getitem__(self, index: int) -> MaskedItem:
+    def __getitem__(self, index: int) -> TokenItem:
         return self.draw(index, self.epoch)
 
-    def draw(self, index: int, epoch: int) -> MaskedItem:
+    def draw(self, index: int, epoch: int) -> TokenItem:
         """Returns a block with the masks of an epoch."""
         index = range(len(self))[index]  # a negative index is the same block
         key = (self.settings.seed, self.stream, epoch, index)
@@ -230,21 +189,3 @@ class DynamicallyMaskedBlocks(MaskedBlocks):
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch whose masks are drawn."""
         self.epoch = epoch
-
-
-def collate_masked(items: Sequence[MaskedItem], pad_token_id: int) -> dict[str, Tensor]:
-    """Joins masked blocks into a batch, padded on the right to the longest of them.
-
-    Args:
-        items: blocks, at least one.
-        pad_token_id: id of the padding.
-
-    Returns:
-        `input_ids`, `attention_mask` and `labels`, all of shape `(batch, time)`.
-    """
-    read = [item["input_ids"] for item in items]
-    return {
-        "input_ids": pad(read, pad_token_id),
-        "attention_mask": token_mask(read),
-        "labels": pad([item["labels"] for item in items], IGNORED_LABEL),
-    }

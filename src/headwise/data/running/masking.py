@@ -75,19 +75,10 @@ def mask_tokens(
         settings: shares of the tokens.
         is_word: for each token of the vocabulary whether it is a word and no special token, of
             shape `(vocabulary,)`; only words are chosen, and only words replace them.
-        mask_id: id of the mask.
-        generator: source of the random draws.
+        mask_id, generator: id of the mask, and source of the random draws.
 
     Returns:
         Inputs and labels, each of shape `(time,)`; labels are -100 where nothing is predicted.
-
-    >>> ids = np.array([1, 10, 11, 12, 13, 2])
-    >>> inputs, labels = mask_tokens(ids, MaskingSettings(masked=1, random=0),
-    ...     is_word=np.arange(20) > 4, mask_id=4, generator=np.random.default_rng(0))
-    >>> inputs
-    array([ 1, 10, 11,  4, 13,  2])
-    >>> labels
-    array([-100, -100, -100,   12, -100, -100])
     """
     inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
     candidates = np.flatnonzero(is_word[ids])
@@ -113,10 +104,6 @@ def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int,
     from one document to the next (RoBERTa's extra separator), and is dropped at the beginning or
     end of a block. A sentence that is longer than a block is cut.
 
-    Args:
-        lengths: number of tokens of each sentence.
-        capacity: largest number of tokens of a block.
-
     Yields:
         For each block the position of its first token in the stream, and the position after its
         last token.
@@ -124,8 +111,6 @@ def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int,
     >>> list(pack_sentences([3, 4, 1, 2, 1, 9], capacity=8))
     [(0, 7), (8, 10), (11, 19), (19, 20)]
     """
-    if capacity < 2:
-        raise ValueError(f"capacity is {capacity}, expected at least 2: a token and its separator")
     start = end = 0  # of the block that is being filled
     position = 0
     for length in lengths:

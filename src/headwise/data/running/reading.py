@@ -1,7 +1,6 @@
 """Readers of running text: documentation of Python and of packages, and Hugging Face datasets.
 
-Text files are read by `sources.read_lines`. A reader does not know the parts or the
-settings; `running.corpus` cleans the lines and divides them into parts.
+Text files are read by `sources.read_lines`.
 """
 
 import hashlib
@@ -10,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from headwise.data.packages import docstrings_of, versions
+from headwise.data.running.settings import TextHub, TextHubTest
 from headwise.data.sources import CorpusError, read_hub_records, text_field
 
 # --- Python's documentation -------------------------------------------------------------------
@@ -61,11 +61,7 @@ def read_pydoc_topics() -> tuple[list[list[str]], str]:
 
 
 def python_version() -> str:
-    """Returns the release of Python, on which its documentation depends.
-
-    >>> python_version()[:9]
-    'Python 3.'
-    """
+    """Returns the release of Python, on which its documentation depends."""
     return f"Python {platform.python_version()}"
 
 
@@ -80,9 +76,6 @@ def read_package_docs(packages: Sequence[str]) -> tuple[list[list[str]], str]:
 
     Returns:
         The docstrings as lists of lines, and a sentence on where they come from.
-
-    Raises:
-        CorpusError: a package is not installed, or has no docstrings.
     """
     texts: dict[str, None] = {}
     for package in packages:
@@ -142,22 +135,8 @@ def split_sentences(paragraph: str) -> list[str]:
 # --- Hugging Face datasets --------------------------------------------------------------------
 
 
-def read_hub_texts(
-    name: str,
-    split: str,
-    field: str,
-    config: str | None = None,
-    revision: str | None = None,
-) -> Iterator[str]:
-    """Yields the text of one field of each row of a dataset on the Hugging Face hub.
-
-    Args:
-        name, split, config, revision: see `load_hub_split`.
-        field: column of the text; a dotted path names a field inside a record.
-
-    Raises:
-        CorpusError: there is no such dataset, configuration, split or field, or the field does not
-            hold text.
-    """
-    for where, record in read_hub_records(name, split, config, revision):
-        yield text_field(record, field, where, "Set field to one of these.")
+def read_hub_texts(settings: TextHub | TextHubTest, split: str) -> Iterator[str]:
+    """Yields the text of one field of each row of a split."""
+    records = read_hub_records(settings.name, split, settings.config, settings.revision)
+    for where, record in records:
+        yield text_field(record, settings.field, where, "Set field to one of these.")

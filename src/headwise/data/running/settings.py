@@ -35,6 +35,10 @@ class TextFilesTest(Settings):
     files: Paths = Field(description="File of the text, or a list of files.")
     documents: Documents = _DOCUMENTS
 
+    @property
+    def given(self) -> list[Path]:
+        return self.files
+
 
 class TextHubTest(HubTest):
     """A further test set that is a split of a Hugging Face dataset."""

@@ -32,14 +32,10 @@ _FUSE = {"type": "Fuse"}
 def language_model_tokenizer(
     tokenizer: PreTrainedTokenizerFast, max_length: int
 ) -> PreTrainedTokenizerFast:
-    r"""Returns the tokenizer of a language model for other tools.
+    r"""Returns the tokenizer of a language model, which reads `max_length` tokens at once.
 
     Text that is decoded begins with the space before its first word: tools decode what a model has
     written without the prompt before it.
-
-    Args:
-        tokenizer: tokenizer of the run, which ends each line with its `eos` token.
-        max_length: number of tokens that the model reads at once.
 
     Example:
         >>> from headwise.data.tokenizers.vocabularies import train_bpe
@@ -47,8 +43,6 @@ def language_model_tokenizer(
         >>> ids = made("a b\nb")["input_ids"]
         >>> [made.convert_ids_to_tokens(i) for i in ids]
         ['\n', 'Ġa', 'Ġb', '\n', 'Ġb']
-        >>> made.decode(ids[2:])
-        ' b\nb'
     """
     state = _state(tokenizer)
     _exchange_names(state, str(tokenizer.eos_token), LINE_END)
@@ -78,19 +72,7 @@ def language_model_tokenizer(
 def masked_model_tokenizer(
     tokenizer: PreTrainedTokenizerFast, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of a masked language model for other tools.
-
-    Args:
-        tokenizer: tokenizer of the run, which has a mask.
-        max_length: number of tokens that the model reads at once.
-
-    Example:
-        >>> from headwise.data.tokenizers.vocabularies import TEXT_SPECIAL_TOKENS, train_bpe
-        >>> learned = train_bpe(["a b c", "a b c"], 300, TEXT_SPECIAL_TOKENS)
-        >>> made = masked_model_tokenizer(learned, 64)
-        >>> [made.convert_ids_to_tokens(i) for i in made("a <mask> c")["input_ids"]]
-        ['<bos>', 'Ġa', '<mask>', 'Ġc', '<eos>']
-    """
+    """Returns the tokenizer of a masked language model, which reads `max_length` tokens at once."""
     state = _state(tokenizer)
     named = _named(tokenizer)
     for token in state["added_tokens"]:
@@ -122,18 +104,7 @@ def masked_model_tokenizer(
 def classifier_tokenizer(
     tokenizer: PreTrainedTokenizerFast, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """Returns the tokenizer of a classifier for other tools.
-
-    Args:
-        tokenizer: tokenizer of the run.
-        max_length: largest number of tokens of an example, to which `truncation=True` cuts.
-
-    Example:
-        >>> from headwise.data.tokenizers.vocabularies import train_bpe
-        >>> made = classifier_tokenizer(train_bpe(["a b", "a b"], 300), 64)
-        >>> [made.convert_ids_to_tokens(i) for i in made("a", "b")["input_ids"]]
-        ['<bos>', 'Ġa', '<eos>', '<eos>', 'Ġb', '<eos>']
-    """
+    """Returns the tokenizer of a classifier; `truncation=True` cuts to `max_length` tokens."""
     named = _named(tokenizer)
     bos, eos = named["bos_token"], named["eos_token"]
     single = [bos, "$A", eos]
@@ -168,16 +139,7 @@ def _made(
     pair: list[str] | None = None,
     **arguments: Any,
 ) -> PreTrainedTokenizerFast:
-    """Returns a tokenizer with a changed backend.
-
-    Args:
-        kind: class of the tokenizer.
-        tokenizer: tokenizer of the run.
-        state: the changed backend, as JSON has it.
-        max_length: largest number of tokens.
-        single, pair: what is put around a text and around two.
-        arguments: those of the class: special tokens, and others that are not the defaults.
-    """
+    """Returns a tokenizer with a changed backend; `single` and `pair` are put around texts."""
     backend = Tokenizer.from_str(json.dumps(state))
     pair = pair or [*single, "$B"]
     special = sorted({piece for piece in pair if piece not in ("$A", "$B")})

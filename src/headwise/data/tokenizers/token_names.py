@@ -14,14 +14,11 @@ def token_names(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
     and a character that cannot be printed, is escaped. Words, and pieces that are marked in some
     other way, stay as they are, and so do special tokens.
 
-    Example:
-        >>> from headwise.data.tokenizers.vocabularies import train_bpe
-        >>> tokenizer = train_bpe(["an été", "an été"], 300)
-        >>> names = token_names(tokenizer)
-        >>> [names[number] for number in tokenizer("an été")["input_ids"]]
-        ['▁an', '▁été', '<eos>']
-        >>> [names[number] for number in tokenizer("\tà")["input_ids"]]
-        ['▁', '\\t', '\\xc3', '\\xa0', '<eos>']
+    >>> from headwise.data.tokenizers.vocabularies import train_bpe
+    >>> tokenizer = train_bpe(["an été", "an été"], 300)
+    >>> names = token_names(tokenizer)
+    >>> [names[number] for number in tokenizer("an été\tà")["input_ids"]]
+    ['▁an', '▁été', '\\t', '\\xc3', '\\xa0', '<eos>']
     """
     backend = tokenizer.backend_tokenizer
     vocabulary = tokenizer.get_vocab()

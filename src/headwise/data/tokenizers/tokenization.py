@@ -6,7 +6,7 @@ are for texts that are already tokenised, as WikiText is: white space divides th
 that the vocabulary lacks is `<unk>`. Vocabularies of pieces are such too, for texts whose words are
 in pieces already, which decoding joins. `vocabularies` makes all of these.
 
-`TranslationTokenizer` is for two languages, `TextTokenizer` for one.
+`TextTokenizer` is for one language, and `TranslationTokenizer` has one for each of two.
 """
 
 from __future__ import annotations
@@ -43,161 +43,6 @@ from headwise.files import written_whole
 TOKENIZER = "tokenizer"  # folder of the tokenizer inside the folder of a run
 
 
-class TranslationTokenizer:
-    """The tokenizers of the source and the target language.
-
-    Each is an ordinary `PreTrainedTokenizerFast`, with `<pad>` 0, `<bos>` 1, `<eos>` 2 and
-    `<unk>` 3 (which byte-level encoding never needs). Encoded texts end with `<eos>`. A special
-    token that is written out in a text is ordinary text.
-
-    Args:
-        source: tokenizer of the source language.
-        target: tokenizer of the target language; the same object if the vocabulary is joint.
-
-    Example:
-        >>> pairs = [("open the file", "ouvrir le fichier"), ("open it", "ouvrir ceci")]
-        >>> tokenizer = TranslationTokenizer.train(pairs, TokenizerSettings(vocab_size=300))
-        >>> ids = tokenizer.encode_target(["ouvrir", "le"])
-        >>> [row[-1] for row in ids]
-        [2, 2]
-        >>> tokenizer.decode_target(ids)
-        ['ouvrir', 'le']
-    """
-
-    def __init__(self, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> None:
-        self.source = source
-        self.target = target
-        self.pad_token_id: int = target.pad_token_id
-        self.bos_token_id: int = target.bos_token_id
-        self.eos_token_id: int = target.eos_token_id
-
-    @classmethod
-    def train(
-        cls, pairs: Sequence[tuple[str, str]], settings: TokenizerSettings
-    ) -> TranslationTokenizer:
-        """Learns the vocabularies of sentence pairs; equal pairs give equal vocabularies.
-
-        Args:
-            pairs: sentences with their translations.
-            settings: sizes of the vocabularies.
-
-        Raises:
-            ValueError: there are no pairs.
-        """
-        if not pairs:
-            raise ValueError("pairs is empty, expected text to learn subwords from")
-        if settings.joint:
-            texts = (text for pair in pairs for text in pair)
-            joint = _learn(texts, settings.vocab_size, settings)
-            return cls(joint, joint)
-        sizes = (settings.source_vocab_size, settings.target_vocab_size)
-        source, target = (
-            _learn((pair[side] for pair in pairs), size or settings.vocab_size, settings)
-            for side, size in enumerate(sizes)
-        )
-        return cls(source, target)
-
-    @classmethod
-    def ready_made(cls, settings: TokenizerSettings) -> TranslationTokenizer:
-        """Loads the tokenizer that the settings name, for both languages.
-
-        Raises:
-            ValueError: there is none of that name, or it lacks a special token.
-        """
-        assert settings.pretrained is not None
-        found = ready_made(settings.pretrained, settings.special_tokens, ("pad", "bos", "eos"))
-        if found.bos_token_id == found.eos_token_id:
-            raise ValueError(
-                f"tokenizer.pretrained is {settings.pretrained}, whose bos and eos are the same "
-                f"token {found.eos_token!r}: a translation would end where it begins; set "
-                f"tokenizer.special_tokens={{bos: <bos>}}"
-            )
-        return cls(found, found)
-
-    @property
-    def is_joint(self) -> bool:
-        """Whether source and target share one vocabulary."""
-        return self.source is self.target
-
-    @cached_property
-    def source_names(self) -> dict[int, str]:
-        """Each token of the source as a person reads it."""
-        return token_names(self.source)
-
-    @cached_property
-    def target_names(self) -> dict[int, str]:
-        """Each token of the target as a person reads it."""
-        return self.source_names if self.is_joint else token_names(self.target)
-
-    @property
-    def source_vocab_size(self) -> int:
-        """Number of ids of the source tokenizer, special tokens included."""
-        return len(self.source)
-
-    @property
-    def target_vocab_size(self) -> int:
-        """Number of ids of the target tokenizer, special tokens included."""
-        return len(self.target)
-
-    def encode_source(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text, which end with `<eos>`."""
-        return _encode(self.source, texts)
-
-    def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text, which end with `<eos>`; the model prepends `<bos>`."""
-        return _encode(self.target, texts)
-
-    def join_source(self, text: str) -> str:
-        """Returns a source text with whole words, if its words are in pieces."""
-        return joined(self.source, text)
-
-    def join_target(self, text: str) -> str:
-        """Returns a target text with whole words, if its words are in pieces."""
-        return joined(self.target, text)
-
-    def decode_target(self, ids: Sequence[Sequence[int]] | torch.Tensor) -> list[str]:
-        """Returns the texts of generated ids or of labels.
-
-        Everything after the first `<eos>`, special tokens, and the -100 of padded labels are left
-        out. Bytes that are not UTF-8, which an untrained model writes, become U+FFFD.
-
-        Args:
-            ids: rows of ids, of shape `(batch, time)`; as lists they may differ in length.
-        """
-        rows = ids.tolist() if isinstance(ids, torch.Tensor) else [list(row) for row in ids]
-        for i, row in enumerate(rows):
-            if self.eos_token_id in row:
-                row = row[: row.index(self.eos_token_id)]
-            rows[i] = [token for token in row if token >= 0]
-        return [_decode(self.target, row, skip_special_tokens=True) for row in rows]
-
-    def save(self, folder: str | Path) -> None:
-        """Saves the tokenizers to a folder, which is replaced as a whole or not at all.
-
-        A joint tokenizer is saved in the folder itself, separate ones in its folders `source` and
-        `target`. `AutoTokenizer.from_pretrained` can read each of them.
-        """
-        with written_whole(Path(folder)) as partial:
-            if self.is_joint:
-                _save(self.source, partial)
-            else:
-                _save(self.source, partial / "source")
-                _save(self.target, partial / "target")
-
-    @classmethod
-    def load(cls, folder: str | Path) -> TranslationTokenizer:
-        """Loads the tokenizer that `save` has written.
-
-        Raises:
-            ValueError: there is no tokenizer in the folder, or it is damaged.
-        """
-        folder = Path(folder)
-        if (folder / "source").is_dir():
-            return cls(_load(folder / "source"), _load(folder / "target"))
-        joint = _load(folder)
-        return cls(joint, joint)
-
-
 class TextTokenizer:
     """The tokenizer of one language, for lines of text.
 
@@ -227,11 +72,7 @@ class TextTokenizer:
 
     @classmethod
     def train(cls, lines: Iterable[str], settings: TextTokenizerSettings) -> TextTokenizer:
-        """Learns the vocabulary of lines of text; equal lines give equal vocabularies.
-
-        Raises:
-            ValueError: no line has text.
-        """
+        """Learns the vocabulary of lines of text; equal lines give equal vocabularies."""
         lines = filter(None, lines)
         if (first := next(lines, None)) is None:
             raise ValueError("lines is empty, expected text to learn a vocabulary from")
@@ -243,16 +84,8 @@ class TextTokenizer:
         return cls(train_words(lines, *how, marks))
 
     @classmethod
-    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool) -> TextTokenizer:
-        """Loads the tokenizer that the settings name.
-
-        Args:
-            settings: name the tokenizer.
-            mask: whether it needs a mask.
-
-        Raises:
-            ValueError: there is none of that name, or it lacks a special token.
-        """
+    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool = False) -> TextTokenizer:
+        """Loads the tokenizer that the settings name; `mask` says whether it needs a mask."""
         assert settings.pretrained is not None
         needed: tuple[Role, ...] = ("pad", "bos", "eos", *(("mask",) if mask else ()))
         return cls(ready_made(settings.pretrained, settings.special_tokens, needed))
@@ -261,6 +94,11 @@ class TextTokenizer:
     def names(self) -> dict[int, str]:
         """Each token as a person reads it."""
         return token_names(self.tokenizer)
+
+    @property
+    def state(self) -> str:
+        """What tells the vocabulary from others."""
+        return self.tokenizer.backend_tokenizer.to_str()
 
     @property
     def vocab_size(self) -> int:
@@ -285,7 +123,11 @@ class TextTokenizer:
 
     def encode(self, lines: Sequence[str], *, eos: bool = True) -> list[list[int]]:
         """Returns the ids of each line; `eos=False` leaves out the `<eos>` at its end."""
-        rows = _encode(self.tokenizer, lines)
+        if not lines:
+            return []
+        rows: list[list[int]] = self.tokenizer(list(lines), return_attention_mask=False)[
+            "input_ids"
+        ]
         return rows if eos else [row[:-1] for row in rows]
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
@@ -293,11 +135,6 @@ class TextTokenizer:
 
         `<pad>`, `<bos>` and the -100 of labels are left out. Bytes that are not UTF-8, which an
         untrained model writes, become U+FFFD.
-
-        Example:
-            >>> tokenizer = TextTokenizer.train(["a b"], TextTokenizerSettings(vocab_size=261))
-            >>> tokenizer.decode([[4, *tokenizer.encode([" a"])[0], 0, 0]])
-            ['<mask>  a']
         """
         left_out = {self.pad_token_id, self.bos_token_id}
         texts = []
@@ -310,8 +147,14 @@ class TextTokenizer:
                     lines[-1].append(token)
             if len(lines) > 1 and not lines[-1]:
                 lines.pop()
-            texts.append("\n".join(_decode(self.tokenizer, line) for line in lines))
+            texts.append("\n".join(self.decode_line(line) for line in lines))
         return texts
+
+    def decode_line(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Returns the text of ids without a line end among them."""
+        # The decoder of pieces that end in @@ fails without any.
+        decode = self.tokenizer.decode
+        return cast(str, decode(ids, skip_special_tokens=skip_special_tokens)) if ids else ""
 
     def save(self, folder: str | Path) -> None:
         """Saves the tokenizer to a folder, which is replaced as a whole or not at all."""
@@ -320,31 +163,116 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> TextTokenizer:
-        """Loads the tokenizer that `save` has written.
-
-        Raises:
-            ValueError: there is no tokenizer in the folder, or it is damaged.
-        """
+        """Loads the tokenizer that `save` has written, or raises `ValueError`."""
         return cls(_load(Path(folder)))
 
 
-def _learn(
-    texts: Iterable[str], vocab_size: int, settings: TokenizerSettings
-) -> PreTrainedTokenizerFast:
+class TranslationTokenizer:
+    """The tokenizers of the source and the target language, which have no `<mask>`.
+
+    Args:
+        source: tokenizer of the source language.
+        target: tokenizer of the target language; the same object if the vocabulary is joint.
+
+    Example:
+        >>> pairs = [("open the file", "ouvrir le fichier"), ("open it", "ouvrir ceci")]
+        >>> tokenizer = TranslationTokenizer.train(pairs, TokenizerSettings(vocab_size=300))
+        >>> ids = tokenizer.target.encode(["ouvrir", "le"])
+        >>> [row[-1] for row in ids]
+        [2, 2]
+        >>> tokenizer.decode_target(ids)
+        ['ouvrir', 'le']
+    """
+
+    def __init__(self, source: TextTokenizer, target: TextTokenizer) -> None:
+        self.source = source
+        self.target = target
+        self.pad_token_id = target.pad_token_id
+        self.bos_token_id = target.bos_token_id
+        self.eos_token_id = target.eos_token_id
+
+    @classmethod
+    def train(
+        cls, pairs: Sequence[tuple[str, str]], settings: TokenizerSettings
+    ) -> TranslationTokenizer:
+        """Learns the vocabularies of sentence pairs; equal pairs give equal vocabularies."""
+        if not pairs:
+            raise ValueError("pairs is empty, expected text to learn subwords from")
+        if settings.joint:
+            texts = (text for pair in pairs for text in pair)
+            joint = _learn(texts, settings.vocab_size, settings)
+            return cls(joint, joint)
+        sizes = (settings.source_vocab_size, settings.target_vocab_size)
+        source, target = (
+            _learn((pair[side] for pair in pairs), size or settings.vocab_size, settings)
+            for side, size in enumerate(sizes)
+        )
+        return cls(source, target)
+
+    @classmethod
+    def ready_made(cls, settings: TokenizerSettings) -> TranslationTokenizer:
+        """Loads the tokenizer that the settings name, for both languages."""
+        assert settings.pretrained is not None
+        found = ready_made(settings.pretrained, settings.special_tokens, ("pad", "bos", "eos"))
+        if found.bos_token_id == found.eos_token_id:
+            raise ValueError(
+                f"tokenizer.pretrained is {settings.pretrained}, whose bos and eos are the same "
+                f"token {found.eos_token!r}: a translation would end where it begins; set "
+                f"tokenizer.special_tokens={{bos: <bos>}}"
+            )
+        joint = TextTokenizer(found)
+        return cls(joint, joint)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether source and target share one vocabulary."""
+        return self.source is self.target
+
+    @property
+    def state(self) -> str:
+        """What tells the vocabularies from others."""
+        return f"{self.source.state}\0{self.target.state}"
+
+    def decode_target(self, ids: Sequence[Sequence[int]] | torch.Tensor) -> list[str]:
+        """Returns the texts of generated ids or of labels, rows of shape `(batch, time)`.
+
+        Everything after the first `<eos>`, special tokens, and the -100 of padded labels are left
+        out. Bytes that are not UTF-8, which an untrained model writes, become U+FFFD.
+        """
+        rows = ids.tolist() if isinstance(ids, torch.Tensor) else [list(row) for row in ids]
+        for i, row in enumerate(rows):
+            if self.eos_token_id in row:
+                row = row[: row.index(self.eos_token_id)]
+            rows[i] = [token for token in row if token >= 0]
+        return [self.target.decode_line(row, skip_special_tokens=True) for row in rows]
+
+    def save(self, folder: str | Path) -> None:
+        """Saves the tokenizers to a folder, which is replaced as a whole or not at all.
+
+        A joint tokenizer is saved in the folder itself, separate ones in its folders `source` and
+        `target`. `AutoTokenizer.from_pretrained` can read each of them.
+        """
+        if self.is_joint:
+            self.source.save(folder)
+            return
+        with written_whole(Path(folder)) as partial:
+            _save(self.source.tokenizer, partial / "source")
+            _save(self.target.tokenizer, partial / "target")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TranslationTokenizer:
+        """Loads the tokenizer that `save` has written, or raises `ValueError`."""
+        folder = Path(folder)
+        if (folder / "source").is_dir():
+            return cls(TextTokenizer.load(folder / "source"), TextTokenizer.load(folder / "target"))
+        joint = TextTokenizer.load(folder)
+        return cls(joint, joint)
+
+
+def _learn(texts: Iterable[str], vocab_size: int, settings: TokenizerSettings) -> TextTokenizer:
     if settings.type == "presegmented":
-        return train_words(texts, vocab_size, SPECIAL_TOKENS, marks=settings.marks)
-    return train_bpe(texts, vocab_size)
-
-
-def _encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    if not texts:
-        return []
-    return tokenizer(list(texts), return_attention_mask=False)["input_ids"]
-
-
-def _decode(tokenizer: PreTrainedTokenizerFast, ids: list[int], **options: bool) -> str:
-    # The decoder of pieces that end in @@ fails without any.
-    return cast(str, tokenizer.decode(ids, **options)) if ids else ""
+        return TextTokenizer(train_words(texts, vocab_size, SPECIAL_TOKENS, marks=settings.marks))
+    return TextTokenizer(train_bpe(texts, vocab_size))
 
 
 def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

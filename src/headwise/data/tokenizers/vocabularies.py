@@ -84,12 +84,8 @@ def train_words(
 ) -> PreTrainedTokenizerFast:
     """Numbers what white space divides in texts, by frequency.
 
-    Args:
-        texts: the texts.
-        vocab_size: the largest number of tokens, special tokens included.
-        special_tokens: the special tokens, whose ids come first.
-        min_frequency: what occurs less often than this is `<unk>`.
-        marks: how the pieces of words are marked, which decoding joins; None for whole words.
+    What occurs less often than `min_frequency` is `<unk>`. `marks` says how the pieces of words are
+    marked, which decoding joins; None is for whole words.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK))
     # The text's own <unk> is ours; other special tokens must not appear inside a line.
@@ -120,10 +116,6 @@ def ready_made(
         special_tokens: tokens in the place of those that the tokenizer names; those that it lacks
             are added.
         needed: the roles for which there must be a token.
-
-    Raises:
-        ValueError: there is no such tokenizer, it is none of the tokenizers library, or a token is
-            missing.
     """
     found = _find(name)
     roles: dict[Role, str | None] = {
@@ -167,12 +159,7 @@ def ready_made(
 
 
 def joined(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
-    """Returns a text whose words are in pieces with whole words; any other text as it is.
-
-    >>> pieces = train_words(["a wor@@ ld"], 9, marks="@@")
-    >>> joined(pieces, "the wor@@ ld")
-    'the world'
-    """
+    """Returns a text whose words are in pieces with whole words; any other text as it is."""
     if not has_pieces(tokenizer):
         return text
     decoder = tokenizer.backend_tokenizer.decoder

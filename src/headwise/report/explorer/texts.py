@@ -38,7 +38,7 @@ def translation_input(trained: Trained, source: Source) -> Input:
         part, item = trained.item(source)
         text, reference = part.pairs[item.number]
     text = " ".join(text.split("\n"))
-    (ids,) = tokenizer.encode_source([text])
+    (ids,) = tokenizer.source.encode([text])
     check_length(ids, model.config.max_positions, "the text")
     (made,) = translate_ids(model, tokenizer, [ids], trained.recipe.evaluation)
     if tokenizer.eos_token_id in made:
@@ -51,8 +51,10 @@ def translation_input(trained: Trained, source: Source) -> Input:
         if each is not None
     ]
     is_given = source.target is not None
-    written = tokenizer.encode_target([source.target])[0] if source.target is not None else made
-    given = _pair(model, tokenizer.source, tokenizer.target, ids, written, is_given, shown)
+    written = tokenizer.target.encode([source.target])[0] if source.target is not None else made
+    given = _pair(
+        model, tokenizer.source.tokenizer, tokenizer.target.tokenizer, ids, written, is_given, shown
+    )
     return replace(given, text=text, item=item)
 
 
@@ -130,7 +132,10 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
     if target is not None and not isinstance(model, Seq2SeqLM):
         raise ValueError(f"target is given, but a {type(model).__name__} reads none; leave it out")
     # headwise's tokenizers hold those of one or two languages.
-    source = getattr(tokenizer, "source", getattr(tokenizer, "tokenizer", tokenizer))
+    source, into = (
+        getattr(each, "tokenizer", each)
+        for each in (getattr(tokenizer, side, tokenizer) for side in ("source", "target"))
+    )
     if not isinstance(source, PreTrainedTokenizerFast):
         raise ValueError(
             f"tokenizer is a {type(source).__name__}, expected a fast tokenizer of transformers "
@@ -140,7 +145,7 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
     longest = getattr(getattr(model, "config", None), "max_positions", None)
     check_length(ids, longest, "the text")
     if isinstance(model, Seq2SeqLM):
-        return _any_pair(model, source, getattr(tokenizer, "target", source), ids, target)
+        return _any_pair(model, source, into, ids, target)
     if isinstance(model, CausalLM):
         return _any_continued(model, source, ids, longest)
     if isinstance(model, MaskedLM):

@@ -1,0 +1,122 @@
+"""What the corpora of all texts do alike: sources of their parts, and further test sets."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel
+
+from headwise.data.parts import Facts, read_facts
+from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_set
+from headwise.data.sources import file_in_words, hub_identity
+from headwise.data.store import file_identity, stored
+
+Item = TypeVar("Item")
+Open = Callable[[Path, str, str], Sequence[Item]]  # of a folder, the name of a part and its hash
+
+
+@dataclass(frozen=True)
+class Corpus(Generic[Item]):
+    """Items in three parts, none of which is empty.
+
+    Attributes:
+        train, validation, test: the items of each part.
+        notes: facts about the data for the screen and the report: label to text.
+        digest: a hash of all items and of their division, without further test sets.
+        tests: the items of each further test set by its name.
+    """
+
+    train: Sequence[Item]
+    validation: Sequence[Item]
+    test: Sequence[Item]
+    notes: dict[str, str] = field(repr=False)
+    digest: str = ""
+    tests: dict[str, Sequence[Item]] = field(default_factory=dict)
+
+
+class Source(NamedTuple):
+    """Where items come from: what tells them from others, and what reads them.
+
+    `read` returns the items, and words on where they come from.
+    """
+
+    identity: str
+    read: Callable[[], tuple[Iterable[Any], str]]
+
+
+def files_source(paths: Sequence[Path], read: Callable[[], Iterable[Any]]) -> Source:
+    """Returns the source of what `read` makes of files."""
+    return Source(
+        " ".join(map(file_identity, paths)),
+        lambda: (read(), ", ".join(map(file_in_words, paths))),
+    )
+
+
+def split_source(
+    dataset: HubSettings | HubTest, split: str, read: Callable[[], Iterable[Any]]
+) -> Source:
+    """Returns the source of what `read` makes of a split of a dataset."""
+    words = dataset.origin if isinstance(dataset, HubTest) else f"split {split}"
+    identity = hub_identity(dataset.name, split, dataset.config, dataset.revision)
+    return Source(identity, lambda: (read(), words))
+
+
+def read_sources(
+    sources: Mapping[str, Source], origin: str | None
+) -> tuple[dict[str, Iterable[Any]], dict[str, str]]:
+    """Returns the items of each part that is given, and words on the corpus and on each part.
+
+    Without an `origin`, the words on the only part are those on the corpus.
+    """
+    read = {part: source.read() for part, source in sources.items()}
+    words = {part: of_part for part, (_, of_part) in read.items()}
+    words = {"corpus": words["train"]} if origin is None else {"corpus": origin, **words}
+    return {part: items for part, (items, _) in read.items()}, words
+
+
+def open_corpus(
+    kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[Item]
+) -> tuple[dict[str, Sequence[Item]], Facts, Path]:
+    """Returns the parts of a corpus (see `stored`), what is known of them, and their folder."""
+    folder = stored(kind, made_of, make)
+    facts = read_facts(folder)
+    parts = {name: open_part(folder, name, part.digest) for name, part in facts.parts.items()}
+    return parts, facts, folder
+
+
+def given_sources(settings: Any, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
+    """Returns the source of each part that is given as files or as a split."""
+    return {part: source(settings, given) for part, given in given_parts(settings).items()}
+
+
+def identity_of(settings: BaseModel, sources: Mapping[str, Source]) -> list[str]:
+    """Returns what tells a corpus from others: its settings and its sources."""
+    own = settings.model_dump_json(exclude={"tests"})
+    return [own, *(source.identity for source in sources.values())]
+
+
+def open_tests(
+    kind: str,
+    tests: Mapping[str, Any],
+    source: Callable[[Any, Any], Source],
+    make: Callable[[Source, Path], None],
+    open_part: Open[Item],
+    corpus: tuple[Facts, Path],
+) -> dict[str, Sequence[Item]]:
+    """Returns the further test sets of a corpus, and adds what is known of them to its notes.
+
+    `make` writes the test set of a source to a folder; `corpus` is what `open_corpus` has returned
+    of the parts.
+    """
+    facts, folder = corpus
+    found: dict[str, Sequence[Item]] = {}
+    for name, test in tests.items():
+        with in_test_set(name):
+            origin = source(test, test.given)
+            made_of = [folder.name, test.model_dump_json(), origin.identity]
+            parts, its_facts, _ = open_corpus(kind, made_of, partial(make, origin), open_part)
+        found[name] = parts["test"]
+        facts.notes[f"test {name}"] = its_facts.notes["test"]
+    return found
