@@ -28,6 +28,7 @@ PLANS: dict[str, Any] = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
     "gated": "gated",
+    "differential": "differential",
     "moh": {"system": "moh", "shared_heads": 1, "top_k": 2},
 }
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "dropout": 0.0, "vocab_size": VOCABULARY}

@@ -19,6 +19,7 @@ GATES = {
     hw.AgreementAttention: ("vote_weight", "beta_a", "beta_u"),
     hw.IndependentMechanismsLayer: ("competition_weight", "exchange."),
     hw.GatedAttention: ("gate_proj.",),
+    hw.DifferentialAttention: ("lambda_proj.",),
     hw.MixtureOfHeads: ("shared_router.", "routed_router.", "kind_router."),
 }
 OUTPUTS = {

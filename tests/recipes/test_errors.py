@@ -127,7 +127,7 @@ def test_an_unknown_key_in_a_system_says_which(small):
         ("training.max_steps=" + "9" * 30, "expected a number less than or equal to 1000000000"),
         ("model.attention={system: moa, z_coef: .inf}", "attention.z_coef is inf, expected a"),
         ("model.encoder_layers=100000", "the number of layers of encoder is 100,000, expected"),
-        ("model.ffn_dim=1000000000000", "make at least 256,000,004,096,000 parameters, expected"),
+        ("model.ffn_dim=1000000000000", "ffn_dim is 1,000,000,000,000, expected"),
         ("systems={2017: {}}", "systems.2017 is 2017, expected a valid string"),
     ],
 )
@@ -216,7 +216,6 @@ def test_an_error_is_located_behind_unions_and_names(task, location, keys, sibli
     ("name", "change", "said"),
     [
         ("images-digits", "data.size=4000", "data.size makes images of 16,000,000 pixels"),
-        ("lm-pydoc", "evaluation.generation.temperature=1e-300", "the temperature is 1e-300, exp"),
         ("speech-generated", "data.level=[-.inf, 0]", "data.level.0 is -inf, expected a finite"),
     ],
 )

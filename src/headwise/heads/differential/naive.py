@@ -19,7 +19,7 @@ def naive_difference(
     share = 1 / (1 + math.exp(-logit))
     read = torch.zeros_like(values[0])
     for query, sign in ((first, 1.0), (second, -share)):
-        scores = [float(query @ key) / math.sqrt(len(key)) for key in keys]
+        scores = [(query @ key).item() / math.sqrt(len(key)) for key in keys]
         total = sum(math.exp(score) for score in scores)
         for score, value in zip(scores, values, strict=True):
             read = read + sign * math.exp(score) / total * value
