@@ -144,7 +144,8 @@ def test_what_cannot_be_found_is_an_error_before_any_data_are_read(tmp_path, mon
     done = CliRunner().invoke(app, COMPARE.split()[1:])
     assert (done.exit_code, done.stdout) == (2, "")
     assert (
-        "'scaled_haeds:ScaledHeads' cannot be loaded: No module named 'scaled_haeds'" in done.stderr
+        "the system 'scaled_haeds:ScaledHeads' cannot be loaded: it fails with "
+        "ModuleNotFoundError: No module named 'scaled_haeds'" in done.stderr
     )
 
 

@@ -459,14 +459,14 @@ import os, signal, sys
 from headwise.cli import app
 from headwise.tasks import translation
 
-join = translation.collate_pairs
+join = translation.collate_tokens
 def interrupted_in_the_second_step(items, padding):
     interrupted_in_the_second_step.calls += 1
     if interrupted_in_the_second_step.calls == 2:
         os.kill(os.getpid(), signal.SIGINT)
     return join(items, padding)
 interrupted_in_the_second_step.calls = 0
-translation.collate_pairs = interrupted_in_the_second_step
+translation.collate_tokens = interrupted_in_the_second_step
 sys.argv = ["headwise", *sys.argv[1:]]
 app()
 """

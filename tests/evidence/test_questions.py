@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from evidence import training
 from evidence.__main__ import app
 from evidence.answers import answer, trend_kind
 from evidence.claims import Quantity, all_claims
@@ -28,6 +27,7 @@ from headwise.analysis.statistics.seeds_and_items import (
     within_runs,
 )
 from headwise.recipes import RecipeError
+from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
 
 pytestmark = pytest.mark.slow
@@ -56,18 +56,18 @@ def asked(tiny_catalogue, tmp_path_factory):
     Returns them with the runs that were trained before and after.
     """
     places = tiny_claims.places_in(tmp_path_factory.mktemp("questions"))
-    whole, trained = training.train_system, []
+    whole, trained = SystemRun.train, []
 
-    def counted(recipe, name, folder, *others):
+    def counted(run, console):
         if len(trained) == 2:
             trained.append("stopped")
             raise Interrupted("stopped at step 0")
-        trained.append(str(folder.relative_to(places.runs / "laptop")))
-        return whole(recipe, name, folder, *others)
+        trained.append(str(run.folder.relative_to(places.runs / "laptop")))
+        return whole(run, console)
 
     with pytest.MonkeyPatch.context() as patch:
         tiny_claims.use(tiny_catalogue, patch)
-        patch.setattr(training, "train_system", counted)
+        patch.setattr(SystemRun, "train", counted)
         question = all_questions("laptop")["length"]
         with pytest.raises(Interrupted):
             run_question(question, [1, 2], places, QUIET)
@@ -96,7 +96,7 @@ def test_a_question_goes_on_and_trains_each_run_once(asked):
 @pytest.mark.usefixtures("_tiny")
 def test_a_claim_needs_none_of_the_runs_that_a_question_shares(asked, monkeypatch):
     places, _ = asked
-    monkeypatch.setattr(training, "train_system", None)
+    monkeypatch.setattr(SystemRun, "train", None)
     run_experiment(counting(places), {None: BOTH}, [1, 2], QUIET)
     moved = places._replace(runs=places.runs / "none", data=places.data / "none")
     run_question(all_questions("laptop")["length"], [1, 2], moved, QUIET)

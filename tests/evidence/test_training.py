@@ -19,6 +19,7 @@ from evidence.results import Run, Times
 from evidence.training import AskedRun, measure_times, run_experiment
 from headwise.analysis.speed import OverRounds
 from headwise.runs.grid import parse_grid
+from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_rounds", "catalogue")]
@@ -124,7 +125,7 @@ def test_every_kind_of_quantity_has_a_verdict(places, name):
 
 def test_what_is_kept_is_not_trained_again_on_another_machine(places, tmp_path, monkeypatch):
     other = places._replace(runs=tmp_path / "runs", data=tmp_path / "no-data")
-    monkeypatch.setattr(training, "train_system", None)
+    monkeypatch.setattr(SystemRun, "train", None)
     run(other, ids=["S1", "L1", "T1"])
     assert not other.runs.exists()
 
@@ -244,23 +245,21 @@ def test_times_are_those_of_one_thread(places, tmp_path):
 
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
     moved = places._replace(results=tmp_path / "results", runs=tmp_path / "runs")
-    whole, trained = training.train_system, []
+    whole, trained = SystemRun.train, []
 
-    def stopped(recipe, name, *others):
+    def stopped(run, console):
         if len(trained) == 1:
             raise Interrupted("stopped at step 0")
-        trained.append(name)
-        return whole(recipe, name, *others)
+        trained.append(run.system)
+        return whole(run, console)
 
-    monkeypatch.setattr(training, "train_system", stopped)
+    monkeypatch.setattr(SystemRun, "train", stopped)
     with pytest.raises(Interrupted):
         run(moved, seeds=[1], ids=["S1"])
     assert trained == ["standard"]
     again = []
     monkeypatch.setattr(
-        training,
-        "train_system",
-        lambda recipe, name, *o: again.append(name) or whole(recipe, name, *o),
+        SystemRun, "train", lambda run, console: again.append(run.system) or whole(run, console)
     )
     run(moved, seeds=[1], ids=["S1"])
     assert again == ["mae"]
