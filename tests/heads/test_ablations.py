@@ -280,6 +280,18 @@ def test_every_value_that_a_system_declares_runs_and_minds_padding(name, ablatio
         torch.testing.assert_close(together[1, :2], layer(x[1:, :2]).output[0])
 
 
+@pytest.mark.parametrize(("name", "ablation", "option"), list(every_ablation()))
+def test_in_training_nothing_is_ablated(name, ablation, option):
+    layer, x = SYSTEMS[name].build(train=True), x_()
+    found = []
+    for made in (None, ablation_of(layer, ablation, {} if option is None else {option: 1})):
+        layer.ablation = made
+        torch.manual_seed(0)  # of branches that are drawn anew at each pass
+        with torch.no_grad():  # so that the statistics of gates stay
+            found.append(layer(x).output)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("name", [n for n, s in SYSTEMS.items() if "random" in s.build().ablations])
 def test_random_weights_are_drawn_once_for_each_seed_and_layer(name):
     layer, x = SYSTEMS[name].build(), x_()

@@ -126,6 +126,14 @@ def test_moa_has_the_papers_number_of_parameters(size):
     assert moa.dropout == 0.1
 
 
+def test_noise_of_a_router_is_of_training_only():
+    module = SYSTEMS["moa"].build(noisy=True)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    assert torch.equal(module(x).output, module(x).output)
+    module.train()
+    assert not torch.equal(module(x).output, module(x).output)
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_dropout_is_of_training_only(name):
     module = SYSTEMS[name].build(dropout=0.5)

@@ -16,7 +16,7 @@ def test_padding_positions_of_every_kind_of_mask():
     expected = torch.tensor([[False, False, True], [False, True, True]])
     assert padding_positions(None) is None
     assert torch.equal(padding_positions(expected), expected)
-    for never in (-INF, -1e9, -1e4, torch.finfo(torch.float32).min):
+    for never in (-INF, -1e9, -1e4, -1e3, torch.finfo(torch.float32).min):
         mask = torch.where(expected, never, torch.tensor([0.0, -3.0, 5.0]))
         assert torch.equal(padding_positions(mask), expected)
     for dtype in (torch.float16, torch.bfloat16):

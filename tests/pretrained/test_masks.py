@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
 import headwise as hw
+from headwise.models.sites import attention_sites
 from headwise.pretrained.masks import later_texts, query_padding
 
 # Two texts of five positions, of which the last three are the queries.
@@ -65,10 +66,15 @@ def outputs(model, tokens, blocked, form):
     [("bert", "float"), ("bert", "float of -1e4"), ("llama", "boolean"), ("mistral", "float")],
 )
 @torch.no_grad()
-def test_what_a_mask_hides_changes_no_output(name, mask, form):
+def test_what_a_mask_hides_changes_no_output(name, mask, form, request):
     """In one layer: further ones would see what it lets through to others."""
+    if (name, mask) == ("bert", "block-diagonal, causal"):
+        reason = "gates of an encoder see all of a packed text, whatever the mask hides within it"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     layers = tiny(name).config.num_hidden_layers
     model = train_at_random(hw.gate_heads(tiny(name), layers=[layers - 1]))
+    for site in attention_sites(model):
+        site.module.gate.output.weight.mul_(0.05)  # no gate is so sure that it moves with nothing
     plain, blocked = tiny(name), MASKS[mask]
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if "head_gates" not in k})
     tokens = inputs(model, random.Random(0), batch=1, time=TIME, side="right")["input_ids"]

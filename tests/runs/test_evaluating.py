@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import numerals
 import pytest
@@ -101,6 +102,19 @@ def test_one_that_comes_later_is_scored_without_training(world, run, tmp_path, m
     assert train(later, tmp_path / "run") == after and len(scored) == 1
 
 
+def test_one_whose_data_have_changed_is_scored_again(world, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    before = {path: path.read_text() for path in world.glob("short.*")}
+    try:
+        for path, text in before.items():
+            path.write_text("".join(text.splitlines(keepends=True)[:12]))
+        train(of(world, "short").system("mae"), tmp_path / "run")
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+    assert len(read_outcome(tmp_path / "run", "short").items["BLEU"]) == 12
+
+
 @pytest.mark.slow
 def test_a_comparison_has_a_table_of_them(world, tmp_path):
     file = of(world, "short", "other")
@@ -178,14 +192,22 @@ def test_keys_that_evaluation_does_not_read_are_refused(run, change):
 # One run against another
 
 
+def first_by(outcome, name):
+    """The outcome with one score alone."""
+    scores = [score for score in outcome.scores if score.name == name]
+    return outcome.model_copy(update={"scores": scores})
+
+
 def test_two_runs_are_tested_on_what_they_have_stored(run, rival, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(evaluating, "evaluate", None)  # nothing is evaluated again
         found, other = (evaluate_run(r, "test", QUIET, may_be_stored=True) for r in (run, rival))
+        # By chrF, which is not 0 for either.
+        found, other = (replace(r, outcome=first_by(r.outcome, "chrF")) for r in (found, other))
         difference = compare_runs(found, other)
         back = compare_runs(other, found)
-    bleu = [read_outcome(r).scores[0].value for r in (run, rival)]
-    assert difference.value == pytest.approx(bleu[0] - bleu[1])
+    chrf = [each.outcome.scores[0].value for each in (found, other)]
+    assert chrf[0] != chrf[1] and difference.value == pytest.approx(chrf[0] - chrf[1])
     assert difference.source == "items" and difference.low <= difference.value <= difference.high
     assert (back.value, back.p_value) == (pytest.approx(-difference.value), difference.p_value)
 

@@ -60,6 +60,17 @@ def test_another_corpus_has_another_digest(tmp_path):
     assert task(sounds.folders(tmp_path)).digest() != first.digest()
 
 
+def test_other_noise_has_another_digest(tmp_path):
+    sounds.write_speech(tmp_path / "speech")
+    noise, digests = {"noise": ["recordings"], "noise_folder": str(tmp_path / "noise")}, set()
+    for number in (4, 5):
+        for index in range(number):
+            sound = sounds.tone(300 + 100 * index, 8_000)
+            sounds.write(tmp_path / "noise" / f"{index}.wav", sound, 8_000)
+        digests.add(task(sounds.folders(tmp_path / "speech", **noise)).digest())
+    assert len(digests) == 2
+
+
 def test_the_size_of_a_model_comes_from_the_data(generated):
     made = recipe()
     config = generated.model_config(made.model)

@@ -1,6 +1,8 @@
 """Checkpoints: damaged ones are left out, the right ones stay, the right weights are kept."""
 
 import shutil
+import signal
+from itertools import count
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from headwise.training.checkpoints import (
     checkpoints,
     find_checkpoint_damage,
 )
+from headwise.training.interrupted import Interrupted
 
 FILES = (
     "trainer_state.json",
@@ -129,6 +132,24 @@ def train_beyond_the_best(folder, **options):
     run = toy.train(folder, toy.model(), toy.settings(**how | options), data=data)
     losses = {step: loss for step, kind, loss in toy.curve(run) if kind == "eval_loss"}
     return run, min(losses, key=losses.get)
+
+
+def test_a_checkpoint_between_two_validations_goes_when_the_run_goes_on(tmp_path):
+    """Of an average it would be one more, and another than in a run that was not stopped."""
+    calls = count(1)
+
+    def stop(items):
+        if next(calls) == 8:
+            signal.raise_signal(signal.SIGINT)
+        return toy.join(items)
+
+    how = toy.settings(evaluate_every=4, final_model="average", average_last=3, keep_checkpoints=3)
+    with pytest.raises(Interrupted, match="stopped at step"):
+        toy.train(tmp_path, toy.model(), how, stop)
+    (stopped,) = set(names(tmp_path)) - {"checkpoint-4"}
+    toy.train(tmp_path, toy.model(), how)
+    assert names(tmp_path) == [f"checkpoint-{step}" for step in (4, 8, 12)]
+    assert stopped not in names(tmp_path)
 
 
 # Which weights are kept

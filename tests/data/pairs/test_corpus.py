@@ -187,6 +187,16 @@ def test_repetitions_and_leaks_are_counted_and_kept(write):
     ]
 
 
+def test_the_digest_is_that_of_the_parts_too(write):
+    """One pair stands at the end of the training part, or at the beginning of the next."""
+    pairs, digests = sentences(20), set()
+    for first in (9, 10):
+        parts = {"train": pairs[:first], "validation": pairs[first:15], "test": pairs[15:]}
+        files = ParallelFiles(**{name: write(name, rows) for name, rows in parts.items()})
+        digests.add(load_parallel_corpus(files).digest)
+    assert len(digests) == 2
+
+
 def test_drop_leaks_takes_them_out_of_training_and_nowhere_else(write):
     settings = given_parts(
         write,

@@ -275,6 +275,15 @@ def test_dropout_reaches_every_attention():
         assert torch.equal(layer(*given).output, layer(*given).output)
 
 
+@pytest.mark.parametrize("kind", ["dropout", "residual_dropout", "ffn_dropout"])
+def test_each_dropout_is_of_training_only(kind):
+    layer = build(**{kind: 0.5})
+    given = inputs(layer)
+    assert torch.equal(layer(*given).output, layer(*given).output)
+    layer.train()
+    assert not torch.equal(layer(*given).output, layer(*given).output)
+
+
 @pytest.mark.parametrize(
     "form, change, message",
     [
