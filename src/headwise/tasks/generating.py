@@ -86,7 +86,7 @@ def generate_text(
     for prompt in prompts:
         ids = prompt_ids(tokenizer, prompt)
         # The prompt is part of the seed: prompts would share their random numbers otherwise.
-        seed = settings.seed + (zlib.crc32(prompt.encode()) << 32)
+        seed = zlib.crc32(f"{settings.seed} {prompt}".encode())  # of 32 bits, as PyTorch reads them
         written = continue_ids(model, ids, tokenizer.eos_token_id, settings, seed)
         # Decoded together with the prompt: a text by itself would lose its first space.
         before, after = tokenizer.decode([ids[1:], ids[1:] + written])
