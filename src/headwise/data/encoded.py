@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -148,7 +148,7 @@ def _encoded(
     waiting = iter(texts)
     while batch := list(islice(waiting, _BATCH)):
         rows = encode(batch)
-        ids = np.fromiter((token for row in rows for token in row), np.int32)
+        ids = np.fromiter(chain.from_iterable(rows), np.int32)
         yield ids, np.array([len(row) for row in rows], np.int32)
 
 
