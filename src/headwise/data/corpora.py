@@ -97,6 +97,29 @@ def identity_of(settings: BaseModel, sources: Mapping[str, Source]) -> list[str]
     return [own, *(source.identity for source in sources.values())]
 
 
+def corpus_fields(
+    kind: str,
+    settings: Any,
+    sources: Mapping[str, Source],
+    source: Callable[[Any, Any], Source],
+    make: Callable[[Path], None],
+    make_test: Callable[[Path, Source, Path], None],
+    open_part: Open[Item],
+) -> dict[str, Any]:
+    """Returns the fields of a `Corpus` whose parts and further test sets stand on the disk.
+
+    Args:
+        kind, make, open_part: see `open_corpus`.
+        settings, sources: the settings of the data, and the sources of the parts.
+        source: returns the source of a further test set.
+        make_test: writes a test set, given the folder of the corpus, the source, and where to.
+    """
+    parts, facts, folder = open_corpus(kind, identity_of(settings, sources), make, open_part)
+    make_test_of = partial(make_test, folder)
+    tests = open_tests(kind, settings.tests, source, make_test_of, open_part, (facts, folder))
+    return {**parts, "notes": facts.notes, "digest": facts.digest, "tests": tests}
+
+
 def open_tests(
     kind: str,
     tests: Mapping[str, Any],

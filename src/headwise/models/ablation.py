@@ -179,7 +179,7 @@ def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def removable_units(system: type[System]) -> list[str]:
-    """What units of a system can be removed one by one, as its ablations are named."""
+    """Returns the units that the ablations `without-UNIT` of a system remove, one at a time."""
     return [
         option
         for name, function in system.ablations.items()

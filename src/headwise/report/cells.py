@@ -77,7 +77,7 @@ class ScoreTable(Generic[Of]):
 
 
 def cells_of(columns: Sequence[Column[Of]], of: Of) -> tuple[Cell, ...]:
-    """Returns the cells of a row."""
+    """Returns what each column shows of one row's subject, such as a system."""
     return tuple(column.cell(of) for column in columns)
 
 

@@ -49,7 +49,7 @@ Matrix = list[list[float | None]]
 
 
 class LevelShares(BaseModel):
-    """How the decisions of each layer go with one quantity."""
+    """How much of one quantity the decisions of each layer explain."""
 
     model_config = RECORD
 

@@ -238,10 +238,11 @@ def _make_test(test: ImageTest, settings: Source, train: np.ndarray, folder: Pat
     """Writes the images of a further test set to a folder; `train` are those of the corpus."""
     broken: list[str] = []
     images = _written(folder / "test.npy", read_images(test, settings, broken), settings)
-    note = _note(images, _origin(test), set(_keys(train)))
+    digest = digest_images(images)
+    note = _note(images, _origin(test), set(_keys(train)), digest)
     if broken:
         note += f"; skipped: {len(broken):,} images that cannot be read: {broken[0]}"
-    (folder / _FACTS).write_text(json.dumps([note, digest_images(images)]), encoding="utf-8")
+    (folder / _FACTS).write_text(json.dumps([note, digest]), encoding="utf-8")
 
 
 def _written(path: Path, pictures: Iterable[Image.Image], settings: Source) -> np.ndarray:
@@ -272,10 +273,13 @@ def _write_parts(
         with growing(folder / f"{part}.npy", np.uint8, images.shape[1:]) as add:
             for some in pieces(np.array(indices)):
                 add(images[some])
+    corpus = ImageCorpus.of(*_open_parts(folder), notes)
+    for part in PARTS:
         known = () if part == "train" else trained
-        notes[part] = _note(mapped(folder / f"{part}.npy"), origins.get(part, ""), known)
-    corpus = ImageCorpus.of(*_open_parts(folder), {**notes, **sampled, **further})
-    facts = {"notes": corpus.notes, "digest": corpus.digest, "digests": corpus.digests}
+        images, digest = getattr(corpus, part), corpus.digests[part]
+        notes[part] = _note(images, origins.get(part, ""), known, digest)
+    all_notes = {**notes, **sampled, **further}
+    facts = {"notes": all_notes, "digest": corpus.digest, "digests": corpus.digests}
     (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
@@ -289,12 +293,12 @@ def _open_parts(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return train, validation, test
 
 
-def _note(images: np.ndarray, origin: str, trained: Collection[str]) -> str:
+def _note(images: np.ndarray, origin: str, trained: Collection[str], digest: str) -> str:
     """Returns what the notes say of a part; `trained` are the keys of the training images."""
     size = f"{len(images):,} images"
-    if repeated := sum(key in trained for key in _keys(images)):
+    if trained and (repeated := sum(key in trained for key in _keys(images))):
         size += f", of which {repeated:,} are also in the training part"
-    return part_in_words(size, origin, "pixels", digest_images(images))
+    return part_in_words(size, origin, "pixels", digest)
 
 
 def _keys(images: np.ndarray) -> list[str]:

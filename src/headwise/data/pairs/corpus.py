@@ -24,11 +24,9 @@ from typing import NamedTuple
 from headwise.data.corpora import (
     Corpus,
     Source,
+    corpus_fields,
     files_source,
     given_sources,
-    identity_of,
-    open_corpus,
-    open_tests,
     read_sources,
     split_source,
 )
@@ -92,24 +90,13 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         True
     """
     sources = _sources(settings)
-    made_of = identity_of(settings, sources)
-    make = partial(_make, settings, sources)
-    parts, facts, folder = open_corpus("pairs", made_of, make, PAIRS.open)
-    tests = open_tests(
-        "pairs",
-        settings.tests,
-        partial(_source, settings.max_bytes),
-        partial(_make_test, folder),
-        PAIRS.open,
-        (facts, folder),
-    )
+    source, make = partial(_source, settings.max_bytes), partial(_make, settings, sources)
+    fields = corpus_fields("pairs", settings, sources, source, make, _make_test, PAIRS.open)
     if isinstance(settings, InterfaceStrings):
         language: str | None = settings.language
     else:
         language = settings.target_language
-    return ParallelCorpus(
-        **parts, notes=facts.notes, digest=facts.digest, target_language=language, tests=tests
-    )
+    return ParallelCorpus(**fields, target_language=language)
 
 
 # --- sources ----------------------------------------------------------------------------------

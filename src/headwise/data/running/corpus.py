@@ -24,7 +24,7 @@ Example:
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress
@@ -37,11 +37,9 @@ from numpy.typing import NDArray
 from headwise.data.corpora import (
     Corpus,
     Source,
+    corpus_fields,
     files_source,
     given_sources,
-    identity_of,
-    open_corpus,
-    open_tests,
     read_sources,
     split_source,
 )
@@ -132,18 +130,10 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
             message names the file or dataset and says how to mend it.
     """
     sources = _sources(settings)
-    made_of = identity_of(settings, sources)
-    make = partial(_make, settings, sources)
-    parts, facts, folder = open_corpus("texts", made_of, make, StoredDocuments)
-    tests = open_tests(
-        "texts",
-        settings.tests,
-        partial(_source, settings.max_bytes),
-        partial(_make_test, folder),
-        StoredDocuments,
-        (facts, folder),
+    source, make = partial(_source, settings.max_bytes), partial(_make, settings, sources)
+    return TextCorpus(
+        **corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
     )
-    return TextCorpus(**parts, notes=facts.notes, digest=facts.digest, tests=tests)
 
 
 def digest_documents(documents: Iterable[Document]) -> str:
@@ -161,11 +151,17 @@ def digest_documents(documents: Iterable[Document]) -> str:
 
 def _sources(settings: TextSettings) -> dict[str, Source]:
     if isinstance(settings, PydocTopics):
-        return {"train": Source(python_version(), read_pydoc_topics)}
+        return {"train": Source(python_version(), partial(_built_in, read_pydoc_topics))}
     if isinstance(settings, PackageDocs):
         identity = " ".join(versions(settings.packages))
-        return {"train": Source(identity, partial(read_package_docs, settings.packages))}
+        read = partial(read_package_docs, settings.packages)
+        return {"train": Source(identity, partial(_built_in, read))}
     return given_sources(settings, partial(_source, settings.max_bytes))
+
+
+def _built_in(read: Callable[[], tuple[list[Document], str]]) -> tuple[Marked, str]:
+    documents, origin = read()
+    return marked_lines(documents), origin
 
 
 def _source(
@@ -237,8 +233,6 @@ _LINES = np.dtype([("words", np.int32), ("begins", np.bool_), ("hash", np.uint64
 def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -> None:
     """Reads and divides a text, and writes its parts to a folder."""
     read, words = read_sources(sources, _origin(settings))
-    if isinstance(settings, PydocTopics | PackageDocs):
-        read["train"] = marked_lines(read["train"])
     found = {part: _write_as_read(folder, part, lines) for part, lines in read.items()}
     ranges = {part: range(len(lines)) for part, lines in found.items()}
     _cut_off(found["train"], ranges, settings.fractions(read), words["corpus"])
