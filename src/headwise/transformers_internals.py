@@ -265,3 +265,8 @@ def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
     """
     if trainer.label_smoother is not None:
         trainer.label_smoother = wrap(trainer.label_smoother)
+
+
+def compute_layers_again(model: PreTrainedModel) -> None:
+    """15. Gradient checkpointing is called activation checkpointing from transformers 5.24 on."""
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()

@@ -1,11 +1,22 @@
 """What the trainer does besides G and F steps: optimizer, precision, validation, epochs."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 import toy
 
+from headwise.heads.mae.rule import GateSettings
+from headwise.training import trainer as training
 from headwise.training.trainer import Trainer
+
+IN_TURNS = {"mae": GateSettings(period=2, unit="steps", learning_rate=0.5)}
+AGAIN = {
+    **toy.PLANS,
+    **{name: name for name in ("weighted", "agreement", "moh")},
+    "tim": {"encoder_self": {"system": "tim", "layers": [0]}},
+}
 
 
 def trainer(folder, network, **options):
@@ -107,3 +118,59 @@ def test_half_precision_takes_nearly_the_same_course(tmp_path, plan):
     assert courses[0][0] == pytest.approx(courses[1][0], rel=0.02)
     if plan == "standard":  # choices of experts may tip
         assert courses[0] == pytest.approx(courses[1], rel=0.02)
+
+
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_precision_is_bf16_where_the_gpu_has_it(monkeypatch, tmp_path, has_bf16):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    assert [
+        training._is_bf16(toy.settings(precision=precision))
+        for precision in ("auto", "float32", "tf32", "bf16")
+    ] == [has_bf16, False, False, True]
+
+
+@pytest.mark.parametrize("precision", ["auto", "tf32"])
+def test_a_cpu_computes_in_float32(tmp_path, precision):
+    runs = [
+        toy.train(tmp_path / name, toy.model("mae"), toy.settings(precision=name, max_steps=4))
+        for name in (precision, "float32")
+    ]
+    toy.assert_same(*runs)
+
+
+@pytest.mark.parametrize("plan", AGAIN)
+def test_layers_that_are_computed_again_change_nothing(tmp_path, plan):
+    how = {"max_steps": 4, **(IN_TURNS if plan == "mae" else {}), "gradient_accumulation": 2}
+    runs = [
+        toy.train(
+            tmp_path / str(again),
+            toy.model(AGAIN[plan]),
+            toy.settings(gradient_checkpointing=again, **how),
+        )
+        for again in (False, True)
+    ]
+    toy.assert_same(*runs)
+
+
+def test_layers_are_computed_again_in_the_backward_pass(tmp_path):
+    network = toy.model()
+    passes = []
+    network.encoder.layers[0].self_attention.register_forward_hook(lambda *_: passes.append(1))
+    toy.train(tmp_path, network, toy.settings(gradient_checkpointing=True, max_steps=1))
+    in_training = 2
+    assert len(passes) == in_training + len(list(trainer(tmp_path, network).get_eval_dataloader()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["mae", "moa", "weighted"])
+def test_a_compiled_model_takes_the_same_course(monkeypatch, tmp_path, plan):
+    """By a compiler that rounds as PyTorch does, so that losses have to be equal."""
+    arguments = partial(training.TrainingArguments, torch_compile_backend="aot_eager")
+    runs = []
+    for compiled in (False, True):
+        if compiled:
+            monkeypatch.setattr(training, "TrainingArguments", arguments)
+        how = toy.settings(compile=compiled, max_steps=4, **(IN_TURNS if plan == "mae" else {}))
+        runs.append(toy.train(tmp_path / str(compiled), toy.model(toy.PLANS.get(plan, plan)), how))
+    toy.assert_same(*runs)

@@ -116,9 +116,22 @@ class CommonSettings(Settings):
     clip_norm: float = Field(
         0.0, ge=0, le=1e12, description="Largest norm of the gradients; 0 does not clip them."
     )
-    precision: Literal["float32", "bf16"] = Field(
-        "float32",
-        description="Precision of matrix products; with bf16 (autocast) weights stay in float32.",
+    precision: Literal["auto", "float32", "tf32", "bf16"] = Field(
+        "auto",
+        description="Precision of matrix products. `auto`: bf16 where the GPU has it, else "
+        "float32. With `bf16` (autocast) weights stay in float32. With `tf32` a GPU that has it "
+        "rounds the factors of float32 products to 10 bits; elsewhere it is float32.",
+    )
+    compile: bool = Field(
+        False,
+        description="Whether torch.compile makes one program of the model for training: faster on "
+        "a GPU, after minutes of compiling. Losses are the same up to rounding; float32 products "
+        "may be those of tf32 there. Validation runs the model as it is written.",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Whether layers are computed again in the backward pass in place of being "
+        "remembered, which takes less memory and more time. Losses and gradients are the same.",
     )
     loader_workers: int = Field(
         0,

@@ -18,6 +18,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_tf32_available
 
 from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
@@ -37,7 +38,7 @@ from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
-from headwise.transformers_internals import TrainerHooks
+from headwise.transformers_internals import TrainerHooks, compute_layers_again
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
@@ -94,6 +95,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.plateau: Plateau | None = None
         self.rule_settings = settings.of_rules()
         self.rules = TrainingRules(model, self.rule_settings)
+        if settings.gradient_checkpointing:
+            compute_layers_again(model)
         super().__init__(
             model=model,
             args=_arguments(settings, folder, self.rules.leaves_out_gradients),
@@ -323,6 +326,14 @@ def _tokens(inputs: Batch) -> int:
     return int(read + (labels != IGNORED_LABEL).sum())
 
 
+def _is_bf16(settings: TrainingSettings) -> bool:
+    if settings.precision != "auto":
+        return settings.precision == "bf16"
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return is_torch_bf16_gpu_available()
+
+
 def _arguments(
     settings: TrainingSettings, folder: Path, leaves_out_gradients: bool
 ) -> TrainingArguments:
@@ -340,7 +351,9 @@ def _arguments(
         adam_epsilon=settings.adam_epsilon,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.clip_norm,
-        bf16=settings.precision == "bf16",
+        bf16=_is_bf16(settings),
+        tf32=settings.precision == "tf32" if is_torch_tf32_available() else None,
+        torch_compile=settings.compile,
         seed=settings.seed,
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,
