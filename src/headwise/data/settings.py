@@ -133,7 +133,7 @@ def given_parts(settings: BaseModel) -> dict[Part, Any]:
     """Returns the split of each part, or the values of the fields that bear the parts' names."""
     if isinstance(settings, HubSettings):
         return settings.splits()
-    found = {part: getattr(settings, part) for part in PARTS}
+    found = {part: getattr(settings, part, None) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
 
 

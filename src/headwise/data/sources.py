@@ -5,7 +5,7 @@ The readers of each kind of data are in its own package, in a module `reading`.
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -99,6 +99,17 @@ def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
     '2 pairs; split test; SHA-256 of the pairs 0123456789ab'
     """
     return "; ".join(filter(None, (size, origin, f"SHA-256 of the {items} {digest[:_SHOWN]}")))
+
+
+def skipped_in_words(reasons: Sequence[str]) -> str:
+    """Returns what the notes say of files that were left out, given the reason of each.
+
+    >>> skipped_in_words(["a.png cannot be read; leave it out", "b.png cannot be read"])
+    '2 (a.png cannot be read; b.png cannot be read)'
+    """
+    shown = [reason.partition(";")[0] for reason in reasons[:5]]
+    more = [f"and {len(reasons) - 5:,} more"] if len(reasons) > 5 else []
+    return f"{len(reasons):,} ({'; '.join([*shown, *more])})"
 
 
 def decoded_lines(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from headwise.data.division import PARTS, Part
-from headwise.data.sound.audio import AudioError, Waveform
+from headwise.data.sound.audio import Waveform
 from headwise.data.sound.mixing import (
     COLORS,
     at_level,
@@ -32,7 +31,6 @@ from headwise.data.sound.spectrum import Spectrum, log_magnitude
 from headwise.ops.labels import IGNORED_LABEL
 
 PIECE_SECONDS = 30  # longer recordings are scored in pieces; PESQ is made for 8 to 30 s
-ATTEMPTS = 100  # items in a row that may be unreadable before the data set gives up
 
 
 class Frames(TypedDict):
@@ -99,7 +97,6 @@ class Utterances(Dataset[Frames], ABC):
         self.epoch = 0
         self.spectrum, self.floor, self.samples = framing
         self.limit = max(PIECE_SECONDS * self.spectrum.rate, self.samples)
-        self._warned: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -109,21 +106,9 @@ class Utterances(Dataset[Frames], ABC):
         self.epoch = epoch if self.training else 0
 
     def __getitem__(self, index: int) -> Frames:
-        pair = np.stack(self._readable(range(len(self))[index]))
+        pair = np.stack(self.excerpt(range(len(self))[index]))
         noisy, clean = self.spectrum.analyse(torch.from_numpy(pair)).abs()  # (time, bins) each
         return {"inputs": noisy, "labels": log_magnitude(clean, self.floor)}
-
-    def _readable(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the excerpt of an item, or of the next item whose recordings can be read."""
-        for attempt in range(min(ATTEMPTS, len(self))):
-            try:
-                return self.excerpt((index + attempt) % len(self))
-            except AudioError as error:
-                reason = str(error)
-                if reason not in self._warned:
-                    self._warned.add(reason)
-                    warnings.warn(f"an item is replaced by the next one: {reason}", stacklevel=3)
-        raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of an item, cut to `samples` samples."""
