@@ -78,10 +78,12 @@ def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
 
 
 def file_in_words(path: Path) -> str:
-    """Returns the name of a file with the beginning of the SHA-256 of its bytes, for the notes.
+    """Returns the name of a folder or a file, with the beginning of the SHA-256 of a file's bytes.
 
     The whole hash is what `sha256sum` prints for the file, gzip or not.
     """
+    if path.expanduser().is_dir():
+        return f"folder {path.name}"
     check_regular(path.expanduser())
     try:
         digest = sha256_of(path.expanduser())
@@ -183,11 +185,6 @@ def load_hub_split(
             f"dataset {name!r} (config {config!r}, split {split!r}) could not be loaded: "
             f"{reason}. {mending}"
         ) from error
-
-
-def hub_identity(name: str, split: str, config: str | None, revision: str | None) -> str:
-    """Returns what tells the content of a split from another, and from what it was before."""
-    return str(load_hub_split(name, split, config, revision)._fingerprint)
 
 
 def file_content(value: Mapping[str, Any] | None) -> bytes:

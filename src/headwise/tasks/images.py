@@ -155,13 +155,10 @@ class Images(Task):
         self.raster = raster
         self.has_halves = has_halves
         self.train, self.validation, self.test = (
-            ImageDataset(getattr(images, part), raster, images.digests[part]) for part in PARTS
+            ImageDataset(getattr(images, part), raster) for part in PARTS
         )
-        self.tests = {
-            name: ImageDataset(of_test, raster, images.digests[name])
-            for name, of_test in images.tests.items()
-        }
-        error = raster.mean_squared_error(images.test, self.test.ids[:, 1:].numpy())
+        self.tests = {name: ImageDataset(of, raster) for name, of in images.tests.items()}
+        error = raster.mean_squared_error(images.test.pixels, self.test.ids[:, 1:].numpy())
         palette = f"{len(raster.colors)} colours" + (
             f", mean squared error {error:.1f} of 255² on the test part" if error else ", exact"
         )
@@ -174,7 +171,7 @@ class Images(Task):
         if folder is not None and (folder / FILE_NAME).exists():
             raster = Raster.load(folder)
         else:
-            raster = Raster.learn(images.train, recipe.palette)
+            raster = Raster.learn(images.train.pixels, recipe.palette)
         return cls(images, raster, has_halves=isinstance(recipe.data, PairImages))
 
     def save(self, folder: Path) -> None:
@@ -192,7 +189,9 @@ class Images(Task):
 
     def digest_of(self, part: str) -> str:
         """Returns a hash of the part's pixels and of the palette, whose colours are predicted."""
-        items = f"{self.images.digests[part]}\0{self.encoding()}"
+        found = self.part(part)
+        assert isinstance(found, ImageDataset)
+        items = f"{found.digest}\0{self.encoding()}"
         return hashlib.sha256(items.encode()).hexdigest()
 
     @classmethod

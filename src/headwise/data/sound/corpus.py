@@ -70,6 +70,7 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
     given: dict[Part, list[Pair]] = {}
     origins: dict[str, str] = {}
     for part, source in given_parts(settings).items():
+        assert not isinstance(settings, GeneratedSpeech)
         own_names = part == "train" or isinstance(settings, HubSpeech)
         pattern = settings.speaker_pattern if own_names else None
         given[part], origins[part] = _read_pairs(settings, source, settings.rate, skipped, pattern)

@@ -10,12 +10,19 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headwise.data.sound.audio import AudioError, Waveform, find_audio, read_audio
 from headwise.data.sound.recordings import Pair, Recording, prepared
-from headwise.data.sound.settings import GeneratedSpeech, HubSpeech, HubSpeechTest, PairedFolders
+from headwise.data.sound.settings import (
+    Columns,
+    GeneratedSpeech,
+    HubSpeech,
+    HubSpeechTest,
+    PairedFolders,
+)
 from headwise.data.sound.voices import speak
-from headwise.data.sources import file_content, hub_identity, load_hub_split
+from headwise.data.sources import file_content, load_hub_split
 from headwise.data.store import file_identity
 
 
@@ -100,36 +107,37 @@ def read_hub_pairs(
     Without a pattern all utterances have the same speaker.
     """
     where = f"dataset {settings.name!r}, split {split!r}"
-    columns = (settings.noisy_field, settings.clean_field, settings.name_field)
-    identity = hub_identity(settings.name, split, settings.config, settings.revision)
+    rows = load_hub_split(settings.name, split, settings.config, settings.revision)
+    fields = (settings.noisy_field, settings.clean_field, settings.name_field)
+    made_of = [rows._fingerprint, *fields, rate]
     speaker = (lambda _: "") if speaker_pattern is None else _named(speaker_pattern, where)
-    sounds = partial(_hub_sounds, settings, split, where, rate)
-    found = prepared([identity, *columns, rate], sounds, where, skipped, speaker)
+    sounds = partial(_split_sounds, rows, settings, where, rate)
+    found = prepared(made_of, sounds, where, skipped, speaker)
     return list(map(Pair, found[::2], found[1::2]))
 
 
-def _hub_sounds(
-    settings: HubSpeech | HubSpeechTest, split: str, where: str, rate: int, skipped: list[str]
+def _split_sounds(
+    rows: Any, fields: Columns, where: str, rate: int, skipped: list[str]
 ) -> Iterator[tuple[str, Waveform]]:
-    """Yields the noisy and then the clean recording of each pair."""
+    """Yields the noisy and then the clean recording of each row."""
     # Imported here: the import takes a second. The sound is decoded by us, because datasets needs
     # ffmpeg for it.
     from datasets import Audio
 
-    data = load_hub_split(settings.name, split, settings.config, settings.revision)
-    columns = [settings.noisy_field, settings.clean_field]
-    for column in [*columns, *filter(None, [settings.name_field])]:
-        if column not in data.column_names:
+    columns = [fields.noisy_field, fields.clean_field]
+    names = [] if fields.name_field is None else [fields.name_field]
+    for column in [*columns, *names]:
+        if column not in rows.column_names:
             raise AudioError(
                 f"{where} has no column {column!r}, expected one of "
-                f"{', '.join(data.column_names)}; set noisy_field, clean_field and name_field to "
+                f"{', '.join(rows.column_names)}; set noisy_field, clean_field and name_field to "
                 f"three of these, or name_field to null"
             )
-    data = data.select_columns(list({*columns, settings.name_field} - {None}))
+    rows = rows.select_columns(list(dict.fromkeys([*columns, *names])))
     for column in columns:
-        data = data.cast_column(column, Audio(decode=False))
-    for row, record in enumerate(data):
-        name = str(row if settings.name_field is None else record[settings.name_field])
+        rows = rows.cast_column(column, Audio(decode=False))
+    for row, record in enumerate(rows):
+        name = str(record[names[0]] if names else row)
         try:
             pair = [
                 read_audio(
