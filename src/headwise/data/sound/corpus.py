@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from headwise.data.division import PARTS, Item, Part, divide, sample
+from headwise.data.division import PARTS, Part, divide, sample
 from headwise.data.settings import given_parts, in_test_set
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.dataset import Framing, MixedUtterances, PairedUtterances, Utterances
@@ -78,9 +79,7 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
         parts, notes = _mix(settings, given, framing, skipped)
     else:
         whole = settings.origin if isinstance(settings, HubSpeech) else settings.train.noisy.name
-        divided, sampled = _divide_speech(
-            given.pop("train"), lambda pair: pair.noisy, settings, given
-        )
+        divided, sampled = _divide_speech(given.pop("train"), settings, given)
         given = divided | given
         parts, notes = {}, {"corpus": f"pairs of {whole}"} | sampled
     for part, pairs in given.items():
@@ -140,8 +139,8 @@ def _mix(
     if isinstance(settings, FolderSpeech) and settings.noise_folder is not None:
         found = read_folder(settings.noise_folder, settings.rate, skipped)
         origin += f", noise of {settings.noise_folder.name}"
-        noise = _divide(found, lambda recording: recording.name, settings, given, "files of noise")
-    divided, sampled = _divide_speech(clean, lambda recording: recording, settings, given)
+        noise = _divide(found, attrgetter("name"), settings, given, "files of noise")
+    divided, sampled = _divide_speech(clean, settings, given)
     parts: dict[Part, Utterances] = {}
     alone: list[Part] = []  # parts with one speaker, whose babble is made of training voices
     for part in PARTS:
@@ -169,35 +168,28 @@ def _mix(
     return parts, notes
 
 
+Heard = TypeVar("Heard", Recording, Pair)
+
+
 def _divide_speech(
-    items: Sequence[Item],
-    recording: Callable[[Item], Recording],
-    settings: SpeechData,
-    given: Container[str],
-) -> tuple[dict[Part, list[Item]], dict[str, str]]:
-    """Divides recordings, or items that have one; returns a note on the training sample, too."""
-
-    def key(item: Item) -> str:
-        found = recording(item)
-        return found.speaker if settings.divide_by == "speaker" else found.name
-
+    items: Sequence[Heard], settings: SpeechData, given: Container[str]
+) -> tuple[dict[Part, list[Heard]], dict[str, str]]:
+    """Divides recordings or pairs; returns a note on the training sample, too."""
+    key = attrgetter("speaker" if settings.divide_by == "speaker" else "name")
     divided = _divide(items, key, settings, given, f"{settings.divide_by}s")
     divided["train"], sampled = sample(
-        divided["train"],
-        lambda item: recording(item).name,
-        settings.train_fraction,
-        "recordings",
+        divided["train"], attrgetter("name"), settings.train_fraction, "recordings"
     )
     return divided, sampled
 
 
 def _divide(
-    items: Sequence[Item],
-    key: Callable[[Item], str],
+    items: Sequence[Heard],
+    key: Callable[[Heard], str],
     settings: SpeechData,
     given: Container[str],
     what: str,
-) -> dict[Part, list[Item]]:
+) -> dict[Part, list[Heard]]:
     """Divides items into the parts that are not given."""
     part_of_key = divide(map(key, items), *settings.fractions(given))
     if "train" not in part_of_key.values():
@@ -229,5 +221,5 @@ def _note(utterances: Utterances, seconds: float, origin: str) -> str:
             f"; recordings longer than {utterances.limit / rate:g} s are cut into pieces, which "
             f"makes {further:,} more"
         )
-    # The sound itself may be many gigabytes, which are not read before it is needed.
+    # The sound itself may be many gigabytes, which are not read for a note.
     return part_in_words(size, origin, "names and lengths", utterances.digest())

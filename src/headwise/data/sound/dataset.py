@@ -283,15 +283,15 @@ class PairedUtterances(Utterances):
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
         if not self.training:
-            piece = self.pieces[index]
-            return self._pair(piece.recordings[0], piece.start, min(self.samples, piece.samples))
+            return super().excerpt(index)
         draw = np.random.default_rng((self.seed, self.epoch, index))
-        start = int(draw.integers(max(0, self._samples[index] - self.samples) + 1))
-        return self._pair(index, start, min(self.samples, self._samples[index]))
+        count = self._samples[index]
+        start = int(draw.integers(max(0, count - self.samples) + 1))
+        return self._pair(index, start, min(self.samples, count))
 
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
-        piece = self.pieces[index]
-        return self._pair(piece.recordings[0], piece.start, piece.samples)
+        (recording,), start, samples = self.pieces[index]
+        return self._pair(recording, start, samples)
 
     def name(self, index: int) -> str:
         return self.noisy[self.pieces[index].recordings[0]].name + self._from(index)

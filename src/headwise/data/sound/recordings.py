@@ -52,6 +52,14 @@ class Pair(NamedTuple):
     noisy: Recording
     clean: Recording
 
+    @property
+    def name(self) -> str:
+        return self.noisy.name
+
+    @property
+    def speaker(self) -> str:
+        return self.noisy.speaker
+
 
 def prepared(
     made_of: Iterable[object],
