@@ -18,7 +18,6 @@ from headwise.models.plan import SYSTEMS
 from headwise.recipes import load_recipe
 from headwise.tasks.image.drawing import sample_images, sheet
 from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
-from headwise.tasks.significance import score_of
 from headwise.tasks.task import Wish
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
@@ -122,21 +121,6 @@ def test_bits_per_dimension_are_the_loss_in_bits(system):
     assert score.low < score.value < score.high
     assert (left.value + right.value) / 2 == pytest.approx(score.value)
     assert sub_pixel.value == pytest.approx(score.value / 3)
-
-
-def test_items_give_the_scores():
-    task = make_task()
-    outcome = evaluate(task, make_model(task), **NOTHING)
-    assert list(outcome.items) == [score.name for score in outcome.scores]
-    dimensions = {name: {row[1] for row in rows} for name, rows in outcome.items.items()}
-    assert list(dimensions.values()) == [{24}, {12}, {12}, {72}]  # all, the halves, sub-pixels
-    for score in outcome.scores:
-        rows = outcome.items[score.name]
-        assert len(rows) == 9
-        statistic = task.statistic(score.name, ImageEvaluation())
-        assert score_of(rows, statistic) == pytest.approx(score.value)
-        expected = rows[0][0] / rows[0][1] / math.log(2)
-        assert score_of(rows[:1], statistic) == pytest.approx(expected)
 
 
 def test_a_model_that_knows_nothing_has_the_bits_of_its_vocabulary():

@@ -10,7 +10,6 @@ from PIL import Image
 from headwise.data.division import PARTS
 from headwise.data.images.corpus import load_images
 from headwise.data.images.settings import (
-    DigitsImages,
     FolderImages,
     PairImages,
     PhotographsImages,
@@ -18,16 +17,6 @@ from headwise.data.images.settings import (
 from headwise.data.sources import CorpusError
 
 # --- division ----------------------------------------------------------------------------------
-
-
-def test_digits_keep_their_17_levels():
-    images = load_images(DigitsImages())
-    everything = np.concatenate([getattr(images, part).pixels for part in PARTS])
-    assert everything.shape == (1797, 8, 8, 1)
-    assert len(np.unique(everything)) == 17 and everything.max() == 255
-    assert [len(getattr(images, part).pixels) for part in PARTS] == [1437, 180, 180]
-    assert images.notes["images"].startswith("digits of scikit-learn ")
-    assert images.notes["train"].startswith("1,437 images; SHA-256 of the pixels ")
 
 
 @pytest.mark.parametrize("patch", [1, 4, 7])
@@ -187,28 +176,13 @@ def test_halves_are_of_their_sources(two_sources, swapped):
     assert counts == [2, 2, 2, 3]
 
 
-def test_pairs_are_drawn_once_and_for_all(two_sources):
-    left, right = two_sources
-    first = load_images(PairImages(left=left, right=right))
-    assert np.array_equal(
-        first.train.pixels, load_images(PairImages(left=left, right=right)).train.pixels
-    )
-    other = load_images(PairImages(left=left, right=right, pairing_seed=2))
-    assert not np.array_equal(first.train.pixels, other.train.pixels)
-    # Parts of the same images are paired by draws of their own.
-    assert not np.array_equal(first.train.pixels, first.test.pixels)
-
-
 def test_a_grey_half_beside_a_coloured_one_has_three_channels():
     images = load_images(PairImages())
     assert images.train.pixels.shape[1:] == (8, 16, 3)
     digits = images.train.pixels[:, :, :8]
     assert (digits[..., 0] == digits[..., 2]).all()
     assert {"left images", "right train", "test"} <= set(images.notes)
-
-
-def test_no_half_of_a_held_out_pair_is_trained_on():
-    images = load_images(PairImages())
+    # No half of a held-out pair is trained on.
     trained = rows(images.train.pixels[:, :, :8])
     assert not trained & rows(images.test.pixels[:, :, :8])
     assert not trained & rows(images.validation.pixels[:, :, :8])

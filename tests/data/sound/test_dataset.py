@@ -133,20 +133,6 @@ def test_babble_is_of_other_speakers(tmp_path, monkeypatch):
             assert 3 <= len(talked) <= 6 and all(speaker not in voices for voices in talked)
 
 
-def test_pairs_of_other_parts_are_read_from_their_beginning(tmp_path):
-    """Out of training, however long they are and whichever epoch it is."""
-    sounds.write_voicebank(tmp_path)
-    made = sounds.load(sounds.pairs(tmp_path, seconds=0.25, test_fraction=0.4))
-    for part in (made.validation, made.test):
-        for epoch in (0, 1):
-            part.set_epoch(epoch)
-            for index in range(len(part)):
-                noisy, clean = part.excerpt(index)
-                assert len(noisy) == part.samples < part.noisy[index].samples
-                assert np.array_equal(noisy, part.noisy[index].read(0, part.samples))
-                assert np.array_equal(clean, part.clean[index].read(0, part.samples))
-
-
 # --- pieces ------------------------------------------------------------------------------------
 
 
