@@ -3,6 +3,7 @@
 import hashlib
 import io
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,8 @@ def test_a_batch_predicts_every_pixel_once():
     assert (batch["labels"][:, 0] == -100).all()
     assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
     assert task.train.lengths.tolist() == [25] * 9
+    packed = pickle.dumps(task.train)  # as it is sent to a worker
+    assert len(packed) < 1_000 and torch.equal(pickle.loads(packed).ids, task.train.ids)
 
 
 def test_a_run_keeps_its_palette(tmp_path):
