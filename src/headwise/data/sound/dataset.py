@@ -80,8 +80,10 @@ class Utterances(Dataset[Frames], ABC):
         clean: recordings of clean speech.
         part: which of the three parts it is.
         framing: how waveforms become items.
+        further: the other recordings that the utterances are made of.
 
     Attributes:
+        named: the recordings that give the pieces their names.
         lengths: the length of each item in frames.
         pieces: the pieces; no sample is in two of them.
         limit: how many samples a piece has at most.
@@ -90,8 +92,15 @@ class Utterances(Dataset[Frames], ABC):
     lengths: list[int]
     pieces: list[Piece]
 
-    def __init__(self, clean: Sequence[Recording], part: Part, framing: Framing) -> None:
-        self.clean = list(clean)
+    def __init__(
+        self,
+        clean: Sequence[Recording],
+        part: Part,
+        framing: Framing,
+        *further: Sequence[Recording],
+    ) -> None:
+        self.clean = self.named = list(clean)
+        self._further = further
         self.part = part
         self.training = part == "train"
         self.epoch = 0
@@ -119,9 +128,23 @@ class Utterances(Dataset[Frames], ABC):
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of a piece."""
 
-    @abstractmethod
     def name(self, index: int) -> str:
-        """Returns the name of a piece."""
+        """Returns the name of a piece, and where it begins in a long recording."""
+        recordings, start, _ = self.pieces[index]
+        first, *others = (self.named[i].name for i in recordings)
+        seconds = start // self.spectrum.rate
+        behind = f", from {seconds // 60}:{seconds % 60:02}" if seconds else ""
+        return (f"{first} and {len(others)} more" if others else first) + behind
+
+    def digest(self) -> str:
+        """Returns a hash of names, speakers and lengths of all recordings."""
+        digest = hashlib.sha256()
+        for recordings in (self.clean, *self._further):
+            for recording in recordings:
+                text = f"{recording.name}\0{recording.speaker}\0{recording.samples}\0"
+                digest.update(text.encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+        return digest.hexdigest()
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
         """Cuts recordings that are joined, and have so many samples together, into equal pieces."""
@@ -131,15 +154,6 @@ class Utterances(Dataset[Frames], ABC):
             ends = [samples * end // number for end in range(number + 1)]
             pieces += [Piece(recordings, start, end - start) for start, end in pairwise(ends)]
         return pieces
-
-    def _from(self, index: int) -> str:
-        """Returns where a piece begins in a long recording, as the end of its name."""
-        seconds = self.pieces[index].start // self.spectrum.rate
-        return f", from {seconds // 60}:{seconds % 60:02}" if seconds else ""
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Returns a hash of the recordings that the utterances are made of."""
 
 
 def collate(items: Sequence[Frames]) -> dict[str, Tensor]:
@@ -182,7 +196,7 @@ class MixedUtterances(Utterances):
         part: Part,
         framing: Framing,
     ) -> None:
-        super().__init__(clean, part, framing)
+        super().__init__(clean, part, framing, noise, voices)
         self.noise, self.voices = list(noise), list(voices)
         self.mixing = mixing
         self._speakers = by_speaker(self.clean)
@@ -227,13 +241,6 @@ class MixedUtterances(Utterances):
             clean = first.read(piece.start, piece.samples)
         return self._mix(self._draw(index), clean, first.speaker)
 
-    def name(self, index: int) -> str:
-        first, *others = (self.clean[i].name for i in self.pieces[index].recordings)
-        return (f"{first} and {len(others)} more" if others else first) + self._from(index)
-
-    def digest(self) -> str:
-        return _digest(self.clean, self.noise, self.voices)
-
     def _draw(self, index: int) -> np.random.Generator:
         number = PARTS.index(self.part)  # so that parts do not have equal noise
         return np.random.default_rng((self.mixing.seed, number, self.epoch, index))
@@ -273,8 +280,9 @@ class PairedUtterances(Utterances):
     """
 
     def __init__(self, pairs: Sequence[Pair], part: Part, seed: int, framing: Framing) -> None:
-        super().__init__([pair.clean for pair in pairs], part, framing)
         self.noisy = [pair.noisy for pair in pairs]
+        super().__init__([pair.clean for pair in pairs], part, framing, self.noisy)
+        self.named = self.noisy
         self.seed = seed
         self._samples = [min(noisy.samples, clean.samples) for noisy, clean in pairs]
         self.pieces = self._cut({(index,): count for index, count in enumerate(self._samples)})
@@ -293,12 +301,6 @@ class PairedUtterances(Utterances):
         (recording,), start, samples = self.pieces[index]
         return self._pair(recording, start, samples)
 
-    def name(self, index: int) -> str:
-        return self.noisy[self.pieces[index].recordings[0]].name + self._from(index)
-
-    def digest(self) -> str:
-        return _digest(self.clean, self.noisy)
-
     def _pair(self, index: int, start: int, samples: int) -> tuple[Waveform, Waveform]:
         return self.noisy[index].read(start, samples), self.clean[index].read(start, samples)
 
@@ -316,14 +318,3 @@ def _talk(
         missing -= max(1, len(pieces[-1]))
     wave = np.concatenate(pieces)
     return np.pad(wave, (0, samples - len(wave)))
-
-
-def _digest(*collections: Sequence[Recording]) -> str:
-    """Returns a hash of names, speakers and lengths."""
-    digest = hashlib.sha256()
-    for recordings in collections:
-        for recording in recordings:
-            text = f"{recording.name}\0{recording.speaker}\0{recording.samples}\0"
-            digest.update(text.encode("utf-8", "surrogatepass"))
-        digest.update(b"\0")
-    return digest.hexdigest()
