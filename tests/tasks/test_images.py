@@ -98,16 +98,6 @@ def test_data_that_changed_have_another_digest(tmp_path):
     assert before == again != Images.prepare(recipe).digest()
 
 
-def test_the_cost_of_a_recipe_is_known_without_data(tmp_path):
-    recipe = ImageRecipe(
-        data={"corpus": "folder", "train": tmp_path / "nowhere", "size": 8},
-        training={"max_steps": 1},
-        model=SIZES,
-    )
-    config = Images.nominal_config(recipe)
-    assert config.vocab_size == 513 and config.max_length == 65
-
-
 # --- scores -----------------------------------------------------------------------------------
 
 
