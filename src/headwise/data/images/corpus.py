@@ -33,15 +33,13 @@ from headwise.data.division import (
     sample_in_words,
     sampled,
 )
-from headwise.data.images.reading import image_source, photographs_source, read_digits, scikit_learn
+from headwise.data.images.reading import built_in, image_source
 from headwise.data.images.settings import (
-    DigitsImages,
     FileImages,
     HubImages,
     ImageSettings,
     OneSource,
     PairImages,
-    PhotographsImages,
     image_shape,
 )
 from headwise.data.parts import Facts, PartFacts, write_facts
@@ -92,6 +90,7 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
             the file or the field and says how to mend it.
 
     Example:
+        >>> from headwise.data.images.settings import DigitsImages
         >>> images = load_images(DigitsImages())
         >>> images.train.pixels.shape, images.validation.pixels.shape, images.test.pixels.shape
         ((1437, 8, 8, 1), (180, 8, 8, 1), (180, 8, 8, 1))
@@ -105,7 +104,7 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
         return ImageCorpus(**fields)
     skipped: list[str] = []  # receives why images are left out while they are read
     source = partial(image_source, settings, skipped)
-    sources = _built_in(settings) or given_sources(settings, source)
+    sources = built_in(settings) or given_sources(settings, source)
     make = partial(_make, settings, sources, skipped)
     make_test = partial(_make_test, settings, skipped)
     fields = corpus_fields("images", settings, sources, source, make, make_test, _open)
@@ -133,15 +132,6 @@ def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 # --- images in parts --------------------------------------------------------------------------
-
-
-def _built_in(settings: OneSource) -> dict[str, Source]:
-    if isinstance(settings, DigitsImages):
-        words = f"digits of {scikit_learn()}"
-        return {"train": Source(words, lambda: (read_digits(), words))}
-    if isinstance(settings, PhotographsImages):
-        return {part: photographs_source(settings, part) for part in PARTS}
-    return {}
 
 
 def _make(

@@ -24,8 +24,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from headwise.data.corpora import Source, files_source, split_source
-from headwise.data.division import Part, divide
+from headwise.data.division import PARTS, Part, divide
 from headwise.data.images.settings import (
+    DigitsImages,
     FolderImages,
     HubImages,
     HubImagesTest,
@@ -44,20 +45,30 @@ _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
 # --- images that scikit-learn brings along ----------------------------------------------------
 
 
-def read_digits() -> Iterator[Image.Image]:
+def built_in(settings: ImageData) -> dict[str, Source]:
+    """Returns the source of each part that scikit-learn has; none for other data."""
+    version = f"scikit-learn {metadata.version('scikit-learn')}"
+    if isinstance(settings, DigitsImages):
+        words = f"digits of {version}"
+        return {"train": Source(words, lambda: (_read_digits(), words))}
+    if not isinstance(settings, PhotographsImages):
+        return {}
+    patch, fractions = settings.patch, settings.fractions()
+    words = f"{patch}×{patch} patches of the photographs of {version}"
+
+    def source(part: Part) -> Source:
+        return Source(words, lambda: (_read_patches(patch, *fractions, part), words))
+
+    return {part: source(part) for part in PARTS}
+
+
+def _read_digits() -> Iterator[Image.Image]:
     """Yields the handwritten digits of scikit-learn, 8×8 pixels in levels of grey."""
     # Imported here: the import takes a second, and no other source needs it.
     from sklearn.datasets import load_digits
 
     for digit in load_digits().images:  # (8, 8), 0 to 16
         yield Image.fromarray(np.round(digit * (255 / 16)).astype(np.uint8))
-
-
-def photographs_source(settings: PhotographsImages, part: Part) -> Source:
-    """Returns the source of the patches of a part."""
-    patch = settings.patch
-    words = f"{patch}×{patch} patches of the photographs of {scikit_learn()}"
-    return Source(words, lambda: (_read_patches(patch, *settings.fractions(), part), words))
 
 
 def _read_patches(
@@ -75,25 +86,18 @@ def _read_patches(
     side = 3 * patch
     starts = range(0, side - patch + 1, max(1, patch // 2) if wanted == "train" else patch)
     for number, photograph in enumerate(load_sample_images().images):
+        picture = Image.fromarray(photograph)
         regions = {
             f"{number} {(top, left)}": (top, left)
-            for top in range(0, photograph.shape[0] - side + 1, side)
-            for left in range(0, photograph.shape[1] - side + 1, side)
+            for top in range(0, picture.height - side + 1, side)
+            for left in range(0, picture.width - side + 1, side)
         }
         # In the order of their hashes, so that neighbours do not follow each other.
         for key, part in divide(regions, validation_fraction, test_fraction).items():
-            if part == wanted:
-                top, left = regions[key]
-                for y, x in product(starts, starts):
-                    rows, columns = (
-                        slice(top + y, top + y + patch),
-                        slice(left + x, left + x + patch),
-                    )
-                    yield Image.fromarray(photograph[rows, columns])
-
-
-def scikit_learn() -> str:
-    return f"scikit-learn {metadata.version('scikit-learn')}"
+            top, left = regions[key]
+            for y, x in product(starts, starts) if part == wanted else ():
+                box = (left + x, top + y, left + x + patch, top + y + patch)
+                yield picture.crop(box)
 
 
 # --- files and datasets -----------------------------------------------------------------------
