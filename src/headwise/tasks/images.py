@@ -228,7 +228,7 @@ class Images(Task):
         """
         if not self.has_halves:
             return {}
-        layers = self._pixel_weights(model, torch.stack(list(self.validation)))
+        layers = self._pixel_weights(model, _chosen(self.validation, len(self.validation)))
         measured: dict[str, float] = {}
         for name, predicted in (("specialisation", False), ("specialisation, predicted", True)):
             values = {
