@@ -1,15 +1,12 @@
 """Small sound files, and settings that read them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from pydantic import TypeAdapter
 
-from headwise.data.sound.audio import AudioError
 from headwise.data.sound.corpus import SpeechCorpus, load_speech
-from headwise.data.sound.recordings import Recording
 from headwise.data.sound.settings import SpeechSettings
 from headwise.data.sound.voices import speak
 
@@ -80,12 +77,3 @@ def write_voicebank(path: Path, part: str = "trainset", count: int = 6, rate: in
         write(path / f"clean_{part}_wav" / name, clean, rate)
         write(path / f"noisy_{part}_wav" / name, noisy, rate)
     return path
-
-
-def broken(recording: Recording) -> Recording:
-    """A recording that can no longer be read."""
-
-    def read(start: int = 0, samples: int | None = None) -> None:
-        raise AudioError(f"{recording.name} cannot be read; copy it again")
-
-    return replace(recording, read=read)

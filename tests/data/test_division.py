@@ -116,6 +116,6 @@ def test_equal_numbers_of_images_of_sounds_and_of_keys_are_divided_alike(tmp_pat
     parts = list(divide(map(str, range(number)), 0.1, 0.3).values())
     expected = [parts.count(part) for part in PARTS]
     assert sum(expected) == number and min(expected) > 0
-    assert [len(getattr(images, part)) for part in PARTS] == expected
+    assert [len(getattr(images, part).pixels) for part in PARTS] == expected
     for corpus in (mixed, by_speaker, paired):
         assert [len(getattr(corpus, part).clean) for part in PARTS] == expected

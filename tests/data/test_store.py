@@ -110,11 +110,13 @@ def test_the_cache_stands_where_the_user_wants_it(monkeypatch, tmp_path):
 
 
 def test_a_file_that_was_changed_is_another_one(tmp_path):
-    path = tmp_path / "text"
-    identities = [file_identity(path)]
+    path = tmp_path / "folder" / "text"
+    path.parent.mkdir()
+    identities, of_folder = [file_identity(path)], [file_identity(tmp_path)]
     for text in ("one", "two ", "two"):
         path.write_text(text)
         os.utime(path, ns=(0, len(identities)))
         identities.append(file_identity(path))
-    assert len(set(identities)) == 4
+        of_folder.append(file_identity(tmp_path))
+    assert len(set(identities)) == len(set(of_folder)) == 4
     assert json.dumps(identities)

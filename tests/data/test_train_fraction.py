@@ -31,7 +31,7 @@ def prepared(tmp_path_factory):
 def contents(task, data):
     """The items of the training part, as they were read."""
     if task == "images":
-        return {image.tobytes() for image in data.images.train}
+        return {image.tobytes() for image in data.images.train.pixels}
     if task == "speech-enhancement":
         return {recording.name for recording in data.train.clean}
     if task == "translation":

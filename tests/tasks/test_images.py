@@ -1,22 +1,24 @@
 """The task of images: batches, scores, pictures, the measure of specialisation."""
 
+import hashlib
 import io
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from image_files import noise, write_folder
 from PIL import Image
 
-from headwise.data.images.corpus import ImageCorpus
+from headwise.data.images.corpus import ImageCorpus, ImagePart
 from headwise.data.images.palette import Raster
 from headwise.data.sources import CorpusError
 from headwise.models.plan import SYSTEMS
 from headwise.recipes import load_recipe
 from headwise.tasks.image.drawing import sample_images, sheet
 from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
-from headwise.tasks.significance import score_of
 from headwise.tasks.task import Wish
 
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
@@ -39,7 +41,9 @@ def make_task(height=4, width=6, channels=3, *, has_halves=True, colors=5, numbe
     parts = [
         raster.colors[draw.integers(0, colors, (n, height, width))] for n in (number, 4, number)
     ]
-    return Images(ImageCorpus.of(*parts, {"images": "noise"}), raster, has_halves=has_halves)
+    found = (ImagePart(part, hashlib.sha256(part.data).hexdigest()) for part in parts)
+    corpus = ImageCorpus(*found, notes={"images": "noise"}, digest="noise")
+    return Images(corpus, raster, has_halves=has_halves)
 
 
 def make_model(task, plan="standard"):
@@ -65,6 +69,8 @@ def test_a_batch_predicts_every_pixel_once():
     assert (batch["labels"][:, 0] == -100).all()
     assert torch.equal(batch["labels"][:, 1:], batch["input_ids"][:, 1:])
     assert task.train.lengths.tolist() == [25] * 9
+    packed = pickle.dumps(task.train)  # as it is sent to a worker
+    assert len(packed) < 1_000 and torch.equal(pickle.loads(packed).ids, task.train.ids)
 
 
 def test_a_run_keeps_its_palette(tmp_path):
@@ -82,22 +88,14 @@ def test_a_run_keeps_its_palette(tmp_path):
         Images.prepare(recipe, tmp_path)
 
 
-def test_data_that_changed_have_another_digest():
-    images = make_task().images
-    assert images.digest == make_task().digest()
-    changed = images.test.copy()
-    changed[0, 0, 0, 0] ^= 1
-    assert ImageCorpus.of(images.train, images.validation, changed, {}).digest != images.digest
-
-
-def test_the_cost_of_a_recipe_is_known_without_data(tmp_path):
+def test_data_that_changed_have_another_digest(tmp_path):
+    write_folder(tmp_path, noise(20))
     recipe = ImageRecipe(
-        data={"corpus": "folder", "train": tmp_path / "nowhere", "size": 8},
-        training={"max_steps": 1},
-        model=SIZES,
+        data={"corpus": "folder", "train": tmp_path, "size": 4}, training={"max_steps": 1}
     )
-    config = Images.nominal_config(recipe)
-    assert config.vocab_size == 513 and config.max_length == 65
+    before, again = Images.prepare(recipe).digest(), Images.prepare(recipe).digest()
+    write_folder(tmp_path, noise(20, seed=1)[:1])
+    assert before == again != Images.prepare(recipe).digest()
 
 
 # --- scores -----------------------------------------------------------------------------------
@@ -116,21 +114,6 @@ def test_bits_per_dimension_are_the_loss_in_bits(system):
     assert score.low < score.value < score.high
     assert (left.value + right.value) / 2 == pytest.approx(score.value)
     assert sub_pixel.value == pytest.approx(score.value / 3)
-
-
-def test_items_give_the_scores():
-    task = make_task()
-    outcome = evaluate(task, make_model(task), **NOTHING)
-    assert list(outcome.items) == [score.name for score in outcome.scores]
-    dimensions = {name: {row[1] for row in rows} for name, rows in outcome.items.items()}
-    assert list(dimensions.values()) == [{24}, {12}, {12}, {72}]  # all, the halves, sub-pixels
-    for score in outcome.scores:
-        rows = outcome.items[score.name]
-        assert len(rows) == 9
-        statistic = task.statistic(score.name, ImageEvaluation())
-        assert score_of(rows, statistic) == pytest.approx(score.value)
-        expected = rows[0][0] / rows[0][1] / math.log(2)
-        assert score_of(rows[:1], statistic) == pytest.approx(expected)
 
 
 def test_a_model_that_knows_nothing_has_the_bits_of_its_vocabulary():

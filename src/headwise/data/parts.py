@@ -6,6 +6,7 @@ part a row stands, and whether it stands in another one too. Then the parts are 
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -79,6 +80,7 @@ class Facts(BaseModel):
         digest: a hash of all rows and of their division.
         notes: what a person is told of the data: label to text.
         classes: the names of the classes of labelled texts.
+        skipped: of images and sounds, why files were left out.
     """
 
     parts: dict[str, PartFacts]
@@ -87,6 +89,7 @@ class Facts(BaseModel):
     digest: str = ""
     notes: dict[str, str] = {}
     classes: list[str] | None = None
+    skipped: list[str] = []
 
 
 # The hashes of rows: an array of shape `(rows,)`.
@@ -175,12 +178,13 @@ def _train(
 
 def write_facts(folder: Path, facts: Facts) -> None:
     """Writes what is known of the parts beside them."""
-    (folder / _FACTS).write_text(facts.model_dump_json(), encoding="utf-8")
+    # Not as pydantic writes JSON: names of files may not be Unicode.
+    (folder / _FACTS).write_text(json.dumps(facts.model_dump()), encoding="utf-8")
 
 
 def read_facts(folder: Path) -> Facts:
     """Reads what `write_facts` has written."""
-    return Facts.model_validate_json((folder / _FACTS).read_text(encoding="utf-8"))
+    return Facts.model_validate(json.loads((folder / _FACTS).read_text(encoding="utf-8")))
 
 
 def digest_of(rows: Sequence[Row], kind: Kind[Row]) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -108,16 +108,21 @@ class HubDataset(Settings):
         return dataset_in_words(self.name, self.config, self.revision)
 
 
+ValidationSplit = Annotated[
+    str | None,
+    Field(
+        description="The split to validate on. With null, a share of the training split is used."
+    ),
+]
+
+
 class HubSettings(HubDataset):
     """Settings of data that are splits of a dataset."""
 
     train_split: str = Field(
         "train", description="Split to train on; a slice such as train[:100000] takes a part of it."
     )
-    validation_split: str | None = Field(
-        "validation",
-        description="The split to validate on. With null, a share of the training split is used.",
-    )
+    validation_split: ValidationSplit = "validation"
     test_split: str | None = Field(
         "test",
         description="The split to test on. With null, a share of the training split is used.",
@@ -133,7 +138,7 @@ def given_parts(settings: BaseModel) -> dict[Part, Any]:
     """Returns the split of each part, or the values of the fields that bear the parts' names."""
     if isinstance(settings, HubSettings):
         return settings.splits()
-    found = {part: getattr(settings, part) for part in PARTS}
+    found = {part: getattr(settings, part, None) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
 
 

@@ -5,7 +5,7 @@ The readers of each kind of data are in its own package, in a module `reading`.
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -78,10 +78,12 @@ def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
 
 
 def file_in_words(path: Path) -> str:
-    """Returns the name of a file with the beginning of the SHA-256 of its bytes, for the notes.
+    """Returns the name of a folder or a file, with the beginning of the SHA-256 of a file's bytes.
 
     The whole hash is what `sha256sum` prints for the file, gzip or not.
     """
+    if path.expanduser().is_dir():
+        return f"folder {path.name}"
     check_regular(path.expanduser())
     try:
         digest = sha256_of(path.expanduser())
@@ -99,6 +101,17 @@ def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
     '2 pairs; split test; SHA-256 of the pairs 0123456789ab'
     """
     return "; ".join(filter(None, (size, origin, f"SHA-256 of the {items} {digest[:_SHOWN]}")))
+
+
+def skipped_in_words(reasons: Sequence[str]) -> str:
+    """Returns what the notes say of files that were left out, given the reason of each.
+
+    >>> skipped_in_words(["a.png cannot be read; leave it out", "b.png cannot be read"])
+    '2 (a.png cannot be read; b.png cannot be read)'
+    """
+    shown = [reason.partition(";")[0] for reason in reasons[:5]]
+    more = [f"and {len(reasons) - 5:,} more"] if len(reasons) > 5 else []
+    return f"{len(reasons):,} ({'; '.join([*shown, *more])})"
 
 
 def decoded_lines(
@@ -125,14 +138,6 @@ def decoded_lines(
 
 
 # --- Hugging Face datasets --------------------------------------------------------------------
-
-
-def read_hub_records(
-    name: str, split: str, config: str | None = None, revision: str | None = None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the records of a split, each after words on its place; see `load_hub_split`."""
-    for number, record in enumerate(load_hub_split(name, split, config, revision)):
-        yield f"dataset {name!r}, split {split!r}, row {number}", record
 
 
 def load_hub_split(
@@ -182,11 +187,6 @@ def load_hub_split(
         ) from error
 
 
-def hub_identity(name: str, split: str, config: str | None, revision: str | None) -> str:
-    """Returns what tells the content of a split from another, and from what it was before."""
-    return str(load_hub_split(name, split, config, revision)._fingerprint)
-
-
 def file_content(value: Mapping[str, Any] | None) -> bytes:
     """Returns the bytes of an undecoded image or sound of a dataset; none if there is none."""
     if value is None:
@@ -194,6 +194,14 @@ def file_content(value: Mapping[str, Any] | None) -> bytes:
     if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
         return Path(value["path"]).read_bytes()
     return value["bytes"] or b""
+
+
+def text_fields(
+    rows: Iterable[Mapping[str, Any]], paths: Sequence[str], where: str, mending: str
+) -> Iterator[list[str]]:
+    """Yields the texts of each row of a split; see `text_field`."""
+    for number, row in enumerate(rows):
+        yield [text_field(row, path, f"{where}, row {number}", mending) for path in paths]
 
 
 def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -53,21 +53,18 @@ class ImageModel(LanguageModelSettings):
         return CausalLMConfig(**self.sizes(), **encoding)
 
 
+Number = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
 class ImageEvaluation(EvaluationSettings):
     """How many images and maps the evaluation draws, and how."""
 
-    samples: int = Field(16, ge=0, le=1_000_000, description="How many images the model draws.")
-    completions: int = Field(
-        8,
-        ge=0,
-        le=1_000_000,
-        description="How many images the model completes, given their upper half.",
+    samples: Number = Field(16, description="How many images the model draws.")
+    completions: Number = Field(
+        8, description="How many images the model completes, given their upper half."
     )
-    maps: int = Field(
-        8,
-        ge=0,
-        le=1_000_000,
-        description="How many images get a map of what counts most at each pixel.",
+    maps: Number = Field(
+        8, description="How many images get a map of what counts most at each pixel."
     )
     temperature: float = Field(
         1.0,
@@ -155,13 +152,10 @@ class Images(Task):
         self.raster = raster
         self.has_halves = has_halves
         self.train, self.validation, self.test = (
-            ImageDataset(getattr(images, part), raster, images.digests[part]) for part in PARTS
+            ImageDataset.of(getattr(images, part), raster) for part in PARTS
         )
-        self.tests = {
-            name: ImageDataset(of_test, raster, images.digests[name])
-            for name, of_test in images.tests.items()
-        }
-        error = raster.mean_squared_error(images.test, self.test.ids[:, 1:].numpy())
+        self.tests = {name: ImageDataset.of(found, raster) for name, found in images.tests.items()}
+        error = raster.mean_squared_error(images.test.pixels, self.test.ids[:, 1:].numpy())
         palette = f"{len(raster.colors)} colours" + (
             f", mean squared error {error:.1f} of 255² on the test part" if error else ", exact"
         )
@@ -174,7 +168,7 @@ class Images(Task):
         if folder is not None and (folder / FILE_NAME).exists():
             raster = Raster.load(folder)
         else:
-            raster = Raster.learn(images.train, recipe.palette)
+            raster = Raster.learn(images.train.pixels, recipe.palette)
         return cls(images, raster, has_halves=isinstance(recipe.data, PairImages))
 
     def save(self, folder: Path) -> None:
@@ -192,7 +186,9 @@ class Images(Task):
 
     def digest_of(self, part: str) -> str:
         """Returns a hash of the part's pixels and of the palette, whose colours are predicted."""
-        items = f"{self.images.digests[part]}\0{self.encoding()}"
+        found = self.part(part)
+        assert isinstance(found, ImageDataset)
+        items = f"{found.digest}\0{self.encoding()}"
         return hashlib.sha256(items.encode()).hexdigest()
 
     @classmethod
@@ -232,15 +228,12 @@ class Images(Task):
         """
         if not self.has_halves:
             return {}
-        parts: dict[int, list[Tensor]] = {}
-        for ids in _chosen(self.validation, len(self.validation)).split(_MEASURED):
-            for layer, weights in self._pixel_weights(model, ids).items():
-                parts.setdefault(layer, []).append(weights)
+        layers = self._pixel_weights(model, _chosen(self.validation, len(self.validation)))
         measured: dict[str, float] = {}
         for name, predicted in (("specialisation", False), ("specialisation, predicted", True)):
             values = {
-                layer: specialisation(torch.cat(weights), predicted=predicted)
-                for layer, weights in parts.items()
+                layer: specialisation(weights, predicted=predicted)
+                for layer, weights in layers.items()
             }
             if values:
                 measured[name] = fmean(values.values())
@@ -334,17 +327,16 @@ class Images(Task):
             png = sheet([("of the data", real), ("drawn by the model", drawn)])
             caption = "Images of the data in the palette's colours, and images by the model."
             pictures.append(Picture.of("Samples", png, caption))
-        given_pixels = raster.height // 2 * raster.width
-        if evaluation.completions and given_pixels:
+        upper = raster.height // 2
+        if evaluation.completions and upper:
             ids = _chosen(part, evaluation.completions)[:, 1:]
-            completed = sample_images(model, raster, len(ids), given=ids[:, :given_pixels], **how)
+            known = ids[:, : upper * raster.width]
+            drawn = raster.decode(sample_images(model, raster, len(ids), given=known, **how))
             real = raster.decode(ids.numpy())
             given = real.copy()
-            given[:, raster.height // 2 :] = _UNKNOWN
-            drawn = raster.decode(completed)
-            png = sheet(
-                [("given", given), ("completed by the model", drawn), ("of the data", real)]
-            )
+            given[:, upper:] = _UNKNOWN
+            blocks = [("given", given), ("completed by the model", drawn), ("of the data", real)]
+            png = sheet(blocks)
             caption = "The model is given the upper half of images of the data and draws the rest."
             pictures.append(Picture.of("Completions", png, caption))
         return pictures
@@ -371,12 +363,14 @@ class Images(Task):
 
     def _pixel_weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
         """By layer, `(images, height, width, experts)`, where there are weights for each pixel."""
-        decided = decisions_by_position(model, input_ids=ids.to(model.device))
         shape = (self.raster.height, self.raster.width)
-        return {  # the first position reads no pixel
-            place.layer: made.weights[:, 1:].float().cpu().unflatten(1, shape)
-            for place, made in decided.items()
-        }
+        found: dict[int, list[Tensor]] = {}
+        for some in ids.split(_MEASURED):
+            decided = decisions_by_position(model, input_ids=some.to(model.device))
+            for place, made in decided.items():  # the first position reads no pixel
+                weights = made.weights[:, 1:].float().cpu().unflatten(1, shape)
+                found.setdefault(place.layer, []).append(weights)
+        return {layer: torch.cat(weights) for layer, weights in found.items()}
 
 
 def _chosen(part: Items, number: int) -> Tensor:

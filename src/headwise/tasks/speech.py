@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
-from headwise.data.sound.audio import AudioError, Waveform
+from headwise.data.sound.audio import Waveform
 from headwise.data.sound.corpus import SpeechCorpus, load_speech
 from headwise.data.sound.dataset import Frames, Utterances, collate
 from headwise.data.sound.settings import GeneratedSpeech, SpeechSettings
@@ -193,10 +193,9 @@ class SpeechEnhancement(Task):
     ) -> Outcome:
         """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(part, Utterances)
-        table, unread = _score_part(model, part, evaluation, advance)
+        table = _score_part(model, part, evaluation, advance)
         return Outcome.of(
-            _summarise(table, unread, part.spectrum.rate),
-            pictures=_draw(model, part, table, unread, evaluation),
+            _summarise(table, part.spectrum.rate), pictures=_draw(model, part, table, evaluation)
         )
 
     @classmethod
@@ -208,43 +207,27 @@ def _config(settings: SpeechModel, spectrum: Spectrum, samples: int) -> SpeechEn
     return settings.config(sampling_rate=spectrum.rate, window=spectrum.num_frames(samples))
 
 
-Table = dict[str, list[float]]  # from the name of a score to its value for each utterance
-Unread = dict[int, str]  # from the index of an utterance that cannot be read to the reason
+Table = dict[str, np.ndarray]  # from the name of a score to its value for each utterance
 
 
 def _score_part(
     model: SpeechEnhancer, part: Utterances, evaluation: SpeechEvaluation, advance: Advance
-) -> tuple[Table, Unread]:
+) -> Table:
     """Returns the scores of every utterance; the first is the score that systems are ranked by."""
-    names = ["PESQ", "PESQ noisy"] if has_pesq() else []
-    table: Table = {name: [] for name in [*names, "SI-SDR", "SI-SDR noisy"]}
-    unread: Unread = {}
+    rows = []
     number = len(part.pieces)
     for index in range(number):
-        try:
-            noisy, clean = part.whole(index)
-        except AudioError as error:
-            figures = {}
-            unread[index] = str(error).partition(";")[0]
-        else:
-            figures = _score(model, noisy, clean, part.spectrum.rate, evaluation)
-        for name, column in table.items():
-            column.append(figures.get(name, float("nan")))
+        noisy, clean = part.whole(index)
+        enhanced = _enhance(model, noisy, evaluation)
+        rows.append(_score(noisy, clean, enhanced, part.spectrum.rate))
         # The bar counts items, and the training part may have more items than pieces.
         advance((index + 1) * len(part) // number - index * len(part) // number)
-    return table, unread
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def _score(
-    model: SpeechEnhancer,
-    noisy: Waveform,
-    clean: Waveform,
-    rate: int,
-    evaluation: SpeechEvaluation,
-) -> dict[str, float]:
+def _score(noisy: Waveform, clean: Waveform, enhanced: Waveform, rate: int) -> dict[str, float]:
     """Returns the scores of one utterance."""
-    enhanced = _enhance(model, noisy, evaluation)
-    figures = {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
+    figures: dict[str, float] = {}
     if has_pesq():
         before, after = pesq_score(clean, noisy, rate), pesq_score(clean, enhanced, rate)
         # If PESQ finds no speech in the noisy sound, there is nothing to score. If it finds speech
@@ -253,8 +236,8 @@ def _score(
             after = before
         elif np.isnan(after):
             after = LOWEST_PESQ
-        figures |= {"PESQ": after, "PESQ noisy": before}
-    return figures
+        figures = {"PESQ": after, "PESQ noisy": before}
+    return {**figures, "SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
 
 
 def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluation) -> Waveform:
@@ -262,27 +245,21 @@ def _enhance(model: SpeechEnhancer, noisy: Waveform, evaluation: SpeechEvaluatio
     return enhance(model, sound, context=evaluation.context)[0].cpu().numpy()
 
 
-def _summarise(table: Table, unread: Unread, rate: int) -> list[tuple[Score, np.ndarray]]:
+def _summarise(table: Table, rate: int) -> list[tuple[Score, np.ndarray]]:
     """Returns the scores of the enhanced speech, its gain, and of the noisy speech, and items."""
     band = "wide band, P.862.2" if pesq_rate(rate) == 16_000 else "narrow band, P.862.1"
-    columns: dict[str, np.ndarray] = {}
-    for name in ("PESQ", "SI-SDR"):
-        if name in table:
-            after, before = np.array(table[name]), np.array(table[f"{name} noisy"])
-            columns |= {name: after, f"{name} gain": after - before, f"{name} noisy": before}
+    units = {"PESQ": (f"{band}, MOS-LQO", 2), "SI-SDR": ("dB", 1)}
     scored = []
-    for name, values in columns.items():
-        silent = int(np.isnan(values).sum()) - len(unread)
-        notes = [f"{band}, MOS-LQO" if name.startswith("PESQ") else "dB"]
-        if silent:
-            notes.append(f"{silent} of {len(values)} utterances left out: no speech found")
-        if unread:
-            first = next(iter(unread.values()))
-            more = ", ..." if len(unread) > 1 else ""
-            notes.append(f"{len(unread)} of {len(values)} left out: {first}{more}")
-        digits = 2 if name.startswith("PESQ") else 1
-        rows = values[:, None]
-        scored.append((Score.of(name, rows, _MEAN, digits=digits, note="; ".join(notes)), rows))
+    for name, (unit, digits) in units.items():
+        if name not in table:
+            continue
+        after, before = table[name], table[f"{name} noisy"]
+        columns = {name: after, f"{name} gain": after - before, f"{name} noisy": before}
+        for column, values in columns.items():
+            note, rows = unit, values[:, None]
+            if silent := int(np.isnan(values).sum()):
+                note += f"; {silent} of {len(values)} utterances left out: no speech found"
+            scored.append((Score.of(column, rows, _MEAN, digits=digits, note=note), rows))
     return scored
 
 
@@ -296,15 +273,11 @@ _MEAN = of_totals(lambda totals: totals[0] / totals[1] if totals[1] else math.na
 
 
 def _draw(
-    model: SpeechEnhancer,
-    part: Utterances,
-    table: Table,
-    unread: Unread,
-    evaluation: SpeechEvaluation,
+    model: SpeechEnhancer, part: Utterances, table: Table, evaluation: SpeechEvaluation
 ) -> list[Picture]:
     """Draws utterances of all degrees of noise, with what the heads did below the spectrograms."""
-    noisiness = np.nan_to_num(np.array(table["SI-SDR noisy"]), nan=np.inf)
-    order = [i for i in np.argsort(noisiness, kind="stable").tolist() if i not in unread]
+    noisiness = np.nan_to_num(table["SI-SDR noisy"], nan=np.inf)
+    order = np.argsort(noisiness, kind="stable").tolist()
     return [
         _draw_one(model, part, index, table, evaluation)
         for index in spread(order, evaluation.pictures)

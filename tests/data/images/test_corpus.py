@@ -10,7 +10,6 @@ from PIL import Image
 from headwise.data.division import PARTS
 from headwise.data.images.corpus import load_images
 from headwise.data.images.settings import (
-    DigitsImages,
     FolderImages,
     PairImages,
     PhotographsImages,
@@ -18,16 +17,6 @@ from headwise.data.images.settings import (
 from headwise.data.sources import CorpusError
 
 # --- division ----------------------------------------------------------------------------------
-
-
-def test_digits_keep_their_17_levels():
-    images = load_images(DigitsImages())
-    everything = np.concatenate([getattr(images, part) for part in PARTS])
-    assert everything.shape == (1797, 8, 8, 1)
-    assert len(np.unique(everything)) == 17 and everything.max() == 255
-    assert [len(getattr(images, part)) for part in PARTS] == [1437, 180, 180]
-    assert images.notes["images"].startswith("digits of scikit-learn ")
-    assert images.notes["train"].startswith("1,437 images; SHA-256 of the pixels ")
 
 
 @pytest.mark.parametrize("patch", [1, 4, 7])
@@ -43,7 +32,7 @@ def test_no_pixel_of_a_photograph_is_in_two_parts(patch, monkeypatch):
     images = load_images(PhotographsImages(patch=patch, size=patch))
     found = {}
     for part in PARTS:
-        red, green, blue = getattr(images, part).astype(int).reshape(-1, 3).T
+        red, green, blue = getattr(images, part).pixels.astype(int).reshape(-1, 3).T
         numbers = red << 16 | green << 8 | blue
         found[part] = set(numbers.tolist())
         # Both photographs are in all parts, and held-out patches do not overlap.
@@ -82,7 +71,7 @@ def test_regions_of_photographs_are_taken_in_the_order_of_their_hashes(validatio
         PhotographsImages(patch=20, size=20, validation_fraction=validation, test_fraction=test)
     )
     for part in PARTS:
-        assert np.array_equal(getattr(images, part), np.stack(expected[part]))
+        assert np.array_equal(getattr(images, part).pixels, np.stack(expected[part]))
 
 
 def test_a_folder_with_folders_is_divided_by_content(tmp_path):
@@ -91,11 +80,11 @@ def test_a_folder_with_folders_is_divided_by_content(tmp_path):
     # The same image under another name falls into the same part.
     Image.fromarray(originals[7]).save(folder / "copy.png")
     images = load_images(FolderImages(train=folder, size=4))
-    assert sum(len(getattr(images, part)) for part in PARTS) == 61
-    assert rows(np.concatenate([getattr(images, part) for part in PARTS])) == rows(originals)
+    assert sum(len(getattr(images, part).pixels) for part in PARTS) == 61
+    assert rows(np.concatenate([getattr(images, part).pixels for part in PARTS])) == rows(originals)
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        assert not rows(getattr(images, one)) & rows(getattr(images, other))
-    assert sum(originals[7].tobytes() in rows(getattr(images, part)) for part in PARTS) == 1
+        assert not rows(getattr(images, one).pixels) & rows(getattr(images, other).pixels)
+    assert sum(originals[7].tobytes() in rows(getattr(images, part).pixels) for part in PARTS) == 1
 
 
 def test_given_parts_stay_as_they_are(tmp_path):
@@ -106,12 +95,12 @@ def test_given_parts_stay_as_they_are(tmp_path):
         size=4,
     )
     images = load_images(settings)
-    assert [len(getattr(images, part)) for part in PARTS] == [5, 3, 2]
-    assert rows(images.test) == rows(noise(2, 3))
+    assert [len(getattr(images, part).pixels) for part in PARTS] == [5, 3, 2]
+    assert rows(images.test.pixels) == rows(noise(2, 3))
     images = load_images(
         settings.model_copy(update={"validation": None, "validation_fraction": 1e-9})
     )
-    assert [len(getattr(images, part)) for part in PARTS] == [4, 1, 2]
+    assert [len(getattr(images, part).pixels) for part in PARTS] == [4, 1, 2]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -127,7 +116,7 @@ def test_too_few_images_for_three_parts_are_an_error(tmp_path, number):
 def parts_of(folder, **settings):
     """The only image of a folder, given as each part."""
     settings = FolderImages(train=folder, validation=folder, test=folder, **settings)
-    return load_images(settings).train[0]
+    return load_images(settings).train.pixels[0]
 
 
 def test_images_are_cut_square_and_resized(tmp_path):
@@ -177,36 +166,23 @@ def two_sources(tmp_path):
 def test_halves_are_of_their_sources(two_sources, swapped):
     left, right = reversed(two_sources) if swapped else two_sources
     images = load_images(PairImages(left=left, right=right))
-    assert images.train.shape == (9, 4, 8, 1)
-    halves = {"left": images.train[:, :, :4], "right": images.train[:, :, 4:]}
+    assert images.train.pixels.shape == (9, 4, 8, 1)
+    halves = {"left": images.train.pixels[:, :, :4], "right": images.train.pixels[:, :, 4:]}
     dark, light = (halves["right"], halves["left"]) if swapped else halves.values()
     assert dark.max() < 128 <= light.min()
-    assert np.array_equal(light, load_images(two_sources[1]).train)
+    assert np.array_equal(light, load_images(two_sources[1]).train.pixels)
     # The smaller source takes turns: each image twice, one of them three times.
     counts = sorted(list(map(bytes, dark)).count(image) for image in rows(dark))
     assert counts == [2, 2, 2, 3]
 
 
-def test_pairs_are_drawn_once_and_for_all(two_sources):
-    left, right = two_sources
-    first = load_images(PairImages(left=left, right=right))
-    assert np.array_equal(first.train, load_images(PairImages(left=left, right=right)).train)
-    other = load_images(PairImages(left=left, right=right, pairing_seed=2))
-    assert not np.array_equal(first.train, other.train)
-    # Parts of the same images are paired by draws of their own.
-    assert not np.array_equal(first.train, first.test)
-
-
 def test_a_grey_half_beside_a_coloured_one_has_three_channels():
     images = load_images(PairImages())
-    assert images.train.shape[1:] == (8, 16, 3)
-    digits = images.train[:, :, :8]
+    assert images.train.pixels.shape[1:] == (8, 16, 3)
+    digits = images.train.pixels[:, :, :8]
     assert (digits[..., 0] == digits[..., 2]).all()
     assert {"left images", "right train", "test"} <= set(images.notes)
-
-
-def test_no_half_of_a_held_out_pair_is_trained_on():
-    images = load_images(PairImages())
-    trained = rows(images.train[:, :, :8])
-    assert not trained & rows(images.test[:, :, :8])
-    assert not trained & rows(images.validation[:, :, :8])
+    # No half of a held-out pair is trained on.
+    trained = rows(images.train.pixels[:, :, :8])
+    assert not trained & rows(images.test.pixels[:, :, :8])
+    assert not trained & rows(images.validation.pixels[:, :, :8])

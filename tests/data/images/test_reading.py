@@ -30,8 +30,10 @@ def test_a_broken_image_is_skipped_and_counted(tmp_path):
     (folder / "._cat.png").write_bytes(b"what another system left")
     (folder / "labels.csv").write_text("no image by name")
     images = load_images(FolderImages(train=folder, size=4))
-    assert sum(len(getattr(images, part)) for part in PARTS) == 39
-    assert images.notes["skipped"].startswith(f"3 images that cannot be read: {folder}/broken.jpg")
+    assert sum(len(getattr(images, part).pixels) for part in PARTS) == 39
+    assert images.notes["skipped"].startswith(
+        f"3 ({folder}/broken.jpg cannot be read as an image; "
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_a_folder_without_images_is_an_error(tmp_path, files, message):
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(CorpusError, match="nowhere is neither a folder nor an intact tar file"):
+    with pytest.raises(CorpusError, match=r"nowhere: cannot be read \(No such file"):
         load_images(FolderImages(train=tmp_path / "nowhere"))
     (tmp_path / "broken.tar").write_bytes(b"no tar")
     with pytest.raises(CorpusError, match=r"broken\.tar is neither a folder nor an intact"):
@@ -68,7 +70,9 @@ def test_a_tar_file_is_read_as_its_folder(tmp_path, name):
         archive.add(folder, "images")
     ours = load_images(FolderImages(train=tmp_path / name, size=4))
     theirs = load_images(FolderImages(train=folder, size=4))
-    assert all(np.array_equal(getattr(ours, part), getattr(theirs, part)) for part in PARTS)
+    assert all(
+        np.array_equal(getattr(ours, part).pixels, getattr(theirs, part).pixels) for part in PARTS
+    )
     assert f"{name}:images/dog/broken.png" in ours.notes["skipped"]
 
 
@@ -78,7 +82,7 @@ def test_photographs_stand_upright(tmp_path):
     exif[0x0112] = 6  # the camera was turned
     picture.save(tmp_path / "a.png", exif=exif)
     settings = FolderImages(train=tmp_path, validation=tmp_path, test=tmp_path, size=2)
-    assert load_images(settings).train[0, :, :, 0].tolist() == [[255, 255], [0, 0]]
+    assert load_images(settings).train.pixels[0, :, :, 0].tolist() == [[255, 255], [0, 0]]
 
 
 # --- limits ------------------------------------------------------------------------------------
@@ -116,7 +120,7 @@ def test_the_keys_raise_the_limits(tmp_path):
             load_images(FolderImages(**given, max_pixels=15))
         with pytest.raises(CorpusError, match=r"png has .* at most 9; .*data.max_bytes"):
             load_images(FolderImages(**given, max_bytes=9))
-        assert len(load_images(FolderImages(**given, max_pixels=16)).train) == 10
+        assert len(load_images(FolderImages(**given, max_pixels=16)).train.pixels) == 10
 
 
 def test_what_is_no_file(tmp_path):
@@ -147,9 +151,13 @@ def test_idx_files_are_read(tmp_path, name):
     train = write_idx(tmp_path / name, levels)
     test = write_idx(tmp_path / "t10k-images-idx3-ubyte", levels[:3])
     images = load_images(IdxImages(train=train, test=test, size=5))
-    assert np.array_equal(images.test[..., 0], levels[:3])
-    assert len(images.train) + len(images.validation) == 30
-    assert load_images(IdxImages(train=train, size=4, mode="rgb")).train.shape[1:] == (4, 4, 3)
+    assert np.array_equal(images.test.pixels[..., 0], levels[:3])
+    assert len(images.train.pixels) + len(images.validation.pixels) == 30
+    assert load_images(IdxImages(train=train, size=4, mode="rgb")).train.pixels.shape[1:] == (
+        4,
+        4,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,8 +219,8 @@ def test_a_dataset_of_the_hub_is_read(hub):
     train, test = noise(30, 1), noise(3, 2)
     name = hub({"train": map(png, train), "test": map(png, test)})
     images = load_images(HubImages(name=name, field="img", size=4))
-    assert np.array_equal(images.test, test)
-    assert rows(images.train) | rows(images.validation) == rows(train)
+    assert np.array_equal(images.test.pixels, test)
+    assert rows(images.train.pixels) | rows(images.validation.pixels) == rows(train)
     assert images.notes["images"].startswith(f"dataset {name}; 4×4")
     with pytest.raises(CorpusError, match=r"'image', expected a column of images .* img \(Image\)"):
         load_images(HubImages(name=name))
@@ -226,7 +234,7 @@ def test_broken_images_of_a_dataset_are_skipped_and_counted(hub):
     contents = [*map(png, noise(30)), b"no image"]
     name = hub({"train": contents, "test": [b"", b"broken"]})
     images = load_images(HubImages(name=name, field="img", size=4, test_split=None))
-    assert images.notes["skipped"].endswith("split 'train', row 30")
+    assert images.notes["skipped"].endswith("split 'train', row 30 cannot be read as an image)")
     with pytest.raises(CorpusError, match="split 'test', has 2 images, of which none can be"):
         load_images(HubImages(name=name, field="img", size=4))
 

@@ -11,10 +11,8 @@ from headwise.data.sound.audio import (
     AudioError,
     audio_info,
     check_samples,
-    decode_audio,
     find_audio,
     read_audio,
-    resample,
     speech_package,
 )
 
@@ -35,21 +33,14 @@ def test_any_rate_and_number_of_channels_becomes_mono_at_the_rate_wanted(
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(8_000, 8_000), (44_100, 8_000), (8_000, 16_000)])
-def test_a_part_is_that_part_of_the_whole(tmp_path, rate, wanted):
+def test_a_beginning_is_that_of_the_whole(tmp_path, rate, wanted):
     path = sounds.write(tmp_path / "a.wav", sounds.tone(2 * rate, rate), rate)
     whole = read_audio(path, wanted)
-    part = read_audio(path, wanted, 700, 900)
+    part = read_audio(path, wanted, samples=900)
     assert part.shape == (900,)
-    # Resampling hears the cut at both ends.
-    inner = slice(100, -100) if rate != wanted else slice(None)
-    assert np.abs(part - whole[700:1600])[inner].max() < 0.01
-    assert len(read_audio(path, wanted, len(whole) - 10, 900)) == 10
-    assert len(read_audio(path, wanted, len(whole) + 10, 900)) == 0
-
-
-def test_one_sample_is_sound(tmp_path):
-    path = sounds.write(tmp_path / "a.wav", np.full((1, 2), 0.5), 44_100)
-    assert read_audio(path, 8_000).shape == (1,)
+    # Resampling hears the cut.
+    assert np.abs(part - whole[:900])[: 800 if rate != wanted else None].max() < 0.01
+    assert len(read_audio(path, wanted, samples=len(whole) + 10)) == len(whole)
 
 
 def test_what_is_no_sound_is_an_error_that_names_the_file(tmp_path):
@@ -81,15 +72,10 @@ def test_folders(tmp_path):
 
 def test_sound_in_memory(tmp_path):
     path = sounds.write(tmp_path / "a.flac", sounds.tone(4_410, 44_100, channels=2), 44_100)
-    decoded = decode_audio(path.read_bytes(), 8_000, "row 3")
+    decoded = read_audio(path.read_bytes(), 8_000, name="row 3")
     assert np.array_equal(decoded, read_audio(path, 8_000))
     with pytest.raises(AudioError, match="row 3"):
-        decode_audio(b"no sound", 8_000, "row 3")
-
-
-def test_there_and_back(tmp_path):
-    wave = sounds.tone(8_000, 8_000)[:, 0].astype(np.float32)
-    assert np.abs(resample(resample(wave, 8_000, 44_100), 44_100, 8_000) - wave).max() < 1e-3
+        read_audio(b"no sound", 8_000, name="row 3")
 
 
 @pytest.mark.parametrize("wrong", [np.nan, -np.inf, 3e38])
@@ -107,23 +93,20 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path, suffix):
     path = sounds.write(tmp_path / f"whole.{suffix}", sounds.tone(8_000, 8_000), 8_000)
     assert audio_info(path) == (8_000, 8_000, 1)
     path.write_bytes(path.read_bytes()[:-2_000])
-    for read in (
-        lambda: read_audio(path, 8_000),
-        lambda: decode_audio(path.read_bytes(), 8_000, path.name),
-    ):
+    for source in (path, path.read_bytes()):
         with pytest.raises(
             AudioError, match=r"whole\..*(14,000 bytes, expected 16,000 by|cannot be read as sound)"
         ):
-            read()
+            read_audio(source, 8_000, name=path.name)
 
 
-def test_a_sound_in_memory_has_a_longest_length(tmp_path, monkeypatch):
+def test_a_sound_has_a_longest_length(tmp_path, monkeypatch):
     path = sounds.write(tmp_path / "a.flac", sounds.tone(1_000, 8_000, channels=2), 8_000)
     monkeypatch.setattr(audio, "LONGEST", 2_000)
-    assert len(decode_audio(path.read_bytes(), 8_000, "a")) == 1_000
+    assert len(read_audio(path, 8_000)) == 1_000
     monkeypatch.setattr(audio, "LONGEST", 1_999)
-    with pytest.raises(AudioError, match=r"row 3 has 1,000 samples in 2 channels, expected at mo"):
-        decode_audio(path.read_bytes(), 8_000, "row 3")
+    with pytest.raises(AudioError, match=r"flac has 1,000 samples in 2 channels, expected at mo"):
+        read_audio(path, 8_000)
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):

@@ -37,15 +37,6 @@ def test_too_few_files(tmp_path, divide_by):
         sounds.load(sounds.folders(tmp_path, **noise))
 
 
-@pytest.mark.parametrize(
-    ("validation", "test", "counts"), [(0.1, 0.2, [17, 2, 5]), (0.01, 0.01, [22, 1, 1])]
-)
-def test_parts_have_their_shares_rounded_to_whole_files(tmp_path, validation, test, counts):
-    sounds.write_speech(tmp_path, words=8)
-    made = sounds.load(sounds.folders(tmp_path, validation_fraction=validation, test_fraction=test))
-    assert [len(getattr(made, part).clean) for part in PARTS] == counts
-
-
 def test_recorded_noise_is_divided_too(tmp_path):
     speech_folder = sounds.write_speech(tmp_path / "speech")
     for index in range(6):

@@ -8,8 +8,7 @@ import pytest
 import sounds
 import torch
 
-from headwise.data.sound import dataset, recordings
-from headwise.data.sound.audio import AudioError
+from headwise.data.sound import dataset
 from headwise.data.sound.dataset import collate
 from headwise.data.sound.mixing import rms
 from headwise.data.sound.voices import speak
@@ -134,20 +133,6 @@ def test_babble_is_of_other_speakers(tmp_path, monkeypatch):
             assert 3 <= len(talked) <= 6 and all(speaker not in voices for voices in talked)
 
 
-def test_pairs_of_other_parts_are_read_from_their_beginning(tmp_path):
-    """Out of training, however long they are and whichever epoch it is."""
-    sounds.write_voicebank(tmp_path)
-    made = sounds.load(sounds.pairs(tmp_path, seconds=0.25, test_fraction=0.4))
-    for part in (made.validation, made.test):
-        for epoch in (0, 1):
-            part.set_epoch(epoch)
-            for index in range(len(part)):
-                noisy, clean = part.excerpt(index)
-                assert len(noisy) == part.samples < part.noisy[index].samples
-                assert np.array_equal(noisy, part.noisy[index].read(0, part.samples))
-                assert np.array_equal(clean, part.clean[index].read(0, part.samples))
-
-
 # --- pieces ------------------------------------------------------------------------------------
 
 
@@ -210,45 +195,3 @@ def test_long_recordings_are_mixed_and_scored_to_their_end_once(tmp_path, monkey
     for index, piece in enumerate(np.split(wave, 4)):
         assert np.abs(normalised(part.whole(index)[1]) - normalised(piece)).max() < 1e-2
     assert not np.array_equal(part.whole(0)[0] - part.whole(0)[1], part.whole(1)[0])
-
-
-# --- files that break during a run -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("corpus", ["folders", "pairs"])
-def test_another_item_is_taken_where_a_recording_breaks_in_the_middle_of_a_run(tmp_path, corpus):
-    if corpus == "folders":
-        data = sounds.folders(
-            sounds.write_speech(tmp_path, words=12), noise=["white"], seconds=0.25
-        )
-    else:
-        data = sounds.pairs(sounds.write_voicebank(tmp_path), seconds=0.25)
-    made, again = sounds.load(data), sounds.load(data)
-    for part in (made.train, made.validation):
-        part.clean[0] = sounds.broken(part.clean[0])
-    with pytest.warns(UserWarning, match="replaced by the next one: .* cannot be read") as told:
-        items = [made.train[index] for index in range(len(made.train))]
-        items = [made.train[index] for index in range(len(made.train))]
-    assert len(told) == 1
-    sound = [again.train[index] for index in range(len(again.train))]
-    assert all(item["labels"].max() > math.log(0.2) for item in items)  # none is silent
-    same = [torch.equal(a["labels"], b["labels"]) for a, b in zip(items, sound, strict=True)]
-    assert 0 < same.count(False) < len(same)
-
-
-def test_files_of_a_large_collection_may_break_in_the_middle_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(recordings, "HELD", 0)  # read when they are asked for
-    made = sounds.load(sounds.pairs(sounds.write_voicebank(tmp_path)))
-    sound = [made.train[index] for index in range(len(made.train))]
-    path = tmp_path / "clean_trainset_wav" / made.train.clean[0].name
-    path.write_bytes(path.read_bytes()[:30])
-    with pytest.warns(UserWarning, match=f"{path} cannot be read as sound"):
-        item = made.train[0]
-    assert all(torch.equal(item[key], sound[1][key]) for key in item)
-    for path in (tmp_path / "clean_trainset_wav").iterdir():
-        path.unlink()
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(AudioError, match=r"^4 items in a row"),
-    ):
-        made.train[0]

@@ -1,5 +1,6 @@
 """Readers of recordings: folders, pairs, datasets of the hub, and files that cannot be read."""
 
+import pickle
 import shutil
 
 import datasets
@@ -10,9 +11,9 @@ import pytest
 import sounds
 import torch
 
+from headwise.data.sound import reading
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.reading import read_folder
-from headwise.data.sound.recordings import Skipped
 from headwise.data.sound.voices import speak
 from headwise.data.sources import CorpusError
 from headwise.tasks.sound.metrics import si_sdr
@@ -31,8 +32,24 @@ def test_bad_files_are_skipped_and_named(tmp_path):
         assert name in again.notes["skipped"]
     for path in tmp_path.glob("*_0.wav"):
         path.unlink()
-    with pytest.raises(AudioError, match=r"has 0 files that can be read, .*: 5 \(.*empty\.wav"):
+    with pytest.raises(
+        AudioError, match=r"has 0 recordings that can be read, .*: 5 \(.*empty\.wav"
+    ):
         sounds.load(sounds.folders(tmp_path, speaker_pattern=None, noise=["white"]))
+
+
+def test_recordings_are_read_once_and_opened_by_whoever_needs_them(tmp_path, monkeypatch):
+    sounds.write_speech(tmp_path)
+    before = read_folder(tmp_path, 8_000, [])
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "read_audio", None)
+        again = read_folder(tmp_path, 8_000, [], "_([a-z])_")
+    assert {r.file for r in before} == {r.file for r in again}
+    packed = pickle.dumps(again[5])  # as it is sent to a worker
+    assert len(packed) < 1_000
+    assert np.array_equal(pickle.loads(packed).read(7, 9), before[5].read()[7:16])
+    sounds.write(tmp_path / before[0].name, sounds.tone(50, 8_000), 8_000)
+    assert read_folder(tmp_path, 8_000, [])[0].samples == 50
 
 
 def test_speakers_that_are_not_found_in_a_name(tmp_path):
@@ -44,7 +61,7 @@ def test_speakers_that_are_not_found_in_a_name(tmp_path):
 def test_the_speaker_is_the_folder_without_a_pattern(tmp_path):
     sounds.write(tmp_path / "anna" / "1" / "x.wav", sounds.tone(100, 8_000), 8_000)
     sounds.write(tmp_path / "y.wav", sounds.tone(100, 8_000), 8_000)
-    found = read_folder(tmp_path, 8_000, Skipped())
+    found = read_folder(tmp_path, 8_000, [])
     assert [(r.name, r.speaker) for r in found] == [("anna/1/x.wav", "anna/1"), ("y.wav", "")]
 
 

@@ -73,12 +73,6 @@ def test_draws_follow_the_model():
     assert len({tuple(row) for row in sure.tolist()}) == 1
 
 
-def test_what_is_given_stays():
-    given = torch.tensor([[4, 3, 2, 1], [0, 0, 0, 0]])
-    drawn = sample_images(tiny(), RASTER, 2, given=given)
-    assert drawn.shape == (2, 12) and np.array_equal(drawn[:, :4], given.numpy())
-
-
 # --- maps -------------------------------------------------------------------------------------
 
 
@@ -91,21 +85,6 @@ def test_the_winner_gives_the_colour_and_its_lead_how_full_it_is():
     assert tuple(first) == legend["1: 75%"] and tuple(second) == legend["2: 25%"]
     assert np.abs(unsure - (255 + first) / 2).max() <= 1  # half the lead, half as full
     assert "equal weights: 0.50; full colour: 0.90" in legend
-
-
-@pytest.mark.parametrize("experts", [1, 2, 8, 32])
-def test_maps_of_any_number_of_experts(experts):
-    weights = torch.rand(2, 3, 4, experts)
-    images, legend = winner_map(weights)
-    assert images.shape == (2, 3, 4, 3) and images.dtype == np.uint8
-    assert len(legend) == min(experts, 8) + 1
-    colours = [colour for colour, _ in legend[:-1]]
-    assert len(set(colours)) == len(colours)
-
-
-@pytest.mark.parametrize("value", [0.0, 0.25])
-def test_weights_that_are_all_alike_are_white(value):
-    assert (winner_map(torch.full((1, 2, 2, 4), value))[0] == 255).all()
 
 
 # --- sheets -----------------------------------------------------------------------------------

@@ -49,18 +49,6 @@ def test_a_perfect_division_by_one_side_is_not_one_by_the_other(width, height, o
     assert specialisation(by_read, predicted=True) == pytest.approx(other, abs=0.02)
 
 
-def test_one_mechanism_for_each_side_is_all_of_it():
-    assert specialisation(halves([1.0, 0.0], [0.0, 1.0])) == pytest.approx(1.0)
-    # However unsure they are of it: what counts is what of the variance the sides explain.
-    assert specialisation(halves([0.6, 0.4], [0.5, 0.5])) == pytest.approx(1.0)
-    assert specialisation(halves([0.8, 0.1, 0.1], [0.1, 0.8, 0.1])) == pytest.approx(1.0)
-
-
-def test_sides_that_are_alike_are_nothing_of_it():
-    by_brightness = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(2, 1)  # (4, 2): left as right
-    assert specialisation(by_brightness.expand(3, 2, 4, 2)) == pytest.approx(0.0)
-
-
 def test_equal_weights_are_nothing_of_it():
     assert specialisation(torch.full((2, 2, 4, 3), 1 / 3)) == 0.0
     assert specialisation(torch.full((2, 2, 4, 3), 1 / 3).half()) == 0.0

@@ -11,40 +11,53 @@ The images stand on the disk, in the cache, where every run finds them (`data.st
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import metadata
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from typing_extensions import Self
 
 from headwise.data.arrays import growing, mapped, pieces
-from headwise.data.division import PARTS, Part, divide, sample
-from headwise.data.images.reading import read_digits, read_images, read_patches
+from headwise.data.corpora import Source, corpus_fields, given_sources, open_corpus, read_sources
+from headwise.data.division import (
+    PARTS,
+    SAMPLE,
+    Hashes,
+    Part,
+    hashes,
+    parts_of,
+    sample_in_words,
+    sampled,
+)
+from headwise.data.images.reading import built_in, image_source
 from headwise.data.images.settings import (
-    DigitsImages,
-    FolderTest,
+    FileImages,
     HubImages,
-    HubImagesTest,
-    IdxTest,
     ImageSettings,
-    ImageTest,
+    OneSource,
     PairImages,
-    PhotographsImages,
-    Source,
     image_shape,
 )
-from headwise.data.settings import given_parts, in_test_set
-from headwise.data.sources import CorpusError, file_in_words, hub_identity, part_in_words
-from headwise.data.store import file_identity, stored
+from headwise.data.parts import Facts, PartFacts, write_facts
+from headwise.data.sources import CorpusError, part_in_words, skipped_in_words
 
-_FACTS = "facts.json"
-Chosen = tuple[np.ndarray, Sequence[int]]  # images, and the indices of those that are meant
+Chosen = tuple[np.ndarray, np.ndarray]  # images, and the indices of those that are meant
+
+
+class ImagePart(NamedTuple):
+    """The images of a part.
+
+    Attributes:
+        pixels: bytes, `(images, height, width, channels)`.
+        digest: a hash of them.
+    """
+
+    pixels: np.ndarray
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -52,34 +65,18 @@ class ImageCorpus:
     """Images in three parts, none of them empty.
 
     Attributes:
-        train, validation, test: bytes, `(images, height, width, channels)`.
+        train, validation, test: the images of each part.
         notes: facts about the images, from a label to a text.
         digest: a hash of the images and of their division, without further test sets.
-        digests: a hash of the images of each part, and of each further test set by its name.
         tests: the images of each further test set by its name.
     """
 
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
+    train: ImagePart
+    validation: ImagePart
+    test: ImagePart
     notes: dict[str, str]
     digest: str
-    digests: dict[str, str]
-    tests: dict[str, np.ndarray] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, train: np.ndarray, validation: np.ndarray, test: np.ndarray, notes: dict[str, str]
-    ) -> Self:
-        """Makes a corpus of images, and computes their hashes."""
-        whole = hashlib.sha256()
-        parts = dict(zip(PARTS, (train, validation, test), strict=True))
-        for part, images in parts.items():
-            whole.update(f"{part} {images.shape}".encode())
-            for some in pieces(images):
-                whole.update(some.tobytes())
-        digests: dict[str, str] = {part: digest_images(images) for part, images in parts.items()}
-        return cls(train, validation, test, notes, whole.hexdigest(), digests)
+    tests: dict[str, ImagePart] = field(default_factory=dict)
 
 
 def load_images(settings: ImageSettings) -> ImageCorpus:
@@ -93,34 +90,25 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
             the file or the field and says how to mend it.
 
     Example:
+        >>> from headwise.data.images.settings import DigitsImages
         >>> images = load_images(DigitsImages())
-        >>> images.train.shape, images.validation.shape, images.test.shape
+        >>> images.train.pixels.shape, images.validation.pixels.shape, images.test.pixels.shape
         ((1437, 8, 8, 1), (180, 8, 8, 1), (180, 8, 8, 1))
     """
-    described = settings.model_dump_json(exclude={"tests"})
     if isinstance(settings, PairImages):
         left, right = load_images(settings.left), load_images(settings.right)
-        made_of = [described, left.digest, right.digest]
-        return _open(stored("images", made_of, partial(_make_pairs, settings, left, right)))
-    made_of = [described, _scikit_learn(), *map(_identity, _given(settings).values())]
-    folder = stored("images", made_of, partial(_make, settings))
-    corpus = _open(folder)
-    for name, test in settings.tests.items():
-        with in_test_set(name):
-            made_of = [folder.name, test.model_dump_json(), _identity(test)]
-            found = stored("images", made_of, partial(_make_test, test, settings, corpus.train))
-        corpus.tests[name] = mapped(found / "test.npy")
-        note, corpus.digests[name] = json.loads((found / _FACTS).read_text(encoding="utf-8"))
-        corpus.notes[f"test {name}"] = note
-    return corpus
-
-
-def digest_images(images: np.ndarray) -> str:
-    """Returns a hash of the images of one part, after they were fitted to their size."""
-    digest = hashlib.sha256(str(images.shape).encode())
-    for some in pieces(images):
-        digest.update(some.tobytes())
-    return digest.hexdigest()
+        made_of = [settings.model_dump_json(), left.digest, right.digest]
+        make_pairs = partial(_make_pairs, settings, left, right)
+        parts, facts, _ = open_corpus("images", made_of, make_pairs, _open)
+        fields: dict[str, Any] = {**parts, "notes": facts.notes, "digest": facts.digest}
+        return ImageCorpus(**fields)
+    skipped: list[str] = []  # receives why images are left out while they are read
+    source = partial(image_source, settings, skipped)
+    sources = built_in(settings) or given_sources(settings, source)
+    make = partial(_make, settings, sources, skipped)
+    make_test = partial(_make_test, settings, skipped)
+    fields = corpus_fields("images", settings, sources, source, make, make_test, _open)
+    return ImageCorpus(**fields)
 
 
 def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
@@ -143,111 +131,64 @@ def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
     return np.asarray(picture).reshape(shape)
 
 
-# --- sources ----------------------------------------------------------------------------------
-
-
-def _given(settings: Source) -> dict[Part, ImageTest]:
-    """Returns the source of each part that has one of its own."""
-    if isinstance(settings, DigitsImages | PhotographsImages):
-        return {}
-    if isinstance(settings, HubImages):
-        of_all = {key: getattr(settings, key) for key in ("name", "config", "revision", "field")}
-        return {p: HubImagesTest(split=s, **of_all) for p, s in settings.splits().items()}
-    kind = FolderTest if settings.corpus == "folder" else IdxTest
-    return {part: kind(path=path) for part, path in given_parts(settings).items()}
-
-
-def _identity(source: ImageTest) -> str:
-    """Returns what tells images from others, and from what stood in their place before."""
-    if isinstance(source, HubImagesTest):
-        return hub_identity(source.name, source.split, source.config, source.revision)
-    path = source.path.expanduser()
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return hashlib.sha256("\n".join(map(file_identity, files)).encode()).hexdigest()
-
-
-def _origin(source: ImageTest) -> str:
-    if isinstance(source, HubImagesTest):
-        return source.origin
-    path = source.path
-    return f"folder {path.name}" if path.expanduser().is_dir() else file_in_words(path)
-
-
-def _scikit_learn() -> str:
-    return f"scikit-learn {metadata.version('scikit-learn')}"
-
-
 # --- images in parts --------------------------------------------------------------------------
 
 
-def _make(settings: Source, folder: Path) -> None:
+def _make(
+    settings: OneSource, sources: Mapping[str, Source], skipped: list[str], folder: Path
+) -> None:
     """Reads, fits and divides images, and writes them to a folder."""
-    broken: list[str] = []
-    given = _given(settings)
-    read: dict[Part, np.ndarray] = {}
-    pictures, origin = _pictures(settings, given, broken)
-    for part, of_part in pictures.items():
-        read[part] = _written(folder / f"{part}.read", of_part, settings)
-    keys = _keys(read["train"])
-    part_of = divide(keys, *settings.fractions(read))
-    parts: dict[Part, Chosen] = {
-        part: (read["train"], [i for i, key in enumerate(keys) if part_of[key] == part])
-        for part in PARTS
+    origin = settings.origin if isinstance(settings, HubImages) else None
+    if isinstance(settings, FileImages):
+        origin = f"{settings.corpus} {settings.train.name}"
+    pictures, words = read_sources(sources, origin)
+    shape = image_shape(settings)
+    read = {
+        part: _written(folder / f"{part}.read", of_part, shape)
+        for part, of_part in pictures.items()
     }
-    parts |= {p: (images, range(len(images))) for p, images in read.items() if p != "train"}
-    for part, (_, indices) in parts.items():
-        if not indices:
-            counts = ", ".join(f"{name} {len(found):,}" for name, (_, found) in parts.items())
+    falls_into = parts_of(_keys(read["train"]), *settings.fractions(read))
+    chosen: dict[Part, Chosen] = {}
+    for number, part in enumerate(PARTS):
+        if part in read and part != "train":
+            chosen[part] = read[part], np.arange(len(read[part]))
+        else:
+            chosen[part] = read["train"], np.flatnonzero(falls_into == number)
+    origin = words.pop("corpus")
+    for part, (_, indices) in chosen.items():
+        if not len(indices):
+            counts = ", ".join(f"{name} {len(found):,}" for name, (_, found) in chosen.items())
             raise CorpusError(
                 f"the {part} part has 0 images ({counts}; {origin}), expected at least one; give "
                 "more images, or a source of its own for the part"
             )
-    height, width, _ = image_shape(settings)
-    notes = {"images": f"{origin}; {height}×{width} pixels"}
-    origins = {
-        part: f"split {source.split}" if isinstance(source, HubImagesTest) else _origin(source)
-        for part, source in given.items()
-    }
-    skipped = {}
-    if broken:
-        more = ", ..." if len(broken) > 1 else ""
-        skipped["skipped"] = f"{len(broken):,} images that cannot be read: {broken[0]}{more}"
-    _write_parts(folder, parts, settings.train_fraction, notes, origins, skipped)
-    for part in read:
-        (folder / f"{part}.read").unlink()
+    facts = Facts(parts={}, notes={"images": f"{origin}; {shape[0]}×{shape[1]} pixels"})
+    further = {"skipped": skipped_in_words(skipped)} if skipped else {}
+    _write_parts(folder, chosen, settings.train_fraction, facts, words, further)
+    for name in read:
+        (folder / f"{name}.read").unlink()
 
 
-def _pictures(
-    settings: Source, given: Mapping[Part, ImageTest], broken: list[str]
-) -> tuple[Mapping[Part, Iterable[Image.Image]], str]:
-    """Returns the images of each part that is given, and words on where they come from."""
-    if isinstance(settings, DigitsImages):
-        return {"train": read_digits()}, f"digits of {_scikit_learn()}"
-    if isinstance(settings, PhotographsImages):
-        patch = settings.patch
-        origin = f"{patch}×{patch} patches of the photographs of {_scikit_learn()}"
-        return read_patches(patch, *settings.fractions()), origin
-    if isinstance(settings, HubImages):
-        origin = settings.origin
-    else:
-        origin = f"{settings.corpus} {settings.train.name}"
-    return {part: read_images(given[part], settings, broken) for part in given}, origin
+def _make_test(
+    settings: OneSource, skipped: list[str], corpus: Path, source: Source, folder: Path
+) -> None:
+    """Writes the images of a further test set to a folder; `corpus` is that of the parts."""
+    skipped.clear()
+    pictures, words = source.read()
+    images = _written(folder / "test.read", pictures, image_shape(settings))
+    part = _write_part(folder, "test", (images, np.arange(len(images))), hashlib.sha256())
+    part.trained = int(np.isin(_keys(images), _keys(_open(corpus, "train").pixels)).sum())
+    note = _note(part, words)
+    if skipped:
+        note += f"; skipped: {skipped_in_words(skipped)}"
+    (folder / "test.read").unlink()
+    write_facts(folder, Facts(parts={"test": part}, notes={"test": note}))
 
 
-def _make_test(test: ImageTest, settings: Source, train: np.ndarray, folder: Path) -> None:
-    """Writes the images of a further test set to a folder; `train` are those of the corpus."""
-    broken: list[str] = []
-    images = _written(folder / "test.npy", read_images(test, settings, broken), settings)
-    digest = digest_images(images)
-    note = _note(images, _origin(test), set(_keys(train)), digest)
-    if broken:
-        note += f"; skipped: {len(broken):,} images that cannot be read: {broken[0]}"
-    (folder / _FACTS).write_text(json.dumps([note, digest]), encoding="utf-8")
-
-
-def _written(path: Path, pictures: Iterable[Image.Image], settings: Source) -> np.ndarray:
+def _written(
+    path: Path, pictures: Iterable[Image.Image], shape: tuple[int, int, int]
+) -> np.ndarray:
     """Fits images to one size and writes them; returns them as they stand on the disk."""
-    shape = image_shape(settings)
     with growing(path, np.uint8, shape) as add:
         for picture in pictures:
             add(fitted(picture, shape)[None])
@@ -256,54 +197,64 @@ def _written(path: Path, pictures: Iterable[Image.Image], settings: Source) -> n
 
 def _write_parts(
     folder: Path,
-    parts: Mapping[Part, Chosen],
+    chosen: Mapping[Part, Chosen],
     train_fraction: float,
-    notes: dict[str, str],
-    origins: Mapping[Part, str],
+    facts: Facts,
+    origins: Mapping[str, str],
     further: Mapping[str, str],
 ) -> None:
     """Writes the images of each part, and what is known of them."""
-    trained: Collection[str] = ()
-    sampled: dict[str, str] = {}
-    for part, (images, indices) in parts.items():
-        if part == "train":
-            keys = _keys(images)
-            indices, sampled = sample(indices, keys.__getitem__, train_fraction, "images")
-            trained = {keys[i] for i in indices}
-        with growing(folder / f"{part}.npy", np.uint8, images.shape[1:]) as add:
-            for some in pieces(np.array(indices)):
-                add(images[some])
-    corpus = ImageCorpus.of(*_open_parts(folder), notes)
+    images, indices = chosen["train"]
+    sample = {}
+    if train_fraction < 1.0:
+        kept = sampled(_keys(images, SAMPLE)[indices], train_fraction)
+        sample = sample_in_words(int(kept.sum()), len(kept), "images")
+        indices = indices[kept]
+        chosen = {**chosen, "train": (images, indices)}
+    trained = _keys(images)[indices]
+    digest = hashlib.sha256()
     for part in PARTS:
-        known = () if part == "train" else trained
-        images, digest = getattr(corpus, part), corpus.digests[part]
-        notes[part] = _note(images, origins.get(part, ""), known, digest)
-    all_notes = {**notes, **sampled, **further}
-    facts = {"notes": all_notes, "digest": corpus.digest, "digests": corpus.digests}
-    (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+        found = _write_part(folder, part, chosen[part], digest)
+        if part != "train":
+            images, indices = chosen[part]
+            found.trained = int(np.isin(_keys(images)[indices], trained).sum())
+        facts.parts[part] = found
+        facts.notes[part] = _note(found, origins.get(part, ""))
+    facts.digest = digest.hexdigest()
+    facts.notes |= {**sample, **further}
+    write_facts(folder, facts)
 
 
-def _open(folder: Path) -> ImageCorpus:
-    facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-    return ImageCorpus(*_open_parts(folder), **facts)
+def _write_part(folder: Path, part: str, chosen: Chosen, corpus: hashlib._Hash) -> PartFacts:
+    """Writes the images of a part, and adds them to the hash of the corpus."""
+    images, indices = chosen
+    shape = (len(indices), *images.shape[1:])
+    digest = hashlib.sha256(str(shape).encode())
+    corpus.update(f"{part} {shape}".encode())
+    with growing(folder / f"{part}.npy", np.uint8, shape[1:]) as add:
+        for some in pieces(indices):
+            pixels = images[some]
+            add(pixels)
+            digest.update(pixels.data)
+            corpus.update(pixels.data)
+    return PartFacts(number=len(indices), digest=digest.hexdigest())
 
 
-def _open_parts(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    train, validation, test = (mapped(folder / f"{part}.npy") for part in PARTS)
-    return train, validation, test
+def _open(folder: Path, name: str, digest: str = "") -> ImagePart:
+    return ImagePart(mapped(folder / f"{name}.npy"), digest)
 
 
-def _note(images: np.ndarray, origin: str, trained: Collection[str], digest: str) -> str:
-    """Returns what the notes say of a part; `trained` are the keys of the training images."""
-    size = f"{len(images):,} images"
-    if trained and (repeated := sum(key in trained for key in _keys(images))):
-        size += f", of which {repeated:,} are also in the training part"
-    return part_in_words(size, origin, "pixels", digest)
+def _note(part: PartFacts, origin: str) -> str:
+    """Returns what the notes say of a part."""
+    size = f"{part.number:,} images"
+    if part.trained:
+        size += f", of which {part.trained:,} are also in the training part"
+    return part_in_words(size, origin, "pixels", part.digest)
 
 
-def _keys(images: np.ndarray) -> list[str]:
+def _keys(images: np.ndarray, salt: bytes = b"") -> Hashes:
     """Returns a hash of the pixels of each image, by which it is divided and known again."""
-    return [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
+    return hashes((hashlib.sha256(image.tobytes()).hexdigest() for image in images), salt)
 
 
 # --- pairs ------------------------------------------------------------------------------------
@@ -312,24 +263,24 @@ def _keys(images: np.ndarray) -> list[str]:
 def _make_pairs(settings: PairImages, left: ImageCorpus, right: ImageCorpus, folder: Path) -> None:
     """Puts images of two sources side by side, and writes them to a folder."""
     channels = image_shape(settings)[2]
-    parts: dict[Part, Chosen] = {}
+    chosen: dict[Part, Chosen] = {}
     for number, part in enumerate(PARTS):
         halves = [
             np.broadcast_to(half, (*half.shape[:3], channels))  # grey: three equal channels
-            for half in (getattr(left, part), getattr(right, part))
+            for half in (getattr(left, part).pixels, getattr(right, part).pixels)
         ]
         # Each part has a seed of its own, which no part of another pairing has.
-        chosen = _paired(len(halves[0]), len(halves[1]), 3 * settings.pairing_seed + number)
+        indices = _paired(len(halves[0]), len(halves[1]), 3 * settings.pairing_seed + number)
         pairs = np.concatenate(
-            [half[indices] for half, indices in zip(halves, chosen, strict=True)], axis=2
+            [half[some] for half, some in zip(halves, indices, strict=True)], axis=2
         )
-        parts[part] = (pairs, range(len(pairs)))
+        chosen[part] = (pairs, np.arange(len(pairs)))
     of_halves = {
         f"{side} {label}": words
         for side, half in (("left", left), ("right", right))
         for label, words in half.notes.items()
     }
-    _write_parts(folder, parts, settings.train_fraction, {}, {}, of_halves)
+    _write_parts(folder, chosen, settings.train_fraction, Facts(parts={}), {}, of_halves)
 
 
 def _paired(left: int, right: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,21 +13,30 @@ import math
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
+from importlib import metadata
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from headwise.data.corpora import Source, files_source, split_source
 from headwise.data.division import PARTS, Part, divide
-from headwise.data.images.settings import HubImagesTest, IdxTest, ImageData, ImageTest
-from headwise.data.sources import (
-    CorpusError,
-    check_regular,
-    file_content,
-    load_hub_split,
-    unreadable,
+from headwise.data.images.settings import (
+    DigitsImages,
+    FolderImages,
+    HubImages,
+    HubImagesTest,
+    IdxImages,
+    IdxTest,
+    ImageData,
+    ImageTest,
+    PhotographsImages,
 )
+from headwise.data.sources import CorpusError, file_content, unreadable
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
@@ -36,7 +45,24 @@ _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
 # --- images that scikit-learn brings along ----------------------------------------------------
 
 
-def read_digits() -> Iterator[Image.Image]:
+def built_in(settings: ImageData) -> dict[str, Source]:
+    """Returns the source of each part that scikit-learn has; none for other data."""
+    version = f"scikit-learn {metadata.version('scikit-learn')}"
+    if isinstance(settings, DigitsImages):
+        words = f"digits of {version}"
+        return {"train": Source(words, lambda: (_read_digits(), words))}
+    if not isinstance(settings, PhotographsImages):
+        return {}
+    patch, fractions = settings.patch, settings.fractions()
+    words = f"{patch}×{patch} patches of the photographs of {version}"
+
+    def source(part: Part) -> Source:
+        return Source(words, lambda: (_read_patches(patch, *fractions, part), words))
+
+    return {part: source(part) for part in PARTS}
+
+
+def _read_digits() -> Iterator[Image.Image]:
     """Yields the handwritten digits of scikit-learn, 8×8 pixels in levels of grey."""
     # Imported here: the import takes a second, and no other source needs it.
     from sklearn.datasets import load_digits
@@ -45,10 +71,10 @@ def read_digits() -> Iterator[Image.Image]:
         yield Image.fromarray(np.round(digit * (255 / 16)).astype(np.uint8))
 
 
-def read_patches(
-    patch: int, validation_fraction: float, test_fraction: float
-) -> dict[Part, list[Image.Image]]:
-    """Reads square patches of the two sample photographs of scikit-learn, in three parts.
+def _read_patches(
+    patch: int, validation_fraction: float, test_fraction: float, wanted: Part
+) -> Iterator[Image.Image]:
+    """Yields square patches of the two sample photographs of scikit-learn.
 
     Each photograph is divided into square regions, three patches wide and high, and all patches of
     a region are in one part. `divide` decides on the part of a region by its place. So every part
@@ -58,56 +84,62 @@ def read_patches(
     from sklearn.datasets import load_sample_images
 
     side = 3 * patch
-    patches: dict[Part, list[Image.Image]] = {part: [] for part in PARTS}
+    starts = range(0, side - patch + 1, max(1, patch // 2) if wanted == "train" else patch)
     for number, photograph in enumerate(load_sample_images().images):
+        picture = Image.fromarray(photograph)
         regions = {
             f"{number} {(top, left)}": (top, left)
-            for top in range(0, photograph.shape[0] - side + 1, side)
-            for left in range(0, photograph.shape[1] - side + 1, side)
+            for top in range(0, picture.height - side + 1, side)
+            for left in range(0, picture.width - side + 1, side)
         }
         # In the order of their hashes, so that neighbours do not follow each other.
         for key, part in divide(regions, validation_fraction, test_fraction).items():
             top, left = regions[key]
-            starts = range(0, side - patch + 1, max(1, patch // 2) if part == "train" else patch)
-            for y in starts:
-                for x in starts:
-                    rows = slice(top + y, top + y + patch)
-                    columns = slice(left + x, left + x + patch)
-                    patches[part].append(Image.fromarray(photograph[rows, columns]))
-    return patches
+            for y, x in product(starts, starts) if part == wanted else ():
+                box = (left + x, top + y, left + x + patch, top + y + patch)
+                yield picture.crop(box)
 
 
 # --- files and datasets -----------------------------------------------------------------------
 
 
-def read_images(source: ImageTest, limits: ImageData, broken: list[str]) -> Iterator[Image.Image]:
-    """Yields the images of a folder, a tar file, an IDX file, or a split of a dataset.
+def image_source(
+    limits: ImageData,
+    skipped: list[str],
+    settings: FolderImages | IdxImages | HubImages | ImageTest,
+    given: Path | str,
+) -> Source:
+    """Returns the source of a folder, a tar file, an IDX file, or a split of a dataset.
+
+    Its images are read in the order of their names. A `CorpusError` is raised if the source cannot
+    be read, if none of its images can be read, or if one is too large.
 
     Args:
-        source: where they are. The images of a folder or a tar file come in the order of their
-            names.
         limits: how many pixels an image and how many bytes a file may have.
-        broken: receives the names of images that cannot be read.
-
-    Raises:
-        CorpusError: if the source cannot be read, if none of its images can be read, or if one is
-            too large.
+        skipped: receives why images are left out.
+        settings, given: the settings that name the source, and the path or the split.
     """
-    if isinstance(source, IdxTest):
-        yield from _read_idx(source.path.expanduser(), limits)
-        return
-    if isinstance(source, HubImagesTest):
-        where, files = f"dataset {source.name!r}, split {source.split!r},", _hub_files(source)
-    else:
-        path = source.path.expanduser()
-        where, files = str(path), _files(path, limits)
+    if isinstance(settings, HubImages | HubImagesTest):
+        read = partial(_read_split, limits, skipped, settings.field)
+        return split_source(settings, str(given), read)
+    path = Path(given).expanduser()
+    if isinstance(settings, IdxImages | IdxTest):
+        return files_source([path], partial(_read_idx, path, limits))
+    files = _folder_files if path.is_dir() else _tar_files
+    return files_source([path], lambda: _decoded_all(files(path, limits), path, limits, skipped))
+
+
+def _decoded_all(
+    files: Iterable[tuple[str, bytes]], where: object, limits: ImageData, skipped: list[str]
+) -> Iterator[Image.Image]:
+    """Yields the images among files, of which there must be one."""
     found = read = 0
     for name, content in files:
         found += 1
         _check_bytes(name, len(content), limits)
         picture = _decoded(content, name, limits)
         if picture is None:
-            broken.append(name)
+            skipped.append(f"{name} cannot be read as an image")
             continue
         read += 1
         yield picture
@@ -118,15 +150,16 @@ def read_images(source: ImageTest, limits: ImageData, broken: list[str]) -> Iter
         )
 
 
-def _files(path: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
+def _folder_files(folder: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the content of each file that has the name of an image."""
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if _is_image_name(file.name) and file.is_file():
-                _check_bytes(str(file), file.stat().st_size, limits)
-                yield str(file), file.read_bytes()
-        return
-    check_regular(path)
+    for file in sorted(folder.rglob("*")):
+        if _is_image_name(file.name) and file.is_file():
+            _check_bytes(str(file), file.stat().st_size, limits)
+            yield str(file), file.read_bytes()
+
+
+def _tar_files(path: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
+    """Yields the same of the members of a tar file."""
     try:
         with tarfile.open(path) as archive:
             members = [m for m in archive.getmembers() if m.isfile() and _is_image_name(m.name)]
@@ -139,8 +172,7 @@ def _files(path: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
         # After the first line, tarfile lists each compression that it has tried.
         reason = str(error).partition("\n")[0].rstrip(":")
         raise CorpusError(
-            f"{path} is neither a folder nor an intact tar file ({reason}). Paths are relative to "
-            "the folder in which the command is started."
+            f"{path} is neither a folder nor an intact tar file ({reason})."
             + (" For IDX files, such as MNIST's, set corpus: idx." if path.suffix == ".gz" else "")
         ) from None
 
@@ -151,27 +183,28 @@ def _is_image_name(name: str) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def _hub_files(source: HubImagesTest) -> Iterator[tuple[str, bytes]]:
-    """Yields the place and the undecoded content of each image of a dataset."""
+def _read_split(
+    limits: ImageData, skipped: list[str], field: str, rows: Any, where: str
+) -> Iterator[Image.Image]:
+    """Returns the images of a split of a dataset."""
     # Imported here: the import takes a second, and no other source needs it.
     import datasets
 
-    dataset = load_hub_split(source.name, source.split, source.config, source.revision)
-    if not isinstance(dataset.features.get(source.field), datasets.Image):
+    if not isinstance(rows.features.get(field), datasets.Image):
         columns = ", ".join(
-            f"{column} ({type(feature).__name__})" for column, feature in dataset.features.items()
+            f"{column} ({type(feature).__name__})" for column, feature in rows.features.items()
         )
         raise CorpusError(
-            f"data.field is {source.field!r}, expected a column of images of dataset "
-            f"{source.name!r}, split {source.split!r}: its columns are {columns}; set data.field "
-            "to one of type Image"
+            f"data.field is {field!r}, expected a column of images of {where}: its columns are "
+            f"{columns}; set data.field to one of type Image"
         )
     # If datasets decoded the images, the first broken one would end the reading.
-    column = dataset.select_columns([source.field])
-    column = column.cast_column(source.field, datasets.Image(decode=False))
-    for number, record in enumerate(column):
-        where = f"dataset {source.name!r}, split {source.split!r}, row {number}"
-        yield where, file_content(record[source.field])
+    column = rows.select_columns([field]).cast_column(field, datasets.Image(decode=False))
+    files = (
+        (f"{where}, row {number}", file_content(record[field]))
+        for number, record in enumerate(column)
+    )
+    return _decoded_all(files, f"{where},", limits, skipped)
 
 
 def _check_bytes(name: str, size: int, limits: ImageData) -> None:
@@ -207,7 +240,6 @@ def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None
 
 def _read_idx(path: Path, limits: ImageData) -> Iterator[Image.Image]:
     """Yields the images of an IDX file: a magic number, three sizes, and the pixels row by row."""
-    check_regular(path)
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"  # MNIST's files are often renamed without .gz

@@ -8,18 +8,30 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.data.settings import TESTS, DividedSettings, HubSettings, HubTest, SampledSettings
+from headwise.data.settings import (
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    SampledSettings,
+    ValidationSplit,
+)
 from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
 
-_LARGEST_SIZE = 4096
-_SIZE = (
-    "Height and width of the images in pixels. The largest square in the middle of an image is "
-    "cut out and resized."
-)
-_MODE = "Mode of the images: `rgb` for three colour channels, `grey` for one."
-_PATHS = "A folder of images, or a tar file of one, with the {part} images."
-_WITHOUT = "By default a share of the training images is taken."
+Size = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=4096,
+        description="Height and width of the images in pixels. The largest square in the middle of "
+        "an image is cut out and resized.",
+    ),
+]
+Mode = Annotated[
+    Literal["rgb", "grey"],
+    Field(description="Mode of the images: `rgb` for three colour channels, `grey` for one."),
+]
 
 
 class FolderTest(Settings):
@@ -28,16 +40,19 @@ class FolderTest(Settings):
     model_config = ConfigDict(frozen=True)
 
     corpus: Literal["folder"] = Field("folder", description="A folder or a tar file of images.")
-    path: Path = Field(description="The folder of images, or a tar file of one.")
+    path: Path = Field(description="The folder or the file of the images.")
+
+    @property
+    def given(self) -> Path:
+        return self.path
 
 
-class IdxTest(Settings):
+class IdxTest(FolderTest):
     """A further test set in an IDX file, the format of MNIST."""
 
-    model_config = ConfigDict(frozen=True)
-
-    corpus: Literal["idx"] = Field("idx", description="An IDX file, the format of MNIST.")
-    path: Path = Field(description="The IDX file of the images.")
+    corpus: Literal["idx"] = Field(  # type: ignore[assignment]
+        "idx", description="An IDX file, the format of MNIST."
+    )
 
 
 class HubImagesTest(HubTest):
@@ -55,8 +70,8 @@ class ImageData(DividedSettings):
     key_of_tests = "path"
 
     tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
-    size: int = Field(32, ge=1, le=_LARGEST_SIZE, description=_SIZE)
-    mode: Literal["rgb", "grey"] = Field("rgb", description=_MODE)
+    size: Size = 32
+    mode: Mode = "rgb"
     max_pixels: int = Field(
         100_000_000,
         ge=1,
@@ -79,8 +94,8 @@ class DigitsImages(ImageData):
     corpus: Literal["digits"] = Field(
         "digits", description="The handwritten digits of scikit-learn."
     )
-    size: int = Field(8, ge=1, le=_LARGEST_SIZE, description=_SIZE)
-    mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
+    size: Size = 8
+    mode: Mode = "grey"
 
 
 class PhotographsImages(ImageData):
@@ -89,7 +104,7 @@ class PhotographsImages(ImageData):
     corpus: Literal["photographs"] = Field(
         "photographs", description="Patches of the two sample photographs of scikit-learn."
     )
-    size: int = Field(8, ge=1, le=_LARGEST_SIZE, description=_SIZE)
+    size: Size = 8
     patch: int = Field(
         16,
         ge=1,
@@ -98,34 +113,38 @@ class PhotographsImages(ImageData):
     )
 
 
-class FolderImages(ImageData):
+HeldOut = Annotated[
+    Path | None,
+    Field(
+        description="The images of this part (MNIST: t10k-images-idx3-ubyte). By default a share "
+        "of the training images is taken."
+    ),
+]
+
+
+class FileImages(ImageData):
+    """Image files that are named part by part."""
+
+    train: Path = Field(
+        description="The training images: a folder, a tar file of one, or an IDX file, compressed "
+        "with gzip or not (MNIST: train-images-idx3-ubyte)."
+    )
+    validation: HeldOut = None
+    test: HeldOut = None
+
+
+class FolderImages(FileImages):
     """Image files in folders, with or without a subfolder for each class, or in tar files."""
 
     corpus: Literal["folder"] = Field("folder", description="Folders or tar files of images.")
-    train: Path = Field(description=_PATHS.format(part="training"))
-    validation: Path | None = Field(
-        None, description=f"{_PATHS.format(part='validation')} {_WITHOUT}"
-    )
-    test: Path | None = Field(None, description=f"{_PATHS.format(part='test')} {_WITHOUT}")
 
 
-class IdxImages(ImageData):
+class IdxImages(FileImages):
     """IDX files, the format of MNIST."""
 
     corpus: Literal["idx"] = Field("idx", description="IDX files, the format of MNIST.")
-    size: int = Field(28, ge=1, le=_LARGEST_SIZE, description=_SIZE)
-    mode: Literal["rgb", "grey"] = Field("grey", description=_MODE)
-    train: Path = Field(
-        description="The IDX file of the training images, compressed with gzip or not (MNIST: "
-        "train-images-idx3-ubyte)."
-    )
-    validation: Path | None = Field(
-        None, description=f"The IDX file of the validation images. {_WITHOUT}"
-    )
-    test: Path | None = Field(
-        None,
-        description=f"The IDX file of the test images (MNIST: t10k-images-idx3-ubyte). {_WITHOUT}",
-    )
+    size: Size = 28
+    mode: Mode = "grey"
 
 
 class HubImages(ImageData, HubSettings):
@@ -133,16 +152,11 @@ class HubImages(ImageData, HubSettings):
 
     corpus: Literal["hub"] = Field("hub", description="A dataset of the Hugging Face hub.")
     field: str = Field("image", description="The column that holds the images (CIFAR-10: img).")
-    validation_split: str | None = Field(
-        None,
-        description="The split to validate on. With null, a share of the training split is used.",
-    )
+    validation_split: ValidationSplit = None
 
 
-Source = Annotated[
-    DigitsImages | PhotographsImages | FolderImages | IdxImages | HubImages,
-    Field(discriminator="corpus"),
-]
+OneSource = DigitsImages | PhotographsImages | FolderImages | IdxImages | HubImages
+_ByCorpus = Field(discriminator="corpus")
 
 
 class PairImages(SampledSettings):
@@ -155,10 +169,10 @@ class PairImages(SampledSettings):
     """
 
     corpus: Literal["pair"] = Field("pair", description="Images of two sources side by side.")
-    left: Source = Field(
+    left: Annotated[OneSource, _ByCorpus] = Field(
         default_factory=lambda: DigitsImages(), description="The source of the left halves."
     )
-    right: Source = Field(
+    right: Annotated[OneSource, _ByCorpus] = Field(
         default_factory=lambda: PhotographsImages(), description="The source of the right halves."
     )
     pairing_seed: int = Field(
@@ -182,10 +196,7 @@ class PairImages(SampledSettings):
         return self
 
 
-ImageSettings = Annotated[
-    DigitsImages | PhotographsImages | FolderImages | IdxImages | HubImages | PairImages,
-    Field(discriminator="corpus"),
-]
+ImageSettings = Annotated[OneSource | PairImages, _ByCorpus]
 
 
 def image_shape(settings: ImageSettings) -> tuple[int, int, int]:

@@ -83,41 +83,32 @@ def find_audio(folder: Path) -> list[Path]:
 
 def audio_info(path: Path) -> AudioInfo:
     """Reads the header of a sound file."""
-    with _opened(path, path) as sound:
+    with _opened(path, str(path)) as sound:
         return _info(sound)
 
 
-def read_audio(path: Path, rate: int, start: int = 0, samples: int | None = None) -> Waveform:
-    """Reads a sound file, or a part of it, as a mono waveform.
+def read_audio(
+    source: Path | bytes, rate: int, *, samples: int | None = None, name: object = None
+) -> Waveform:
+    """Reads a sound file, or its beginning, as a mono waveform.
 
     Args:
-        path: a WAV or FLAC file.
+        source: a WAV or FLAC file, or the content of one.
         rate: sampling rate of the waveform in samples per second; the file is resampled to it.
-        start: the first sample that is read, counted at `rate`.
-        samples: how many samples are read, counted at `rate`; None reads to the end. The waveform
-            is shorter if the file ends before.
+        samples: how many samples are read at most, counted at `rate`; None reads to the end.
+        name: what errors call the sound; by default the path of the file.
 
     Raises:
         AudioError: if the file cannot be read, is too long, or has samples that no sound has; see
             `check_samples`.
     """
-    with _opened(path, path) as sound:
+    name = str(name or source)
+    with _opened(source, name) as sound:
         info = _info(sound)
         total = info.samples_at(rate)
-        wanted = max(0, total - start if samples is None else min(samples, total - start))
-        if not wanted:
-            return np.zeros(0, np.float32)
-        first = min(start * info.rate // rate, info.samples - 1)
-        stop = min(info.samples, -(-(start + wanted) * info.rate // rate))
-        sound.seek(first)
-        wave = _read(sound, str(path), stop - first)
+        wanted = total if samples is None else min(samples, total)
+        wave = _read(sound, name, min(info.samples, -(-wanted * info.rate // rate)))
     return _fit(resample(wave, info.rate, rate), wanted)
-
-
-def decode_audio(encoded: bytes, rate: int, name: str) -> Waveform:
-    """Decodes a sound file that is in memory to a mono waveform."""
-    with _opened(io.BytesIO(encoded), name) as sound:
-        return resample(_read(sound, name, sound.frames), sound.samplerate, rate)
 
 
 def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
@@ -157,13 +148,15 @@ def check_whole(found: int, expected: int, name: str, unit: str = "samples") -> 
 
 
 @contextmanager
-def _opened(source: Path | io.BytesIO, name: object) -> Iterator[Any]:
+def _opened(source: Path | bytes, name: str) -> Iterator[Any]:
     """Opens a `soundfile.SoundFile`; errors, also those of reading, name the file."""
     soundfile = speech_package("soundfile")
     if isinstance(source, Path) and not source.is_file():
         raise AudioError(f"{name} is not a file, expected a WAV or FLAC file")
     try:
-        with soundfile.SoundFile(source) as sound:
+        with soundfile.SoundFile(
+            source if isinstance(source, Path) else io.BytesIO(source)
+        ) as sound:
             if sound.frames < 1:
                 raise AudioError(
                     f"{name} has no samples, expected at least one; record it again, or leave it "
@@ -173,7 +166,7 @@ def _opened(source: Path | io.BytesIO, name: object) -> Iterator[Any]:
             # write to a pipe do not know the length, and fill its field with ones.
             cut = re.search(r"^data : (\d+) \(should be (\d+)\)$", sound.extra_info, re.MULTILINE)
             if cut is not None and int(cut[1]) < 2**31:
-                check_whole(int(cut[2]), int(cut[1]), str(name), "bytes")
+                check_whole(int(cut[2]), int(cut[1]), name, "bytes")
             yield sound
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         reason = str(error).strip().split("\n")[0].rpartition(": ")[2] or type(error).__name__

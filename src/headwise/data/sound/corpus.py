@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from headwise.data.division import PARTS, Item, Part, divide, sample
-from headwise.data.settings import in_test_set
+from headwise.data.division import PARTS, Part, divide, sample
+from headwise.data.settings import given_parts, in_test_set
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.dataset import Framing, MixedUtterances, PairedUtterances, Utterances
-from headwise.data.sound.reading import read_folder, read_hub_pairs, read_pairs
-from headwise.data.sound.recordings import Pair, Recording, Skipped, by_speaker, of_wave
+from headwise.data.sound.reading import (
+    read_folder,
+    read_generated,
+    read_hub_pairs,
+    read_pairs,
+)
+from headwise.data.sound.recordings import Pair, Recording, by_speaker
 from headwise.data.sound.settings import (
     FolderSpeech,
     GeneratedSpeech,
@@ -25,11 +32,9 @@ from headwise.data.sound.settings import (
     PairedFolders,
     SpeechData,
     SpeechSettings,
-    SpeechTest,
 )
 from headwise.data.sound.spectrum import Spectrum
-from headwise.data.sound.voices import speak
-from headwise.data.sources import part_in_words
+from headwise.data.sources import part_in_words, skipped_in_words
 
 
 @dataclass
@@ -60,84 +65,63 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
         AudioError: if the data cannot be read or are too few for three parts. The message names
             the folder or the file and says how to mend it.
     """
-    skipped = Skipped()
+    skipped: list[str] = []
     spectrum = Spectrum(settings.rate)
     framing = Framing(spectrum, floor, spectrum.num_samples(settings.seconds))
-    given, origins = _read_given(settings, skipped)
-    parts: dict[Part, Utterances] = {}
+    given: dict[Part, list[Pair]] = {}
+    origins: dict[str, str] = {}
+    for part, source in given_parts(settings).items():
+        assert not isinstance(settings, GeneratedSpeech)
+        own_names = part == "train" or isinstance(settings, HubSpeech)
+        pattern = settings.speaker_pattern if own_names else None
+        given[part], origins[part] = _read_pairs(settings, source, settings.rate, skipped, pattern)
     if isinstance(settings, MixedSettings):
         parts, notes = _mix(settings, given, framing, skipped)
     else:
         whole = settings.origin if isinstance(settings, HubSpeech) else settings.train.noisy.name
-        divided, sampled = _divide_speech(
-            given.pop("train"), lambda pair: pair.noisy, settings, given
-        )
+        divided, sampled = _divide_speech(given.pop("train"), settings, given)
         given = divided | given
-        notes = {"corpus": f"pairs of {whole}"} | sampled
+        parts, notes = {}, {"corpus": f"pairs of {whole}"} | sampled
     for part, pairs in given.items():
         parts[part] = PairedUtterances(pairs, part, settings.seed, framing)
     notes |= {part: _note(parts[part], settings.seconds, origins.get(part, "")) for part in PARTS}
     tests: dict[str, Utterances] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            pairs, origin = _read_test(test, settings.rate, skipped)
+            pairs, origin = _read_pairs(test, test.given, settings.rate, skipped)
         tests[name] = PairedUtterances(pairs, "test", settings.seed, framing)
         notes[f"test {name}"] = _note(tests[name], settings.seconds, origin)
-    if skipped.reasons:
-        notes["skipped"] = str(skipped)
+    if skipped:
+        notes["skipped"] = skipped_in_words(skipped)
     return SpeechCorpus(**parts, tests=tests, notes=notes)
 
 
 # --- reading ----------------------------------------------------------------------------------
 
 
-def _read_given(
-    settings: SpeechSettings, skipped: Skipped
-) -> tuple[dict[Part, list[Pair]], dict[Part, str]]:
-    """Returns the pairs of each part that is given as such, and words on where they are."""
-    given: dict[Part, list[Pair]] = {}
-    origins: dict[Part, str] = {}
-    if isinstance(settings, HubSpeech):
-        pattern = settings.speaker_pattern
-        for part, split in settings.splits().items():
-            given[part] = read_hub_pairs(settings, split, settings.rate, skipped, pattern)
-            origins[part] = f"split {split}"
-    elif not isinstance(settings, GeneratedSpeech):
-        for part in PARTS:
-            if (folders := getattr(settings, part, None)) is not None:
-                pattern = settings.speaker_pattern if part == "train" else None
-                given[part] = read_pairs(folders, settings.rate, skipped, pattern)
-                origins[part] = _folders(folders)
-    return given, origins
+def _read_pairs(
+    settings: Any,
+    given: PairedFolders | str,
+    rate: int,
+    skipped: list[str],
+    pattern: str | None = None,
+) -> tuple[list[Pair], str]:
+    """Returns the pairs of two folders or of a split, and words on where they are."""
+    if isinstance(given, PairedFolders):
+        origin = f"folders {given.noisy.name}, {given.clean.name}"
+        return read_pairs(given, rate, skipped, pattern), origin
+    origin = settings.origin if isinstance(settings, HubSpeechTest) else f"split {given}"
+    return read_hub_pairs(settings, given, rate, skipped, pattern), origin
 
 
-def _read_test(test: SpeechTest, rate: int, skipped: Skipped) -> tuple[list[Pair], str]:
-    if isinstance(test, HubSpeechTest):
-        return read_hub_pairs(test, test.split, rate, skipped), test.origin
-    return read_pairs(test, rate, skipped), _folders(test)
-
-
-def _folders(folders: PairedFolders) -> str:
-    return f"folders {folders.noisy.name}, {folders.clean.name}"
-
-
-def _read_clean(settings: MixedSettings, skipped: Skipped) -> tuple[list[Recording], str]:
+def _read_clean(settings: MixedSettings, skipped: list[str]) -> tuple[list[Recording], str]:
     """Returns clean speech, and words on where it comes from."""
     if isinstance(settings, FolderSpeech):
         pattern = settings.speaker_pattern
         clean = read_folder(settings.clean, settings.rate, skipped, pattern)
         return clean, f"clean speech of {settings.clean.name}"
     assert isinstance(settings, GeneratedSpeech)
-    clean = [
-        of_wave(
-            f"voice-{speaker}/{utterance}",
-            f"voice-{speaker}",
-            speak(speaker, utterance, settings.seconds, settings.rate),
-        )
-        for speaker in range(settings.speakers)
-        for utterance in range(settings.utterances)
-    ]
-    return clean, (
+    return read_generated(settings), (
         f"{settings.speakers} generated voices with {settings.utterances} utterances each, "
         f"which are no speech: a smoke run"
     )
@@ -147,7 +131,7 @@ def _read_clean(settings: MixedSettings, skipped: Skipped) -> tuple[list[Recordi
 
 
 def _mix(
-    settings: MixedSettings, given: Container[Part], framing: Framing, skipped: Skipped
+    settings: MixedSettings, given: Container[Part], framing: Framing, skipped: list[str]
 ) -> tuple[dict[Part, Utterances], dict[str, str]]:
     """Returns the parts of clean speech into which noise is mixed, and notes on them."""
     clean, origin = _read_clean(settings, skipped)
@@ -155,8 +139,8 @@ def _mix(
     if isinstance(settings, FolderSpeech) and settings.noise_folder is not None:
         found = read_folder(settings.noise_folder, settings.rate, skipped)
         origin += f", noise of {settings.noise_folder.name}"
-        noise = _divide(found, lambda recording: recording.name, settings, given, "files of noise")
-    divided, sampled = _divide_speech(clean, lambda recording: recording, settings, given)
+        noise = _divide(found, attrgetter("name"), settings, given, "files of noise")
+    divided, sampled = _divide_speech(clean, settings, given)
     parts: dict[Part, Utterances] = {}
     alone: list[Part] = []  # parts with one speaker, whose babble is made of training voices
     for part in PARTS:
@@ -184,35 +168,28 @@ def _mix(
     return parts, notes
 
 
+Heard = TypeVar("Heard", Recording, Pair)
+
+
 def _divide_speech(
-    items: Sequence[Item],
-    recording: Callable[[Item], Recording],
-    settings: SpeechData,
-    given: Container[str],
-) -> tuple[dict[Part, list[Item]], dict[str, str]]:
-    """Divides recordings, or items that have one; returns a note on the training sample, too."""
-
-    def key(item: Item) -> str:
-        found = recording(item)
-        return found.speaker if settings.divide_by == "speaker" else found.name
-
+    items: Sequence[Heard], settings: SpeechData, given: Container[str]
+) -> tuple[dict[Part, list[Heard]], dict[str, str]]:
+    """Divides recordings or pairs; returns a note on the training sample, too."""
+    key = attrgetter("speaker" if settings.divide_by == "speaker" else "name")
     divided = _divide(items, key, settings, given, f"{settings.divide_by}s")
     divided["train"], sampled = sample(
-        divided["train"],
-        lambda item: recording(item).name,
-        settings.train_fraction,
-        "recordings",
+        divided["train"], attrgetter("name"), settings.train_fraction, "recordings"
     )
     return divided, sampled
 
 
 def _divide(
-    items: Sequence[Item],
-    key: Callable[[Item], str],
+    items: Sequence[Heard],
+    key: Callable[[Heard], str],
     settings: SpeechData,
     given: Container[str],
     what: str,
-) -> dict[Part, list[Item]]:
+) -> dict[Part, list[Heard]]:
     """Divides items into the parts that are not given."""
     part_of_key = divide(map(key, items), *settings.fractions(given))
     if "train" not in part_of_key.values():
@@ -244,5 +221,5 @@ def _note(utterances: Utterances, seconds: float, origin: str) -> str:
             f"; recordings longer than {utterances.limit / rate:g} s are cut into pieces, which "
             f"makes {further:,} more"
         )
-    # The sound itself may be many gigabytes, which are not read before it is needed.
+    # The sound itself may be many gigabytes, which are not read for a note.
     return part_in_words(size, origin, "names and lengths", utterances.digest())

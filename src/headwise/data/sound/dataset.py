@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from headwise.data.division import PARTS, Part
-from headwise.data.sound.audio import AudioError, Waveform
+from headwise.data.sound.audio import Waveform
 from headwise.data.sound.mixing import (
     COLORS,
     at_level,
@@ -32,7 +31,6 @@ from headwise.data.sound.spectrum import Spectrum, log_magnitude
 from headwise.ops.labels import IGNORED_LABEL
 
 PIECE_SECONDS = 30  # longer recordings are scored in pieces; PESQ is made for 8 to 30 s
-ATTEMPTS = 100  # items in a row that may be unreadable before the data set gives up
 
 
 class Frames(TypedDict):
@@ -82,8 +80,10 @@ class Utterances(Dataset[Frames], ABC):
         clean: recordings of clean speech.
         part: which of the three parts it is.
         framing: how waveforms become items.
+        further: the other recordings that the utterances are made of.
 
     Attributes:
+        named: the recordings that give the pieces their names.
         lengths: the length of each item in frames.
         pieces: the pieces; no sample is in two of them.
         limit: how many samples a piece has at most.
@@ -92,14 +92,20 @@ class Utterances(Dataset[Frames], ABC):
     lengths: list[int]
     pieces: list[Piece]
 
-    def __init__(self, clean: Sequence[Recording], part: Part, framing: Framing) -> None:
-        self.clean = list(clean)
+    def __init__(
+        self,
+        clean: Sequence[Recording],
+        part: Part,
+        framing: Framing,
+        *further: Sequence[Recording],
+    ) -> None:
+        self.clean = self.named = list(clean)
+        self._further = further
         self.part = part
         self.training = part == "train"
         self.epoch = 0
         self.spectrum, self.floor, self.samples = framing
         self.limit = max(PIECE_SECONDS * self.spectrum.rate, self.samples)
-        self._warned: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -109,21 +115,9 @@ class Utterances(Dataset[Frames], ABC):
         self.epoch = epoch if self.training else 0
 
     def __getitem__(self, index: int) -> Frames:
-        pair = np.stack(self._readable(range(len(self))[index]))
+        pair = np.stack(self.excerpt(range(len(self))[index]))
         noisy, clean = self.spectrum.analyse(torch.from_numpy(pair)).abs()  # (time, bins) each
         return {"inputs": noisy, "labels": log_magnitude(clean, self.floor)}
-
-    def _readable(self, index: int) -> tuple[Waveform, Waveform]:
-        """Returns the excerpt of an item, or of the next item whose recordings can be read."""
-        for attempt in range(min(ATTEMPTS, len(self))):
-            try:
-                return self.excerpt((index + attempt) % len(self))
-            except AudioError as error:
-                reason = str(error)
-                if reason not in self._warned:
-                    self._warned.add(reason)
-                    warnings.warn(f"an item is replaced by the next one: {reason}", stacklevel=3)
-        raise AudioError(f"{attempt + 1} items in a row cannot be read; the last: {reason}")
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of an item, cut to `samples` samples."""
@@ -134,9 +128,23 @@ class Utterances(Dataset[Frames], ABC):
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of a piece."""
 
-    @abstractmethod
     def name(self, index: int) -> str:
-        """Returns the name of a piece."""
+        """Returns the name of a piece, and where it begins in a long recording."""
+        recordings, start, _ = self.pieces[index]
+        first, *others = (self.named[i].name for i in recordings)
+        seconds = start // self.spectrum.rate
+        behind = f", from {seconds // 60}:{seconds % 60:02}" if seconds else ""
+        return (f"{first} and {len(others)} more" if others else first) + behind
+
+    def digest(self) -> str:
+        """Returns a hash of names, speakers and lengths of all recordings."""
+        digest = hashlib.sha256()
+        for recordings in (self.clean, *self._further):
+            for recording in recordings:
+                text = f"{recording.name}\0{recording.speaker}\0{recording.samples}\0"
+                digest.update(text.encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+        return digest.hexdigest()
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
         """Cuts recordings that are joined, and have so many samples together, into equal pieces."""
@@ -146,15 +154,6 @@ class Utterances(Dataset[Frames], ABC):
             ends = [samples * end // number for end in range(number + 1)]
             pieces += [Piece(recordings, start, end - start) for start, end in pairwise(ends)]
         return pieces
-
-    def _from(self, index: int) -> str:
-        """Returns where a piece begins in a long recording, as the end of its name."""
-        seconds = self.pieces[index].start // self.spectrum.rate
-        return f", from {seconds // 60}:{seconds % 60:02}" if seconds else ""
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Returns a hash of the recordings that the utterances are made of."""
 
 
 def collate(items: Sequence[Frames]) -> dict[str, Tensor]:
@@ -197,7 +196,7 @@ class MixedUtterances(Utterances):
         part: Part,
         framing: Framing,
     ) -> None:
-        super().__init__(clean, part, framing)
+        super().__init__(clean, part, framing, noise, voices)
         self.noise, self.voices = list(noise), list(voices)
         self.mixing = mixing
         self._speakers = by_speaker(self.clean)
@@ -242,13 +241,6 @@ class MixedUtterances(Utterances):
             clean = first.read(piece.start, piece.samples)
         return self._mix(self._draw(index), clean, first.speaker)
 
-    def name(self, index: int) -> str:
-        first, *others = (self.clean[i].name for i in self.pieces[index].recordings)
-        return (f"{first} and {len(others)} more" if others else first) + self._from(index)
-
-    def digest(self) -> str:
-        return _digest(self.clean, self.noise, self.voices)
-
     def _draw(self, index: int) -> np.random.Generator:
         number = PARTS.index(self.part)  # so that parts do not have equal noise
         return np.random.default_rng((self.mixing.seed, number, self.epoch, index))
@@ -288,8 +280,9 @@ class PairedUtterances(Utterances):
     """
 
     def __init__(self, pairs: Sequence[Pair], part: Part, seed: int, framing: Framing) -> None:
-        super().__init__([pair.clean for pair in pairs], part, framing)
         self.noisy = [pair.noisy for pair in pairs]
+        super().__init__([pair.clean for pair in pairs], part, framing, self.noisy)
+        self.named = self.noisy
         self.seed = seed
         self._samples = [min(noisy.samples, clean.samples) for noisy, clean in pairs]
         self.pieces = self._cut({(index,): count for index, count in enumerate(self._samples)})
@@ -298,21 +291,15 @@ class PairedUtterances(Utterances):
 
     def excerpt(self, index: int) -> tuple[Waveform, Waveform]:
         if not self.training:
-            piece = self.pieces[index]
-            return self._pair(piece.recordings[0], piece.start, min(self.samples, piece.samples))
+            return super().excerpt(index)
         draw = np.random.default_rng((self.seed, self.epoch, index))
-        start = int(draw.integers(max(0, self._samples[index] - self.samples) + 1))
-        return self._pair(index, start, min(self.samples, self._samples[index]))
+        count = self._samples[index]
+        start = int(draw.integers(max(0, count - self.samples) + 1))
+        return self._pair(index, start, min(self.samples, count))
 
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
-        piece = self.pieces[index]
-        return self._pair(piece.recordings[0], piece.start, piece.samples)
-
-    def name(self, index: int) -> str:
-        return self.noisy[self.pieces[index].recordings[0]].name + self._from(index)
-
-    def digest(self) -> str:
-        return _digest(self.clean, self.noisy)
+        (recording,), start, samples = self.pieces[index]
+        return self._pair(recording, start, samples)
 
     def _pair(self, index: int, start: int, samples: int) -> tuple[Waveform, Waveform]:
         return self.noisy[index].read(start, samples), self.clean[index].read(start, samples)
@@ -331,14 +318,3 @@ def _talk(
         missing -= max(1, len(pieces[-1]))
     wave = np.concatenate(pieces)
     return np.pad(wave, (0, samples - len(wave)))
-
-
-def _digest(*collections: Sequence[Recording]) -> str:
-    """Returns a hash of names, speakers and lengths."""
-    digest = hashlib.sha256()
-    for recordings in collections:
-        for recording in recordings:
-            text = f"{recording.name}\0{recording.speaker}\0{recording.samples}\0"
-            digest.update(text.encode("utf-8", "surrogatepass"))
-        digest.update(b"\0")
-    return digest.hexdigest()

@@ -1,31 +1,46 @@
 """Readers of recordings: folders of sound files, and datasets of the Hugging Face hub.
 
 A file that cannot be read is left out, and the reason is kept. A folder or a dataset of which no
-file can be read raises an `AudioError`.
+file can be read raises an `AudioError`. All samples are read once, into the cache.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headwise.data.sound.audio import (
-    AudioError,
-    Waveform,
-    audio_info,
-    decode_audio,
-    find_audio,
-    read_audio,
+from headwise.data.sound.audio import AudioError, Waveform, find_audio, read_audio
+from headwise.data.sound.recordings import Pair, Recording, prepared
+from headwise.data.sound.settings import (
+    Columns,
+    GeneratedSpeech,
+    HubSpeech,
+    HubSpeechTest,
+    PairedFolders,
 )
-from headwise.data.sound.recordings import Pair, Recording, Skipped, hold, part_of
-from headwise.data.sound.settings import HubSpeech, HubSpeechTest, PairedFolders
+from headwise.data.sound.voices import speak
 from headwise.data.sources import file_content, load_hub_split
+from headwise.data.store import file_identity
+
+
+def read_generated(settings: GeneratedSpeech) -> list[Recording]:
+    """Generates the utterances of all voices."""
+
+    def sounds(skipped: list[str]) -> Iterator[tuple[str, Waveform]]:
+        for speaker in range(settings.speakers):
+            for utterance in range(settings.utterances):
+                wave = speak(speaker, utterance, settings.seconds, settings.rate)
+                yield f"voice-{speaker}/{utterance}", wave
+
+    sizes = (settings.speakers, settings.utterances, settings.seconds, settings.rate)
+    return prepared(["generated", *sizes], sounds, "generated speech", [], _folder_of)
 
 
 def read_folder(
-    folder: Path, rate: int, skipped: Skipped, speaker_pattern: str | None = None
+    folder: Path, rate: int, skipped: list[str], speaker_pattern: str | None = None
 ) -> list[Recording]:
     """Reads the WAV and FLAC files of a folder and its subfolders, in the order of their names.
 
@@ -41,25 +56,20 @@ def read_folder(
             does not match one of them.
     """
     folder = folder.expanduser()
-    recordings = []
-    for path in find_audio(folder):
-        name = path.relative_to(folder).as_posix()
-        try:
-            info = audio_info(path)
-        except AudioError as error:
-            skipped.add(error)
-            continue
-        speaker = _speaker(name, speaker_pattern, folder, name.rpartition("/")[0])
-        read = partial(read_audio, path, rate)
-        recordings.append(Recording(name, speaker, info.samples_at(rate), read))
-    recordings = hold(recordings, skipped)
-    if not recordings:
-        raise AudioError(f"{folder} has 0 files that can be read, expected at least one: {skipped}")
-    return recordings
+
+    def sounds(skipped: list[str]) -> Iterator[tuple[str, Waveform]]:
+        for path in find_audio(folder):
+            try:
+                yield path.relative_to(folder).as_posix(), read_audio(path, rate)
+            except AudioError as error:
+                skipped.append(str(error))
+
+    speaker = _folder_of if speaker_pattern is None else _named(speaker_pattern, folder)
+    return prepared([file_identity(folder), rate], sounds, folder, skipped, speaker)
 
 
 def read_pairs(
-    folders: PairedFolders, rate: int, skipped: Skipped, speaker_pattern: str | None = None
+    folders: PairedFolders, rate: int, skipped: list[str], speaker_pattern: str | None = None
 ) -> list[Pair]:
     """Reads the pairs of two folders, in the order of the noisy files' names."""
     noisy = read_folder(folders.noisy, rate, skipped, speaker_pattern)
@@ -69,13 +79,13 @@ def read_pairs(
     for recording in noisy:
         partner = partners.pop(_common_name(recording.name, folders.pattern), None)
         if partner is None:
-            skipped.add(f"{folders.noisy / recording.name} has no partner in {folders.clean}")
+            skipped.append(f"{folders.noisy / recording.name} has no partner in {folders.clean}")
         elif abs(partner.samples - recording.samples) > rate // 10:
-            skipped.add(f"{folders.noisy / recording.name} is not as long as its clean partner")
+            skipped.append(f"{folders.noisy / recording.name} is not as long as its clean partner")
         else:
             pairs.append(Pair(recording, partner))
     for recording in partners.values():
-        skipped.add(f"{folders.clean / recording.name} has no partner in {folders.noisy}")
+        skipped.append(f"{folders.clean / recording.name} has no partner in {folders.noisy}")
     if not pairs:
         raise AudioError(
             f"{folders.noisy} and {folders.clean} have no files that belong together, such as "
@@ -89,51 +99,58 @@ def read_hub_pairs(
     settings: HubSpeech | HubSpeechTest,
     split: str,
     rate: int,
-    skipped: Skipped,
+    skipped: list[str],
     speaker_pattern: str | None = None,
 ) -> list[Pair]:
     """Reads the pairs of one split of a dataset on the Hugging Face hub.
 
     Without a pattern all utterances have the same speaker.
     """
+    where = f"dataset {settings.name!r}, split {split!r}"
+    rows = load_hub_split(settings.name, split, settings.config, settings.revision)
+    fields = (settings.noisy_field, settings.clean_field, settings.name_field)
+    made_of = [rows._fingerprint, *fields, rate]
+    speaker = (lambda _: "") if speaker_pattern is None else _named(speaker_pattern, where)
+    sounds = partial(_split_sounds, rows, settings, where, rate)
+    found = prepared(made_of, sounds, where, skipped, speaker)
+    return list(map(Pair, found[::2], found[1::2]))
+
+
+def _split_sounds(
+    rows: Any, fields: Columns, where: str, rate: int, skipped: list[str]
+) -> Iterator[tuple[str, Waveform]]:
+    """Yields the noisy and then the clean recording of each row."""
     # Imported here: the import takes a second. The sound is decoded by us, because datasets needs
     # ffmpeg for it.
     from datasets import Audio
 
-    where = f"dataset {settings.name!r}, split {split!r}"
-    data = load_hub_split(settings.name, split, settings.config, settings.revision)
-    columns = [settings.noisy_field, settings.clean_field]
-    for column in [*columns, *filter(None, [settings.name_field])]:
-        if column not in data.column_names:
+    columns = [fields.noisy_field, fields.clean_field]
+    names = [] if fields.name_field is None else [fields.name_field]
+    for column in [*columns, *names]:
+        if column not in rows.column_names:
             raise AudioError(
                 f"{where} has no column {column!r}, expected one of "
-                f"{', '.join(data.column_names)}; set noisy_field, clean_field and name_field to "
+                f"{', '.join(rows.column_names)}; set noisy_field, clean_field and name_field to "
                 f"three of these, or name_field to null"
             )
+    rows = rows.select_columns(list(dict.fromkeys([*columns, *names])))
     for column in columns:
-        data = data.cast_column(column, Audio(decode=False))
-    pairs: list[Pair] = []
-    for row in range(len(data)):
-        name = str(row if settings.name_field is None else data[row][settings.name_field])
-        speaker = _speaker(name, speaker_pattern, where, "")
-        reads = [partial(_read_row, data, row, column, rate) for column in columns]
+        rows = rows.cast_column(column, Audio(decode=False))
+    for row, record in enumerate(rows):
+        name = str(record[names[0]] if names else row)
         try:
-            pairs.append(Pair(*(Recording(name, speaker, len(read()), read) for read in reads)))
+            pair = [
+                read_audio(
+                    file_content(record[column]),
+                    rate,
+                    name=(record[column] or {}).get("path") or f"row {row}, column {column}",
+                )
+                for column in columns
+            ]
         except AudioError as error:
-            skipped.add(error)
-    if not pairs:
-        raise AudioError(f"{where} has 0 pairs that can be read, expected at least one: {skipped}")
-    # Both sides of the pairs or neither are held, so that pairs stay pairs.
-    held = hold([recording for side in zip(*pairs, strict=True) for recording in side], skipped)
-    return list(map(Pair, held[: len(pairs)], held[len(pairs) :]))
-
-
-def _read_row(
-    data: Any, row: int, column: str, rate: int, start: int = 0, samples: int | None = None
-) -> Waveform:
-    sound = data[row][column]
-    name = sound.get("path") or f"row {row}, column {column}"
-    return part_of(decode_audio(file_content(sound), rate, name), start, samples)
+            skipped.append(str(error))
+        else:
+            yield from ((name, wave) for wave in pair)
 
 
 def _common_name(name: str, pattern: str | None) -> str:
@@ -143,14 +160,21 @@ def _common_name(name: str, pattern: str | None) -> str:
     return name if match is None else match.group(1)
 
 
-def _speaker(name: str, pattern: str | None, where: object, default: str) -> str:
-    if pattern is None:
-        return default
-    match = re.search(pattern, name)
-    if match is None:
-        raise AudioError(
-            f"speaker_pattern is {pattern!r}, expected a regular expression that matches every "
-            f"name: it does not match the name {name!r} in {where}; set one whose first group is "
-            f"the speaker"
-        )
-    return match.group(1)
+def _folder_of(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _named(pattern: str, where: object) -> Callable[[str], str]:
+    """Returns what finds the speaker in the name of a recording."""
+
+    def speaker(name: str) -> str:
+        match = re.search(pattern, name)
+        if match is None:
+            raise AudioError(
+                f"speaker_pattern is {pattern!r}, expected a regular expression that matches every "
+                f"name: it does not match the name {name!r} in {where}; set one whose first group "
+                f"is the speaker"
+            )
+        return match.group(1)
+
+    return speaker

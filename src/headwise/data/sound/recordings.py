@@ -1,17 +1,25 @@
-"""Recordings, read from their files when they are needed or kept in memory."""
+"""Recordings at one sampling rate, prepared once, whose samples stand in the cache."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from headwise.data.sound.audio import AudioError, Waveform
+import numpy as np
 
-# A collection with at most this many samples is kept in memory, where it takes half a gigabyte.
-HELD = 2**27
+from headwise.data.arrays import growing, mapped
+from headwise.data.parts import Facts, read_facts, write_facts
+from headwise.data.sound.audio import AudioError, Waveform
+from headwise.data.sources import skipped_in_words
+from headwise.data.store import stored
+
+Sounds = Callable[[list[str]], Iterable[tuple[str, Waveform]]]
+_NAMES, _SAMPLES = "names.json", "samples.npy"
 
 
 @dataclass(frozen=True)
@@ -22,13 +30,20 @@ class Recording:
         name: the name of its file.
         speaker: who speaks; the speaker of noise is the folder of its file.
         samples: how many samples it has.
-        read: reads a part of it, `read(start, samples)`; without arguments it reads all of it.
+        file: the array that holds the samples of its collection, of shape `(samples,)`.
+        start: where in the array its first sample stands.
     """
 
     name: str
     speaker: str
     samples: int
-    read: Callable[..., Waveform] = field(repr=False)
+    file: Path = field(repr=False)
+    start: int = field(repr=False)
+
+    def read(self, start: int = 0, samples: int | None = None) -> Waveform:
+        """Returns a part of the recording; to its end if `samples` is None."""
+        end = self.samples if samples is None else min(self.samples, start + samples)
+        return _opened(self.file)[self.start + start : self.start + end]
 
 
 class Pair(NamedTuple):
@@ -37,43 +52,63 @@ class Pair(NamedTuple):
     noisy: Recording
     clean: Recording
 
+    @property
+    def name(self) -> str:
+        return self.noisy.name
 
-@dataclass
-class Skipped:
-    """The reasons why files were left out."""
-
-    reasons: list[str] = field(default_factory=list)
-
-    def add(self, error: Exception | str) -> None:
-        self.reasons.append(str(error))
-
-    def __str__(self) -> str:
-        shown = "; ".join(reason.partition(";")[0] for reason in self.reasons[:5])
-        more = len(self.reasons) - 5
-        return f"{len(self.reasons):,} ({shown}{f'; and {more:,} more' if more > 0 else ''})"
+    @property
+    def speaker(self) -> str:
+        return self.noisy.speaker
 
 
-def of_wave(name: str, speaker: str, wave: Waveform) -> Recording:
-    """Returns a recording of a waveform that is in memory."""
-    return Recording(name, speaker, len(wave), partial(part_of, wave))
+def prepared(
+    made_of: Iterable[object],
+    sounds: Sounds,
+    where: object,
+    skipped: list[str],
+    speaker: Callable[[str], str],
+) -> list[Recording]:
+    """Returns the recordings of a collection from the cache, into which they are read first.
+
+    Args:
+        made_of: what tells the collection from others, see `stored`.
+        sounds: yields the name and the samples of each recording; it is given a list, to which it
+            adds the reasons why files cannot be read.
+        where: what errors call the collection.
+        skipped: receives these reasons.
+        speaker: returns who speaks in the recording of a name.
+
+    Raises:
+        AudioError: no recording can be read.
+    """
+
+    def make(folder: Path) -> None:
+        reasons: list[str] = []
+        found: list[tuple[str, int]] = []
+        with growing(folder / _SAMPLES, np.float32) as add:
+            for name, wave in sounds(reasons):
+                add(wave)
+                found.append((name, len(wave)))
+        if not found:
+            raise AudioError(
+                f"{where} has 0 recordings that can be read, expected at least one: "
+                f"{skipped_in_words(reasons)}"
+            )
+        (folder / _NAMES).write_text(json.dumps(found), encoding="utf-8")
+        write_facts(folder, Facts(parts={}, skipped=reasons))
+
+    folder = stored("sounds", made_of, make)
+    skipped += read_facts(folder).skipped
+    recordings, start = [], 0
+    for name, samples in json.loads((folder / _NAMES).read_text(encoding="utf-8")):
+        recordings.append(Recording(name, speaker(name), samples, folder / _SAMPLES, start))
+        start += samples
+    return recordings
 
 
-def part_of(wave: Waveform, start: int = 0, samples: int | None = None) -> Waveform:
-    """Returns a part of a waveform; to its end if `samples` is None."""
-    return wave[start : None if samples is None else start + samples]
-
-
-def hold(recordings: Sequence[Recording], skipped: Skipped) -> list[Recording]:
-    """Reads a collection of at most `HELD` samples into memory; returns a larger one unchanged."""
-    if sum(recording.samples for recording in recordings) > HELD:
-        return list(recordings)
-    held = []
-    for recording in recordings:
-        try:
-            held.append(of_wave(recording.name, recording.speaker, recording.read()))
-        except AudioError as error:
-            skipped.add(error)
-    return held
+@cache
+def _opened(file: Path) -> Waveform:
+    return np.asarray(mapped(file))
 
 
 def chains(recordings: Sequence[Recording], samples: int) -> list[tuple[int, ...]]:
@@ -85,7 +120,7 @@ def chains(recordings: Sequence[Recording], samples: int) -> list[tuple[int, ...
     Returns:
         For each chain the indices of its recordings.
 
-    >>> short = [Recording(name, "me", 4, list) for name in "abcde"]
+    >>> short = [Recording(name, "me", 4, Path("samples.npy"), 0) for name in "abcde"]
     >>> sorted(len(chain) for chain in chains(short, samples=8))
     [1, 2, 2]
     """

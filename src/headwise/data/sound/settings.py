@@ -15,7 +15,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
-from headwise.data.settings import TESTS, DividedSettings, HubSettings, HubTest
+from headwise.data.settings import (
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    ValidationSplit,
+)
 from headwise.data.sound.spectrum import Spectrum
 from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
@@ -38,13 +44,14 @@ def _with_group(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_with_group)]  # a regular expression with a group
 Decibels = Annotated[float, Field(ge=-200, le=200)]
 
-_SPEAKER = Field(
-    None,
-    description="A regular expression whose first group is the speaker in the path of a file. By "
-    "default the folder of a file stands for its speaker.",
-)
-_SHARE_OF_SPEECH = "By default a share of the clean speech is taken."
-_SHARE_OF_PAIRS = "By default a share of the training pairs is taken."
+SpeakerPattern = Annotated[
+    Pattern | None,
+    Field(
+        description="A regular expression whose first group is the speaker in the path of a file "
+        "or the name of an utterance. By default the folder of a file stands for its speaker, and "
+        "all utterances of a dataset have the same one."
+    ),
+]
 
 
 class PairedFolders(Settings):
@@ -63,12 +70,25 @@ class PairedFolders(Settings):
     )
 
 
+HeldOut = Annotated[
+    PairedFolders | None,
+    Field(
+        description="Pairs of recordings for this part. By default a share of the training data "
+        "is taken."
+    ),
+]
+
+
 class PairedFoldersTest(PairedFolders):
     """A further test set in two folders."""
 
     corpus: Literal["pairs"] = Field(
         "pairs", description="Folders of noisy and of clean recordings."
     )
+
+    @property
+    def given(self) -> PairedFolders:
+        return self
 
 
 class Columns(Settings):
@@ -191,13 +211,9 @@ class FolderSpeech(MixedSettings):
     noise_folder: Path | None = Field(
         None, description="The folder of WAV or FLAC files of noise, for the kind recordings."
     )
-    speaker_pattern: Pattern | None = _SPEAKER
-    validation: PairedFolders | None = Field(
-        None, description=f"Pairs of recordings for the validation part. {_SHARE_OF_SPEECH}"
-    )
-    test: PairedFolders | None = Field(
-        None, description=f"Pairs of recordings for the test part. {_SHARE_OF_SPEECH}"
-    )
+    speaker_pattern: SpeakerPattern = None
+    validation: HeldOut = None
+    test: HeldOut = None
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
@@ -216,13 +232,9 @@ class PairedSpeech(SpeechData):
         "pairs", description="Folders of noisy and of clean recordings."
     )
     train: PairedFolders = Field(description="Pairs of recordings for training.")
-    validation: PairedFolders | None = Field(
-        None, description=f"Pairs of recordings for the validation part. {_SHARE_OF_PAIRS}"
-    )
-    test: PairedFolders | None = Field(
-        None, description=f"Pairs of recordings for the test part. {_SHARE_OF_PAIRS}"
-    )
-    speaker_pattern: Pattern | None = _SPEAKER
+    validation: HeldOut = None
+    test: HeldOut = None
+    speaker_pattern: SpeakerPattern = None
 
 
 class HubSpeech(Columns, SpeechData, HubSettings):
@@ -231,15 +243,8 @@ class HubSpeech(Columns, SpeechData, HubSettings):
     corpus: Literal["hub"] = Field(
         "hub", description="A dataset of pairs of recordings on the Hugging Face hub."
     )
-    speaker_pattern: Pattern | None = Field(
-        None,
-        description="A regular expression whose first group is the speaker in the name of an "
-        "utterance. By default all utterances have the same speaker.",
-    )
-    validation_split: str | None = Field(
-        None,
-        description="The split to validate on. With null, a share of the training split is used.",
-    )
+    speaker_pattern: SpeakerPattern = None
+    validation_split: ValidationSplit = None
 
 
 SpeechSettings = Annotated[
