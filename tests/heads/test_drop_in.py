@@ -6,7 +6,6 @@ import warnings
 import pytest
 import torch
 from systems import SYSTEMS, padding
-from test_reductions import copy_weights
 from torch import nn
 
 import headwise as hw
@@ -44,7 +43,7 @@ def attention(name, dtype=torch.float32):
 
 def ours_of(theirs):
     module = hw.MultiHeadAttention(DIM, HEADS)
-    copy_weights(theirs, module)
+    module.load_state_dict(theirs.state_dict())
     return module
 
 

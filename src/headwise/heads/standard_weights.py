@@ -10,8 +10,64 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
+
+from headwise.heads.system import System
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+
+
+class FromStandardWeights(System):
+    """A system with the projections of standard attention, which can start from its weights."""
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
+        """Returns an attention of this class that starts from the weights of a standard attention.
+
+        The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
+        which stays as it is and shares no memory with the result. What a subclass adds starts
+        such that the output in evaluation is that of the source, up to rounding.
+
+        Args:
+            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
+                `batch_first=True`, and no subclass of them.
+            neutral: whether the output has to be that of the source. If not, what a subclass adds
+                starts as its constructor says.
+            options: further arguments of the constructor; `dropout` is that of the source if it is
+                not given.
+
+        Raises:
+            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; an option
+                that is a size of the source; a subclass that cannot start so.
+
+        >>> import headwise as hw
+        >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+        >>> hw.MultiHeadAttention.from_attention(theirs).dropout
+        0.1
+        """
+        made = cls(**arguments_of(attention, options))
+        if neutral:
+            made.start_as_standard(attention)
+        else:
+            made.take_standard_weights(attention)
+        return made
+
+    def start_as_standard(self, attention: nn.Module) -> None:
+        self.start_neutral()
+        self.take_standard_weights(attention)
+
+    def start_neutral(self) -> None:
+        """Gives the parameters that standard attention lacks the values that change nothing."""
+        raise self._cannot_start_as_standard()
+
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        copy_standard_weights(attention, self)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        unpack_projections(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -> None:

@@ -4,9 +4,14 @@ A mistyped size is an error before memory is taken for it. The bounds are larger
 every model that has been trained, so nobody needs to change them.
 """
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from headwise.messages import shown_number
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 MOST_SIZE = 10**6  # of one dimension, or of a factor
 MOST_LAYERS = 10_000  # of a stack
@@ -60,3 +65,28 @@ def check_probability(name: str, value: float) -> None:
     """
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} is {value}, expected a probability in [0, 1)")
+
+
+def checked(init: Init) -> Init:
+    """Has a constructor check its options: those with a `Literal` type, and the dropouts.
+
+    >>> class Layer:
+    ...     @checked
+    ...     def __init__(self, norm: Literal["post", "pre"] = "post", dropout: float = 0.0): ...
+    >>> Layer("middle")
+    Traceback (most recent call last):
+    ValueError: norm is 'middle', expected 'post' or 'pre'
+    """
+    signature = inspect.signature(init)
+    types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+
+    @functools.wraps(init)
+    def checking(*args: Any, **kwargs: Any) -> None:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if get_origin(types[name]) is Literal:
+                check_among(name, value, get_args(types[name]))
+            elif name.endswith("dropout"):
+                check_probability(name, value)
+        init(*args, **kwargs)
+
+    return checking  # type: ignore[return-value]
