@@ -1,16 +1,43 @@
-"""Differential attention: each head subtracts a share of what a second query reads."""
+"""Differential attention: each head subtracts a share of what a second query reads.
 
-from typing import Any, ClassVar
+Ye et al. 2024, *Differential Transformer*, https://arxiv.org/abs/2410.05258, in the second version
+of 2026 of its authors' code, https://github.com/microsoft/unilm.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.heads.ablations import HEADS, drawn_weights
 from headwise.heads.attention import Inputs, Projected
-from headwise.heads.differential.ablations import ABLATIONS, Shares
-from headwise.heads.differential.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
+from headwise.heads.words import Words
+
+
+class Shares(NamedTuple):
+    """An ablation: what takes the place of the shares σ(λ(x)), `(batch, queries, heads)`."""
+
+    change: Callable[[Tensor], Tensor]
+
+
+def without_subtraction(layer: Any) -> Shares:
+    """Nothing is subtracted: standard attention with the first query of each head."""
+    return Shares(torch.zeros_like)
+
+
+def uniform(layer: Any) -> Shares:
+    """All heads of a position subtract their mean share."""
+    return Shares(lambda shares: shares.mean(-1, keepdim=True).expand_as(shares))
+
+
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Shares:
+    """The heads divide the sum of a position's shares at random, the same way in a layer."""
+    (drawn,) = drawn_weights(layer.num_heads, 1, seed, index, count)
+    return Shares(lambda shares: drawn.to(shares) * shares.sum(-1, keepdim=True))
 
 
 class DifferentialAttention(MultiHeadAttention):
@@ -48,8 +75,24 @@ class DifferentialAttention(MultiHeadAttention):
     """
 
     routing_parameters = ("lambda_proj",)
-    ablations: ClassVar = ABLATIONS
-    words = WORDS
+    heads_are_units = True
+    ablations: ClassVar = {
+        "without-subtraction": without_subtraction,
+        "uniform": uniform,
+        "random": random,
+        **HEADS,
+    }
+    words = Words(
+        unit="head",
+        units="heads",
+        decision="subtracted shares",
+        measure="weight",
+        entropy="says how evenly the heads of a position subtract. Shares are no distribution, so "
+        "each is divided by the sum over the heads first: on the dashed line all heads subtract "
+        "the same share. How much they subtract in all, it does not say.",
+        share="is the mean share of its second map that a head subtracts, divided by the sum over "
+        "the heads: how much it subtracts in comparison with the others, not by itself.",
+    )
 
     def __init__(
         self,
@@ -127,9 +170,6 @@ class DifferentialAttention(MultiHeadAttention):
     def combine(self, heads: Tensor, inputs: Inputs, choice: Tensor) -> tuple[Tensor, Routing]:
         output, _ = super().combine(heads, inputs, choice)
         return output, Routing(choice)
-
-    def unit_of_head(self) -> list[int]:
-        return list(range(self.num_heads))
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         standard = super().macs(queries, keys, is_causal=is_causal)
