@@ -130,6 +130,17 @@ def mae_sight(query, padding, causal, heads=1, **masks) -> list[list[list[int]]]
     return [[[s for s in time if is_seen(b, t, s)] for t in time] for b in range(query.size(0))]
 
 
+def masked_mean(x: Tensor, seen: Tensor, window: int | None = None) -> Tensor:
+    """The mean of what each position sees, `(batch, time, time)`, or of the last `window` of it."""
+    out = torch.zeros_like(x)
+    for b in range(x.size(0)):
+        for t in range(x.size(1)):
+            kept = [s for s in range(x.size(1)) if seen[b, t, s]][-(window or x.size(1)) :]
+            if kept:
+                out[b, t] = sum(x[b, s] for s in kept) / len(kept)
+    return out
+
+
 def mae_gates(p, query, sight, window=None, root=False) -> list[list[Tensor]]:
     """The gate of each row and position: of the mean of what it sees, or of the last of that."""
 

@@ -1,5 +1,6 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
+from itertools import combinations
 from typing import Any, Literal
 
 import torch
@@ -7,15 +8,14 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.heads.attention import Inputs
-from headwise.heads.mae.ablations import ABLATIONS, Mixture
-from headwise.heads.mae.gate import ExpertGate, each_decides, look
-from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
-from headwise.heads.mae.options import GateInit, check_gate, count_experts
-from headwise.heads.mae.passes import Passes
+from headwise.heads.mae.declared import ABLATIONS, WORDS, GateInit, Mixture, count_experts
+from headwise.heads.mae.gate import ExpertGate, Passes
+from headwise.heads.mae.means import each_decides, look
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
-from headwise.heads.mae.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
+from headwise.ops.bounds import check_positive, checked
+from headwise.ops.precision import without_autocast
 from headwise.ops.replicas import uniform_noise
 
 
@@ -39,10 +39,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     of -1000 or less. Such gates normalise by batch norm's running statistics also in training, and
     update these from the batch afterwards.
 
-    Running statistics are moved by passes in training that gradients go through, once each, also
-    under `torch.utils.checkpoint`; without gradients only where the norm has no momentum, as for
-    `torch.optim.swa_utils.update_bn`. A norm in evaluation, `gate.norm.eval()`, and one that is
-    frozen keep them. A gate whose parameters are all frozen computes as in evaluation.
+    Each pass in training moves the running statistics, once also under `torch.utils.checkpoint`. A
+    norm in evaluation and one that is frozen keep them; a gate whose parameters are all frozen
+    computes as in evaluation.
 
     `step` says how the layer computes while training (evaluation always mixes); the rule
     `BlockCoordinateDescent` switches it:
@@ -97,6 +96,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     words = WORDS
     left_out: Tensor
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -119,7 +119,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     ) -> None:
         experts = count_experts(num_heads, dropped_heads)
         how = (gate_hidden_dim, gate_dropout, gate_init, gate_scaling, gate_statistics)
-        check_gate(gate, gate_window, *how)
+        window = 1 if gate_window is None else gate_window
+        check_positive(gate_window=window, gate_hidden_dim=gate_hidden_dim)
         sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
         super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
         self.dropped_heads = dropped_heads
@@ -174,9 +175,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             shape = (query.size(0), query.size(1) if each else 1, self.num_experts)
             return query.new_full(shape, 1 / self.num_experts), each
         view = look(inputs, causal, self.num_heads, self.gate_window)
-        learns = torch.is_grad_enabled()
-        facts.setdefault("moves", learns)
-        with torch.set_grad_enabled(learns and not fixed):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             return self.gate(view, facts, fixed=fixed), view.each
 
     def _noise(self, gates: Tensor, step: Step) -> Tensor:
@@ -200,3 +199,43 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     def extra_repr(self) -> str:
         gate = "learned" if self.gate is not None else "uniform"
         return f"{super().extra_repr()}, dropped_heads={self.dropped_heads}, gate={gate}"
+
+
+def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
+    """`(experts, heads)`, 1 where the expert leaves the head out, in the order of
+    `itertools.combinations`.
+
+    >>> left_out_heads(3, 1).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    experts = torch.tensor(list(combinations(range(num_heads), dropped_heads)))
+    return torch.zeros(len(experts), num_heads).scatter_(1, experts, 1.0)
+
+
+def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
+    """How much each head counts in a mixture, aⱼ = h/(h−t) · (1 − Σ_{S∋j} g_S).
+
+    From gates `(..., experts)` to `(..., heads)`. With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of the
+    paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no expert is computed by itself.
+    """
+    # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
+    with without_autocast(gates):
+        return (1 - gates @ left_out) / (1 - left_out.mean(0))
+
+
+def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:
+    """One expert per distribution `(..., experts)`, one-hot, each as often as its gate says.
+
+        argmax_S g_S / e_S,  e_S = −log(1 − u_S) exponentially distributed
+
+    The noise is u, uniform in [0, 1). Distributions that share it draw the same expert unless their
+    gates differ enough to decide otherwise.
+
+    >>> draw_expert(torch.tensor([[0.2, 0.8], [0.7, 0.3]]), torch.tensor([0.5, 0.4]))
+    tensor([[0., 1.],
+            [1., 0.]])
+    """
+    # A least e keeps an expert of gate 0 from 0/0.
+    e = -torch.log1p(-noise.to(gates.dtype)).clamp(max=-torch.finfo(gates.dtype).tiny)
+    drawn = (gates / e).argmax(-1, keepdim=True)
+    return torch.zeros_like(gates).scatter_(-1, drawn, 1.0)

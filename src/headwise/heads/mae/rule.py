@@ -4,8 +4,8 @@ Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
 https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
 
 A G step mixes all experts and updates the gates alone; an F step draws one expert for each
-training instance, which is a sequence, and updates everything but the gates. Every batch gets an F
-step; in every fifth epoch, counted from the first, a G step goes before it.
+training instance and updates everything but the gates. Every batch gets an F step; in every fifth
+epoch, counted from the first, a G step goes before it.
 
 Where all but the gates are frozen (the paper's FTG, section 5.2), every step is a G step. FTG+,
 which trains the output projections too, takes turns as usual. Where gates are frozen, there are no

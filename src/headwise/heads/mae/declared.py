@@ -1,11 +1,12 @@
-"""MAE evaluated with other mixtures than its gates'.
+"""What MAE declares beside its layer: bounds of its options, words of reports, ablations.
 
 Table 5 of the paper uses one expert alone in each layer: the one of the largest gate, or a random
-one. Most functions return a `Mixture`; heads left out altogether are those of all attentions.
+one. Most ablations are a `Mixture`; heads left out altogether are those of all attentions.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from math import comb
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,28 @@ from headwise.heads.ablations import (
     system_generator,
     without,
 )
+from headwise.heads.words import Words
+from headwise.messages import shown_number
+from headwise.ops.bounds import MOST_EXPERTS
+
+GateInit = Literal["zero", "default", "xavier"]
+
+
+def count_experts(num_heads: int, dropped_heads: int) -> int:
+    """Returns how many experts there are; raises `ValueError` if it is none, or too many."""
+    if not 1 <= dropped_heads < num_heads:
+        raise ValueError(
+            f"dropped_heads is {dropped_heads}, expected 1 to {num_heads - 1}: an expert keeps at "
+            f"least one of num_heads = {num_heads} heads"
+        )
+    experts = comb(num_heads, dropped_heads)
+    if experts > MOST_EXPERTS:
+        raise ValueError(
+            f"dropped_heads = {dropped_heads} of num_heads = {num_heads} make "
+            f"{shown_number(experts)} experts, expected at most {MOST_EXPERTS:,}: leave out fewer "
+            f"heads, such as 1 or 2"
+        )
+    return experts
 
 
 class Mixture(NamedTuple):
@@ -83,3 +106,13 @@ ABLATIONS: dict[str, Callable[..., Any]] = {
     "only-expert": only_expert,
     "only-head": HEADS["only-head"],
 }
+WORDS = Words(
+    unit="expert",
+    units="experts",
+    decision="gates",
+    measure="lead",
+    entropy="says how undecided the gate is: on the dashed line it gives all experts equal weight, "
+    "near 0 it relies on a single one.",
+    share="says how often each expert has the largest weight in its layer: an even row means that "
+    "all are in use.",
+)
