@@ -12,7 +12,6 @@ from headwise.heads.moa.experts import (
     expert_combine,
     expert_project,
 )
-from headwise.heads.moa.naive import naive_expert_combine, naive_expert_project
 from headwise.ops import expert_products as products
 
 EMBED, HEAD = 6, 4
@@ -37,6 +36,22 @@ each_choice = pytest.mark.parametrize("choice", CHOICES)
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def naive_expert_project(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
+    y = x.new_zeros(*indices.shape, weight.shape[2])
+    for n, experts in enumerate(indices.tolist()):
+        for j, e in enumerate(experts):
+            y[n, j] = x[n] @ weight[e]
+    return y
+
+
+def naive_expert_combine(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
+    y = heads.new_zeros(len(indices), weight.shape[2])
+    for n, experts in enumerate(indices.tolist()):
+        for j, e in enumerate(experts):
+            y[n] += scale[n, j] * (heads[n, j] @ weight[e])
+    return y
 
 
 def project_inputs(choice: str) -> tuple[Tensor, Tensor, Tensor, ExpertAssignment]:

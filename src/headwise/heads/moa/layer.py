@@ -8,19 +8,24 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from headwise.heads.attention import Attention, Inputs, Projected
-from headwise.heads.moa.ablations import ABLATIONS
-from headwise.heads.moa.balance import router_losses
+from headwise.heads.moa.declared import (
+    ABLATIONS,
+    PRESETS,
+    WORDS,
+    check_options,
+    moa_size,
+    sizes_at,
+)
 from headwise.heads.moa.experts import (
     ExpertAssignment,
     assign_experts,
     expert_combine,
     expert_project,
+    router_losses,
 )
-from headwise.heads.moa.options import PRESETS, check_options, moa_size, sizes_at
-from headwise.heads.moa.words import WORDS
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
-from headwise.ops.bounds import check_positive
+from headwise.ops.bounds import check_positive, checked
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import is_transformed
 
@@ -50,11 +55,9 @@ class MixtureOfAttentionHeads(Attention):
     batch unless `balance="sequence"` has them of each sequence; padding counts in neither loss. The
     router works in float32 at least, under autocast too.
 
-    The text does not say how much the losses weigh beside a cross-entropy that is a mean over
-    tokens. Here they are added to that mean (`auxiliary="per token"`). The authors' public code
-    (github.com/yikangshen/MoA) adds them once to the sum over a batch's tokens
-    (`auxiliary="per batch"`), which is thousands of times less. `presets["authors"]` has the
-    options of that code.
+    The losses are added to a cross-entropy that is a mean over tokens (`auxiliary="per token"`).
+    The authors' public code (github.com/yikangshen/MoA) adds them once to the sum over a batch's
+    tokens (`"per batch"`), which is thousands of times less; `presets["authors"]` has its options.
 
     With all experts chosen (k = E) and equal weights it is multi-query attention, and never a
     standard attention, whose heads have keys and values of their own.
@@ -108,6 +111,7 @@ class MixtureOfAttentionHeads(Attention):
     )
     words = WORDS
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -130,7 +134,7 @@ class MixtureOfAttentionHeads(Attention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        check_options(num_experts, top_k, noisy, noise_floor, balance, auxiliary)
+        check_options(num_experts, top_k, noisy, noise_floor)
         check_positive(output_gain=output_gain, key_gain=key_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         self.num_experts = num_experts
@@ -275,12 +279,8 @@ class MixtureOfAttentionHeads(Attention):
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _loss(self, choice: _Choice, inputs: Inputs) -> Tensor:
-        losses = router_losses(
-            choice.logits,
-            choice.indices,
-            inputs.query_padding,
-            per_sequence=self.balance == "sequence",
-        )
+        how = {"per_sequence": self.balance == "sequence"}
+        losses = router_losses(choice.logits, choice.indices, inputs.query_padding, **how)
         loss = self.balance_coef * losses.balance + self.z_coef * losses.z
         return loss / losses.tokens if self.auxiliary == "per batch" else loss
 
