@@ -8,6 +8,7 @@ from systems import as_float, padding, randomize
 from torch import Tensor, nn
 
 from headwise.heads.tim import IndependentMechanismsLayer
+from headwise.heads.tim.grouped import attention_between_groups
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5
@@ -273,6 +274,13 @@ def test_dropout_reaches_every_attention():
         assert not torch.equal(layer(*given).output, layer(*given).output)
         getattr(layer, dropped).dropout = 0.0
         assert torch.equal(layer(*given).output, layer(*given).output)
+
+
+def test_weights_between_groups_are_dropped_or_doubled():
+    q, v = torch.zeros(500, 2, 2, 1), torch.ones(500, 2, 2, 1)
+    read = attention_between_groups(q, q, v, dropout=0.5)
+    assert set(read.unique().tolist()) == {0.0, 1.0, 2.0}
+    assert 0.9 < read.mean() < 1.1
 
 
 @pytest.mark.parametrize("kind", ["dropout", "residual_dropout", "ffn_dropout"])
