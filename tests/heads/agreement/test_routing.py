@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from headwise.heads.agreement import compiling, routing
+from headwise.heads.agreement import routing
 from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.simple import Simple
 
@@ -231,9 +231,9 @@ def compiled_chunks(monkeypatch, chunk: int, backend) -> None:
     torch.compiler.reset()
     routing._compiled_methods.cache_clear()
     monkeypatch.delenv("HEADWISE_COMPILE", raising=False)
-    monkeypatch.setattr(compiling, "_LARGE", 1)
-    monkeypatch.setattr(compiling, "_BACKEND", backend)
-    monkeypatch.setattr(compiling, "_has_compiler", lambda device: True)
+    monkeypatch.setattr(routing, "_LARGE", 1)
+    monkeypatch.setattr(routing, "_BACKEND", backend)
+    monkeypatch.setattr(routing, "_has_compiler", lambda device: True)
     monkeypatch.setattr(routing, "_CHUNK", chunk)
 
 
@@ -289,9 +289,9 @@ def test_where_compiling_fails_nothing_changes(method, monkeypatch, recwarn):
     ],
 )
 def test_what_is_compiled(wish, large, compiler, expected, monkeypatch):
-    monkeypatch.setattr(compiling, "_has_compiler", lambda device: compiler)
-    monkeypatch.setattr(compiling, "_LARGE", 10)
+    monkeypatch.setattr(routing, "_has_compiler", lambda device: compiler)
+    monkeypatch.setattr(routing, "_LARGE", 10)
     monkeypatch.delenv("HEADWISE_COMPILE", raising=False)
     if wish is not None:
         monkeypatch.setenv("HEADWISE_COMPILE", wish)
-    assert compiling.is_worth_compiling(torch.zeros(10 if large else 9)) == expected
+    assert routing.is_worth_compiling(torch.zeros(10 if large else 9)) == expected
