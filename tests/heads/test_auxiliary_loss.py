@@ -1,7 +1,6 @@
 """The losses of systems in models that drop them, and who trains without."""
 
 import copy
-import gc
 import io
 import warnings
 
@@ -166,28 +165,14 @@ def test_a_pass_that_nobody_asked_about_does_not_count_in_the_next():
     assert not seen.requires_grad
 
 
-def test_a_graph_is_kept_no_longer_than_that_of_the_output():
+def test_copies_have_noted_nothing():
     model = encoder().train()
-    y = model(inputs())
-    loss = hw.auxiliary_loss(model)
-    value = loss.detach().clone()
-    del loss
-    saved = [layer.self_attn.losses.calls[0].value for layer in model.layers]
-    assert all(each.requires_grad for each in saved)
+    model(inputs())
     copied = copy.deepcopy(model)
     torch.save(model, io.BytesIO())
     assert hw.auxiliary_loss(copied) == 0
     copied(inputs())
-    torch.testing.assert_close(hw.auxiliary_loss(copied).detach(), value)
-    gc.disable()  # what is freed is freed at once
-    try:
-        del y, saved
-        assert not any(
-            layer.self_attn.losses.calls[0].value.requires_grad for layer in model.layers
-        )
-    finally:
-        gc.enable()
-    assert torch.equal(hw.auxiliary_loss(model), value)
+    torch.testing.assert_close(hw.auxiliary_loss(copied), hw.auxiliary_loss(model))
 
 
 def test_of_nested_systems_the_outer_ones_loss_counts():

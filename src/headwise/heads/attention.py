@@ -79,6 +79,7 @@ class Attention(InTorchLayers, System):
 
     chooses_heads: ClassVar[bool] = False
     heads_are_units: ClassVar[bool] = False
+    shown = ("embed_dim", "num_heads", "head_dim")
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
 
@@ -281,6 +282,3 @@ class Attention(InTorchLayers, System):
     def _by_head(self, x: Tensor) -> Tensor:
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def extra_repr(self) -> str:
-        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"

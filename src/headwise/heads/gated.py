@@ -99,6 +99,7 @@ class GatedAttention(MultiHeadAttention):
 
     routing_parameters = ("gate_proj",)
     heads_are_units = True
+    shown = (*MultiHeadAttention.shown, "elementwise", "neutral_start")
     ablations: ClassVar = {
         "open": opened,
         "uniform": uniform,
@@ -193,8 +194,3 @@ class GatedAttention(MultiHeadAttention):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         gating = Macs(queries * self.gate_proj.weight.numel(), 0)
         return super().macs(queries, keys, is_causal=is_causal) + gating
-
-    def extra_repr(self) -> str:
-        gate = "elementwise" if self.elementwise else "headwise"
-        start = "neutral" if self.neutral_start else "random"
-        return f"{super().extra_repr()}, gate={gate}, gate_start={start}"

@@ -5,11 +5,11 @@
 `k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and so on.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Self
 
 from headwise.heads.system import System
@@ -45,7 +45,22 @@ class FromStandardWeights(System):
         >>> hw.MultiHeadAttention.from_attention(theirs).dropout
         0.1
         """
-        made = cls(**arguments_of(attention, options))
+        _check_is_standard(attention)
+        theirs: Any = attention
+        if not theirs.batch_first:
+            raise ValueError(
+                "attention has batch_first=False, expected True: headwise takes (batch, time, "
+                "embed_dim), and would attend over the batch in its place. Build its module with "
+                "batch_first=True, and load the state dict of the old one; or, if it is called "
+                "with (batch, time, embed_dim), set attention.batch_first = True first"
+            )
+        sizes = standard_sizes(theirs)
+        for name in sizes.keys() & options:
+            raise ValueError(
+                f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
+                f"attention"
+            )
+        made = cls(**{**sizes, "dropout": theirs.dropout, **options})
         if neutral:
             made.start_as_standard(attention)
         else:
@@ -101,29 +116,6 @@ def standard_sizes(attention: Any) -> dict[str, Any]:
     return {**sizes, "bias": attention.out_proj.bias is not None}
 
 
-def arguments_of(attention: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor that makes another attention of a standard one.
-
-    Raises:
-        ValueError: see `MultiHeadAttention.from_attention`.
-    """
-    _check_is_standard(attention)
-    if not attention.batch_first:
-        raise ValueError(
-            "attention has batch_first=False, expected True: headwise takes (batch, time, "
-            "embed_dim), and would attend over the batch in its place. Build its module with "
-            "batch_first=True, and load the state dict of the old one; or, if it is called "
-            "with (batch, time, embed_dim), set attention.batch_first = True first"
-        )
-    sizes = standard_sizes(attention)
-    for name in sizes.keys() & options:
-        raise ValueError(
-            f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
-            f"attention"
-        )
-    return {**sizes, "dropout": attention.dropout, **options}
-
-
 def _check_is_standard(attention: Any) -> None:
     """Raises `ValueError` for what may compute something else than standard attention."""
     from headwise.heads.multi_head import MultiHeadAttention  # which imports this module
@@ -134,10 +126,10 @@ def _check_is_standard(attention: Any) -> None:
             f"attention is a {kind.__name__}, expected standard attention: a MultiHeadAttention or "
             f"nn.MultiheadAttention itself, no subclass"
         )
-    appended = getattr(attention, "bias_k", None) is not None
-    given = {"add_bias_kv": appended, "add_zero_attn": getattr(attention, "add_zero_attn", False)}
-    for name, is_set in given.items():
-        if is_set:
+    given = {"add_bias_kv": "bias_k", "add_zero_attn": "add_zero_attn"}
+    for name, attribute in given.items():
+        value = getattr(attention, attribute, None)
+        if value is not None and value is not False:
             raise ValueError(
                 f"attention is an nn.MultiheadAttention with {name}=True, which attends to one "
                 f"more key and value; headwise has no such option: expected {name}=False"
@@ -160,7 +152,9 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
                 f"{name} is {size}, expected {expected[name]}, as in the attention whose weights "
                 f"are taken"
             )
-    weights = _weights(source)
+    weights = dict(source.state_dict(keep_vars=True))
+    with torch.enable_grad():  # the parts of a packed weight learn if it does
+        unpack_projections(weights)
     projections = tuple(f"{name}." for name in (*_PROJECTIONS, "out_proj"))
     wanted = {name for name, _ in target.named_parameters() if name.startswith(projections)}
     if weights.keys() != wanted:
@@ -175,11 +169,3 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
         parameter.copy_(weight)
         parameter.requires_grad_(weight.requires_grad)
     target.train(source.training)
-
-
-def _weights(source: nn.Module) -> dict[str, Tensor]:
-    """By our names, with `requires_grad` as in the source."""
-    state = dict(source.state_dict(keep_vars=True))
-    with torch.enable_grad():  # the parts of a packed weight learn if it does
-        unpack_projections(state)
-    return state

@@ -87,6 +87,7 @@ class AgreementAttention(Attention):
         "place of a linear output projection"
     )
     words = WORDS
+    shown = (*Attention.shown, "method", "num_capsules", "iterations")
 
     @checked
     def __init__(
@@ -192,13 +193,6 @@ class AgreementAttention(Attention):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         combining = queries * (self.capsule_weight.numel() + self.vote_weight.numel())
         return super().macs(queries, keys, is_causal=is_causal) + Macs(combining, 0)
-
-    def extra_repr(self) -> str:
-        method = f"{self.method}, squash={self.squash}" if self.method == "simple" else self.method
-        return (
-            f"{super().extra_repr()}, routing={method}, num_capsules={self.num_capsules}, "
-            f"iterations={self.iterations}"
-        )
 
 
 def _first_gain(routing: str, squash: bool, has_wide_capsules: bool) -> float:

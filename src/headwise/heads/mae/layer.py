@@ -31,13 +31,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     is standard attention.
 
     The gate is batch norm, a linear map, tanh, dropout, a linear map and softmax of the mean of
-    the queries' inputs over time, padding excluded. Where the queries are a causal sequence
-    (`is_causal`, or `causal_queries` for a decoder's cross-attention) position t has a gate of
-    its own, of the mean of the positions up to t: the paper's mean over all of them would show a
-    decoder its own future. So it has in self-attention whose `attn_mask` hides anything but
-    padding: of the mean of what row t of the mask lets some head see. A float mask hides by numbers
-    of -1000 or less. Such gates normalise by batch norm's running statistics also in training, and
-    update these from the batch afterwards.
+    the queries' inputs over time, padding excluded. The paper's mean over all positions would show
+    a decoder its own future: where the queries are a causal sequence (`is_causal`, or
+    `causal_queries` for a decoder's cross-attention) position t has a gate of its own, of the mean
+    of the positions up to t; and where an `attn_mask` of self-attention hides anything but padding,
+    of what row t of it lets some head see. A float mask hides by numbers of -1000 or less. Such
+    gates normalise by batch norm's running statistics also in training.
 
     Each pass in training moves the running statistics, once also under `torch.utils.checkpoint`. A
     norm in evaluation and one that is frozen keep them; a gate whose parameters are all frozen
@@ -48,9 +47,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
     - `"gate"`: mix all experts, for a G step, in which the gates learn;
-    - `"expert"`: an F step. One expert is drawn from the gate for each training instance, which is
-      a sequence, and used alone; the gate is fixed, its batch norm and dropout too. Causal gates
-      draw each from its own distribution, by noise that the sequence shares;
+    - `"expert"`: an F step, in which the gate is fixed. One expert is drawn from it for each
+      training instance, which is a sequence, and used alone. Causal gates draw each from its own
+      distribution, by noise that the sequence shares;
     - `"expert by position"`: the same, with noise of its own for each causal gate.
 
     Args:
@@ -94,6 +93,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     rule = BlockCoordinateDescent
     ablations = ABLATIONS
     words = WORDS
+    shown = (*MultiHeadAttention.shown, "dropped_heads")
     left_out: Tensor
 
     @checked
@@ -195,10 +195,6 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gates = queries if is_causal or self.causal_queries else 1
         weights = self.gate.hidden.weight.numel() + self.gate.output.weight.numel()
         return total + Macs(gates * weights, 0)
-
-    def extra_repr(self) -> str:
-        gate = "learned" if self.gate is not None else "uniform"
-        return f"{super().extra_repr()}, dropped_heads={self.dropped_heads}, gate={gate}"
 
 
 def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:

@@ -1,8 +1,4 @@
-"""What MAE's gates look at: the mean of a sequence, of what came before, of what a mask shows.
-
-The paper's gate looks at the mean of a whole sequence. Where that would show a position what its
-attention hides from it, each position has a gate of its own, of the mean of what it sees.
-"""
+"""What MAE's gates look at: the mean of a sequence, of what came before, of what a mask shows."""
 
 from typing import NamedTuple
 
@@ -24,10 +20,10 @@ class Mean(NamedTuple):
 
 
 class View(NamedTuple):
-    """What gates look at: one for a sequence, or one for each of its queries."""
+    """What gates look at: one mean for a sequence, or one for each of its queries."""
 
     mean: Tensor  # (batch, 1 or queries, embed_dim)
-    number: Tensor  # (batch, 1 or queries, 1), of how many positions
+    number: Tensor  # (batch, 1 or queries, 1)
     padding: Tensor | None  # (batch, 1 or queries), `True` where there is nothing to look at
     each: bool  # each query has a gate of its own
 
@@ -43,10 +39,11 @@ def look(inputs: Inputs, causal: bool, num_heads: int, window: int | None) -> Vi
         return View(*mean, ~seen.any(-1) if padding is None else padding | ~seen.any(-1), each)
     if each:
         return View(*running_mean(x, padding, window, inputs.cache), padding, each)
-    if padding is None and not x.size(1):  # nothing but padding is in empty sequences
-        padding = x.new_zeros(x.shape[:2], dtype=torch.bool)
-    mean = sequence_mean(x, padding)
-    return View(*mean, None if padding is None else padding.all(1, keepdim=True), each)
+    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
+    count = real.sum(1, keepdim=True).clamp(min=1)
+    if padding is None and x.size(1):
+        return View(x.mean(1, keepdim=True), count, None, each)
+    return View((x * real).sum(1, keepdim=True) / count, count, ~real.bool().any(1), each)
 
 
 def each_decides(inputs: Inputs, causal: bool) -> bool:
@@ -96,15 +93,6 @@ def _blocked_by_all(attn_mask: Tensor, heads: int) -> Tensor:
     if blocked.dim() == 3:
         blocked = blocked.unflatten(0, (-1, heads))
     return blocked.all(1) if blocked.dim() == 4 else blocked.unsqueeze(0)
-
-
-def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Mean:
-    """Of all positions that are not padding: `(batch, time, embed_dim)` to one row a sequence."""
-    real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
-    count = real.sum(1, keepdim=True).clamp(min=1)
-    if padding is None and x.size(1):
-        return Mean(x.mean(1, keepdim=True), count)
-    return Mean((x * real).sum(1, keepdim=True) / count, count)
 
 
 def running_mean(

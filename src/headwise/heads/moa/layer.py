@@ -110,6 +110,7 @@ class MixtureOfAttentionHeads(Attention):
         "keys and values of its own"
     )
     words = WORDS
+    shown = ("embed_dim", "num_experts", "top_k", "head_dim")
 
     @checked
     def __init__(
@@ -234,10 +235,9 @@ class MixtureOfAttentionHeads(Attention):
                 scaled = every.scatter(2, choice.indices.unsqueeze(-1).expand_as(scaled), scaled)
             output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
         else:
-            rows = expert_combine(
-                joined.flatten(0, 1), self.expert_output, choice.assignment, scales.flatten(0, 1)
-            )
-            output = rows.unflatten(0, inputs.query.shape[:2])
+            rows, scales = joined.flatten(0, 1), scales.flatten(0, 1)
+            output = expert_combine(rows, self.expert_output, choice.assignment, scales)
+            output = output.unflatten(0, inputs.query.shape[:2])
         weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
         if self.output_bias is not None:
             output = output + (weights.to(output.dtype) @ self.output_bias.to(output.dtype))
@@ -294,7 +294,3 @@ class MixtureOfAttentionHeads(Attention):
         linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)
         linear += keys * (self.kdim + self.vdim) * self.head_dim
         return Macs(linear, 2 * queries * keys * self.top_k * self.head_dim)
-
-    def extra_repr(self) -> str:
-        size = f"{self.top_k}K{self.num_experts}E{self.head_dim}D"
-        return f"embed_dim={self.embed_dim}, size={size}"

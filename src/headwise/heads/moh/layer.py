@@ -94,6 +94,7 @@ class MixtureOfHeads(MultiHeadAttention):
     heads_are_units = True
     ablations = ABLATIONS
     words = WORDS
+    shown = (*MultiHeadAttention.shown, "shared_heads", "top_k")
 
     @checked
     def __init__(
@@ -235,8 +236,3 @@ class MixtureOfHeads(MultiHeadAttention):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         weights = sum(router.weight.numel() for router in self._routers())
         return super().macs(queries, keys, is_causal=is_causal) + Macs(queries * weights, 0)
-
-    def extra_repr(self) -> str:
-        router = "query-norm" if self.needs_queries else "learned"
-        sizes = f"shared_heads={self.shared_heads}, top_k={self.top_k}"
-        return f"{super().extra_repr()}, {sizes}, router={router}"

@@ -111,6 +111,7 @@ class IndependentMechanismsLayer(System):
         "input alone"
     )
     words = WORDS
+    shown = ("embed_dim", "num_heads", "ffn_dim", "num_mechanisms", "pre_norm")
 
     ffn_up_weight: nn.Parameter  # (mechanisms, in, out)
     ffn_down_weight: nn.Parameter
@@ -249,7 +250,10 @@ class IndependentMechanismsLayer(System):
             query_padding_mask=query_padding_mask,
             cache=cache,
         )
-        x = self._after(self.norm1, x, self._scale(read.output, competition))
+        update = read.output
+        if competition is not None:
+            update = self._by_mechanism(update) * competition.to(update.dtype).unsqueeze(-1)
+        x = self._after(self.norm1, x, update.flatten(2, -1))
         if query_padding_mask is None and key_padding_mask is not None:
             query_padding_mask = of_queries(key_padding_mask, offset, x.size(1))
 
@@ -318,11 +322,9 @@ class IndependentMechanismsLayer(System):
     def _ablation(self) -> Competing | None:
         return None if self.training else self.ablation
 
-    def _scale(self, update: Tensor, competition: Tensor | None) -> Tensor:
-        if competition is None:
-            return update
-        by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
-        return (by_mechanism * competition.to(update.dtype).unsqueeze(-1)).flatten(-2)
+    def _by_mechanism(self, x: Tensor) -> Tensor:
+        """`(batch, time, embed_dim)` to `(batch, time, mechanisms, width)`."""
+        return x.unflatten(-1, (self.num_mechanisms, -1))
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre_norm else x
@@ -330,15 +332,6 @@ class IndependentMechanismsLayer(System):
     def _after(self, norm: nn.Module, x: Tensor, update: Tensor) -> Tensor:
         ablation = self._ablation()
         if ablation is not None:
-            by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
-            update = ablation.updates(by_mechanism).flatten(-2)
+            update = ablation.updates(self._by_mechanism(update)).flatten(-2)
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
-
-    def extra_repr(self) -> str:
-        return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, ffn_dim={self.ffn_dim}, "
-            f"num_mechanisms={self.num_mechanisms}, "
-            f"competition={self.competition_weight is not None}, "
-            f"norm={'pre' if self.pre_norm else 'post'}"
-        )

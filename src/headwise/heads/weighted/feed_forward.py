@@ -95,8 +95,8 @@ def feed_forward_of_streams(
 ) -> Tensor:
     """factor · Σᵢ αᵢ FFNᵢ(zᵢ), or Σᵢ αᵢ FFN(zᵢ) where branches share all units.
 
-    From z `(branches, rows, embed_dim)` to `(rows, embed_dim)`; the other arguments are as in
-    `branched_feed_forward`. Of b₂ each FFNᵢ has the part that makes it b₂ in the sum.
+    From z `(branches, rows, embed_dim)` to `(rows, embed_dim)`. Of b₂ each FFNᵢ has the part that
+    makes it b₂ in the sum.
     """
     assert up.bias is not None
     if split:
@@ -122,11 +122,11 @@ def branched_macs(
 
 
 def streams_macs(
-    branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = True
+    tokens: int, branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = True
 ) -> int:
-    """Multiply-accumulates of one position, from what the heads have read to the output."""
-    products_with_up = 1 if split else branches
-    return branches * head_dim * embed_dim + (products_with_up + 1) * embed_dim * ffn_dim
+    """Multiply-accumulates from what the heads have read to the output, with residual streams."""
+    products = 2 if split else branches + 1
+    return tokens * (branches * head_dim * embed_dim + products * embed_dim * ffn_dim)
 
 
 def _maps_of_branches(up: LinearMap, branches: int) -> Tensor:
@@ -224,13 +224,8 @@ class _WeightedActivation(NamedTuple):
         weights = alpha.to(exact)
         grad_maps *= weights.view(-1, 1, 1)
         grad_alpha += columns @ bias.to(exact)
-        grad_bias = weights @ columns
-        return (
-            grad_rows,
-            grad_maps.to(maps.dtype),
-            grad_bias.to(bias.dtype),
-            grad_alpha.to(alpha.dtype),
-        )
+        found = ((grad_maps, maps), (weights @ columns, bias), (grad_alpha, alpha))
+        return grad_rows, *(gradient.to(like.dtype) for gradient, like in found)
 
 
 def _chunks(rows: Tensor, maps: Tensor) -> Iterator[slice]:

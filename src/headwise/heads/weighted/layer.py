@@ -118,6 +118,7 @@ class BranchedAttention(Attention):
         "norms in each branch"
     )
     words = WORDS
+    shown = (*Attention.shown, "ffn_dim", "ffn", "inner", "weights", "merged", "top_k")
     out_proj: ClassVar[Any] = NoPackedWeights()
     kappa: Tensor | None
     alpha: Tensor | None
@@ -276,8 +277,7 @@ class BranchedAttention(Attention):
         # Mκᵢ oᵢWᵢ: (branches, batch * time, embed_dim)
         added = read @ (self.branch_output * (branches * kappa).view(-1, 1, 1))
         added = F.dropout(added, dropout)
-        z = rows + added
-        z = self.norm2(z) if self.pre_norm else self.norm1(z)
+        z = (self.norm2 if self.pre_norm else self.norm1)(rows + added)
         factor = branches if self.ffn == "split" else 1
         fed = F.dropout(feed_forward_of_streams(z, alpha, factor=factor, **how), dropout)
         if self.pre_norm:
@@ -293,18 +293,9 @@ class BranchedAttention(Attention):
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         sizes = (self.num_branches, self.head_dim, self.embed_dim, self.hidden_dim)
-        if self.holds_residual:
-            branches = queries * streams_macs(*sizes, split=self.ffn != "shared")
-        else:
-            branches = branched_macs(queries, *sizes, split=self.ffn != "shared")
-        return super().macs(queries, keys, is_causal=is_causal) + Macs(branches, 0)
-
-    def extra_repr(self) -> str:
-        return (
-            f"embed_dim={self.embed_dim}, num_branches={self.num_branches}, "
-            f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}, "
-            f"inner={self.inner}, weights={self.weights}, merged={self.merged}, top_k={self.top_k}"
-        )
+        count = streams_macs if self.holds_residual else branched_macs
+        branches = Macs(count(queries, *sizes, split=self.ffn != "shared"), 0)
+        return super().macs(queries, keys, is_causal=is_causal) + branches
 
 
 def weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:
