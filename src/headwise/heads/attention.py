@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.ablations import Heads
+from headwise.heads.ablations import Changed, Heads
 from headwise.heads.cache import AttentionCache
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
@@ -258,6 +258,11 @@ class Attention(InTorchLayers, System):
             The output, `(batch, queries, embed_dim)`, and what was decided, or None.
         """
         raise NotImplementedError
+
+    def in_force(self, weights: Tensor) -> Tensor:
+        """The weights of a decision, or those that an ablation has in their place."""
+        ablated = isinstance(self.ablation, Changed) and not self.training
+        return self.ablation.weights(weights) if ablated else weights
 
     def key_size(self) -> tuple[int, int] | None:
         return self.num_heads, self.head_dim

@@ -1,43 +1,32 @@
-"""Differential attention: each head subtracts a share of what a second query reads.
+"""Differential attention: each head subtracts a share of what a second query reads."""
 
-Ye et al. 2024, *Differential Transformer*, https://arxiv.org/abs/2410.05258, in the second version
-of 2026 of its authors' code, https://github.com/microsoft/unilm.
-"""
-
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.ablations import HEADS, drawn_weights
+from headwise.heads.ablations import HEADS, Changed, drawn_weights
 from headwise.heads.attention import Inputs, Projected
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
 from headwise.heads.words import Words
 
 
-class Shares(NamedTuple):
-    """An ablation: what takes the place of the shares σ(λ(x)), `(batch, queries, heads)`."""
-
-    change: Callable[[Tensor], Tensor]
-
-
-def without_subtraction(layer: Any) -> Shares:
+def without_subtraction(layer: Any) -> Changed:
     """Nothing is subtracted: standard attention with the first query of each head."""
-    return Shares(torch.zeros_like)
+    return Changed(torch.zeros_like)
 
 
-def uniform(layer: Any) -> Shares:
+def uniform(layer: Any) -> Changed:
     """All heads of a position subtract their mean share."""
-    return Shares(lambda shares: shares.mean(-1, keepdim=True).expand_as(shares))
+    return Changed(lambda shares: shares.mean(-1, keepdim=True).expand_as(shares))
 
 
-def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Shares:
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Changed:
     """The heads divide the sum of a position's shares at random, the same way in a layer."""
     (drawn,) = drawn_weights(layer.num_heads, 1, seed, index, count)
-    return Shares(lambda shares: drawn.to(shares) * shares.sum(-1, keepdim=True))
+    return Changed(lambda shares: drawn.to(shares) * shares.sum(-1, keepdim=True))
 
 
 class DifferentialAttention(MultiHeadAttention):
@@ -55,9 +44,8 @@ class DifferentialAttention(MultiHeadAttention):
     a norm behind each head; the second has neither.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: number of heads, each with two queries.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is σ(λ(x)), `(batch, queries, heads)`: between 0
@@ -149,8 +137,7 @@ class DifferentialAttention(MultiHeadAttention):
         logits = self.lambda_proj(inputs.query)  # (batch, queries, heads)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         shares = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        if isinstance(self.ablation, Shares) and not self.training:
-            shares = self.ablation.change(shares)
+        shares = self.in_force(shares)
         share = shares.transpose(1, 2).unsqueeze(-1).to(projected.q.dtype)
         q = torch.cat([projected.q, second.to(projected.q.dtype), share], dim=-1)
         return projected._replace(q=q, choice=shares)

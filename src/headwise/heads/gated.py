@@ -1,16 +1,12 @@
-"""Gated attention: a sigmoid of the query's input scales what each head has read.
+"""Gated attention: a sigmoid of the query's input scales what each head has read."""
 
-Qiu et al. 2025, *Gated Attention for Large Language Models: Non-linearity, Sparsity, and
-Attention-Sink-Free*, https://arxiv.org/abs/2505.06708.
-"""
-
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablations import HEADS, drawn_weights, largest
+from headwise.heads.ablations import HEADS, Changed, drawn_weights, largest
 from headwise.heads.attention import Inputs
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
@@ -18,23 +14,17 @@ from headwise.heads.words import Words
 from headwise.ops.bounds import checked
 
 
-class Gates(NamedTuple):
-    """An ablation: what takes the place of the gates, `(batch, queries, heads, head_dim or 1)`."""
-
-    change: Callable[[Tensor], Tensor]
-
-
-def opened(layer: Any) -> Gates:
+def opened(layer: Any) -> Changed:
     """All gates are 1: standard attention with the same projections."""
-    return Gates(torch.ones_like)
+    return Changed(torch.ones_like)
 
 
-def uniform(layer: Any) -> Gates:
+def uniform(layer: Any) -> Changed:
     """All gates of a position are their mean, so that its heads count alike."""
-    return Gates(lambda gates: gates.mean((-2, -1), keepdim=True).expand_as(gates))
+    return Changed(lambda gates: gates.mean((-2, -1), keepdim=True).expand_as(gates))
 
 
-def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Gates:
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Changed:
     """The heads share the sum of a position's gates at random, the same everywhere in a layer."""
     (drawn,) = drawn_weights(layer.num_heads, 1, seed, index, count)
 
@@ -42,12 +32,12 @@ def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Gate
         total = gates.mean(-1, keepdim=True).sum(-2, keepdim=True)  # (batch, queries, 1, 1)
         return (drawn.to(gates).unsqueeze(-1) * total).expand_as(gates)
 
-    return Gates(shared)
+    return Changed(shared)
 
 
-def without_top_head(layer: Any) -> Gates:
+def without_top_head(layer: Any) -> Changed:
     """At each position the head of largest gate adds nothing; the others stay as they are."""
-    return Gates(lambda gates: gates * (1 - largest(gates.mean(-1)).unsqueeze(-1)))
+    return Changed(lambda gates: gates * (1 - largest(gates.mean(-1)).unsqueeze(-1)))
 
 
 class GatedAttention(MultiHeadAttention):
@@ -67,15 +57,13 @@ class GatedAttention(MultiHeadAttention):
     The paper trains with gates from the start on, and has none that start at 1.
 
     Args:
-        embed_dim: width of queries and of the output.
-        num_heads: number of heads.
         gate: `"headwise"`, one gate for a head; or `"elementwise"`, one for each element of it.
         gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
             random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
             all gates are 1, and the layer is standard attention until it is trained; for models
             that have been trained without gates. `from_attention` starts either so, and
             `over_heads` chooses it unless it is told otherwise.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, num_heads, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`, the gate of each
@@ -84,9 +72,6 @@ class GatedAttention(MultiHeadAttention):
 
         The parameters are those of `MultiHeadAttention`, and `gate_proj.weight`, `(heads,
         embed_dim)` or `(heads * head_dim, embed_dim)`.
-
-    Raises:
-        ValueError: a `gate` or a `gate_start` that there is not; sizes that do not fit together.
 
     Example:
         >>> attention = GatedAttention(embed_dim=32, num_heads=4)
@@ -186,8 +171,7 @@ class GatedAttention(MultiHeadAttention):
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         gates = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
         gates = 2 * gates if self.neutral_start else gates  # (batch, queries, heads, head_dim or 1)
-        if isinstance(self.ablation, Gates) and not self.training:
-            gates = self.ablation.change(gates)
+        gates = self.in_force(gates)
         joined = heads.transpose(1, 2) * gates.to(heads.dtype)
         return self.out_proj(joined.flatten(2)), Routing(gates.mean(-1))
 

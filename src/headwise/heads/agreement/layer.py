@@ -40,7 +40,6 @@ class AgreementAttention(Attention):
     no activations. `presets["authors"]` has these options.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: H.
         routing: `"em"`, or `"simple"`.
         inputs: what an input capsule is made of: the output of one `"head"`, or of `"all"`.
@@ -55,7 +54,7 @@ class AgreementAttention(Attention):
         inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
             of one head. If not given, the output starts at about the scale of standard attention.
-        head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the projections and the input capsules have one; votes have none.
 
     Shape:
@@ -63,9 +62,6 @@ class AgreementAttention(Attention):
         output capsules of a head's share of all weights C_{h→n}; it sums to 1 and has no gradient.
         `routing.heard`, `(batch, queries)`, is how many heads a capsule listens to. Where it nears
         1, routing is saturated, and a smaller `vote_gain` is worth a try.
-
-    Raises:
-        ValueError: options out of their bounds; sizes that do not fit together.
 
     Example:
         >>> attention = AgreementAttention(embed_dim=32, num_heads=4)

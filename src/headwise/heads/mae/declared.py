@@ -1,18 +1,18 @@
 """What MAE declares beside its layer: bounds of its options, words of reports, ablations.
 
 Table 5 of the paper uses one expert alone in each layer: the one of the largest gate, or a random
-one. Most ablations are a `Mixture`; heads left out altogether are those of all attentions.
+one. Heads left out altogether are those of all attentions.
 """
 
 from collections.abc import Callable
 from math import comb
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from headwise.heads.ablations import (
     HEADS,
+    Changed,
     drawn_weights,
     largest,
     one_of,
@@ -43,22 +43,16 @@ def count_experts(num_heads: int, dropped_heads: int) -> int:
     return experts
 
 
-class Mixture(NamedTuple):
-    """What takes the place of the gates, `(batch, 1 or queries, experts)`."""
-
-    gates: Callable[[Tensor], Tensor]
-
-
 def mixture(layer: Any) -> None:
     """All experts are mixed by their gates, as in training: no ablation."""
 
 
-def top_expert(layer: Any) -> Mixture:
+def top_expert(layer: Any) -> Changed:
     """The expert of the largest gate alone, for each sequence or position (table 5)."""
-    return Mixture(largest)
+    return Changed(largest)
 
 
-def random_expert(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Mixture:
+def random_expert(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Changed:
     """A random expert alone, another one in each layer (table 5)."""
     generator = system_generator(seed, index, count)
     with torch.device("cpu"):
@@ -66,32 +60,32 @@ def random_expert(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) 
     return only_expert(layer, expert=drawn)
 
 
-def only_expert(layer: Any, *, expert: int) -> Mixture:
+def only_expert(layer: Any, *, expert: int) -> Changed:
     """One expert alone, the same for all sequences and positions."""
     chosen = one_of("expert", expert, "num_experts", layer.num_experts)
-    return Mixture(lambda gates: chosen.to(gates).expand_as(gates))
+    return Changed(lambda gates: chosen.to(gates).expand_as(gates))
 
 
-def without_expert(layer: Any, *, expert: int) -> Mixture:
+def without_expert(layer: Any, *, expert: int) -> Changed:
     """Every gate leaves out one expert; the others keep their proportions and sum to 1."""
     removed = one_of("expert", expert, "num_experts", layer.num_experts)
-    return Mixture(lambda gates: without(gates, removed))
+    return Changed(lambda gates: without(gates, removed))
 
 
-def without_top_expert(layer: Any) -> Mixture:
+def without_top_expert(layer: Any) -> Changed:
     """Every gate leaves out its largest expert; the others keep their proportions and sum to 1."""
-    return Mixture(lambda gates: without(gates, largest(gates)))
+    return Changed(lambda gates: without(gates, largest(gates)))
 
 
-def uniform(layer: Any) -> Mixture:
+def uniform(layer: Any) -> Changed:
     """All gates are equal, so that every head counts fully: standard attention."""
-    return Mixture(lambda gates: torch.full_like(gates, 1 / layer.num_experts))
+    return Changed(lambda gates: torch.full_like(gates, 1 / layer.num_experts))
 
 
-def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Mixture:
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Changed:
     """The gates are a random point of the simplex, the same everywhere, another in each layer."""
     (drawn,) = drawn_weights(layer.num_experts, 1, seed, index, count)
-    return Mixture(lambda gates: drawn.to(gates).expand_as(gates))
+    return Changed(lambda gates: drawn.to(gates).expand_as(gates))
 
 
 ABLATIONS: dict[str, Callable[..., Any]] = {

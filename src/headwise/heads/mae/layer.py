@@ -8,7 +8,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.heads.attention import Inputs
-from headwise.heads.mae.declared import ABLATIONS, WORDS, GateInit, Mixture, count_experts
+from headwise.heads.mae.declared import ABLATIONS, WORDS, GateInit, count_experts
 from headwise.heads.mae.gate import ExpertGate, Passes
 from headwise.heads.mae.means import each_decides, look
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
@@ -53,7 +53,6 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     - `"expert by position"`: the same, with noise of its own for each causal gate.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: h.
         dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
@@ -70,7 +69,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, experts)` or, where
@@ -156,13 +155,11 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         step = facts.setdefault("step", self.step)
         draws = self.training and step in ("expert", "expert by position")
         gates, each = self._gates(inputs, facts, fixed=draws)  # (batch, 1 or queries, experts)
+        gates = self.in_force(gates)
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
-        is_ablated = isinstance(self.ablation, Mixture) and not self.training
-        if is_ablated:
-            gates = mixture = self.ablation.gates(gates)
         joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
         # A uniform mixture scales every head by 1.
-        if draws or is_ablated or self.gate is not None:
+        if draws or self.ablation is not None or self.gate is not None:
             scales = head_scales(mixture, self.left_out.to(mixture.dtype))
             joined = joined * scales.to(heads.dtype).unsqueeze(-1)
         return self.out_proj(joined.flatten(2)), Routing(gates if each else gates.squeeze(1))

@@ -1,7 +1,4 @@
-"""Block coordinate descent, by which MAE trains: gates and experts learn in turn.
-
-Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
-https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
+"""Block coordinate descent, by which MAE trains (section 3): gates and experts learn in turn.
 
 A G step mixes all experts and updates the gates alone; an F step draws one expert for each
 training instance and updates everything but the gates. Every batch gets an F step; in every fifth

@@ -63,7 +63,6 @@ class MixtureOfAttentionHeads(Attention):
     standard attention, whose heads have keys and values of their own.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_experts: E.
         top_k: k, how many experts a token selects.
         head_dim: D, width of an expert's head.
@@ -81,16 +80,13 @@ class MixtureOfAttentionHeads(Attention):
         output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
             one expert. The paper gives no scale.
         key_gain: the same of W^k and W^v. The authors' code has 1/√2.
-        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the shared key and value projections have one.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
         not chosen; `routing.indices` is `(batch, queries, top_k)`; attention weights are
         `(batch, top_k, queries, keys)` in the order of `routing.indices`.
-
-    Raises:
-        ValueError: `top_k` above `num_experts`; sizes below 1; options out of their bounds.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)

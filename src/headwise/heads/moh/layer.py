@@ -53,7 +53,6 @@ class MixtureOfHeads(MultiHeadAttention):
     so there is none then. Without shared heads there is no W_h, and α₂ and its factor are 1.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: h.
         shared_heads: h_s, how many heads every token has; 0 to h − 1.
         top_k: K, how many of the others a token selects.
@@ -65,7 +64,7 @@ class MixtureOfHeads(MultiHeadAttention):
         router_start: of learned routers: `"random"`, or `"neutral"`, where W_h, W_s and W_r start
             at zero, for models that have been trained without them: the layer starts as standard
             attention if all heads are selected. If not, all tokens select the same heads at first.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, queries, heads)`:

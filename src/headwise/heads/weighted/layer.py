@@ -66,7 +66,6 @@ class BranchedAttention(Attention):
     bias: that of the values acts as one.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_branches: M.
         ffn_dim: width of the feed-forward's hidden layer.
         inner: `"residual"` for residual sums and norms inside, or `"none"`.
@@ -86,7 +85,7 @@ class BranchedAttention(Attention):
         output_gain: the factor by which W is drawn larger than Glorot's bound for the map of one
             branch, M if not given; with residual sums, for the map of all heads, 1 if not given.
         head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
-        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
         ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
         ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of FFN.
@@ -95,9 +94,6 @@ class BranchedAttention(Attention):
     Shape:
         As `MultiHeadAttention`. `routing.weights` is α, `(num_branches,)`, the same for all
         positions.
-
-    Raises:
-        ValueError: sizes that do not fit together; the message names the argument.
 
     Example:
         >>> layer = BranchedAttention(embed_dim=32, num_branches=4, ffn_dim=64)

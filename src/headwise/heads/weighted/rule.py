@@ -1,7 +1,4 @@
-"""How the Weighted Transformer trains κ and α.
-
-Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
-https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
+"""How the Weighted Transformer trains κ and α (sections 3 and 4.1 of its paper).
 
 After each optimizer step κ and α are projected back onto the simplex, unless a layer has them as a
 softmax; then what follows holds for its logits. They have a learning rate of their own,
