@@ -13,15 +13,14 @@ import headwise as hw
 from headwise.heads.watching import UnreadLossWarning
 
 MAKERS = {
-    "moa": lambda **options: hw.MixtureOfAttentionHeads(
-        16, num_experts=4, top_k=2, head_dim=4, **options
-    ),
-    "moh": lambda **options: hw.MixtureOfHeads(16, 4, shared_heads=1, top_k=2, **options),
+    "moa": (hw.MixtureOfAttentionHeads, {"num_experts": 4, "top_k": 2, "head_dim": 4}),
+    "moh": (hw.MixtureOfHeads, {"num_heads": 4, "shared_heads": 1, "top_k": 2}),
 }
 
 
 def attention(name="moa", **options):
-    made = MAKERS[name](**options)
+    kind, sizes = MAKERS[name]
+    made = kind(16, **sizes, **options)
     for weight in made.parameters():  # a router that starts at zero has every choice alike
         nn.init.normal_(weight, std=0.5)
     return made
@@ -84,10 +83,6 @@ def checkpointed(model, **options):
 def test_the_losses_of_all_layers_are_summed_with_their_gradients(name):
     model = encoder(name).train()
     check(model, model, inputs())
-
-
-def test_losses_under_gradient_checkpointing():
-    model = encoder().train()
     check(model, checkpointed(model, use_reentrant=False), inputs())
 
 
@@ -118,9 +113,6 @@ def test_a_compiled_step_may_add_the_losses_itself():
             (y + 100 * found).backward()
             optimizer.step()
             torch.testing.assert_close(gradients(model), expected)
-
-
-# What counts as the last pass
 
 
 def test_a_module_that_a_pass_calls_twice_counts_twice():
@@ -201,28 +193,17 @@ def test_without_a_loss_it_is_zero(model):
     assert hw.auxiliary_loss(model) == 0 and hw.auxiliary_loss(model).shape == ()
 
 
-# Models that add the losses themselves
-
-
 def language_model():
     attention = {"decoder_self": {"system": "moh", "shared_heads": 1, "top_k": 2}}
-    config = hw.CausalLMConfig(
-        vocab_size=20, embed_dim=16, num_heads=4, ffn_dim=32, layers=2, attention=attention
-    )
-    return hw.CausalLM(config).train()
+    sizes = {"vocab_size": 20, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "layers": 2}
+    return hw.CausalLM(hw.CausalLMConfig(**sizes, attention=attention)).train()
 
 
 def gated_model():
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=20,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-    )
-    model = LlamaForCausalLM(config).train()
+    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4)).train()
     hw.gate_heads(model, "moh")
     return model
 
@@ -245,9 +226,6 @@ def test_what_a_model_has_added_is_not_added_twice(make, is_compiled):
         out = called(input_ids=ids)  # a loss of one's own, of logits
         assert hw.auxiliary_loss(model) > 0
         assert hw.auxiliary_loss(model).requires_grad
-
-
-# Who trains without
 
 
 def train(model, loss_of, steps=3, compiled=None):
