@@ -38,9 +38,6 @@ def over_positions(x, compute):
     return torch.stack(rows)
 
 
-# Standard attention
-
-
 @pytest.mark.parametrize("name", ["standard", "standard without bias"])
 def test_standard_attention_without_a_head_and_with_one_alone(name):
     layer, x = SYSTEMS[name].build(), x_()
@@ -60,9 +57,6 @@ def test_standard_attention_without_a_head_and_with_one_alone(name):
         torch.testing.assert_close(removed, by_heads(others))
         alone = under(layer, "only-head", x, head=head).output
         torch.testing.assert_close(alone, by_heads([head]))
-
-
-# MAE
 
 
 @pytest.mark.parametrize("name", ["mae-7", "mae-6"])
@@ -91,9 +85,6 @@ def test_ablated_mixtures_are_those_of_the_equations(name, ablation):
         return sum(g * y for g, y in zip(gates[b], experts, strict=True)) + p["out_proj.bias"]
 
     torch.testing.assert_close(out.output, over_positions(x, compute))
-
-
-# MoA
 
 
 @pytest.mark.parametrize("name", ["moa", "moa dense", "moa of the authors' code"])
@@ -132,8 +123,6 @@ def of_experts(p, x, b, t, weights):
         y = y + weight * (o @ p["expert_output"][i])
     return y
 
-
-# Agreement
 
 AGREEMENT = [name for name in SYSTEMS if name.startswith("agreement")]
 
@@ -174,9 +163,6 @@ def test_votes_that_are_left_out(name, ablation):
     torch.testing.assert_close(out.routing.weights, weights)
 
 
-# Weighted
-
-
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if name.startswith("branched")])
 @pytest.mark.parametrize("ablation", ["without-branch", "only-branch", "uniform", "top-k"])
 def test_ablated_branches_are_those_of_the_equations(name, ablation):
@@ -207,9 +193,6 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
     out = under(layer, ablation, x, **options)
     torch.testing.assert_close(out.output, expected)
     torch.testing.assert_close(out.routing.weights, torch.stack(alpha))
-
-
-# TIM
 
 
 @pytest.mark.parametrize(
@@ -258,9 +241,6 @@ def test_ablated_mechanisms_are_those_of_the_equations(ablation, competition, no
     torch.testing.assert_close(out.output, expected)
     if competition:
         torch.testing.assert_close(out.routing.weights, c)
-
-
-# Of all
 
 
 def every_ablation():

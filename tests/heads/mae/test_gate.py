@@ -138,26 +138,6 @@ def test_update_bn_takes_the_mean_of_all_batches(causal):
     assert norm.num_batches_tracked == 4 and norm.momentum == 0.5
 
 
-@pytest.mark.parametrize("reentrant", [None, False, True])
-def test_a_norm_without_momentum_learns_by_the_mean_of_the_batches_before(reentrant):
-    layer = SYSTEMS["mae-7"].build(train=True)
-    layer.gate.norm.momentum = None
-    layer.gate.norm.reset_running_stats()
-    batches = sequences(3)
-    for x in batches:
-        x.requires_grad_()
-        if reentrant is None:
-            loss = layer(x, **CAUSAL).output.sum()
-        else:
-            one = lambda x: layer(x, **CAUSAL).output.sum()  # noqa: E731
-            loss = checkpoint(one, x, use_reentrant=reentrant)
-        loss.backward()
-    rows = [statistics(running_mean(x.detach()).mean.flatten(0, 1)) for x in batches]
-    mean = torch.stack([each[0] for each in rows]).mean(0)
-    torch.testing.assert_close(layer.gate.norm.running_mean, mean)
-    assert layer.gate.norm.num_batches_tracked == 3
-
-
 def test_what_is_recorded_is_recorded_once():
     """Under PyTorch's own checkpointing, as under that of the models."""
     stack = Stack().checkpointed(False)
