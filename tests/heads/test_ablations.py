@@ -183,12 +183,7 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
     else:
         total = sum(a for i, a in enumerate(alpha) if i != 1)
         alpha = [torch.zeros(()).double() if i == 1 else a / total for i, a in enumerate(alpha)]
-    how = (layer.ffn != "shared", (kappa, alpha), layer.ffn_activation)
-    if layer.inner == "residual":
-        how = (*how, layer.pre_norm, HEADS if layer.ffn == "split" else 1)
-        expected = reference.branched_layer(p, x, x, x, HEADS, *how)
-    else:
-        expected = reference.branched(p, x, x, x, HEADS, *how)
+    expected = reference.branched(p, x, x, x, HEADS, layer, (kappa, alpha))
     options = {"uniform": {}, "top-k": {"top_k": 1}}.get(ablation, {"branch": 1})
     out = under(layer, ablation, x, **options)
     torch.testing.assert_close(out.output, expected)

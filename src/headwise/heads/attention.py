@@ -79,7 +79,7 @@ class Attention(InTorchLayers, System):
 
     chooses_heads: ClassVar[bool] = False
     heads_are_units: ClassVar[bool] = False
-    shown = ("embed_dim", "num_heads", "head_dim")
+    shown: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads", "head_dim")
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
 

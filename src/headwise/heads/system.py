@@ -167,10 +167,8 @@ class System(nn.Module):
 
     @classmethod
     def _cannot_start_as_standard(cls) -> ValueError:
-        return ValueError(
-            f"{cls.__name__} cannot start from a standard attention with its output unchanged: "
-            f"{cls.unlike_standard}"
-        )
+        start = f"{cls.__name__} cannot start from a standard attention with its output unchanged"
+        return ValueError(f"{start}: {cls.unlike_standard}")
 
     def ablation_ranges(self) -> dict[str, range]:
         """Returns the values worth trying of the ablations' options, by the option's name."""

@@ -37,7 +37,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def check_options(num_experts: int, top_k: int, noisy: bool, noise_floor: float) -> None:
-    """Raises `ValueError` for options of `MixtureOfAttentionHeads` that do not fit together."""
+    """Raises `ValueError` for options that do not fit together."""
     check_positive(num_experts=num_experts)
     if not 1 <= top_k <= num_experts:
         raise ValueError(

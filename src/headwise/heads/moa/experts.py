@@ -70,7 +70,7 @@ def expert_combine(
 
 
 class RouterLosses(NamedTuple):
-    """Two losses, scalars, and of how many real tokens they are, at least 1."""
+    """Two losses, and of how many real tokens they are, at least 1: scalars."""
 
     balance: Tensor
     z: Tensor
@@ -89,9 +89,9 @@ def router_losses(
         L_a = N Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
         L_z = mean over tokens of (log Σᵢ exp xᵢ)²
 
-    The paper writes f and P as sums over a sequence. Its authors' code sums over all tokens of a
-    batch, and so does this function: an expert may then serve some sequences and not others.
-    `per_sequence` takes L_a of each sequence that is not padding alone, and the mean of these.
+    The sums f and P are over all tokens of a batch, as in the authors' code: an expert may serve
+    some sequences and not others. `per_sequence` takes L_a of each sequence that is not padding
+    alone, as the paper writes it, and the mean of these.
 
     Args:
         logits: `(batch, time, experts)`, the router's logits x.

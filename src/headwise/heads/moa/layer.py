@@ -51,16 +51,14 @@ class MixtureOfAttentionHeads(Attention):
         loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
 
     All experts share one key and one value head, so a decoding cache is one head wide. f and P
-    are the tokens and the probability that each expert gets, each normalised to sum 1, over the
-    batch unless `balance="sequence"` has them of each sequence; padding counts in neither loss. The
-    router works in float32 at least, under autocast too.
+    are the tokens and the probability that each expert gets, each normalised to sum 1; padding
+    counts in neither loss. The router works in float32 at least, under autocast too.
 
     The losses are added to a cross-entropy that is a mean over tokens (`auxiliary="per token"`).
     The authors' public code (github.com/yikangshen/MoA) adds them once to the sum over a batch's
     tokens (`"per batch"`), which is thousands of times less; `presets["authors"]` has its options.
 
-    With all experts chosen (k = E) and equal weights it is multi-query attention, and never a
-    standard attention, whose heads have keys and values of their own.
+    With all experts chosen (k = E) and equal weights it is multi-query attention.
 
     Args:
         num_experts: E.
