@@ -120,6 +120,18 @@ def test_a_norm_in_evaluation_is_as_in_evaluation_though_the_gate_learns(masks):
     torch.testing.assert_close(output, layer.eval()(x, **masks).output)
 
 
+@pytest.mark.parametrize("masks", [CAUSAL, {}])
+def test_a_pass_without_gradients_moves_nothing(masks):
+    layer = SYSTEMS["mae-7"].build(train=True)
+    before = copy.deepcopy(layer.state_dict())
+    (x,) = sequences()
+    with torch.no_grad():
+        layer(x, **masks)
+    torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
+    layer(x, **masks)
+    assert not torch.equal(layer.gate.norm.running_mean, before["gate.norm.running_mean"])
+
+
 def statistics(rows):
     """What `nn.BatchNorm1d` makes of one batch: mean and unbiased variance."""
     return rows.mean(0), rows.var(0)

@@ -1,7 +1,5 @@
 """MAE's gate: the distribution over experts that it makes of what it looks at."""
 
-import warnings
-from collections import deque
 from typing import Any
 
 import torch
@@ -61,7 +59,8 @@ class ExpertGate(nn.Module):
 
         Args:
             view: what the gates look at.
-            facts: what the pass computes by, or what that computed by which it repeats.
+            facts: what the pass computes by, or what that computed by which it repeats. `moves`
+                says whether gradients go through it.
             fixed: compute as in evaluation, as a gate does whose parameters are all frozen; but
                 batch norm takes and moves its statistics if these are to be fresh.
         """
@@ -89,7 +88,8 @@ class ExpertGate(nn.Module):
         if takes and norm.training and _learns(norm):
             batch_mean, batch_var, count = _batch_statistics(view, root)
             enough = count > 1  # a single row has no variance
-            if not is_repeated():
+            # Reentrant checkpointing has gradients in the repeated pass alone.
+            if (facts["moves"] or norm.momentum is None) != is_repeated():
                 self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
             if not view.each:  # running statistics hold no later position
                 mean = torch.where(enough, batch_mean, mean)
@@ -128,47 +128,3 @@ def _batch_statistics(view: View, root: Tensor | None) -> tuple[Tensor, Tensor, 
     deviation = x - mean if root is None else (x - mean) * root
     var = sum_over_replicas((deviation.square() * real).sum((0, 1))) / count.clamp(min=1)
     return mean, var, count
-
-
-class Passes:
-    """The last passes of a layer, and what they computed by; a copy of the layer has had none.
-
-    A pass that gradient checkpointing repeats has to give what the first gave, although running
-    statistics have moved since, and the step of training may be another.
-    """
-
-    most = 64
-
-    def __init__(self) -> None:
-        self.last: deque[tuple[Tensor, dict[str, Any]]] = deque(maxlen=self.most)
-
-    def facts(self, x: Tensor) -> dict[str, Any]:
-        """Where a pass notes what it computes by, with `setdefault`: that of the pass it repeats.
-
-        A pass that repeats another has the same input x, `(batch, time, width)`. By that the other
-        is found, in whatever order passes are repeated.
-        """
-        mark = x.detach().mean((0, 1), dtype=torch.float32)
-        if not is_repeated():
-            self.last.appendleft((mark, {}))
-            return self.last[0][1]
-        place = (mark.shape, mark.device)
-        alike = [
-            (known, facts) for known, facts in self.last if (known.shape, known.device) == place
-        ]
-        if alike:
-            distances = (torch.stack([known for known, _ in alike]) - mark).abs().amax(-1)
-            nearest = int(distances.argmin())  # the first of equal ones, which is the last pass
-            # Not all operations of a GPU give the same digits again.
-            if distances[nearest] <= 1e-3 * mark.abs().amax():
-                return alike[nearest][1]
-        warnings.warn(
-            f"a backward pass repeats, as by gradient checkpointing, none of the last "
-            f"{len(self.last)} passes of this layer: it computes by the running statistics of now. "
-            f"Call backward() before {self.most} further passes",
-            stacklevel=3,
-        )
-        return {}
-
-    def __reduce__(self) -> tuple[type["Passes"], tuple[()]]:
-        return Passes, ()

@@ -9,13 +9,14 @@ from typing_extensions import Self
 
 from headwise.heads.attention import Inputs
 from headwise.heads.mae.declared import ABLATIONS, WORDS, GateInit, count_experts
-from headwise.heads.mae.gate import ExpertGate, Passes
+from headwise.heads.mae.gate import ExpertGate
 from headwise.heads.mae.means import each_decides, look
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
 from headwise.ops.bounds import check_positive, checked
 from headwise.ops.precision import without_autocast
+from headwise.ops.recompute import Passes
 from headwise.ops.replicas import uniform_noise
 
 
@@ -38,9 +39,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     of what row t of it lets some head see. A float mask hides by numbers of -1000 or less. Such
     gates normalise by batch norm's running statistics also in training.
 
-    Each pass in training moves the running statistics, once also under `torch.utils.checkpoint`. A
-    norm in evaluation and one that is frozen keep them; a gate whose parameters are all frozen
-    computes as in evaluation.
+    Passes in training that gradients go through move the running statistics, once also under
+    `torch.utils.checkpoint`; others where the norm has no momentum, as for `update_bn`. A norm in
+    evaluation and one that is frozen keep them; a frozen gate computes as in evaluation.
 
     `step` says how the layer computes while training (evaluation always mixes); the rule
     `BlockCoordinateDescent` switches it:
@@ -172,7 +173,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             shape = (query.size(0), query.size(1) if each else 1, self.num_experts)
             return query.new_full(shape, 1 / self.num_experts), each
         view = look(inputs, causal, self.num_heads, self.gate_window)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+        learns = torch.is_grad_enabled()
+        facts.setdefault("moves", learns)
+        with torch.set_grad_enabled(learns and not fixed):
             return self.gate(view, facts, fixed=fixed), view.each
 
     def _noise(self, gates: Tensor, step: Step) -> Tensor:
