@@ -137,9 +137,11 @@ def statistics(rows):
     return rows.mean(0), rows.var(0)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("causal", [True, False])
-def test_update_bn_takes_the_mean_of_all_batches(causal):
-    model = AveragedModel(Stack(masks=CAUSAL if causal else {}))
+def test_update_bn_takes_the_mean_of_all_batches(causal, frozen):
+    stack = Stack(masks=CAUSAL if causal else {}).requires_grad_(not frozen)
+    model = AveragedModel(stack)
     batches = sequences(4)
     update_bn(batches, model)
     rows = [running_mean(x).mean.flatten(0, 1) if causal else x.mean(1) for x in batches]

@@ -82,18 +82,24 @@ class ExpertGate(nn.Module):
                 f"running statistics: leave gate.norm out of what is adapted, or have the whole "
                 f"gate trained and saved, as by modules_to_save=['gate']"
             )
-        mean, var = facts.setdefault("statistics", (norm.running_mean, norm.running_var))
+        # What nothing learns from may see the batch itself, so that layers behind get what they will
+        # get in evaluation: `torch.optim.swa_utils.update_bn` measures by such passes.
+        calibrates = norm.training and norm.momentum is None and not facts["moves"]
+        before = norm.running_mean, norm.running_var
         root = view.number.sqrt() if self.scaling == "root" else None
         # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
-        if takes and norm.training and _learns(norm):
+        measures = calibrates or (takes and norm.training and _learns(norm))
+        if measures:
             batch_mean, batch_var, count = _batch_statistics(view, root)
             enough = count > 1  # a single row has no variance
             # Reentrant checkpointing has gradients in the repeated pass alone.
-            if (facts["moves"] or norm.momentum is None) != is_repeated():
+            if (facts["moves"] or calibrates) != is_repeated():
                 self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
-            if not view.each:  # running statistics hold no later position
-                mean = torch.where(enough, batch_mean, mean)
-                var = torch.where(enough, batch_var, var)
+        after = norm.running_mean, norm.running_var
+        mean, var = facts.setdefault("statistics", after if calibrates else before)
+        if measures and not view.each:  # running statistics hold no later position
+            mean = torch.where(enough, batch_mean, mean)
+            var = torch.where(enough, batch_var, var)
         deviation = view.mean - mean
         if root is not None:
             deviation = deviation * root
