@@ -82,8 +82,8 @@ class ExpertGate(nn.Module):
                 f"running statistics: leave gate.norm out of what is adapted, or have the whole "
                 f"gate trained and saved, as by modules_to_save=['gate']"
             )
-        # What nothing learns from may see the batch itself, so that layers behind get what they will
-        # get in evaluation: `torch.optim.swa_utils.update_bn` measures by such passes.
+        # What nothing learns from may see the batch itself, so that layers behind get what they get
+        # in evaluation: `torch.optim.swa_utils.update_bn` measures by such passes.
         calibrates = norm.training and norm.momentum is None and not facts["moves"]
         before = norm.running_mean, norm.running_var
         root = view.number.sqrt() if self.scaling == "root" else None
