@@ -172,8 +172,7 @@ class GatedAttention(MultiHeadAttention):
         gates = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
         gates = 2 * gates if self.neutral_start else gates  # (batch, queries, heads, head_dim or 1)
         gates = self.in_force(gates)
-        joined = heads.transpose(1, 2) * gates.to(heads.dtype)
-        return self.out_proj(joined.flatten(2)), Routing(gates.mean(-1))
+        return self.join(heads, gates), Routing(gates.mean(-1))
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         gating = Macs(queries * self.gate_proj.weight.numel(), 0)

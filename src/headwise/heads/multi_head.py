@@ -80,8 +80,13 @@ class MultiHeadAttention(OverHeads):
             raise self._cannot_start_as_standard()
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
-        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
-        return self.out_proj(joined), None
+        return self.join(heads), None
+
+    def join(self, heads: Tensor, scales: Tensor | None = None) -> Tensor:
+        """Σᵢ aᵢ oᵢ Wᵢ, with scales a, `(batch, 1 or queries, heads, 1 or head_dim)`; 1 if None."""
+        joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
+        joined = joined if scales is None else joined * scales.to(heads.dtype)
+        return self.out_proj(joined.flatten(2))
 
     def ablation_ranges(self) -> dict[str, range]:
         # A subclass may declare others, whose options are its own.

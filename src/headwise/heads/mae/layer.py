@@ -158,12 +158,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gates, each = self._gates(inputs, facts, fixed=draws)  # (batch, 1 or queries, experts)
         gates = self.in_force(gates)
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
-        joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
-        # A uniform mixture scales every head by 1.
+        scales = None  # a uniform mixture scales every head by 1
         if draws or self.ablation is not None or self.gate is not None:
-            scales = head_scales(mixture, self.left_out.to(mixture.dtype))
-            joined = joined * scales.to(heads.dtype).unsqueeze(-1)
-        return self.out_proj(joined.flatten(2)), Routing(gates if each else gates.squeeze(1))
+            scales = head_scales(mixture, self.left_out.to(mixture.dtype)).unsqueeze(-1)
+        return self.join(heads, scales), Routing(gates if each else gates.squeeze(1))
 
     def _gates(self, inputs: Inputs, facts: dict[str, Any], fixed: bool) -> tuple[Tensor, bool]:
         """`(batch, 1 or queries, experts)`, and whether each query has a gate of its own."""

@@ -63,7 +63,7 @@ class BlockCoordinateDescent(Rule):
 
     @property
     def gates(self) -> list[nn.Parameter]:
-        gates = [layer.gate for layer in self.layers if layer.gate is not None]
+        gates = (layer.gate for layer in self.layers if layer.gate is not None)
         return [parameter for gate in gates for parameter in gate.parameters()]
 
     @property

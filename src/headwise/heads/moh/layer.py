@@ -199,11 +199,10 @@ class MixtureOfHeads(MultiHeadAttention):
         if ablation is not None:
             in_force = torch.zeros_like(gates).scatter(-1, indices, 1.0)
             gates = ablation.weigh(gates, in_force)
-        joined = heads.transpose(1, 2) * gates.to(heads.dtype).unsqueeze(-1)
         loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)
         if self.scaled_balance:
             loss = self.routed_heads * loss
-        return self.out_proj(joined.flatten(2)), Routing(gates, indices, loss)
+        return self.join(heads, gates.unsqueeze(-1)), Routing(gates, indices, loss)
 
     def _with_shared(self, routed: Tensor, query: Tensor) -> Tensor:
         """The gates of all heads from those of the routed ones, the shared heads first."""
