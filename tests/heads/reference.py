@@ -130,6 +130,17 @@ def mae_sight(query, padding, causal, heads=1, **masks) -> list[list[list[int]]]
     return [[[s for s in time if is_seen(b, t, s)] for t in time] for b in range(query.size(0))]
 
 
+def masked_mean(x: Tensor, seen: Tensor, window: int | None = None) -> Tensor:
+    """The mean of what each position sees, `(batch, time, time)`, or of the last `window` of it."""
+    out = torch.zeros_like(x)
+    for b in range(x.size(0)):
+        for t in range(x.size(1)):
+            kept = [s for s in range(x.size(1)) if seen[b, t, s]][-(window or x.size(1)) :]
+            if kept:
+                out[b, t] = sum(x[b, s] for s in kept) / len(kept)
+    return out
+
+
 def mae_gates(p, query, sight, window=None, root=False) -> list[list[Tensor]]:
     """The gate of each row and position: of the mean of what it sees, or of the last of that."""
 
@@ -415,26 +426,6 @@ def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], l
     return kappa, alpha
 
 
-def branched(p, query, key, value, heads, split, weights, ffn_activation="relu", **masks) -> Tensor:
-    """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), branch by branch: equations 5 to 7 of the Weighted Transformer."""
-    kappa, alpha = weights
-    units = p["ffn_up.weight"].size(0)
-
-    def compute(b, t):
-        y = torch.zeros(query.size(2), dtype=torch.float64)
-        for i, o in enumerate(heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)):
-            z = kappa[i] * (o @ p["branch_output"][i])
-            hidden = linear(p, "ffn_up", z)
-            if split:  # all other hidden units are those of other branches
-                mine = torch.arange(units) // (units // heads) == i
-                hidden = hidden * mine
-            hidden = activation(ffn_activation, hidden)
-            y = y + alpha[i] * linear(p, "ffn_down", hidden)
-        return y
-
-    return _over_queries(query, compute)
-
-
 def layer_norm(p, name: str, x: Tensor) -> Tensor:
     """(x − mean) / √(variance + 1e-5), with a weight and a bias of each entry."""
     centred = x - x.mean()
@@ -442,38 +433,42 @@ def layer_norm(p, name: str, x: Tensor) -> Tensor:
     return normal * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 
-def branched_layer(
-    p, query, key, value, heads, split, weights, ffn_activation, pre_norm, factor, **masks
-) -> Tensor:
-    """LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)), zᵢ = LN(x + aᵢ), aᵢ = Mκᵢ oᵢWᵢ, branch by branch.
+def branched(p, query, key, value, heads, module, weights, **masks) -> Tensor:
+    """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), branch by branch: equations 5 to 7 of the Weighted Transformer.
 
-    With pre-norm x + M Σᵢ αᵢ (aᵢ + FFNᵢ(LN(x + aᵢ))).
+    With residual sums LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)), zᵢ = LN(x + aᵢ), aᵢ = Mκᵢ oᵢWᵢ; with pre-norm
+    x + M Σᵢ αᵢ (aᵢ + FFNᵢ(LN(x + aᵢ))).
     """
     kappa, alpha = weights
+    residual, pre_norm = module.inner == "residual", module.inner == "residual" and module.pre_norm
     units = p["ffn_up.weight"].size(0)
+    factor = heads if residual and module.ffn == "split" else 1
 
     def normed(rows):  # what attention reads in self-attention
-        return [layer_norm(p, "norm1", x) for x in rows]
+        return [layer_norm(p, "norm1", x) for x in rows] if pre_norm else list(rows)
+
+    def fed_forward(i, z):
+        hidden = activation(module.ffn_activation, linear(p, "ffn_up", z))
+        if module.ffn != "shared":  # all other hidden units are those of other branches
+            hidden = hidden * (torch.arange(units) // (units // heads) == i)
+        return factor * alpha[i] * (p["ffn_down.weight"] @ hidden + p["ffn_down.bias"] / factor)
 
     def compute(b, t):
-        x, keys, values = query[b, t], list(key[b]), list(value[b])
-        if pre_norm:
-            keys = normed(keys) if key is query else keys
-            values = normed(values) if value is query else values
-        rows = normed(list(query[b])) if pre_norm else query[b]
-        fed = torch.zeros(query.size(2), dtype=torch.float64)
-        stream = x if pre_norm else fed
-        for i, o in enumerate(heads_read(p, rows, keys, values, heads, b, t, **masks)):
-            added = heads * kappa[i] * (o @ p["branch_output"][i])
-            z = layer_norm(p, "norm2" if pre_norm else "norm1", x + added)
-            hidden = linear(p, "ffn_up", z)
-            hidden = activation(ffn_activation, hidden)
-            if split:  # all other hidden units are those of other branches
-                hidden = hidden * (torch.arange(units) // (units // heads) == i)
-            down = p["ffn_down.weight"] @ hidden + p["ffn_down.bias"] / factor
-            stream = stream + alpha[i] * (heads * added if pre_norm else z)
-            fed = fed + factor * alpha[i] * down
-        return stream + fed if pre_norm else layer_norm(p, "norm2", stream + fed)
+        keys = normed(key[b]) if key is query else list(key[b])
+        values = normed(value[b]) if value is query else list(value[b])
+        x, stream = query[b, t], torch.zeros(query.size(2), dtype=torch.float64)
+        fed = stream
+        read_by = heads_read(p, normed(query[b]), keys, values, heads, b, t, **masks)
+        for i, o in enumerate(read_by):
+            z = kappa[i] * (o @ p["branch_output"][i])
+            if residual:
+                added = heads * z
+                z = layer_norm(p, "norm2" if pre_norm else "norm1", x + added)
+                stream = stream + alpha[i] * (heads * added if pre_norm else z)
+            fed = fed + fed_forward(i, z)
+        if not residual:
+            return fed
+        return x + stream + fed if pre_norm else layer_norm(p, "norm2", stream + fed)
 
     return _over_queries(query, compute)
 
@@ -487,8 +482,9 @@ def moa_router(p, x: Tensor, top_k: int) -> tuple[list[int], Tensor, Tensor]:
     return by_probability[:top_k], probabilities, logits
 
 
-def moa(p, query, key, value, top_k, normalize=True, **masks) -> Tensor:
-    """y = Σ_{i∈G(x)} wᵢ oᵢWᵢ (equations 6 to 12); masks are the same for all experts."""
+def moa(p, query, key, value, top_k, normalize=True, **masks) -> tuple[Tensor, Tensor]:
+    """y = Σ_{i∈G(x)} wᵢ oᵢWᵢ (equations 6 to 12), and w; masks are the same for all experts."""
+    weights = query.new_zeros(*query.shape[:2], len(p["router.weight"]))
 
     def compute(b, t):
         chosen, probabilities, _ = moa_router(p, query[b, t], top_k)
@@ -501,10 +497,12 @@ def moa(p, query, key, value, top_k, normalize=True, **masks) -> Tensor:
         for i in chosen:
             q = query[b, t] @ p["expert_query"][i] + p.get("query_bias", nothing)[i]
             added = read(q, keys, values, biases) @ p["expert_output"][i]
-            y = y + probabilities[i] / total * (added + p.get("output_bias", nothing)[i])
+            w = probabilities[i] / total
+            y = y + w * (added + p.get("output_bias", nothing)[i])
+            weights[b, t, i] = w.detach()
         return y
 
-    return _over_queries(query, compute)
+    return _over_queries(query, compute), weights
 
 
 def moa_losses(p, query, top_k, padding=None, per_sequence=False) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,19 @@ AUTHORS_OF_AGREEMENT = AgreementAttention.presets["authors"]
 AUTHORS_OF_MOA = hw.MixtureOfAttentionHeads.presets["authors"]
 
 
+# Classes, and sizes that are small.
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "standard": (hw.MultiHeadAttention, {}),
+    "mae": (hw.MixtureOfAttentiveExperts, {"gate_dropout": 0.0, "gate_hidden_dim": 8}),
+    "gated": (hw.GatedAttention, {}),
+    "differential": (hw.DifferentialAttention, {}),
+    "moh": (hw.MixtureOfHeads, {"shared_heads": 2, "top_k": 1}),
+    "agreement": (AgreementAttention, {}),
+    "branched": (BranchedAttention, {"ffn_dim": 16}),
+    "moa": (hw.MixtureOfAttentionHeads, {"num_experts": 5, "top_k": 2, "head_dim": 3}),
+}
+
+
 @dataclass(frozen=True)
 class System:
     """How to build one form of a system, and what it must compute."""
@@ -26,27 +39,9 @@ class System:
 
     def build(self, dim: int = DIM, *, dtype=torch.float64, train=False, **more) -> Any:
         """A module with random parameters and, if there is a batch norm, random statistics."""
-        options = {**self.options, **more}
-        if self.kind == "standard":
-            module = hw.MultiHeadAttention(dim, HEADS, **options)
-        elif self.kind == "mae":
-            options.setdefault("gate_dropout", 0.0)
-            options.setdefault("gate_hidden_dim", 8)
-            module = hw.MixtureOfAttentiveExperts(dim, HEADS, **options)
-        elif self.kind == "gated":
-            module = hw.GatedAttention(dim, HEADS, **options)
-        elif self.kind == "differential":
-            module = hw.DifferentialAttention(dim, HEADS, **options)
-        elif self.kind == "moh":
-            sizes = {"shared_heads": 2, "top_k": 1}
-            module = hw.MixtureOfHeads(dim, HEADS, **{**sizes, **options})
-        elif self.kind == "agreement":
-            module = AgreementAttention(dim, HEADS, **options)
-        elif self.kind == "branched":
-            module = BranchedAttention(dim, HEADS, **{"ffn_dim": 16, **options})
-        else:
-            sizes = {"num_experts": 5, "top_k": 2, "head_dim": 3}
-            module = hw.MixtureOfAttentionHeads(dim, **{**sizes, **options})
+        kind, sizes = KINDS[self.kind]
+        heads = () if self.kind == "moa" else (HEADS,)
+        module = kind(dim, *heads, **{**sizes, **self.options, **more})
         return randomize(module.to(dtype)).train(train)
 
     def reference(
@@ -63,66 +58,46 @@ class System:
         p = dict(module.named_parameters()) | dict(module.named_buffers())
         padding = query_padding_mask
         if padding is None and key is None:
-            padding = masks.get("key_padding_mask")
-        if padding is not None and padding.dtype != torch.bool:
-            padding = padding == float("-inf")
+            padding = as_padding(masks.get("key_padding_mask"))
         is_cross = key is not None
         key = query if key is None else key
-        value = key if value is None else value
+        given = (p, query, key, key if value is None else value)
         if self.kind == "standard":
-            return reference.standard(p, query, key, value, HEADS, **masks), None, None
-        if self.kind == "mae":
-            dropped = module.dropped_heads
-            sight, each = self.sight(module, query, padding, is_cross, **masks)
-            if module.gate is None:
-                uniform = torch.full((module.num_experts,), 1 / module.num_experts).to(query)
-                gates = [[uniform] * query.size(1) for _ in query]
-            else:
-                window = module.gate_window if each else None
-                root = module.gate.scaling == "root"
-                gates = reference.mae_gates(p, query, sight, window, root)
-            output = reference.mae(p, query, key, value, HEADS, dropped, gates, **masks)
-            stacked = torch.stack([torch.stack(row) for row in gates])
-            return output, stacked if each else stacked[:, 0], None
+            return reference.standard(*given, HEADS, **masks), None, None
         if self.kind == "gated":
             scale = 2.0 if module.neutral_start else 1.0
-            output, weights = reference.gated(p, query, key, value, HEADS, scale, **masks)
-            return output, weights, None
+            return *reference.gated(*given, HEADS, scale, **masks), None
         if self.kind == "differential":
-            output, weights = reference.differential(p, query, key, value, HEADS, **masks)
-            return output, weights, None
-        if self.kind == "moh":
-            output, weights = reference.moh(p, query, key, value, HEADS, module, **masks)
-            loss = reference.moh_loss(p, query, module, padding)
-            factor = module.routed_heads if module.scaled_balance else 1
-            return output, weights, module.balance_coef * factor * loss
+            return *reference.differential(*given, HEADS, **masks), None
         if self.kind == "agreement":
-            output, weights = reference.agreement(p, query, key, value, HEADS, module, **masks)
-            return output, weights, None
+            return *reference.agreement(*given, HEADS, module, **masks), None
         if self.kind == "branched":
             how = (module.weights, module.merged, module.top_k)
             weights = reference.branch_weights(p, HEADS, *how)
-            how = (module.ffn != "shared", weights, module.ffn_activation)
-            if module.inner == "residual":
-                how = (*how, module.pre_norm, HEADS if module.ffn == "split" else 1)
-                output = reference.branched_layer(p, query, key, value, HEADS, *how, **masks)
-            else:
-                output = reference.branched(p, query, key, value, HEADS, *how, **masks)
+            output = reference.branched(*given, HEADS, module, weights, **masks)
             return output, torch.stack(weights[1]), None
-        top_k, normalize = module.top_k, module.normalize_weights
-        output = reference.moa(p, query, key, value, top_k, normalize, **masks)
-        weights = torch.zeros(*query.shape[:2], module.num_experts, dtype=query.dtype)
-        for b in range(query.size(0)):
-            for t in range(query.size(1)):
-                chosen, probability, _ = reference.moa_router(p, query[b, t], top_k)
-                total = sum(probability[i] for i in chosen) if normalize else 1.0
-                for i in chosen:
-                    weights[b, t, i] = probability[i] / total
-        per_sequence = module.balance == "sequence"
-        balance, z = reference.moa_losses(p, query, top_k, padding, per_sequence)
-        loss = module.balance_coef * balance + module.z_coef * z
-        tokens = len(real_positions(query, padding)) if module.auxiliary == "per batch" else 1
-        return output, weights, loss / max(1, tokens)
+        if self.kind == "moh":
+            factor = module.routed_heads if module.scaled_balance else 1
+            loss = module.balance_coef * factor * reference.moh_loss(p, query, module, padding)
+            return *reference.moh(*given, HEADS, module, **masks), loss
+        if self.kind == "moa":
+            balance, z = reference.moa_losses(
+                p, query, module.top_k, padding, module.balance == "sequence"
+            )
+            loss = module.balance_coef * balance + module.z_coef * z
+            tokens = len(real_positions(query, padding)) if module.auxiliary == "per batch" else 1
+            how = (module.top_k, module.normalize_weights)
+            return *reference.moa(*given, *how, **masks), loss / max(1, tokens)
+        sight, each = self.sight(module, query, padding, is_cross, **masks)
+        if module.gate is None:
+            uniform = torch.full((module.num_experts,), 1 / module.num_experts).to(query)
+            gates = [[uniform] * query.size(1) for _ in query]
+        else:
+            window = module.gate_window if each else None
+            gates = reference.mae_gates(p, query, sight, window, module.gate.scaling == "root")
+        output = reference.mae(*given, HEADS, module.dropped_heads, gates, **masks)
+        stacked = torch.stack([torch.stack(row) for row in gates])
+        return output, stacked if each else stacked[:, 0], None
 
     def sight(self, module, query, padding, is_cross, **masks) -> tuple[Any, bool]:
         """What each gate of MAE sees, and whether each position has one of its own."""
@@ -139,10 +114,12 @@ class System:
         causal = masks.get("is_causal", False) or getattr(module, "causal_queries", False)
         if self.kind != "mae" or not module.gate_window or causal:
             return False
-        padding = masks.get("key_padding_mask")
-        if padding is not None and padding.dtype != torch.bool:
-            padding = padding == float("-inf")
+        padding = as_padding(masks.get("key_padding_mask"))
         return self.sight(module, query, padding, False, **masks)[1]
+
+
+def as_padding(mask: Tensor | None) -> Tensor | None:
+    return mask if mask is None or mask.dtype == torch.bool else mask == float("-inf")
 
 
 def real_positions(x: Tensor, padding: Tensor | None) -> list[tuple[int, int]]:

@@ -6,7 +6,6 @@ import warnings
 import pytest
 import torch
 from systems import SYSTEMS, padding
-from test_reductions import copy_weights
 from torch import nn
 
 import headwise as hw
@@ -37,15 +36,19 @@ TARGET = {
 }
 
 
-def attention(name, dtype=torch.float32):
-    """One of ours, wide enough for the layers here."""
-    return SYSTEMS[name].build(DIM, dtype=dtype)
+def attention(name, **options):
+    return SYSTEMS[name].build(DIM, dtype=torch.float32, **options)
 
 
-def ours_of(theirs):
-    module = hw.MultiHeadAttention(DIM, HEADS)
-    copy_weights(theirs, module)
-    return module
+def with_ours(theirs):
+    """A copy whose attentions are ours, and load the weights of theirs."""
+    ours = copy.deepcopy(theirs)
+    for layer in ours.layers:
+        for name, child in list(layer.named_children()):
+            if isinstance(child, nn.MultiheadAttention):
+                layer.set_submodule(name, hw.MultiHeadAttention(DIM, HEADS))
+    assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
+    return ours
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +75,7 @@ def decoder(num_layers=2, **options):
 @pytest.mark.parametrize("masks", SOURCE)
 def test_standard_attention_in_an_encoder_changes_nothing(masks, norm_first, train):
     theirs = encoder(norm_first=norm_first).train(train)
-    ours = copy.deepcopy(theirs)
-    for layer in ours.layers:
-        layer.self_attn = ours_of(layer.self_attn)
-    x = torch.randn(BATCH, TIME, DIM)
+    ours, x = with_ours(theirs), torch.randn(BATCH, TIME, DIM)
     real = ~SOURCE[masks].get("src_key_padding_mask", padding(5, 5, 5, time=TIME))
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
@@ -90,10 +90,7 @@ def test_standard_attention_in_an_encoder_changes_nothing(masks, norm_first, tra
 @pytest.mark.parametrize("masks", TARGET)
 def test_standard_attention_in_a_decoder_changes_nothing(masks, norm_first, train):
     theirs = decoder(norm_first=norm_first).train(train)
-    ours = copy.deepcopy(theirs)
-    for layer in ours.layers:
-        layer.self_attn = ours_of(layer.self_attn)
-        layer.multihead_attn = ours_of(layer.multihead_attn)
+    ours = with_ours(theirs)
     x, memory = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
     expected, got = theirs(x, memory, **TARGET[masks]), ours(x, memory, **TARGET[masks])
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
@@ -133,13 +130,8 @@ def test_every_attention_learns_in_an_encoder_and_a_decoder(name):
     x, y = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
     memory = source(y, src_key_padding_mask=padding(4, 2, 3, time=KEYS))
     target(x, memory, **TARGET["masks"]).square().sum().backward()
-    stray = [
-        name
-        for stack in (source, target)
-        for name, parameter in stack.named_parameters()
-        if parameter.grad is None or not parameter.grad.isfinite().all()
-    ]
-    assert not stray
+    parameters = [*source.parameters(), *target.parameters()]
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in parameters)
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -148,7 +140,7 @@ def test_a_decoder_of_pytorch_shows_no_gate_its_future(name):
     options = {"causal_queries": True} if "mae" in name else {}
     stack = decoder(1).eval()
     stack.layers[0].self_attn = attention(name)
-    stack.layers[0].multihead_attn = SYSTEMS[name].build(DIM, dtype=torch.float32, **options)
+    stack.layers[0].multihead_attn = attention(name, **options)
     x, memory = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
     changed = x.clone()
     changed[:, 3:] += 1

@@ -73,31 +73,25 @@ def test_the_heads_left_out_of_an_f_step_get_no_gradient(name):
     assert len(seen) > 2
 
 
+def assert_keeps_its_statistics(module, causal, shape=(4, 5)):
+    """In training it computes as in evaluation; returns the output in training."""
+    before = {name: value.clone() for name, value in module.named_buffers()}
+    x = torch.randn(*shape, DIM, dtype=torch.float64)
+    output = module(x, is_causal=causal).output
+    for name, value in module.named_buffers():
+        assert torch.equal(value, before[name])
+    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
+    return output
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("step", ["joint", "gate"])
 def test_a_single_row_trains_by_the_running_statistics(step, causal):
     """A batch norm of one row has no variance to divide by."""
     module = SYSTEMS["mae-7"].build(train=True)
     module.step = step
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    x = torch.randn(1, 1, DIM, dtype=torch.float64)
-    out = module(x, is_causal=causal)
-    torch.testing.assert_close(out.output, module.eval()(x).output)
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
-    out.output.sum().backward()
+    assert_keeps_its_statistics(module, causal, shape=(1, 1)).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
-
-
-def assert_keeps_its_statistics(module, causal):
-    """In training it computes as in evaluation; returns the output in training."""
-    before = {name: value.clone() for name, value in module.named_buffers()}
-    x = torch.randn(4, 5, DIM, dtype=torch.float64)
-    output = module(x, is_causal=causal).output
-    for name, value in module.named_buffers():
-        assert torch.equal(value, before[name])
-    torch.testing.assert_close(output, module.eval()(x, is_causal=causal).output)
-    return output
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,8 +1,10 @@
+import itertools
+import math
+
 import pytest
 import torch
 
 from headwise.ops.attention import attention_weights, dot_product_attention
-from headwise.ops.naive import naive_attention
 
 KINDS = [None, "float", "padding", "boolean", "infinite"]
 NO_KERNEL = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -21,6 +23,24 @@ def mask_of(kind):
     if kind == "boolean":
         return mask
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, float("-inf"))
+
+
+def naive_attention(q, k, v, mask=None):
+    """The equation, one query after the other."""
+    batch, heads, queries, _ = q.shape
+    out = torch.zeros(*q.shape[:-1], v.size(-1), dtype=q.dtype)
+    if mask is not None:
+        mask = mask.expand(batch, heads, queries, k.size(2))
+    for b, h, t in itertools.product(range(batch), range(heads), range(queries)):
+        keys, values = k[b, h % k.size(1)], v[b, h % v.size(1)]
+        bias = torch.zeros(len(keys)) if mask is None else mask[b, h, t]
+        hidden = bias if bias.dtype == torch.bool else bias == -math.inf
+        seen = [s for s in range(len(keys)) if not hidden[s]]
+        scores = [q[b, h, t] @ keys[s] / math.sqrt(q.size(-1)) + bias[s] for s in seen]
+        total = sum(torch.exp(score) for score in scores)
+        for s, score in zip(seen, scores, strict=True):
+            out[b, h, t] = out[b, h, t] + torch.exp(score) / total * values[s]
+    return out
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

@@ -12,10 +12,9 @@ from headwise.heads.moa.experts import (
     expert_combine,
     expert_project,
 )
-from headwise.heads.moa.naive import naive_expert_combine, naive_expert_project
 from headwise.ops import expert_products as products
 
-EMBED, HEAD = 6, 4
+EMBED, HEAD, DTYPE = 6, 4, torch.float64
 
 # name: (number of experts, the choice of each token)
 CHOICES: dict[str, tuple[int, Tensor]] = {
@@ -35,8 +34,24 @@ CHOICES: dict[str, tuple[int, Tensor]] = {
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 
 
-def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+def leaf(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.randn(*shape, dtype=dtype or DTYPE, requires_grad=True)
+
+
+def naive_expert_project(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
+    y = x.new_zeros(*indices.shape, weight.shape[2])
+    for n, experts in enumerate(indices.tolist()):
+        for j, e in enumerate(experts):
+            y[n, j] = x[n] @ weight[e]
+    return y
+
+
+def naive_expert_combine(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
+    y = heads.new_zeros(len(indices), weight.shape[2])
+    for n, experts in enumerate(indices.tolist()):
+        for j, e in enumerate(experts):
+            y[n] += scale[n, j] * (heads[n, j] @ weight[e])
+    return y
 
 
 def project_inputs(choice: str) -> tuple[Tensor, Tensor, Tensor, ExpertAssignment]:
@@ -66,23 +81,18 @@ def assert_same(fast: Tensor, naive: Tensor, inputs: tuple[Tensor, ...], **toler
         torch.testing.assert_close(one, other, **tolerance)
 
 
-def assert_both_same(choice: str) -> None:
+def assert_both_same(choice: str, **tolerance: float) -> None:
     x, weight, indices, assignment = project_inputs(choice)
     fast, naive = expert_project(x, weight, assignment), naive_expert_project(x, weight, indices)
-    if x.numel():
-        assert_same(fast, naive, (x, weight))
-    else:
-        assert fast.shape == naive.shape
+    assert fast.shape == naive.shape
+    if not x.numel():
         assert torch.autograd.grad(fast.sum(), weight)[0].count_nonzero() == 0
-
+        return
+    assert_same(fast, naive, (x, weight), **tolerance)
     heads, weight, scale, indices, assignment = combine_inputs(choice)
     fast = expert_combine(heads, weight, assignment, scale)
     naive = naive_expert_combine(heads, weight, indices, scale)
-    if heads.numel():
-        assert_same(fast, naive, (heads, weight, scale))
-    else:
-        assert fast.shape == naive.shape
-        assert torch.autograd.grad(fast.sum(), weight)[0].count_nonzero() == 0
+    assert_same(fast, naive, (heads, weight, scale), **tolerance)
 
 
 @each_choice
@@ -207,27 +217,10 @@ def test_bfloat16_sums_experts_in_float32(monkeypatch):
 @pytest.mark.parametrize("choice", [c for c in CHOICES if c != "no tokens"])
 def test_grouped_products(choice, monkeypatch):
     # The kernel runs on CUDA in bfloat16; PyTorch's slow version of it runs anywhere.
-    torch.manual_seed(4)
-    num_experts, indices = CHOICES[choice]
-    assignment = assign_experts(indices, num_experts)
-    single = torch.float32
-    x, heads = leaf(len(indices), 16, dtype=single), leaf(*indices.shape, 8, dtype=single)
-    w_in, w_out = leaf(num_experts, 16, 8, dtype=single), leaf(num_experts, 8, 16, dtype=single)
-    scale = leaf(*indices.shape, dtype=single)
     monkeypatch.setattr(products, "_can_group", lambda a, b: True)
-    tolerance = {"rtol": 1e-4, "atol": 1e-4}
-    assert_same(
-        expert_project(x, w_in, assignment),
-        naive_expert_project(x, w_in, indices),
-        (x, w_in),
-        **tolerance,
-    )
-    assert_same(
-        expert_combine(heads, w_out, assignment, scale),
-        naive_expert_combine(heads, w_out, indices, scale),
-        (heads, w_out, scale),
-        **tolerance,
-    )
+    for name, value in {"EMBED": 16, "HEAD": 8, "DTYPE": torch.float32}.items():
+        monkeypatch.setitem(globals(), name, value)
+    assert_both_same(choice, rtol=1e-4, atol=1e-4)
 
 
 def test_flops_are_counted():

@@ -25,6 +25,13 @@ class Heads:
         return heads * self.kept.to(heads).view(-1, 1, 1)
 
 
+@dataclass(frozen=True)
+class Changed:
+    """What takes the place of the weights that a system has decided: a function of them."""
+
+    weights: Callable[[Tensor], Tensor]
+
+
 def without_head(layer: Any, *, head: int) -> Heads:
     """One head adds nothing to the output; the others stay as they are."""
     return Heads(1 - one_of("head", head, "num_heads", layer.num_heads))

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from headwise.heads.ablations import Heads
+from headwise.heads.ablations import Changed, Heads
 from headwise.heads.cache import AttentionCache
-from headwise.heads.calls import check_call
 from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.torch_layers import InTorchLayers
 from headwise.ops.attention import Implementation, attention_weights, dot_product_attention
-from headwise.ops.bounds import check_positive, check_probability
+from headwise.ops.bounds import check_positive, checked
 from headwise.ops.masks import (
     causal_mask,
     check_attention_mask,
+    check_inputs,
     check_padding_mask,
     merge_masks,
     of_queries,
@@ -26,23 +26,23 @@ from headwise.ops.recompute import is_repeated
 
 
 class Inputs(NamedTuple):
-    """What one call was given, as the three steps see it.
+    """What one call was given, as the three steps see it; the query in the place of what was not.
 
     Attributes:
-        query, key, value: as they were given; the query in the place of what was not.
-        query_padding: which positions of the query are padding (`True`); None if none is known.
+        query, key, value: `(batch, queries, embed_dim)`, `(batch, keys, kdim)` and `(…, vdim)`.
+        query_padding: boolean `(batch, queries)`, `True` at padding; None if none is known.
         is_causal, attn_mask, cache: as they were given.
         is_self_attention: whether queries and keys are the same positions.
     """
 
-    query: Tensor  # (batch, queries, embed_dim)
-    key: Tensor  # (batch, keys, kdim)
-    value: Tensor  # (batch, keys, vdim)
-    query_padding: Tensor | None  # boolean (batch, queries), True at padding
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_padding: Tensor | None
     is_causal: bool
     attn_mask: Tensor | None
     cache: AttentionCache | None
-    is_self_attention: bool = False  # queries and keys are the same positions
+    is_self_attention: bool = False
 
 
 class Projected(NamedTuple):
@@ -70,6 +70,7 @@ class Attention(InTorchLayers, System):
 
     Attributes:
         chooses_heads: whether each query has heads of its own, those of `routing.indices`.
+        heads_are_units: whether the units of its decisions are its heads, in their order.
         implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
             its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
@@ -77,6 +78,8 @@ class Attention(InTorchLayers, System):
     """
 
     chooses_heads: ClassVar[bool] = False
+    heads_are_units: ClassVar[bool] = False
+    shown: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads", "head_dim")
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
 
@@ -84,6 +87,7 @@ class Attention(InTorchLayers, System):
     k_proj: nn.Linear
     v_proj: nn.Linear
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -105,7 +109,6 @@ class Attention(InTorchLayers, System):
                 )
             head_dim = embed_dim // num_heads
         check_positive(head_dim=head_dim)
-        check_probability("dropout", dropout)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = head_dim
@@ -171,22 +174,16 @@ class Attention(InTorchLayers, System):
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
         key = query if key is None else key
         value = key if value is None else value
-        check_call(self, query, key, value, key_padding_mask, query_padding_mask)
+        widths = (self.embed_dim, self.kdim, self.vdim)
+        check_inputs(widths, query, key, value, key_padding_mask, query_padding_mask)
         if cache is not None and not torch.compiler.is_compiling():
             cache.check_call(self, key, is_self_attention)
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
             # The queries are the last of the keys; the shape is checked with that of the keys.
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
-        inputs = Inputs(
-            query,
-            key,
-            value,
-            padding_positions(query_padding_mask),
-            is_causal,
-            attn_mask,
-            cache,
-            is_self_attention,
-        )
+        query_padding = padding_positions(query_padding_mask)
+        masks = (query_padding, is_causal, attn_mask)
+        inputs = Inputs(query, key, value, *masks, cache, is_self_attention)
         q, k, v, choice = self.project(inputs)
         shape = (q.size(1), q.size(2), k.size(2))
         check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), k.size(2))
@@ -196,15 +193,15 @@ class Attention(InTorchLayers, System):
         plain = False
         if is_causal and not isinstance(offset, Tensor) and offset == 0:
             plain = key_padding_mask is None and attn_mask is None
-        masks = (key_padding_mask, attn_mask, is_causal and not plain)
-        mask = merge_masks(*masks, *shape, offset=offset, device=query.device)
+        given = (key_padding_mask, attn_mask, is_causal and not plain)
+        mask = merge_masks(*given, *shape, offset=offset, device=query.device)
         heads = self.attend(q, k, v, mask, plain)
         # Other ablations, which have other objects there, are for the steps that they change.
         if isinstance(self.ablation, Heads) and not self.training:
             heads = self.ablation(heads)
         output, routing = self.combine(heads, inputs, choice)
         if routing is not None:
-            routing = routing._replace(padding=inputs.query_padding)
+            routing = routing._replace(padding=query_padding)
         for observer in self.observers:
             if not is_repeated():
                 observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
@@ -234,10 +231,7 @@ class Attention(InTorchLayers, System):
         return dot_product_attention(q, k, v, mask, is_causal=is_causal, **how)
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """The weights by which `attend` reads, `(batch, heads, queries, keys)`, for those who ask.
-
-        A subclass that overrides `attend` overrides this too.
-        """
+        """The weights by which `attend` reads, `(batch, heads, queries, keys)`: override both."""
         return attention_weights(q, k, mask)
 
     def queries_of_every_head(self, inputs: Inputs) -> Tensor:
@@ -265,8 +259,16 @@ class Attention(InTorchLayers, System):
         """
         raise NotImplementedError
 
+    def in_force(self, weights: Tensor) -> Tensor:
+        """The weights of a decision, or those that an ablation has in their place."""
+        ablated = isinstance(self.ablation, Changed) and not self.training
+        return self.ablation.weights(weights) if ablated else weights
+
     def key_size(self) -> tuple[int, int] | None:
         return self.num_heads, self.head_dim
+
+    def unit_of_head(self) -> list[int] | None:
+        return list(range(self.num_heads)) if self.heads_are_units else None
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Those of dense projections and of attention; subclasses add their combination's."""
@@ -285,6 +287,3 @@ class Attention(InTorchLayers, System):
     def _by_head(self, x: Tensor) -> Tensor:
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def extra_repr(self) -> str:
-        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"

@@ -1,22 +1,16 @@
 """Standard multi-head attention, from which systems derive that keep its projections."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from headwise.heads.ablations import HEADS
-from headwise.heads.attention import Attention, Inputs, Projected
-from headwise.heads.standard_weights import (
-    arguments_of,
-    copy_standard_weights,
-    unpack_projections,
-)
+from headwise.heads.attention import Inputs
+from headwise.heads.over_heads import OverHeads
 from headwise.heads.system import Macs, Routing
 
 
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(OverHeads):
     """Standard multi-head attention.
 
     Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
@@ -41,10 +35,6 @@ class MultiHeadAttention(Attention):
         query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
         `(batch, keys, vdim)`; output `(batch, queries, embed_dim)`.
 
-    Attributes:
-        heads_are_given: whether another module's heads have read already, see `over_heads`.
-        needs_queries: whether it decides by the queries of the heads.
-
     Raises:
         ValueError: sizes that do not fit together; the message names the argument.
 
@@ -60,9 +50,6 @@ class MultiHeadAttention(Attention):
 
     output_parameters = ("out_proj",)
     ablations = HEADS
-
-    heads_are_given: bool = False
-    needs_queries: bool = False
 
     def __init__(
         self,
@@ -80,107 +67,6 @@ class MultiHeadAttention(Attention):
         self.out_proj = nn.Linear(self.num_heads * self.head_dim, embed_dim, bias=bias)
         self.reset_parameters()
 
-    @classmethod
-    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
-        """Returns an attention of this class that starts from the weights of a standard attention.
-
-        The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
-        which stays as it is and shares no memory with the result. What a subclass adds starts
-        such that the output in evaluation is that of the source, up to rounding.
-
-        Args:
-            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
-                `batch_first=True`, and no subclass of them.
-            neutral: whether the output has to be that of the source. If not, what a subclass adds
-                starts as its constructor says.
-            options: further arguments of the constructor; `dropout` is that of the source if it is
-                not given.
-
-        Raises:
-            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; an option
-                that is a size of the source; a subclass that cannot start so.
-
-        >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
-        >>> MultiHeadAttention.from_attention(theirs).dropout
-        0.1
-        """
-        made = cls(**arguments_of(attention, options))
-        if neutral:
-            made.start_as_standard(attention)
-        else:
-            made.take_standard_weights(attention)
-        return made
-
-    @classmethod
-    def over_heads(
-        cls,
-        embed_dim: int,
-        num_heads: int,
-        head_dim: int,
-        *,
-        neutral: bool = True,
-        **options: Any,
-    ) -> Self:
-        """Returns the system over heads that another module computes, without projections.
-
-        It is called with what these heads have read as `value`, `(batch, queries, num_heads *
-        head_dim)`, and gives back in the same shape what the other module's output projection is to
-        take instead. A system that `needs_queries` is also called with the queries of the heads as
-        `key`, in that shape too.
-
-        Args:
-            embed_dim: width of the query: of the input of the layer that the heads are in.
-            num_heads, head_dim: sizes of the heads.
-            neutral: whether it has to give back what it is given until it is trained. If not, it
-                starts as its constructor says.
-            options: further arguments of the constructor.
-
-        Raises:
-            ValueError: a subclass that cannot start so.
-
-        >>> import torch
-        >>> nothing = MultiHeadAttention.over_heads(embed_dim=16, num_heads=2, head_dim=3)
-        >>> x, read = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
-        >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
-        (True, 0)
-        """
-        defaults = cls.defaults_over_heads(num_heads, options, neutral=neutral)
-        made = cls(embed_dim, num_heads, head_dim=head_dim, **{**defaults, **options})
-        if neutral:
-            made.start_neutral()
-        made.heads_are_given = True
-        made.vdim = num_heads * head_dim
-        made.kdim = made.vdim if made.needs_queries else made.kdim
-        for name in ("q_proj", "k_proj", "v_proj"):
-            made.register_module(name, None)
-        made.register_module("out_proj", nn.Identity())
-        return made
-
-    @classmethod
-    def defaults_over_heads(
-        cls, num_heads: int, options: Mapping[str, Any], *, neutral: bool
-    ) -> dict[str, Any]:
-        """Returns the options that `over_heads` adds to those that it is given, which win."""
-        return {}
-
-    def start_as_standard(self, attention: nn.Module) -> None:
-        self.start_neutral()
-        self.take_standard_weights(attention)
-
-    def start_neutral(self) -> None:
-        """Gives the parameters that standard attention lacks the values that change nothing."""
-        if type(self) is not MultiHeadAttention:
-            raise self._cannot_start_as_standard()
-
-    def take_standard_weights(self, attention: nn.Module) -> None:
-        copy_standard_weights(attention, self)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        unpack_projections(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
     def reset_parameters(self) -> None:
         """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
         self.reset_projections()
@@ -188,28 +74,24 @@ class MultiHeadAttention(Attention):
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
 
+    def start_neutral(self) -> None:
+        """Gives the parameters that standard attention lacks the values that change nothing."""
+        if type(self) is not MultiHeadAttention:
+            raise self._cannot_start_as_standard()
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
+        return self.join(heads), None
+
+    def join(self, heads: Tensor, scales: Tensor | None = None) -> Tensor:
+        """Σᵢ aᵢ oᵢ Wᵢ, with scales a, `(batch, 1 or queries, heads, 1 or head_dim)`; 1 if None."""
+        joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
+        joined = joined if scales is None else joined * scales.to(heads.dtype)
+        return self.out_proj(joined.flatten(2))
+
     def ablation_ranges(self) -> dict[str, range]:
         # A subclass may declare others, whose options are its own.
         return {"head": range(self.num_heads)} if "without-head" in self.ablations else {}
 
-    def project(self, inputs: Inputs) -> Projected:
-        if self.heads_are_given:
-            read = self._by_head(inputs.value)
-            if not self.needs_queries:
-                return Projected(read, read, read)
-            return Projected(self._by_head(inputs.key), read, read)
-        return super().project(inputs)
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        return v if self.heads_are_given else super().attend(q, k, v, mask, is_causal)
-
-    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
-        joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
-        return self.out_proj(joined), None
-
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        return super().macs(queries, keys, is_causal=is_causal) + Macs(
-            queries * self.out_proj.weight.numel(), 0
-        )
+        output = Macs(queries * self.out_proj.weight.numel(), 0)
+        return super().macs(queries, keys, is_causal=is_causal) + output

@@ -5,13 +5,84 @@
 `k_proj_weight` and `v_proj_weight`. Ours are `q_proj.weight`, `q_proj.bias`, and so on.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from typing_extensions import Self
+
+from headwise.heads.system import System
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+
+
+class FromStandardWeights(System):
+    """A system with the projections of standard attention, which can start from its weights."""
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
+        """Returns an attention of this class that starts from the weights of a standard attention.
+
+        The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
+        which stays as it is and shares no memory with the result. What a subclass adds starts
+        such that the output in evaluation is that of the source, up to rounding.
+
+        Args:
+            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
+                `batch_first=True`, and no subclass of them.
+            neutral: whether the output has to be that of the source. If not, what a subclass adds
+                starts as its constructor says.
+            options: further arguments of the constructor; `dropout` is that of the source if it is
+                not given.
+
+        Raises:
+            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; an option
+                that is a size of the source; a subclass that cannot start so.
+
+        >>> import headwise as hw
+        >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+        >>> hw.MultiHeadAttention.from_attention(theirs).dropout
+        0.1
+        """
+        _check_is_standard(attention)
+        theirs: Any = attention
+        if not theirs.batch_first:
+            raise ValueError(
+                "attention has batch_first=False, expected True: headwise takes (batch, time, "
+                "embed_dim), and would attend over the batch in its place. Build its module with "
+                "batch_first=True, and load the state dict of the old one; or, if it is called "
+                "with (batch, time, embed_dim), set attention.batch_first = True first"
+            )
+        sizes = standard_sizes(theirs)
+        for name in sizes.keys() & options:
+            raise ValueError(
+                f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
+                f"attention"
+            )
+        made = cls(**{**sizes, "dropout": theirs.dropout, **options})
+        if neutral:
+            made.start_as_standard(attention)
+        else:
+            made.take_standard_weights(attention)
+        return made
+
+    def start_as_standard(self, attention: nn.Module) -> None:
+        self.start_neutral()
+        self.take_standard_weights(attention)
+
+    def start_neutral(self) -> None:
+        """Gives the parameters that standard attention lacks the values that change nothing."""
+        raise self._cannot_start_as_standard()
+
+    def take_standard_weights(self, attention: nn.Module) -> None:
+        copy_standard_weights(attention, self)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        unpack_projections(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def unpack_projections(state_dict: MutableMapping[str, Any], prefix: str = "") -> None:
@@ -45,29 +116,6 @@ def standard_sizes(attention: Any) -> dict[str, Any]:
     return {**sizes, "bias": attention.out_proj.bias is not None}
 
 
-def arguments_of(attention: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor that makes another attention of a standard one.
-
-    Raises:
-        ValueError: see `MultiHeadAttention.from_attention`.
-    """
-    _check_is_standard(attention)
-    if not attention.batch_first:
-        raise ValueError(
-            "attention has batch_first=False, expected True: headwise takes (batch, time, "
-            "embed_dim), and would attend over the batch in its place. Build its module with "
-            "batch_first=True, and load the state dict of the old one; or, if it is called "
-            "with (batch, time, embed_dim), set attention.batch_first = True first"
-        )
-    sizes = standard_sizes(attention)
-    for name in sizes.keys() & options:
-        raise ValueError(
-            f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the "
-            f"attention"
-        )
-    return {**sizes, "dropout": attention.dropout, **options}
-
-
 def _check_is_standard(attention: Any) -> None:
     """Raises `ValueError` for what may compute something else than standard attention."""
     from headwise.heads.multi_head import MultiHeadAttention  # which imports this module
@@ -78,10 +126,10 @@ def _check_is_standard(attention: Any) -> None:
             f"attention is a {kind.__name__}, expected standard attention: a MultiHeadAttention or "
             f"nn.MultiheadAttention itself, no subclass"
         )
-    appended = getattr(attention, "bias_k", None) is not None
-    given = {"add_bias_kv": appended, "add_zero_attn": getattr(attention, "add_zero_attn", False)}
-    for name, is_set in given.items():
-        if is_set:
+    given = {"add_bias_kv": "bias_k", "add_zero_attn": "add_zero_attn"}
+    for name, attribute in given.items():
+        value = getattr(attention, attribute, None)
+        if value is not None and value is not False:
             raise ValueError(
                 f"attention is an nn.MultiheadAttention with {name}=True, which attends to one "
                 f"more key and value; headwise has no such option: expected {name}=False"
@@ -104,7 +152,9 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
                 f"{name} is {size}, expected {expected[name]}, as in the attention whose weights "
                 f"are taken"
             )
-    weights = _weights(source)
+    weights = dict(source.state_dict(keep_vars=True))
+    with torch.enable_grad():  # the parts of a packed weight learn if it does
+        unpack_projections(weights)
     projections = tuple(f"{name}." for name in (*_PROJECTIONS, "out_proj"))
     wanted = {name for name, _ in target.named_parameters() if name.startswith(projections)}
     if weights.keys() != wanted:
@@ -119,11 +169,3 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
         parameter.copy_(weight)
         parameter.requires_grad_(weight.requires_grad)
     target.train(source.training)
-
-
-def _weights(source: nn.Module) -> dict[str, Tensor]:
-    """By our names, with `requires_grad` as in the source."""
-    state = dict(source.state_dict(keep_vars=True))
-    with torch.enable_grad():  # the parts of a packed weight learn if it does
-        unpack_projections(state)
-    return state

@@ -89,10 +89,10 @@ class System(nn.Module):
             a plan asks for that by `{SYSTEM: LAYERS}`. None if the paper has no such arrangement.
         routing_parameters: beginnings of the names of the parameters that decide how heads are
             combined; they are counted apart, and `training.train: gates` trains them alone.
-        output_parameters: beginnings of the names of the parameters that map what the heads have
-            read to the width of the model.
-        no_decay: beginnings of the names of the parameters that take no weight decay, beside
-            biases, scalars, vectors and PyTorch's norms, which never do.
+        output_parameters: those of the parameters that map what the heads have read to the width of
+            the model.
+        no_decay: those of the parameters that take no weight decay, beside biases, scalars, vectors
+            and PyTorch's norms, which never do.
         rule: its rule of training, or None if gradient descent on all parameters is all.
         ablations: ways to evaluate it otherwise than it was trained, by name. Each is a function
             `(system, *, option=default, ...)` that returns what `ablation` is to be; the first line
@@ -106,6 +106,7 @@ class System(nn.Module):
         ablation: what the ablation in force has returned; None without one. `forward` looks at it
             in evaluation only.
         losses: those of its last calls, for `headwise.auxiliary_loss`.
+        shown: the attributes that `print` shows.
     """
 
     replaces: ClassVar[Literal["attention", "feed-forward", "layer"]] = "attention"
@@ -118,6 +119,7 @@ class System(nn.Module):
     ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     words: ClassVar[Words] = Words()
+    shown: ClassVar[tuple[str, ...]] = ()
     is_transposed: ClassVar[bool] = True
     unlike_standard: ClassVar[str] = (
         "it does not say how; a system that can overrides start_neutral"
@@ -165,10 +167,8 @@ class System(nn.Module):
 
     @classmethod
     def _cannot_start_as_standard(cls) -> ValueError:
-        return ValueError(
-            f"{cls.__name__} cannot start from a standard attention with its output unchanged: "
-            f"{cls.unlike_standard}"
-        )
+        start = f"{cls.__name__} cannot start from a standard attention with its output unchanged"
+        return ValueError(f"{start}: {cls.unlike_standard}")
 
     def ablation_ranges(self) -> dict[str, range]:
         """Returns the values worth trying of the ablations' options, by the option's name."""
@@ -194,6 +194,9 @@ class System(nn.Module):
         """Multiply-accumulates for one sequence of `queries` that attends to `keys` positions."""
         raise NotImplementedError
 
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self.shown)
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
         passing = ("follows_rule", "warned_of_rule", "ablation", "observers")
@@ -208,4 +211,4 @@ def _note_loss(system: nn.Module, args: object, out: Any) -> None:
     # Tools that put another module in the place of a system take its hooks over.
     routing = out.routing if isinstance(out, AttentionOutput) else None
     if isinstance(system, System) and routing is not None and routing.loss is not None:
-        system.losses.note(routing.loss, out.output)
+        system.losses.note(routing.loss)

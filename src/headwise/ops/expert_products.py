@@ -22,25 +22,13 @@ from torch.utils.flop_counter import register_flop_formula
 _BLOCK_ROWS = 1024
 
 
-def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
-    """Each token by the matrices of its experts: x `(tokens, a)` to rows `(assignments, b)`."""
-    return _gather(x, weight, order, token, ends)
-
-
-def scatter_rows(
-    rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
-) -> Tensor:
-    """The sum of each token's rows by their experts: rows `(assignments, b)` to `(tokens, a)`."""
-    return _scatter(rows, weight, order, token, ends, tokens)
-
-
 # They are registered as operators so that torch.compile leaves them whole instead of breaking its
 # graph at the loops, whose slices depend on the data.
 
 
 @torch.library.custom_op("headwise::expert_gather", mutates_args=())
-def _gather(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
-    # x (tokens, a), weight (experts, a, b) -> rows (assignments, b)
+def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
+    """Each token by the matrices of its experts: x `(tokens, a)` to rows `(assignments, b)`."""
     if _can_group(x, weight):
         sorted_rows = F.grouped_mm(x.index_select(0, token), weight, offs=ends)
     else:
@@ -54,10 +42,10 @@ def _gather(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tenso
 
 
 @torch.library.custom_op("headwise::expert_scatter", mutates_args=())
-def _scatter(
+def scatter_rows(
     rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
 ) -> Tensor:
-    # rows (assignments, b), weight (experts, b, a) -> y (tokens, a)
+    """The sum of each token's rows by their experts: rows `(assignments, b)` to `(tokens, a)`."""
     sorted_rows = rows.index_select(0, order)
     if _can_group(rows, weight):
         products = F.grouped_mm(sorted_rows, weight, offs=ends)
@@ -150,12 +138,12 @@ def _select(x: Tensor, block: _Block) -> tuple[Tensor, ...]:
     return torch.index_select(x, 0, block.token, out=block.buffer).split(block.counts)
 
 
-@_gather.register_fake
+@gather_rows.register_fake
 def _(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
     return x.new_empty(token.shape[0], weight.shape[2])
 
 
-@_scatter.register_fake
+@scatter_rows.register_fake
 def _(
     rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
 ) -> Tensor:
@@ -179,7 +167,7 @@ def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, *plan = ctx.saved_tensors
     need_x, need_weight = ctx.needs_input_grad[:2]
     back = weight.transpose(1, 2)
-    grad_x = _scatter(grad, back, *plan, x.shape[0]) if need_x else None
+    grad_x = scatter_rows(grad, back, *plan, x.shape[0]) if need_x else None
     grad_weight = _outer(x, grad, *plan, False) if need_weight else None
     return grad_x, grad_weight, None, None, None
 
@@ -187,7 +175,7 @@ def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, weight, *plan = ctx.saved_tensors
     need_rows, need_weight = ctx.needs_input_grad[:2]
-    grad_rows = _gather(grad, weight.transpose(1, 2), *plan) if need_rows else None
+    grad_rows = gather_rows(grad, weight.transpose(1, 2), *plan) if need_rows else None
     grad_weight = _outer(grad, rows, *plan, True) if need_weight else None
     return grad_rows, grad_weight, None, None, None, None
 
@@ -196,12 +184,16 @@ def _outer_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, rows, *plan = ctx.saved_tensors
     need_x, need_rows = ctx.needs_input_grad[:2]
     to_x = grad if ctx.rows_first else grad.transpose(1, 2)  # (experts, b, a)
-    grad_x = _scatter(rows, to_x, *plan, x.shape[0]) if need_x else None
-    grad_rows = _gather(x, to_x.transpose(1, 2), *plan) if need_rows else None
+    grad_x = scatter_rows(rows, to_x, *plan, x.shape[0]) if need_x else None
+    grad_rows = gather_rows(x, to_x.transpose(1, 2), *plan) if need_rows else None
     return grad_x, grad_rows, None, None, None, None
 
 
-_BACKWARDS = {_gather: _gather_backward, _scatter: _scatter_backward, _outer: _outer_backward}
+_BACKWARDS = {
+    gather_rows: _gather_backward,
+    scatter_rows: _scatter_backward,
+    _outer: _outer_backward,
+}
 for _operator, _backward in _BACKWARDS.items():
     _operator.register_autograd(_backward, setup_context=_save_for_backward)
 

@@ -1,9 +1,7 @@
 """x Wᵀ + b, for equations that rearrange it and so cannot just call the linear module.
 
 What a module computes need not be a product with its `weight`: an adapter (LoRA) adds to it, a
-quantised map has no such tensor, a hook may change what goes in or out. `linear_map` uses
-the module's weight and bias where its output depends on nothing else, and otherwise calls the
-module.
+quantised map has no such tensor, a hook may change what goes in or out. Then the module is called.
 """
 
 import torch
@@ -20,9 +18,7 @@ class LinearMap:
 
     def __call__(self, x: Tensor, bias_factor: Tensor | None = None) -> Tensor:
         """x Wᵀ + b, or x Wᵀ + f · b with a factor, a scalar."""
-        bias = self.bias
-        if bias is not None and bias_factor is not None:
-            bias = bias_factor * bias
+        bias = self.bias if self.bias is None or bias_factor is None else bias_factor * self.bias
         return F.linear(x, self.matrix, bias)
 
     def product(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.ops.shapes import check_tensor
+from headwise.ops.shapes import check_sequences, check_tensor
 
 # e^-1000 is 0 in every dtype, also in float64, whose least number is e^-745.
 _HIDES = -1000.0
@@ -62,6 +62,33 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, time: int) ->
             f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = "
             f"({batch}, {time}){hint}"
         )
+
+
+def check_inputs(
+    widths: tuple[int, int, int],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    query_padding_mask: Tensor | None,
+) -> None:
+    """Raises `ValueError` unless sequences have these widths, and fit one another.
+
+    How many keys there are in all is not known yet, nor whether `key_padding_mask` fits them.
+    """
+    for name, x, width in zip(("query", "key", "value"), (query, key, value), widths, strict=True):
+        check_sequences(name, x, width)
+    if key.shape[:2] != value.shape[:2]:
+        raise ValueError(
+            f"value has (batch, time) = {tuple(value.shape[:2])}, expected that of key, "
+            f"{tuple(key.shape[:2])}"
+        )
+    if query.size(0) != key.size(0):
+        raise ValueError(
+            f"key has batch size {key.size(0)}, expected that of query, {query.size(0)}"
+        )
+    check_mask("key_padding_mask", key_padding_mask)
+    check_padding_mask("query_padding_mask", query_padding_mask, *query.shape[:2])
 
 
 def check_attention_mask(

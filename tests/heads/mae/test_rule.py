@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 import toy
-from mae_steps import expert_step, gate_step
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import (
     GateSettings,
+    computing,
+    gate_step,
     gate_step_is_due,
     update_gates,
 )
@@ -32,23 +33,15 @@ def changed(before, after):
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-# When
-
-
-def test_by_default_every_fifth_epoch_counted_from_the_first_has_g_steps():
-    moments = [Moment(1000 + epoch, 2000, epoch) for epoch in range(12)]
-    due = [moment.epoch for moment in moments if gate_step_is_due(GateSettings(), moment)]
-    assert due == [0, 5, 10]
-
-
-def test_a_period_in_steps_counts_steps():
-    gates = GateSettings(period=3, unit="steps")
-    assert [step for step in range(8) if gate_step_is_due(gates, Moment(step, 8, 0))] == [0, 3, 6]
-
-
-def test_joint_training_has_no_g_steps():
-    gates = GateSettings(method="joint", period=1)
-    assert not any(gate_step_is_due(gates, Moment(step, 5, step)) for step in range(5))
+@pytest.mark.parametrize(
+    ("how", "due"),
+    [({}, [0, 5, 10]), ({"period": 4, "unit": "steps"}, [3, 7, 11]), ({"method": "joint"}, [])],
+)
+def test_when_g_steps_are_due(how, due):
+    """By default in every fifth epoch, counted from the first."""
+    moments = [Moment(1001 + epoch, 2000, epoch) for epoch in range(12)]
+    found = [moment.epoch for moment in moments if gate_step_is_due(GateSettings(**how), moment)]
+    assert found == due
 
 
 def test_epochs_are_counted_in_training(tmp_path):
@@ -57,9 +50,6 @@ def test_epochs_are_counted_in_training(tmp_path):
     steps = toy.watch(tmp_path, toy.model(ONE_LAYER), how).steps
     kinds = ["".join(kind for kind, *_ in step) for step in steps]
     assert kinds == ["GF"] * 3 + ["F"] * 3 + ["GF"] * 3
-
-
-# What moves
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -175,21 +165,21 @@ def test_joint_training_moves_gates_and_the_rest_together(tmp_path):
         assert any(GATE in name and "running_mean" in name for name in moved)
 
 
-# What is put back
-
-
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("turn", [gate_step, expert_step])
+@pytest.mark.parametrize("turn", ["gate", "expert"])
 def test_afterwards_all_is_as_before(turn, fails):
     network = toy.model("mae")
     network.encoder.embedding.weight.requires_grad_(False)  # frozen by the user: stays frozen
     layers = [m for m in network.modules() if isinstance(m, MixtureOfAttentiveExperts)]
     layers[0].step = "expert"  # set by the user: stays
     needs = {name: p.requires_grad for name, p in network.named_parameters()}
+    in_turn = computing(layers, "expert")
+    if turn == "gate":
+        in_turn = gate_step(network, layers, gate_parameters(network))
     try:
-        with turn(network):
-            assert {layer.step for layer in layers} == {"gate" if turn is gate_step else "expert"}
-            if turn is gate_step:
+        with in_turn:
+            assert {layer.step for layer in layers} == {turn}
+            if turn == "gate":
                 learning = {name for name, p in network.named_parameters() if p.requires_grad}
                 assert learning == {name for name in needs if GATE in name}
             if fails:

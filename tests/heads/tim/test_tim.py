@@ -4,10 +4,11 @@ import pytest
 import test_equations
 import tim_reference
 import torch
-from systems import as_float, padding, randomize
+from systems import padding, randomize
 from torch import Tensor, nn
 
 from headwise.heads.tim import IndependentMechanismsLayer
+from headwise.heads.tim.grouped import attention_between_groups
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5
@@ -106,42 +107,30 @@ def test_other_shapes_equal_algorithm_1(form, batch, time, keys):
     check(layer, *inputs(layer, batch, time, keys), is_causal=time > 1)
 
 
+ALONE = {"num_mechanisms": 1, "exchange_heads": 0, "competition": False}
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("sequence", ["full", "padded", "causal"])
-def test_one_mechanism_alone_is_an_ordinary_encoder_layer(norm, sequence):
-    layer = build(num_mechanisms=1, exchange_heads=0, competition=False, norm=norm)
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    pad = padding(TIME, 2, time=TIME) if sequence == "padded" else None
-    causal = nn.Transformer.generate_square_subsequent_mask(TIME, dtype=torch.float64)
-    out = layer(x, key_padding_mask=pad, is_causal=sequence == "causal")
+@pytest.mark.parametrize("masks", ["none", "padding", "causal"])
+@pytest.mark.parametrize("decodes", [False, True])
+def test_one_mechanism_alone_is_an_ordinary_layer(decodes, masks, norm):
+    layer = build(**ALONE, norm=norm, cross_attention=decodes)
+    pad = padding(TIME, 2, time=TIME) if masks == "padding" else None
+    given = {"key_padding_mask": pad, "is_causal": masks == "causal"}
+    sequences = inputs(layer)
+    out = layer(*sequences, **given, **memory_mask(layer, 3, KEYS))
     assert out.routing is None
 
+    kind = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
     sizes = {"dim_feedforward": FFN, "dropout": 0.0, "norm_first": norm == "pre"}
-    theirs = nn.TransformerEncoderLayer(DIM, HEADS, **sizes, batch_first=True).double()
+    theirs = kind(DIM, HEADS, **sizes, batch_first=True).double()
     copy_to_torch(layer, theirs)
-    mask = causal if sequence == "causal" else None
-    expected = theirs(x, src_mask=mask, src_key_padding_mask=None if pad is None else as_float(pad))
-    torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_one_mechanism_alone_is_an_ordinary_decoder_layer(norm):
-    alone = {"num_mechanisms": 1, "exchange_heads": 0, "competition": False}
-    layer = build(**alone, norm=norm, cross_attention=True)
-    x, memory = inputs(layer)
-    pad, memory_pad = padding(TIME, 2, time=TIME), padding(3, KEYS, time=KEYS)
-    out = layer(x, memory, key_padding_mask=pad, is_causal=True, memory_key_padding_mask=memory_pad)
-
-    sizes = {"dim_feedforward": FFN, "dropout": 0.0, "norm_first": norm == "pre"}
-    theirs = nn.TransformerDecoderLayer(DIM, HEADS, **sizes, batch_first=True).double()
-    copy_to_torch(layer, theirs)
-    expected = theirs(
-        x,
-        memory,
-        tgt_mask=torch.ones(TIME, TIME, dtype=torch.bool).triu(1),
-        tgt_key_padding_mask=pad,
-        memory_key_padding_mask=memory_pad,
+    causal = torch.ones(TIME, TIME, dtype=torch.bool).triu(1) if masks == "causal" else None
+    names = (
+        ("tgt_mask", "tgt_key_padding_mask") if decodes else ("src_mask", "src_key_padding_mask")
     )
+    given = dict(zip(names, (causal, pad), strict=True)) | memory_mask(layer, 3, KEYS)
+    expected = theirs(*sequences, **given)
     torch.testing.assert_close(out.output, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -265,14 +254,22 @@ def test_weights_are_those_of_self_attention(form):
 
 def test_dropout_reaches_every_attention():
     """Of the weights of self-attention, cross-attention and exchange."""
-    for dropped in ("self_attention", "cross_attention", "exchange"):
+    parts = ("self_attention", "cross_attention", "exchange")
+    for dropped in parts:
         layer = build("decoder", train=True, dropout=0.5)
-        for name in ("self_attention", "cross_attention", "exchange"):
+        for name in parts:
             getattr(layer, name).dropout = 0.5 * (name == dropped)
         given = inputs(layer)
         assert not torch.equal(layer(*given).output, layer(*given).output)
         getattr(layer, dropped).dropout = 0.0
         assert torch.equal(layer(*given).output, layer(*given).output)
+
+
+def test_weights_between_groups_are_dropped_or_doubled():
+    q, v = torch.zeros(500, 2, 2, 1), torch.ones(500, 2, 2, 1)
+    read = attention_between_groups(q, q, v, dropout=0.5)
+    assert set(read.unique().tolist()) == {0.0, 1.0, 2.0}
+    assert 0.9 < read.mean() < 1.1
 
 
 @pytest.mark.parametrize("kind", ["dropout", "residual_dropout", "ffn_dropout"])

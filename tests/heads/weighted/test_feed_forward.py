@@ -1,12 +1,10 @@
 """Branches through a feed-forward: fast forms against naive twins, forward and backward."""
 
 import pytest
+import reference
 import torch
 
-from headwise.heads.weighted import activation as activations
 from headwise.heads.weighted import feed_forward
-from headwise.heads.weighted.activation import weighted_activation
-from headwise.heads.weighted.naive import naive_branched_feed_forward, naive_weighted_activation
 from headwise.ops.activations import ACTIVATIONS
 from headwise.ops.linear_maps import LinearMap
 
@@ -33,6 +31,20 @@ def branched_feed_forward(heads, output, kappa, alpha, w1, b1, w2, b2, **how):
     return feed_forward.branched_feed_forward(heads, output, kappa, alpha, up, down, **how)
 
 
+def naive_branched_feed_forward(
+    heads, output, kappa, alpha, w1, b1, w2, b2, split=False, activation="relu"
+):
+    """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), one branch after the other."""
+    count, total = heads.size(1), torch.zeros(())
+    for i in range(count):
+        units = len(b1) // count if split else len(b1)
+        mine = slice(i * units, (i + 1) * units) if split else slice(0, units)
+        z = kappa[i] * heads[:, i] @ output[i]  # (batch, time, embed_dim)
+        hidden = reference.activation(activation, z @ w1[mine].t() + b1[mine])
+        total = total + alpha[i] * (hidden @ w2[:, mine].t() + b2)
+    return total
+
+
 def assert_same(fast, naive, leaves, tolerance=1e-9):
     torch.testing.assert_close(fast, naive, rtol=tolerance, atol=tolerance)
     direction = torch.randn_like(naive)
@@ -44,7 +56,7 @@ def assert_same(fast, naive, leaves, tolerance=1e-9):
 
 @pytest.fixture(params=[1, 100, 2**24], ids=lambda units: f"{units} units at once")
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(activations, "_HIDDEN_UNITS", request.param)
+    monkeypatch.setattr(feed_forward, "_HIDDEN_UNITS", request.param)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -65,17 +77,6 @@ def test_folding_changes_nothing(monkeypatch, folds, split):
     args = arguments(2, 4, 6, 3, 12, 16)
     fast = branched_feed_forward(*args, split=split)
     assert_same(fast, naive_branched_feed_forward(*args, split=split), args)
-
-
-@pytest.mark.parametrize("sizes", [(7, 3, 4, 6), (1, 1, 1, 1), (9, 2, 5, 3)], ids=str)
-def test_a_weighted_activation_equals_its_naive_twin(sizes, chunks):
-    rows, count, head_dim, ffn_dim = sizes
-    shapes = [(rows, count, head_dim), (count, head_dim, ffn_dim), (ffn_dim,), (count,)]
-    args = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    for name in ACTIVATIONS:
-        fast, naive = (f(*args, name) for f in (weighted_activation, naive_weighted_activation))
-        assert_same(fast, naive, args)
-    assert torch.autograd.gradcheck(weighted_activation, args)
 
 
 def test_at_a_tie_the_relu_passes_nothing():
@@ -130,7 +131,7 @@ def test_dropout_drops_units_of_the_sum_for_all_branches_at_once():
 
 def test_hidden_layers_of_the_branches_are_not_kept(monkeypatch):
     """Between the passes nothing of (tokens, branches, ffn_dim) is alive, and in them a part."""
-    monkeypatch.setattr(activations, "_HIDDEN_UNITS", 1000)
+    monkeypatch.setattr(feed_forward, "_HIDDEN_UNITS", 1000)
     sizes = []
     args = arguments(4, 4, 16, 3, 12, 64)
     real = torch.baddbmm

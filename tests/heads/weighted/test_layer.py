@@ -67,12 +67,6 @@ def test_it_starts_even_or_at_random_points_of_the_simplex():
     assert points.std() > 0.15
 
 
-# Construction
-
-
-# Residual streams inside
-
-
 def streams(dim=DIM, branches=HEADS, ffn_dim=16, **options):
     """The layer whose branches have a residual stream each."""
     sizes = {"inner": "residual", "ffn": "split", "start": "even"}

@@ -45,27 +45,9 @@ def courses(run):
     }
 
 
-def points(record):
-    """All κ and α of a record."""
-    return torch.tensor([w[kind] for w in record.values() for kind in ("kappa", "alpha")])
-
-
-def assert_on_simplex(weights):
-    assert (weights >= 0).all()
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-
-
 def rule(network):
     """The rule of a model with branches."""
     return TrainingRules(network, {}).rules["weighted"]
-
-
-def branch_parameters(network):
-    return rule(network).own_group()
-
-
-def branch_weights(network):
-    return rule(network).record()
 
 
 def test_projecting_moves_each_to_the_nearest_point():
@@ -126,7 +108,7 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
     optimizer = trainer.create_optimizer()
     scheduler = trainer.create_scheduler(STEPS, optimizer)
     *others, own = optimizer.param_groups
-    assert {id(p) for p in own["params"]} == {id(p) for p in branch_parameters(network)}
+    assert {id(p) for p in own["params"]} == {id(p) for p in rule(network).own_group()}
     assert own["weight_decay"] == 0.0
     assert not {id(p) for g in others for p in g["params"]} & {id(p) for p in own["params"]}
     rates = []
@@ -144,15 +126,17 @@ def test_the_optimizer_has_a_group_of_them_alone(tmp_path):
 
 def test_their_course_is_recorded(tmp_path):
     network = model()
-    start = branch_weights(network)
+    start = rule(network).record()
     run = toy.train(tmp_path, network, settings())
     found = courses(run.history)
     assert list(found) == list(range(STEPS + 1))
     assert all(set(record) == set(PATHS) for record in found.values())
     assert found[0] == start
     for record in found.values():
-        assert_on_simplex(points(record))
-    assert branch_weights(run.model) == found[STEPS]
+        points = torch.tensor([w[kind] for w in record.values() for kind in ("kappa", "alpha")])
+        assert (points >= 0).all()
+        torch.testing.assert_close(points.sum(-1), torch.ones(len(points)))
+    assert rule(run.model).record() == found[STEPS]
     assert found[STEPS] == found[STEPS - 3] != found[STEPS - 4]
 
 

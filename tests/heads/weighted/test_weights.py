@@ -66,9 +66,6 @@ def test_random_weights_are_drawn_at_each_pass_of_training_alone():
     torch.testing.assert_close(out.output, as_plain(layer, quarter, quarter)(x).output)
 
 
-# Training
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_learns_on_the_simplex_and_is_frozen_at_the_end(tmp_path, name):
     system = {"system": "weighted", "preset": "paper", **FORMS[name]}
@@ -101,6 +98,3 @@ def test_a_gated_branch_may_come_back():
     rule = TrainingRules(layer, {}).rules["weighted"]
     rule.after_update(Moment(0, STEPS))
     assert (layer.branch_weights()[1] > 0).tolist() == [False, True, True, False]
-
-
-# Construction

@@ -1,18 +1,18 @@
 """EM routing: a vote agrees as far as its capsule's Gaussian expects it.
 
-It routes a chunk of votes, `(heads, tokens, capsules, dims)`; the weights C appear as
+The fast form routes a chunk of votes, `(heads, tokens, capsules, dims)`; the weights C appear as
 
     share = C_{h→n} / Σ_h C_{h→n}   of a head in a capsule        (heads, tokens, capsules)
     mass  = Σ_h C_{h→n}             what a capsule got in all     (tokens, capsules)
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headwise.heads.agreement.naive import naive_em_routing
 from headwise.heads.agreement.votes import (
     COST_FLOOR,
     ENTROPY,
@@ -20,10 +20,12 @@ from headwise.heads.agreement.votes import (
     VARIANCE_FLOOR,
     Activation,
     Routed,
+    by_capsule,
     exponential,
     first_shares,
     heads_heard,
     over_dims,
+    plain_routed,
     temperature,
     weighted_sum,
 )
@@ -80,7 +82,34 @@ class EM(NamedTuple):
     shares: tuple[float, ...] | None = None
 
     def plain(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> Routed:
-        return naive_em_routing(votes, beta_a, beta_u, **self._asdict())
+        """The algorithm, equation by equation."""
+        v = by_capsule(votes, self.num_capsules)
+        beta_a, beta_u = beta_a.to(v.dtype), beta_u.to(v.dtype)
+        log_c = torch.full_like(v[..., 0], -math.log(v.size(-2)))  # (..., heads, capsules)
+        for i in range(self.iterations):
+            mass = log_c.exp().sum(-2)  # (..., capsules)
+            share = log_c.softmax(-2)  # = C / mass, also where all C of a capsule vanish
+            if i == 0 and self.shares is not None:
+                share = v.new_tensor(self.shares).unsqueeze(-1).expand_as(share)
+            mu = (share.unsqueeze(-1) * v).sum(-3)  # (..., capsules, dims)
+            square = (v - mu.unsqueeze(-3)).square()
+            variance = (share.unsqueeze(-1) * square).sum(-3).clamp(min=VARIANCE_FLOOR)
+            log_sigma = variance.log() / 2
+            cost = (log_sigma + ENTROPY).sum(-1) * mass + beta_u * mass
+            if self.activation == "standardised":
+                deviation = cost - cost.mean(-1, keepdim=True)
+                cost = deviation / (deviation.square().mean(-1, keepdim=True) + COST_FLOOR).sqrt()
+            logit = self._rate(i) * (beta_a - cost)
+            if i < self.iterations - 1:
+                # Without the terms that are equal for all capsules: they cancel.
+                log_density = -square / (2 * variance).unsqueeze(-3) - log_sigma.unsqueeze(-3)
+                prior = 0.0 if self.activation == "none" else F.logsigmoid(logit).unsqueeze(-2)
+                log_c = (prior + log_density.sum(-1)).log_softmax(-1)
+        output = mu if self.activation == "none" else logit.sigmoid().unsqueeze(-1) * mu
+        return plain_routed(output, share, votes.dtype)
+
+    def _rate(self, iteration: int) -> float:
+        return temperature(iteration, self.iterations, self.inverse_temperature, self.activation)
 
     def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[EMStep]:
         """The M steps, with an E step between each and the next."""
@@ -96,7 +125,7 @@ class EM(NamedTuple):
             floored = variance.clamp(min=VARIANCE_FLOOR)
             log_sigma = over_dims(floored.log()).mul_(0.5)
             cost = (log_sigma + (beta_u + dims * ENTROPY)) * mass
-            rate = temperature(i, self.iterations, self.inverse_temperature, self.activation)
+            rate = self._rate(i)
             spread = None
             if self.activation == "standardised":
                 cost = cost - cost.mean(-1, keepdim=True)

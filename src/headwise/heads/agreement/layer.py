@@ -5,16 +5,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.agreement.ablations import ABLATIONS
+from headwise.heads.agreement.declared import ABLATIONS, PRESETS, WORDS
 from headwise.heads.agreement.em import EM
-from headwise.heads.agreement.options import PRESETS, check_choices, check_routing
 from headwise.heads.agreement.routing import route
 from headwise.heads.agreement.simple import Simple
 from headwise.heads.agreement.votes import INVERSE_TEMPERATURE, Activation, Normalize, Routed
-from headwise.heads.agreement.words import WORDS
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.system import Macs, Routing
 from headwise.heads.torch_layers import NoPackedWeights
+from headwise.ops.bounds import check_positive, checked
 
 
 class AgreementAttention(Attention):
@@ -29,7 +28,7 @@ class AgreementAttention(Attention):
 
     by `EM` or `Simple`, see `headwise.heads.agreement.em` and `.simple` for their equations. The
     routing of large calls is compiled, at the first of them, in some tens of seconds; see
-    `headwise.heads.agreement.compiling`.
+    `headwise.heads.agreement.routing`.
 
     The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
     and no W^O, fits its counts of parameters. So does what the authors' public code has
@@ -41,7 +40,6 @@ class AgreementAttention(Attention):
     no activations. `presets["authors"]` has these options.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: H.
         routing: `"em"`, or `"simple"`.
         inputs: what an input capsule is made of: the output of one `"head"`, or of `"all"`.
@@ -56,7 +54,7 @@ class AgreementAttention(Attention):
         inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
             of one head. If not given, the output starts at about the scale of standard attention.
-        head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the projections and the input capsules have one; votes have none.
 
     Shape:
@@ -64,9 +62,6 @@ class AgreementAttention(Attention):
         output capsules of a head's share of all weights C_{h→n}; it sums to 1 and has no gradient.
         `routing.heard`, `(batch, queries)`, is how many heads a capsule listens to. Where it nears
         1, routing is saturated, and a smaller `vote_gain` is worth a try.
-
-    Raises:
-        ValueError: options out of their bounds; sizes that do not fit together.
 
     Example:
         >>> attention = AgreementAttention(embed_dim=32, num_heads=4)
@@ -80,6 +75,7 @@ class AgreementAttention(Attention):
     routing_parameters = ("vote_weight", "beta_a", "beta_u")
     output_parameters = ("capsule_weight", "capsule_bias")
     first_site_layers = "low"
+    heads_are_units = True
     ablations = ABLATIONS
     presets = PRESETS
     unlike_standard = (
@@ -87,7 +83,9 @@ class AgreementAttention(Attention):
         "place of a linear output projection"
     )
     words = WORDS
+    shown = (*Attention.shown, "method", "num_capsules", "iterations")
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -108,9 +106,14 @@ class AgreementAttention(Attention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        check_choices(routing, inputs, normalize, activation, vote_gain)
         super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
-        check_routing(embed_dim, num_capsules, iterations, inverse_temperature)
+        if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
+            raise ValueError(
+                f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
+                f"capsule has embed_dim / num_capsules dimensions"
+            )
+        check_positive(iterations=iterations, inverse_temperature=inverse_temperature)
+        check_positive(vote_gain=1.0 if vote_gain is None else vote_gain)
         self.method = routing
         self.inputs = inputs
         self.squash = squash
@@ -163,17 +166,13 @@ class AgreementAttention(Attention):
         if self.inputs == "head" or self.method == "em":
             capsules = capsules.relu_()
         votes = torch.bmm(capsules.expand(self.num_heads, -1, -1), self.vote_weight)
-        routed = self._route(votes.transpose(0, 1))
+        votes = votes.transpose(0, 1)  # (batch * queries, heads, embed_dim)
+        ablated = self.ablation is not None and not self.training
+        routed = self.ablation(self._route, votes) if ablated else self._route(votes)
         output, weights, heard = (x.unflatten(0, inputs.query.shape[:2]) for x in routed)
         return output, Routing(weights, heard=heard)
 
-    def _route(self, votes: Tensor) -> Routed:
-        """Output `(tokens, embed_dim)`, weights `(tokens, heads)`, and how many are heard."""
-        if self.ablation is not None and not self.training:
-            return self.ablation(self._route_by_own, votes)
-        return self._route_by_own(votes)
-
-    def _route_by_own(self, votes: Tensor, **how: Any) -> Routed:
+    def _route(self, votes: Tensor, **how: Any) -> Routed:
         """The routing of any number of heads; `how` wins over the module's own settings."""
         how = {"num_capsules": self.num_capsules, "iterations": self.iterations, **how}
         if self.method == "simple":
@@ -184,22 +183,12 @@ class AgreementAttention(Attention):
         how |= {"inverse_temperature": self.inverse_temperature, "activation": self.activation}
         return route(EM(**how), votes, beta_a, beta_u)
 
-    def unit_of_head(self) -> list[int]:
-        return list(range(self.num_heads))
-
     def ablation_ranges(self) -> dict[str, range]:
         return {"head": range(self.num_heads), "iterations": range(1, self.iterations)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         combining = queries * (self.capsule_weight.numel() + self.vote_weight.numel())
         return super().macs(queries, keys, is_causal=is_causal) + Macs(combining, 0)
-
-    def extra_repr(self) -> str:
-        method = f"{self.method}, squash={self.squash}" if self.method == "simple" else self.method
-        return (
-            f"{super().extra_repr()}, routing={method}, num_capsules={self.num_capsules}, "
-            f"iterations={self.iterations}"
-        )
 
 
 def _first_gain(routing: str, squash: bool, has_wide_capsules: bool) -> float:

@@ -1,19 +1,24 @@
 """Routing by agreement: how much of what each head says goes to which part of the output.
 
-The plain forms in `naive` read like that. The fast ones keep nothing but the votes for the backward
-pass and compute the iterations once more there, chunk by chunk of tokens: tokens have nothing to do
-with each other, and the tensors of a chunk stay in the processor's cache. Chunks of large calls are
-compiled, see `compiling`.
+The plain forms of `Simple` and `EM` read like that. The fast ones keep nothing but the votes for
+the backward pass and compute the iterations once more there, chunk by chunk of tokens: tokens have
+nothing to do with each other, and the tensors of a chunk stay in the processor's cache.
+
+Chunks of large calls are compiled by `torch.compile`, which takes some tens of seconds, and needs a
+C++ compiler (on a GPU, Triton). Which calls these are depends on nothing but their size, so that a
+run that is repeated or resumed computes in the same way. `HEADWISE_COMPILE` in the environment
+decides otherwise: 0 compiles nothing, 1 calls of any size that fill a chunk.
 """
 
 import functools
-from collections.abc import Iterator
+import os
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from headwise.heads.agreement.compiling import Compiled, is_worth_compiling
 from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.simple import Simple
 from headwise.heads.agreement.votes import Routed, by_capsule, widened
@@ -26,6 +31,9 @@ _GPU_CHUNK = 2**22
 # A chunk's tensors are not to take more memory than the votes of all tokens do.
 _CHUNKS = 16
 _SMALL_CHUNK = 2**17
+# Elements from which on compiling pays: 16 MiB in float32.
+_LARGE = 2**22
+_BACKEND = "inductor"
 
 
 def route(algorithm: Simple | EM, votes: Tensor, *betas: Tensor) -> Routed:
@@ -108,7 +116,7 @@ def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
 
 # By type too: as tuples, Simple(3, True) and EM(3, 1.0) are equal.
 @functools.lru_cache(maxsize=None, typed=True)
-def _compiled_methods(algorithm: Any) -> tuple[Compiled, Compiled]:
+def _compiled_methods(algorithm: Any) -> "tuple[Compiled, Compiled]":
     return Compiled(algorithm.route), Compiled(algorithm.gradients)
 
 
@@ -116,3 +124,52 @@ def _chunk(tokens: Tensor, num_capsules: int) -> Tensor:
     """`(tokens, heads, embed_dim)` to `(heads, tokens, capsules, dims)`, float32 at least."""
     # Other strides, which depend on the number of all tokens, would be compiled again.
     return by_capsule(tokens.transpose(0, 1).contiguous(), num_capsules)
+
+
+def is_worth_compiling(x: Tensor) -> bool:
+    """Whether a call on a tensor of this size should be compiled."""
+    wish = os.environ.get("HEADWISE_COMPILE", "")
+    wanted = wish == "1" or (wish == "" and x.numel() >= _LARGE)
+    return wanted and _has_compiler(x.device.type)
+
+
+class Compiled:
+    """A function that is compiled at its first call, for each shape of its arguments.
+
+    Where compiling fails it runs as it is from then on, with a warning.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._fast: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._fast is None:
+            self._fast = torch.compile(self.function, backend=_BACKEND, dynamic=False)
+        if self._fast is not self.function:
+            try:
+                return self._fast(*args)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of the compiler; one of the function comes again below
+                self._fast = self.function
+                reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+                message = "routing runs without torch.compile, which is slower"
+                warnings.warn(f"{message}: {reason[0]}", stacklevel=2)
+        return self.function(*args)
+
+
+@functools.cache
+def _has_compiler(device: str) -> bool:
+    try:
+        if device == "cuda":
+            from torch.utils._triton import has_triton
+
+            return has_triton()
+        if device == "cpu":
+            from torch._inductor.cpp_builder import get_cpp_compiler
+
+            return bool(get_cpp_compiler())
+    except Exception:  # no compiler, or a PyTorch that looks for it in another way
+        pass
+    return False

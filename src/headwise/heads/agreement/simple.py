@@ -1,6 +1,6 @@
 """Simple routing: a vote and its capsule agree by their scalar product.
 
-It routes a chunk of votes, `(heads, tokens, capsules, dims)`; the weights C appear as
+The fast form routes a chunk of votes, `(heads, tokens, capsules, dims)`; the weights C appear as
 
     share = C_{h→n} / Σ_h C_{h→n}   of a head in a capsule        (heads, tokens, capsules)
 """
@@ -10,15 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.heads.agreement.naive import naive_simple_routing
 from headwise.heads.agreement.votes import (
     Normalize,
     Routed,
+    by_capsule,
     constant,
     exponential,
     first_shares,
     heads_heard,
     over_dims,
+    plain_routed,
     weighted_sum,
 )
 
@@ -56,7 +57,22 @@ class Simple(NamedTuple):
     shares: tuple[float, ...] | None = None
 
     def plain(self, votes: Tensor) -> Routed:
-        return naive_simple_routing(votes, **self._asdict())
+        """The algorithm, equation by equation."""
+        v = by_capsule(votes, self.num_capsules)
+        b = torch.zeros_like(v[..., 0])  # (..., heads, capsules)
+        for i in range(self.iterations):
+            share = (b if self.normalize == "heads" else b.log_softmax(-1)).softmax(-2)
+            if i == 0 and self.shares is not None:
+                share = v.new_tensor(self.shares).unsqueeze(-1).expand_as(share)
+            output = (share.unsqueeze(-1) * v).sum(-3)  # (..., capsules, dims)
+            if self.squash:
+                square = output.square().sum(-1, keepdim=True)
+                # The root has no derivative at 0, where its factor makes it irrelevant.
+                length = torch.where(square > 0, square, 1.0).sqrt()
+                output = square / (1 + square) * output / length
+            if i < self.iterations - 1:
+                b = b + (output.unsqueeze(-3) * v).sum(-1)
+        return plain_routed(output, share, votes.dtype)
 
     def steps(self, votes: Tensor) -> list[SimpleStep]:
         """The iterations."""
@@ -104,12 +120,10 @@ class Simple(NamedTuple):
             if i > 0:
                 grad_log = over_dims(votes * grad_mean).sub_(over_dims(mean * grad_mean))
                 grad_log.mul_(share)
-                spent = (
-                    None if self.normalize == "heads" else weight * grad_log.sum(-1, keepdim=True)
-                )
+                spent = weight * grad_log.sum(-1, keepdim=True)
                 if grad_logits is not None:
                     grad_log.add_(grad_logits)
-                grad_logits = grad_log if spent is None else grad_log.sub_(spent)
+                grad_logits = grad_log if self.normalize == "heads" else grad_log.sub_(spent)
         return grad_votes, ()
 
 

@@ -36,6 +36,12 @@ class Routed(NamedTuple):
     heard: Tensor
 
 
+def plain_routed(output: Tensor, share: Tensor, dtype: torch.dtype) -> Routed:
+    """From capsules `(..., capsules, dims)` and shares in them `(..., heads, capsules)`."""
+    share = share.detach()
+    return Routed(output.flatten(-2).to(dtype), share.mean(-1), heads_heard(share, over=-2))
+
+
 def temperature(
     iteration: int, iterations: int, inverse_temperature: float, activation: Activation
 ) -> float:

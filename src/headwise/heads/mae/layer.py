@@ -1,5 +1,6 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
+from itertools import combinations
 from typing import Any, Literal
 
 import torch
@@ -7,15 +8,15 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.heads.attention import Inputs
-from headwise.heads.mae.ablations import ABLATIONS, Mixture
-from headwise.heads.mae.gate import ExpertGate, each_decides, look
-from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
-from headwise.heads.mae.options import GateInit, check_gate, count_experts
-from headwise.heads.mae.passes import Passes
+from headwise.heads.mae.declared import ABLATIONS, WORDS, GateInit, count_experts
+from headwise.heads.mae.gate import ExpertGate
+from headwise.heads.mae.means import each_decides, look
 from headwise.heads.mae.rule import BlockCoordinateDescent, Step
-from headwise.heads.mae.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
+from headwise.ops.bounds import check_positive, checked
+from headwise.ops.precision import without_autocast
+from headwise.ops.recompute import Passes
 from headwise.ops.replicas import uniform_noise
 
 
@@ -31,31 +32,28 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     is standard attention.
 
     The gate is batch norm, a linear map, tanh, dropout, a linear map and softmax of the mean of
-    the queries' inputs over time, padding excluded. Where the queries are a causal sequence
-    (`is_causal`, or `causal_queries` for a decoder's cross-attention) position t has a gate of
-    its own, of the mean of the positions up to t: the paper's mean over all of them would show a
-    decoder its own future. So it has in self-attention whose `attn_mask` hides anything but
-    padding: of the mean of what row t of the mask lets some head see. A float mask hides by numbers
-    of -1000 or less. Such gates normalise by batch norm's running statistics also in training, and
-    update these from the batch afterwards.
+    the queries' inputs over time, padding excluded. The paper's mean over all positions would show
+    a decoder its own future: where the queries are a causal sequence (`is_causal`, or
+    `causal_queries` for a decoder's cross-attention) position t has a gate of its own, of the mean
+    of the positions up to t; and where an `attn_mask` of self-attention hides anything but padding,
+    of what row t of it lets some head see. A float mask hides by numbers of -1000 or less. Such
+    gates normalise by batch norm's running statistics also in training.
 
-    Running statistics are moved by passes in training that gradients go through, once each, also
-    under `torch.utils.checkpoint`; without gradients only where the norm has no momentum, as for
-    `torch.optim.swa_utils.update_bn`. A norm in evaluation, `gate.norm.eval()`, and one that is
-    frozen keep them. A gate whose parameters are all frozen computes as in evaluation.
+    Passes in training that gradients go through move the running statistics, once also under
+    `torch.utils.checkpoint`; others where the norm has no momentum, as for `update_bn`. A norm in
+    evaluation and one that is frozen keep them; a frozen gate computes as in evaluation.
 
     `step` says how the layer computes while training (evaluation always mixes); the rule
     `BlockCoordinateDescent` switches it:
 
     - `"joint"`: mix all experts; everything learns together (the paper's NOBCD);
     - `"gate"`: mix all experts, for a G step, in which the gates learn;
-    - `"expert"`: an F step. One expert is drawn from the gate for each training instance, which is
-      a sequence, and used alone; the gate is fixed, its batch norm and dropout too. Causal gates
-      draw each from its own distribution, by noise that the sequence shares;
+    - `"expert"`: an F step, in which the gate is fixed. One expert is drawn from it for each
+      training instance, which is a sequence, and used alone. Causal gates draw each from its own
+      distribution, by noise that the sequence shares;
     - `"expert by position"`: the same, with noise of its own for each causal gate.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: h.
         dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
@@ -72,7 +70,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, experts)` or, where
@@ -95,8 +93,10 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     rule = BlockCoordinateDescent
     ablations = ABLATIONS
     words = WORDS
+    shown = (*MultiHeadAttention.shown, "dropped_heads")
     left_out: Tensor
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -119,7 +119,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     ) -> None:
         experts = count_experts(num_heads, dropped_heads)
         how = (gate_hidden_dim, gate_dropout, gate_init, gate_scaling, gate_statistics)
-        check_gate(gate, gate_window, *how)
+        window = 1 if gate_window is None else gate_window
+        check_positive(gate_window=window, gate_hidden_dim=gate_hidden_dim)
         sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
         super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
         self.dropped_heads = dropped_heads
@@ -155,16 +156,12 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         step = facts.setdefault("step", self.step)
         draws = self.training and step in ("expert", "expert by position")
         gates, each = self._gates(inputs, facts, fixed=draws)  # (batch, 1 or queries, experts)
+        gates = self.in_force(gates)
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
-        is_ablated = isinstance(self.ablation, Mixture) and not self.training
-        if is_ablated:
-            gates = mixture = self.ablation.gates(gates)
-        joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
-        # A uniform mixture scales every head by 1.
-        if draws or is_ablated or self.gate is not None:
-            scales = head_scales(mixture, self.left_out.to(mixture.dtype))
-            joined = joined * scales.to(heads.dtype).unsqueeze(-1)
-        return self.out_proj(joined.flatten(2)), Routing(gates if each else gates.squeeze(1))
+        scales = None  # a uniform mixture scales every head by 1
+        if draws or self.ablation is not None or self.gate is not None:
+            scales = head_scales(mixture, self.left_out.to(mixture.dtype)).unsqueeze(-1)
+        return self.join(heads, scales), Routing(gates if each else gates.squeeze(1))
 
     def _gates(self, inputs: Inputs, facts: dict[str, Any], fixed: bool) -> tuple[Tensor, bool]:
         """`(batch, 1 or queries, experts)`, and whether each query has a gate of its own."""
@@ -197,6 +194,42 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         weights = self.gate.hidden.weight.numel() + self.gate.output.weight.numel()
         return total + Macs(gates * weights, 0)
 
-    def extra_repr(self) -> str:
-        gate = "learned" if self.gate is not None else "uniform"
-        return f"{super().extra_repr()}, dropped_heads={self.dropped_heads}, gate={gate}"
+
+def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
+    """`(experts, heads)`, 1 where the expert leaves the head out, in the order of
+    `itertools.combinations`.
+
+    >>> left_out_heads(3, 1).tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    experts = torch.tensor(list(combinations(range(num_heads), dropped_heads)))
+    return torch.zeros(len(experts), num_heads).scatter_(1, experts, 1.0)
+
+
+def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
+    """How much each head counts in a mixture, aⱼ = h/(h−t) · (1 − Σ_{S∋j} g_S).
+
+    From gates `(..., experts)` to `(..., heads)`. With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of the
+    paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no expert is computed by itself.
+    """
+    # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
+    with without_autocast(gates):
+        return (1 - gates @ left_out) / (1 - left_out.mean(0))
+
+
+def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:
+    """One expert per distribution `(..., experts)`, one-hot, each as often as its gate says.
+
+        argmax_S g_S / e_S,  e_S = −log(1 − u_S) exponentially distributed
+
+    The noise is u, uniform in [0, 1). Distributions that share it draw the same expert unless their
+    gates differ enough to decide otherwise.
+
+    >>> draw_expert(torch.tensor([[0.2, 0.8], [0.7, 0.3]]), torch.tensor([0.5, 0.4]))
+    tensor([[0., 1.],
+            [1., 0.]])
+    """
+    # A least e keeps an expert of gate 0 from 0/0.
+    e = -torch.log1p(-noise.to(gates.dtype)).clamp(max=-torch.finfo(gates.dtype).tiny)
+    drawn = (gates / e).argmax(-1, keepdim=True)
+    return torch.zeros_like(gates).scatter_(-1, drawn, 1.0)

@@ -1,4 +1,4 @@
-"""Means over time for MAE's gates: of a sequence, of what came before, of what a mask lets see."""
+"""What MAE's gates look at: the mean of a sequence, of what came before, of what a mask shows."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headwise.heads.attention import Inputs
 from headwise.heads.cache import AttentionCache
-from headwise.ops.masks import real_positions
+from headwise.ops.masks import blocks, causal_mask, real_positions
 from headwise.ops.precision import without_autocast
 
 
@@ -18,13 +19,80 @@ class Mean(NamedTuple):
     number: Tensor  # (batch, time, 1), at least 1
 
 
-def sequence_mean(x: Tensor, padding: Tensor | None = None) -> Mean:
-    """Of all positions that are not padding: `(batch, time, embed_dim)` to one row a sequence."""
+class View(NamedTuple):
+    """What gates look at: one mean for a sequence, or one for each of its queries."""
+
+    mean: Tensor  # (batch, 1 or queries, embed_dim)
+    number: Tensor  # (batch, 1 or queries, 1)
+    padding: Tensor | None  # (batch, 1 or queries), `True` where there is nothing to look at
+    each: bool  # each query has a gate of its own
+
+
+def look(inputs: Inputs, causal: bool, num_heads: int, window: int | None) -> View:
+    """What the gates of one call look at; where it is `causal`, no position may see later ones."""
+    each, seen = _what_is_seen(inputs, causal, num_heads, window)
+    x, padding = inputs.query, inputs.query_padding
+    # Sums over many positions, and batch norm, want more digits than bf16 has.
+    x = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    if seen is not None:
+        mean = masked_mean(x, seen, padding, inputs.cache)
+        return View(*mean, ~seen.any(-1) if padding is None else padding | ~seen.any(-1), each)
+    if each:
+        return View(*running_mean(x, padding, window, inputs.cache), padding, each)
     real = real_positions(x, padding).unsqueeze(-1)  # (batch, time, 1)
     count = real.sum(1, keepdim=True).clamp(min=1)
     if padding is None and x.size(1):
-        return Mean(x.mean(1, keepdim=True), count)
-    return Mean((x * real).sum(1, keepdim=True) / count, count)
+        return View(x.mean(1, keepdim=True), count, None, each)
+    return View((x * real).sum(1, keepdim=True) / count, count, ~real.bool().any(1), each)
+
+
+def each_decides(inputs: Inputs, causal: bool) -> bool:
+    """Whether each query has a gate of its own, whatever an attention mask says."""
+    return causal or (inputs.cache is not None and not inputs.cache.static)
+
+
+def _what_is_seen(
+    inputs: Inputs, causal: bool, num_heads: int, window: int | None
+) -> tuple[bool, Tensor | None]:
+    """Whether each query has a gate of its own, and what each of these sees.
+
+    That is boolean `(batch or 1, queries, queries)`, `True` where row t sees column s; None if it
+    is all positions up to the gate's own, padding aside.
+    """
+    each, queries = each_decides(inputs, causal), inputs.query.size(1)
+    if inputs.attn_mask is None or not inputs.is_self_attention:
+        return each, None
+    if inputs.attn_mask.size(-1) > queries:
+        raise ValueError(
+            "attn_mask is given with a cache that holds positions, of which a gate knows the sum "
+            "alone: leave out attn_mask (a causal step needs none; padding is key_padding_mask), "
+            "or compute without a cache"
+        )
+    blocked, padding = _blocked_by_all(inputs.attn_mask, num_heads), inputs.query_padding
+    hidden = blocked  # what is hidden at padding, and from it, does not count
+    if padding is not None:
+        hidden = blocked & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+        blocked = blocked | padding.unsqueeze(1)
+    if not (each or hidden.any()):
+        return False, None
+    if causal:
+        blocked = blocked | causal_mask(queries, queries, device=blocked.device)
+    if window is None:
+        return True, ~blocked
+    if inputs.cache is not None or not causal:
+        raise ValueError(
+            f"gate_window is {window}, which counts back from a gate's position, expected "
+            f"is_causal=True, and no cache, where an attn_mask is given; or leave out gate_window"
+        )
+    return True, last_seen(~blocked, window)
+
+
+def _blocked_by_all(attn_mask: Tensor, heads: int) -> Tensor:
+    """Where a mask lets no head attend: boolean `(batch or 1, queries, keys)`."""
+    blocked = blocks(attn_mask)
+    if blocked.dim() == 3:
+        blocked = blocked.unflatten(0, (-1, heads))
+    return blocked.all(1) if blocked.dim() == 4 else blocked.unsqueeze(0)
 
 
 def running_mean(
@@ -109,10 +177,8 @@ def _window_sums(
     # The difference of two long sums loses digits, so they get more of them.
     exact = seen.double() if seen.device.type != "mps" else seen
     before = F.pad(exact.cumsum(1), (0, 0, 1, 0))  # begins with the sum of none
-    ends = before[:, window + 1 :]
-    if padding is None:
-        starts = before[:, 1 : time + 1]
-    else:
+    ends, starts = before[:, window + 1 :], before[:, 1 : time + 1]
+    if padding is not None:
         first = _window_starts(seen[..., -1] > 0, window)[:, window:]
         starts = before.gather(1, first.unsqueeze(-1).expand_as(ends))
     return (ends - starts).to(seen.dtype)

@@ -1,15 +1,11 @@
-"""Block coordinate descent, by which MAE trains: gates and experts learn in turn.
-
-Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads*,
-https://arxiv.org/abs/2005.06537, section 3, algorithms 1 to 3.
+"""Block coordinate descent, by which MAE trains (section 3): gates and experts learn in turn.
 
 A G step mixes all experts and updates the gates alone; an F step draws one expert for each
-training instance, which is a sequence, and updates everything but the gates. Every batch gets an F
-step; in every fifth epoch, counted from the first, a G step goes before it.
+training instance and updates everything but the gates. Every batch gets an F step; in every fifth
+epoch, counted from the first, a G step goes before it.
 
-Where all but the gates are frozen (the paper's FTG, section 5.2), every step is a G step. FTG+,
-which trains the output projections too, takes turns as usual. Where gates are frozen, there are no
-G steps, and F steps draw from the gates as they are.
+Where all but the gates are frozen (the paper's FTG, section 5.2), every step is a G step. Where
+gates are frozen, there are no G steps, and F steps draw from the gates as they are.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +63,7 @@ class BlockCoordinateDescent(Rule):
 
     @property
     def gates(self) -> list[nn.Parameter]:
-        gates = [layer.gate for layer in self.layers if layer.gate is not None]
+        gates = (layer.gate for layer in self.layers if layer.gate is not None)
         return [parameter for gate in gates for parameter in gate.parameters()]
 
     @property
@@ -78,13 +74,8 @@ class BlockCoordinateDescent(Rule):
         gates = {id(gate) for gate in self.gates}
         return any(p.requires_grad for p in self.model.parameters() if id(p) not in gates)
 
-    @property
-    def leaves_out_gradients(self) -> bool:
-        return self._takes_turns  # an F step leaves the gates without
-
-    @property
-    def steps_before(self) -> bool:
-        return self._takes_turns
+    # An F step leaves the gates without gradients, and needs a G step before it.
+    leaves_out_gradients = steps_before = _takes_turns
 
     def without_optimizer(self) -> list[nn.Parameter]:
         return [] if self.settings.method == "optimizer" else self.gates

@@ -1,8 +1,6 @@
-"""Products of expert matrices: every token is multiplied by the matrices of its own k experts.
+"""MoA's numerics: products with the matrices of each token's own k experts, and the two losses.
 
-Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
-https://arxiv.org/abs/2210.05144, needs two of them. With token n assigned to experts
-e(n, 1) … e(n, k):
+With token n assigned to experts e(n, 1) … e(n, k):
 
     project    y[n, j] = x[n] W[e(n, j)]                      queries of the selected heads
     combine    y[n]    = Σ_j  s[n, j] · o[n, j] W[e(n, j)]    weighted sum of their outputs
@@ -16,7 +14,9 @@ import torch
 from torch import Tensor
 
 from headwise.ops.expert_products import gather_rows, scatter_rows
+from headwise.ops.masks import real_positions
 from headwise.ops.precision import as_autocast
+from headwise.ops.replicas import sum_over_replicas
 
 
 class ExpertAssignment(NamedTuple):
@@ -67,3 +67,60 @@ def expert_combine(
     # Scaling the heads costs head_dim per assignment, scaling their products would cost embed_dim.
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype).reshape(-1, heads.shape[2])
     return scatter_rows(rows, weight, order, token, ends, indices.shape[0])
+
+
+class RouterLosses(NamedTuple):
+    """Two losses, and of how many real tokens they are, at least 1: scalars."""
+
+    balance: Tensor
+    z: Tensor
+    tokens: Tensor
+
+
+def router_losses(
+    logits: Tensor,
+    indices: Tensor,
+    padding: Tensor | None = None,
+    *,
+    per_sequence: bool = False,
+) -> RouterLosses:
+    """Balance loss and z-loss (equations 13 to 16), without padding, over all processes of a run.
+
+        L_a = N Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
+        L_z = mean over tokens of (log Σᵢ exp xᵢ)²
+
+    The sums f and P are over all tokens of a batch, as in the authors' code: an expert may serve
+    some sequences and not others. `per_sequence` takes L_a of each sequence that is not padding
+    alone, as the paper writes it, and the mean of these.
+
+    Args:
+        logits: `(batch, time, experts)`, the router's logits x.
+        indices: `(batch, time, top_k)`, the experts chosen.
+        padding: boolean `(batch, time)`, `True` at padding.
+        per_sequence: balance the experts within each sequence.
+    """
+    experts, top_k = logits.size(-1), indices.size(-1)
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    real = real_positions(logits, padding)
+    squares = (logits.logsumexp(-1).square() * real).sum()
+    probability = (logits.softmax(-1) * real.unsqueeze(-1)).sum(1)  # (batch, experts)
+    load = torch.zeros_like(probability)
+    load.scatter_add_(1, indices.flatten(1), real.repeat_interleave(top_k, dim=1))
+    tokens = real.sum(1, keepdim=True)  # (batch, 1)
+    if per_sequence:
+        balance = experts * _balance(load / top_k, probability, tokens)  # (batch,)
+        sums = torch.stack([balance.sum(), (tokens > 0).sum().to(balance), squares, tokens.sum()])
+        balance, sequences, squares, count = sum_over_replicas(sums)
+        count = count.clamp(min=1)
+        return RouterLosses(balance / sequences.clamp(min=1), squares / count, count)
+    sums = torch.cat([probability.sum(0), load.sum(0), squares.reshape(1), tokens.sum().reshape(1)])
+    probability, load, squares, count = sum_over_replicas(sums).split([experts, experts, 1, 1])
+    balance = experts * _balance(load / top_k, probability, count)
+    count = count.clamp(min=1).squeeze()
+    return RouterLosses(balance, squares.squeeze() / count, count)
+
+
+def _balance(load: Tensor, probability: Tensor, tokens: Tensor) -> Tensor:
+    """Σᵢ fᵢ Pᵢ over the experts, the last dimension, of sums over so many tokens."""
+    tokens = tokens.clamp(min=1)
+    return (load / tokens * (probability / tokens)).sum(-1)

@@ -8,19 +8,24 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from headwise.heads.attention import Attention, Inputs, Projected
-from headwise.heads.moa.ablations import ABLATIONS
-from headwise.heads.moa.balance import router_losses
+from headwise.heads.moa.declared import (
+    ABLATIONS,
+    PRESETS,
+    WORDS,
+    check_options,
+    moa_size,
+    sizes_at,
+)
 from headwise.heads.moa.experts import (
     ExpertAssignment,
     assign_experts,
     expert_combine,
     expert_project,
+    router_losses,
 )
-from headwise.heads.moa.options import PRESETS, check_options, moa_size, sizes_at
-from headwise.heads.moa.words import WORDS
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
-from headwise.ops.bounds import check_positive
+from headwise.ops.bounds import check_positive, checked
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import is_transformed
 
@@ -46,21 +51,16 @@ class MixtureOfAttentionHeads(Attention):
         loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
 
     All experts share one key and one value head, so a decoding cache is one head wide. f and P
-    are the tokens and the probability that each expert gets, each normalised to sum 1, over the
-    batch unless `balance="sequence"` has them of each sequence; padding counts in neither loss. The
-    router works in float32 at least, under autocast too.
+    are the tokens and the probability that each expert gets, each normalised to sum 1; padding
+    counts in neither loss. The router works in float32 at least, under autocast too.
 
-    The text does not say how much the losses weigh beside a cross-entropy that is a mean over
-    tokens. Here they are added to that mean (`auxiliary="per token"`). The authors' public code
-    (github.com/yikangshen/MoA) adds them once to the sum over a batch's tokens
-    (`auxiliary="per batch"`), which is thousands of times less. `presets["authors"]` has the
-    options of that code.
+    The losses are added to a cross-entropy that is a mean over tokens (`auxiliary="per token"`).
+    The authors' public code (github.com/yikangshen/MoA) adds them once to the sum over a batch's
+    tokens (`"per batch"`), which is thousands of times less; `presets["authors"]` has its options.
 
-    With all experts chosen (k = E) and equal weights it is multi-query attention, and never a
-    standard attention, whose heads have keys and values of their own.
+    With all experts chosen (k = E) and equal weights it is multi-query attention.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_experts: E.
         top_k: k, how many experts a token selects.
         head_dim: D, width of an expert's head.
@@ -78,16 +78,13 @@ class MixtureOfAttentionHeads(Attention):
         output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
             one expert. The paper gives no scale.
         key_gain: the same of W^k and W^v. The authors' code has 1/√2.
-        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         bias: whether the shared key and value projections have one.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
         not chosen; `routing.indices` is `(batch, queries, top_k)`; attention weights are
         `(batch, top_k, queries, keys)` in the order of `routing.indices`.
-
-    Raises:
-        ValueError: `top_k` above `num_experts`; sizes below 1; options out of their bounds.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -107,7 +104,9 @@ class MixtureOfAttentionHeads(Attention):
         "keys and values of its own"
     )
     words = WORDS
+    shown = ("embed_dim", "num_experts", "top_k", "head_dim")
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -130,7 +129,7 @@ class MixtureOfAttentionHeads(Attention):
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        check_options(num_experts, top_k, noisy, noise_floor, balance, auxiliary)
+        check_options(num_experts, top_k, noisy, noise_floor)
         check_positive(output_gain=output_gain, key_gain=key_gain)
         super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
         self.num_experts = num_experts
@@ -230,10 +229,9 @@ class MixtureOfAttentionHeads(Attention):
                 scaled = every.scatter(2, choice.indices.unsqueeze(-1).expand_as(scaled), scaled)
             output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
         else:
-            rows = expert_combine(
-                joined.flatten(0, 1), self.expert_output, choice.assignment, scales.flatten(0, 1)
-            )
-            output = rows.unflatten(0, inputs.query.shape[:2])
+            rows, scales = joined.flatten(0, 1), scales.flatten(0, 1)
+            output = expert_combine(rows, self.expert_output, choice.assignment, scales)
+            output = output.unflatten(0, inputs.query.shape[:2])
         weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
         if self.output_bias is not None:
             output = output + (weights.to(output.dtype) @ self.output_bias.to(output.dtype))
@@ -275,12 +273,8 @@ class MixtureOfAttentionHeads(Attention):
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _loss(self, choice: _Choice, inputs: Inputs) -> Tensor:
-        losses = router_losses(
-            choice.logits,
-            choice.indices,
-            inputs.query_padding,
-            per_sequence=self.balance == "sequence",
-        )
+        how = {"per_sequence": self.balance == "sequence"}
+        losses = router_losses(choice.logits, choice.indices, inputs.query_padding, **how)
         loss = self.balance_coef * losses.balance + self.z_coef * losses.z
         return loss / losses.tokens if self.auxiliary == "per batch" else loss
 
@@ -294,7 +288,3 @@ class MixtureOfAttentionHeads(Attention):
         linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)
         linear += keys * (self.kdim + self.vdim) * self.head_dim
         return Macs(linear, 2 * queries * keys * self.top_k * self.head_dim)
-
-    def extra_repr(self) -> str:
-        size = f"{self.top_k}K{self.num_experts}E{self.head_dim}D"
-        return f"embed_dim={self.embed_dim}, size={size}"

@@ -9,17 +9,16 @@ from typing_extensions import Self
 
 from headwise.heads.ablations import Choosing
 from headwise.heads.attention import Inputs, Projected
-from headwise.heads.moh.ablations import ABLATIONS
-from headwise.heads.moh.options import check_options, default_sizes
+from headwise.heads.moh.declared import ABLATIONS, WORDS, check_options, default_sizes
 from headwise.heads.moh.routing import (
     balance_loss,
     quantized_gates,
     query_norm_logits,
     select_heads,
 )
-from headwise.heads.moh.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
+from headwise.ops.bounds import checked
 
 
 class MixtureOfHeads(MultiHeadAttention):
@@ -49,18 +48,11 @@ class MixtureOfHeads(MultiHeadAttention):
     All heads are computed, and those that are not selected are multiplied by 0: the layer is as
     fast as standard attention, not faster.
 
-    Readings, where the paper's text and its authors' code differ:
-
-    - The text has no factors: gᵢ = α₁ softmax(x W_s)ᵢ and α₂ pᵢ. The factors above are those of the
-      code; `scaled_gates=False` is the text.
-    - The text's loss has no factor R, by which the code multiplies it: `scaled_balance=False`.
-    - A softmax of one shared head is 1 whatever W_s is, so there is none then, as in the code.
-      Without shared heads there is no W_h, and α₂ and its factor are 1.
-    - That query norms are divided by s is in the code alone. Which real-valued score the gradient
-      is given to is in neither; it is pᵢ, without α and without factors.
+    The factors of the gates and of the loss are those of the authors' code; the text has none:
+    `scaled_gates=False`, `scaled_balance=False`. A softmax of one shared head is 1 whatever W_s is,
+    so there is none then. Without shared heads there is no W_h, and α₂ and its factor are 1.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: h.
         shared_heads: h_s, how many heads every token has; 0 to h − 1.
         top_k: K, how many of the others a token selects.
@@ -72,7 +64,7 @@ class MixtureOfHeads(MultiHeadAttention):
         router_start: of learned routers: `"random"`, or `"neutral"`, where W_h, W_s and W_r start
             at zero, for models that have been trained without them: the layer starts as standard
             attention if all heads are selected. If not, all tokens select the same heads at first.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, queries, heads)`:
@@ -98,9 +90,12 @@ class MixtureOfHeads(MultiHeadAttention):
     """
 
     routing_parameters = ("shared_router", "routed_router", "kind_router")
+    heads_are_units = True
     ablations = ABLATIONS
     words = WORDS
+    shown = (*MultiHeadAttention.shown, "shared_heads", "top_k")
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -161,22 +156,18 @@ class MixtureOfHeads(MultiHeadAttention):
 
     def reset_routers(self) -> None:
         """Put the routers back to where they start."""
+        draw = nn.init.zeros_ if self.neutral_start else nn.init.xavier_uniform_
         for router in self._routers():
-            if self.neutral_start:
-                nn.init.zeros_(router.weight)
-            else:
-                nn.init.xavier_uniform_(router.weight)
+            draw(router.weight)
 
     def start_neutral(self) -> None:
         """The routers start at zero, so that the gate of each head is 1, if all are selected."""
-        needed = {"top_k": self.routed_heads, "scaled_gates": True}
-        for name, expected in needed.items():
-            value = getattr(self, name)
-            if value != expected:
+        for name, expected in {"top_k": self.routed_heads, "scaled_gates": True}.items():
+            if getattr(self, name) != expected:
                 raise ValueError(
                     f"{type(self).__name__} cannot start from a standard attention with its output "
-                    f"unchanged: {name} is {value}, expected {expected}, by which every head "
-                    f"counts 1 at the start"
+                    f"unchanged: {name} is {getattr(self, name)}, expected {expected}, by which "
+                    f"every head counts 1 at the start"
                 )
         for router in self._routers():
             nn.init.zeros_(router.weight)
@@ -208,11 +199,10 @@ class MixtureOfHeads(MultiHeadAttention):
         if ablation is not None:
             in_force = torch.zeros_like(gates).scatter(-1, indices, 1.0)
             gates = ablation.weigh(gates, in_force)
-        joined = heads.transpose(1, 2) * gates.to(heads.dtype).unsqueeze(-1)
         loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)
         if self.scaled_balance:
             loss = self.routed_heads * loss
-        return self.out_proj(joined.flatten(2)), Routing(gates, indices, loss)
+        return self.join(heads, gates.unsqueeze(-1)), Routing(gates, indices, loss)
 
     def _with_shared(self, routed: Tensor, query: Tensor) -> Tensor:
         """The gates of all heads from those of the routed ones, the shared heads first."""
@@ -241,14 +231,6 @@ class MixtureOfHeads(MultiHeadAttention):
     def ablation_ranges(self) -> dict[str, range]:
         return {**super().ablation_ranges(), "top_k": range(1, self.top_k)}
 
-    def unit_of_head(self) -> list[int]:
-        return list(range(self.num_heads))
-
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         weights = sum(router.weight.numel() for router in self._routers())
         return super().macs(queries, keys, is_causal=is_causal) + Macs(queries * weights, 0)
-
-    def extra_repr(self) -> str:
-        router = "query-norm" if self.needs_queries else "learned"
-        sizes = f"shared_heads={self.shared_heads}, top_k={self.top_k}"
-        return f"{super().extra_repr()}, {sizes}, router={router}"

@@ -1,8 +1,4 @@
-"""Numerics of MoH: the gates of the heads that a token selects, and the loss that balances them.
-
-Jin et al. 2025, *MoH: Multi-Head Attention as Mixture-of-Head Attention*,
-https://arxiv.org/abs/2410.11842.
-"""
+"""Numerics of MoH: the gates of the heads that a token selects, and the loss that balances them."""
 
 import torch
 from torch import Tensor

@@ -2,9 +2,6 @@
 
 The groups lie side by side in the last dimension, `(..., groups * width)`, as heads do before they
 are split: what is not grouped (residual sums, dropout, attention by head) needs no reshaping.
-
-Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
-https://arxiv.org/abs/2103.00336, where groups are mechanisms.
 """
 
 import math

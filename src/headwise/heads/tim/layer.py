@@ -9,7 +9,15 @@ from typing_extensions import Self
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.heads.tim.ablations import ABLATIONS, Competing
+from headwise.heads.tim.declared import (
+    ABLATIONS,
+    PRESETS,
+    WORDS,
+    Competing,
+    check_division,
+    check_memory,
+    exchange_width,
+)
 from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
 from headwise.heads.tim.mechanisms import (
     MechanismAttention,
@@ -19,10 +27,8 @@ from headwise.heads.tim.mechanisms import (
     glorot_uniform,
     zeros,
 )
-from headwise.heads.tim.options import PRESETS, check_division, check_memory, exchange_width
-from headwise.heads.tim.words import WORDS
-from headwise.ops.activations import Activation, check_activation
-from headwise.ops.bounds import check_among, check_probability
+from headwise.ops.activations import Activation
+from headwise.ops.bounds import checked
 from headwise.ops.masks import of_queries, padding_positions
 from headwise.ops.shapes import check_sequences
 
@@ -44,23 +50,14 @@ class IndependentMechanismsLayer(System):
     position, and is the only way from one mechanism to another. There are no biases unless `bias`
     asks for them. One mechanism without competition and exchange is an ordinary layer.
 
-    What the paper does not say, we read as follows:
+    What the paper leaves open (docs/readings.md): logits are divided by √head_dim, in the exchange
+    too. Pre-norm puts each norm before its sub-layer, and competition is still computed from h. A
+    decoder's layer attends over the encoder's output m between self-attention and exchange:
 
-    - Logits are divided by √head_dim (its √d_model would not go with heads), in the exchange too.
-    - Pre-norm puts each norm before its sub-layer. The competition is still computed from h, the
-      stream, as in the algorithm; `competition_input="normalised"` has it read what self-attention
-      reads.
-    - The paper's exchange of 2 heads of 32 is an eighth of a mechanism's width in its BERT. It is
-      that eighth here unless `exchange_head_dim`, or `presets["paper"]`, says otherwise.
-    - A decoder's layer attends over the encoder's output between self-attention and exchange:
+        h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
 
-          h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
-
-      where mechanism j reads its own share of the memory m. It is not scaled by c, which weighs
-      what mechanisms read in self-attention.
-    - Competition starts from the weights that an `nn.Linear(d_mech, 1)` would have; other maps
-      are drawn as Glorot's for one mechanism.
-
+    where mechanism j reads its own share of m, not scaled by c. Competition starts from the weights
+    that an `nn.Linear(d_mech, 1)` would have; other maps are drawn as Glorot's for one mechanism.
     The paper keeps the first two layers of a model and the last standard.
 
     Args:
@@ -73,7 +70,7 @@ class IndependentMechanismsLayer(System):
             `"normalised"` stream.
         exchange_heads: heads of the exchange; 0 for no exchange.
         exchange_head_dim: width of each; if not given, what makes all of them together an eighth of
-            a mechanism's width, from 4 to the paper's 32.
+            a mechanism's width, as in the paper's BERT, from 4 to 32 (`presets["paper"]`).
         head_dim: width of a head in attention; `embed_dim // num_heads` if not given.
         bias: whether maps have one, but that of the competition.
         cross_attention: whether it is a decoder's layer, which attends over a memory too.
@@ -114,12 +111,14 @@ class IndependentMechanismsLayer(System):
         "input alone"
     )
     words = WORDS
+    shown = ("embed_dim", "num_heads", "ffn_dim", "num_mechanisms", "pre_norm")
 
     ffn_up_weight: nn.Parameter  # (mechanisms, in, out)
     ffn_down_weight: nn.Parameter
     ffn_up_bias: nn.Parameter | None  # (mechanisms, out)
     ffn_down_bias: nn.Parameter | None
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -152,11 +151,6 @@ class IndependentMechanismsLayer(System):
         check_division(num_mechanisms, **sizes, kdim=self.kdim)
         n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
         exchange_dim = exchange_width(exchange_head_dim, exchange_heads, d_mech)
-        check_among("norm", norm, ("post", "pre"))
-        check_among("competition_input", competition_input, ("stream", "normalised"))
-        check_probability("residual_dropout", residual_dropout)
-        check_probability("ffn_dropout", ffn_dropout)
-        check_activation(ffn_activation)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.ffn_dim = ffn_dim
@@ -242,9 +236,7 @@ class IndependentMechanismsLayer(System):
             cross_cache: of cross-attention, a static one.
         """
         check_sequences("x", x, self.embed_dim)
-        read_memory = self.cross_attention is not None
-        given = (memory, memory_key_padding_mask, cross_cache)
-        check_memory(read_memory, *given, x.size(0), self.kdim)
+        check_memory(self, x.size(0), memory, memory_key_padding_mask, cross_cache)
         offset = 0 if cache is None else cache.get_seq_length()
         h = self._before(self.norm1, x)
         competition = self._compete(x if self.competition_input == "stream" else h)
@@ -258,7 +250,10 @@ class IndependentMechanismsLayer(System):
             query_padding_mask=query_padding_mask,
             cache=cache,
         )
-        x = self._after(self.norm1, x, self._scale(read.output, competition))
+        update = read.output
+        if competition is not None:
+            update = self._by_mechanism(update) * competition.to(update.dtype).unsqueeze(-1)
+        x = self._after(self.norm1, x, update.flatten(2, -1))
         if query_padding_mask is None and key_padding_mask is not None:
             query_padding_mask = of_queries(key_padding_mask, offset, x.size(1))
 
@@ -327,11 +322,9 @@ class IndependentMechanismsLayer(System):
     def _ablation(self) -> Competing | None:
         return None if self.training else self.ablation
 
-    def _scale(self, update: Tensor, competition: Tensor | None) -> Tensor:
-        if competition is None:
-            return update
-        by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
-        return (by_mechanism * competition.to(update.dtype).unsqueeze(-1)).flatten(-2)
+    def _by_mechanism(self, x: Tensor) -> Tensor:
+        """`(batch, time, embed_dim)` to `(batch, time, mechanisms, width)`."""
+        return x.unflatten(-1, (self.num_mechanisms, -1))
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre_norm else x
@@ -339,15 +332,6 @@ class IndependentMechanismsLayer(System):
     def _after(self, norm: nn.Module, x: Tensor, update: Tensor) -> Tensor:
         ablation = self._ablation()
         if ablation is not None:
-            by_mechanism = update.unflatten(-1, (self.num_mechanisms, -1))
-            update = ablation.updates(by_mechanism).flatten(-2)
+            update = ablation.updates(self._by_mechanism(update)).flatten(-2)
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
-
-    def extra_repr(self) -> str:
-        return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, ffn_dim={self.ffn_dim}, "
-            f"num_mechanisms={self.num_mechanisms}, "
-            f"competition={self.competition_weight is not None}, "
-            f"norm={'pre' if self.pre_norm else 'post'}"
-        )

@@ -26,11 +26,12 @@ class GroupedMaps(nn.Module):
     k_bias: nn.Parameter | None
     v_bias: nn.Parameter | None
     out_bias: nn.Parameter | None
+    gain = 1.0  # of queries, keys and values
 
-    def reset_maps(self, gain: float = 1.0) -> None:
-        """Draws them afresh, those of queries, keys and values as wide as `gain` says."""
+    def reset_parameters(self) -> None:
+        """Draw them afresh."""
         for weight in (self.q_weight, self.k_weight, self.v_weight):
-            glorot_uniform(weight, gain)
+            glorot_uniform(weight, self.gain)
         glorot_uniform(self.out_weight)
         zeros(self.q_bias, self.k_bias, self.v_bias, self.out_bias)
 
@@ -41,6 +42,8 @@ class MechanismAttention(GroupedMaps, Attention):
     The arguments are those of `MultiHeadAttention`, of all mechanisms together; values are as wide
     as keys. `num_mechanisms` divides `embed_dim`, `num_heads` and `kdim`.
     """
+
+    gain = 2**-0.5  # as where nn.MultiheadAttention draws the three as one matrix
 
     def __init__(
         self,
@@ -60,14 +63,14 @@ class MechanismAttention(GroupedMaps, Attention):
         add_maps(self, num_mechanisms, {**maps, "out": (d_heads, d_mech)}, bias)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh."""
-        # As wide as where nn.MultiheadAttention draws the three as one matrix.
-        self.reset_maps(gain=2**-0.5)
-
     def project(self, inputs: Inputs) -> Projected:
         q = self._by_head(grouped_linear(inputs.query, self.q_weight, self.q_bias))
         return Projected(q, *self._keys_and_values(inputs))
+
+    def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        k = grouped_linear(inputs.key, self.k_weight, self.k_bias)
+        v = grouped_linear(inputs.value, self.v_weight, self.v_bias)
+        return self._by_head(k), self._by_head(v)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, None]:
         joined = heads.transpose(1, 2).flatten(2)  # (batch, queries, heads * head_dim)
@@ -77,11 +80,6 @@ class MechanismAttention(GroupedMaps, Attention):
         linear = queries * (self.q_weight.numel() + self.out_weight.numel())
         linear += keys * (self.k_weight.numel() + self.v_weight.numel())
         return Macs(linear, 2 * queries * keys * self.num_heads * self.head_dim)
-
-    def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        k = grouped_linear(inputs.key, self.k_weight, self.k_bias)
-        v = grouped_linear(inputs.value, self.v_weight, self.v_bias)
-        return self._by_head(k), self._by_head(v)
 
 
 class MechanismExchange(GroupedMaps):
@@ -106,10 +104,6 @@ class MechanismExchange(GroupedMaps):
         maps["out"] = (num_heads * head_dim, mechanism_dim)
         add_maps(self, num_mechanisms, maps, bias)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the projections afresh."""
-        self.reset_maps()
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""

@@ -10,25 +10,24 @@ from typing_extensions import Self
 from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
-from headwise.heads.weighted.ablations import ABLATIONS
+from headwise.heads.weighted.declared import (
+    ABLATIONS,
+    PRESETS,
+    WORDS,
+    FeedForwards,
+    Form,
+    check_sizes,
+    check_weights,
+)
 from headwise.heads.weighted.feed_forward import (
     branched_feed_forward,
     branched_macs,
     feed_forward_of_streams,
     streams_macs,
 )
-from headwise.heads.weighted.options import (
-    PRESETS,
-    FeedForwards,
-    Form,
-    Inner,
-    check_layer,
-    check_sizes,
-    check_weights,
-)
 from headwise.heads.weighted.rule import BranchesOnSimplex
-from headwise.heads.weighted.words import WORDS
 from headwise.ops.activations import Activation
+from headwise.ops.bounds import check_positive, checked
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.simplex import keep_largest, random_simplex
 
@@ -58,46 +57,35 @@ class BranchedAttention(Attention):
 
     so that the feed-forward does not see the token itself. But the text retains "layer
     normalization, and residual connections", and says that with κ = α = 1 the ordinary layer is
-    recovered. `presets["paper"]` is the letter; docs/readings.md compares the two.
+    recovered. `presets["paper"]` is the letter; docs/readings.md compares the two, and has further
+    readings. In a decoder's layer it follows an ordinary masked self-attention, in place of the
+    attention over the encoder's output and of the feed-forward.
 
     A step of an optimizer leaves the simplex: `BranchesOnSimplex`, the rule that headwise's trainer
-    follows, projects κ and α back after each. The forward pass takes them as they are.
-
-    Readings:
-
-    - Where it stands, the paper leaves open. Here it is an encoder layer by itself; in a decoder
-      layer it follows an ordinary masked self-attention, in place of the attention over the
-      encoder's output and of the feed-forward. `attention: weighted` is both stacks,
-      `attention: {encoder_self: weighted}` the encoder alone.
-    - Equation 7 gives all branches the same feed-forward (`ffn="shared"`); to the letter it costs
-      no more than one, see `headwise.heads.weighted.feed_forward`. `ffn="split"` gives branch i the
-      i-th part of the hidden units for itself. Wᵢ has no bias: that of the values acts as one.
-    - κ and α are "initialized randomly": anywhere on the simplex (`start="random"`) leaves most
-      branches nearly silent, so that they start at 1/M each unless told otherwise.
-    - Variants that the paper tried, and found worse: a softmax in place of the simplex; κ and α
-      drawn anew at each pass in training and 1/M in evaluation; one vector for κ and α; a gate that
-      sums up the branches of largest α alone (`top_k`).
+    follows, projects κ and α back after each. The forward pass takes them as they are. Wᵢ has no
+    bias: that of the values acts as one.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_branches: M.
         ffn_dim: width of the feed-forward's hidden layer.
         inner: `"residual"` for residual sums and norms inside, or `"none"`.
         norm: with residual sums, where norms stand: behind each (`"post"`), or before each
             sub-layer (`"pre"`).
-        ffn: `"split"` for hidden units of each branch's own, `"shared"`, or `"full"` for `ffn_dim`
-            units of each branch's own, which is M feed-forwards of full size.
+        ffn: `"split"`, where branch i has the i-th part of the hidden units for itself; `"shared"`,
+            as in equation 7, which then costs no more than one feed-forward; or `"full"` for
+            `ffn_dim` units of each branch's own, which is M feed-forwards of full size.
         weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
             learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), or
             `"fixed"` where they start, and nothing is learned.
-        start: where κ and α start: at a `"random"` point, or `"even"`, at 1/M each.
+        start: where κ and α start: at a `"random"` point, which leaves most branches nearly silent,
+            or `"even"`, at 1/M each.
         merged: κ and α are one vector, the parameter `alpha`.
         top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
             them; all of them if not given. The others are computed all the same.
         output_gain: the factor by which W is drawn larger than Glorot's bound for the map of one
             branch, M if not given; with residual sums, for the map of all heads, 1 if not given.
         head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
-        kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
         ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
         ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of FFN.
@@ -106,9 +94,6 @@ class BranchedAttention(Attention):
     Shape:
         As `MultiHeadAttention`. `routing.weights` is α, `(num_branches,)`, the same for all
         positions.
-
-    Raises:
-        ValueError: sizes that do not fit together; the message names the argument.
 
     Example:
         >>> layer = BranchedAttention(embed_dim=32, num_branches=4, ffn_dim=64)
@@ -121,6 +106,7 @@ class BranchedAttention(Attention):
     routing_parameters = ("kappa", "alpha")
     output_parameters = ("branch_output",)
     rule = BranchesOnSimplex
+    heads_are_units = True
     ablations = ABLATIONS
     presets = PRESETS
     unlike_standard = (
@@ -128,17 +114,19 @@ class BranchedAttention(Attention):
         "norms in each branch"
     )
     words = WORDS
+    shown = (*Attention.shown, "ffn_dim", "ffn", "inner", "weights", "merged", "top_k")
     out_proj: ClassVar[Any] = NoPackedWeights()
     kappa: Tensor | None
     alpha: Tensor | None
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
         num_branches: int,
         ffn_dim: int,
         *,
-        inner: Inner = "residual",
+        inner: Literal["none", "residual"] = "residual",
         norm: Literal["post", "pre"] = "post",
         ffn: FeedForwards = "split",
         weights: Form = "simplex",
@@ -156,9 +144,7 @@ class BranchedAttention(Attention):
         bias: bool = True,
     ) -> None:
         check_sizes(embed_dim, num_branches, ffn_dim, ffn, head_dim)
-        check_weights(weights, start, top_k, num_branches)
-        dropouts = {"residual_dropout": residual_dropout, "ffn_dropout": ffn_dropout}
-        check_layer(inner, norm, output_gain, ffn_activation, **dropouts)
+        check_weights(weights, top_k, num_branches)
         super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
@@ -172,6 +158,7 @@ class BranchedAttention(Attention):
         self.top_k = top_k
         if output_gain is None:
             output_gain = 1.0 if self.holds_residual else float(num_branches)
+        check_positive(output_gain=output_gain)
         self.output_gain = output_gain
         self.residual_dropout = residual_dropout
         self.ffn_dropout = ffn_dropout
@@ -180,7 +167,7 @@ class BranchedAttention(Attention):
         self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
         for name in ("kappa", "alpha"):
             drawn = torch.empty(num_branches)
-            if weights not in ("simplex", "softmax", "fixed") or (merged and name == "kappa"):
+            if weights in ("random", "uniform") or (merged and name == "kappa"):
                 self.register_parameter(name, None)
             elif weights == "fixed":
                 self.register_buffer(name, drawn)
@@ -286,8 +273,7 @@ class BranchedAttention(Attention):
         # Mκᵢ oᵢWᵢ: (branches, batch * time, embed_dim)
         added = read @ (self.branch_output * (branches * kappa).view(-1, 1, 1))
         added = F.dropout(added, dropout)
-        z = rows + added
-        z = self.norm2(z) if self.pre_norm else self.norm1(z)
+        z = (self.norm2 if self.pre_norm else self.norm1)(rows + added)
         factor = branches if self.ffn == "split" else 1
         fed = F.dropout(feed_forward_of_streams(z, alpha, factor=factor, **how), dropout)
         if self.pre_norm:
@@ -298,27 +284,14 @@ class BranchedAttention(Attention):
             y = self.norm2(weighted_sum(z, alpha) + fed)
         return y.view_as(x)
 
-    def unit_of_head(self) -> list[int]:
-        return list(range(self.num_branches))
-
     def ablation_ranges(self) -> dict[str, range]:
         return {"branch": range(self.num_branches), "top_k": range(1, self.num_branches)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         sizes = (self.num_branches, self.head_dim, self.embed_dim, self.hidden_dim)
-        if self.holds_residual:
-            branches = queries * streams_macs(*sizes, split=self.ffn != "shared")
-        else:
-            branches = branched_macs(queries, *sizes, split=self.ffn != "shared")
-        return super().macs(queries, keys, is_causal=is_causal) + Macs(branches, 0)
-
-    def extra_repr(self) -> str:
-        return (
-            f"embed_dim={self.embed_dim}, num_branches={self.num_branches}, "
-            f"head_dim={self.head_dim}, ffn_dim={self.ffn_dim}, ffn={self.ffn}, "
-            f"inner={self.inner}, "
-            f"weights={self.weights}, merged={self.merged}, top_k={self.top_k}"
-        )
+        count = streams_macs if self.holds_residual else branched_macs
+        branches = Macs(count(queries, *sizes, split=self.ffn != "shared"), 0)
+        return super().macs(queries, keys, is_causal=is_causal) + branches
 
 
 def weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""How the Weighted Transformer trains κ and α.
-
-Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
-https://arxiv.org/abs/1711.02132, sections 3 and 4.1.
+"""How the Weighted Transformer trains κ and α (sections 3 and 4.1 of its paper).
 
 After each optimizer step κ and α are projected back onto the simplex, unless a layer has them as a
 softmax; then what follows holds for its logits. They have a learning rate of their own,
@@ -9,10 +6,10 @@ softmax; then what follows holds for its logits. They have a learning rate of th
 last steps, while the rest goes on learning.
 
 The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) there: κ and α warm up in a tenth of
-their steps, to √(10N) times their peak. With `warmup_share` they do so beside other schedules too.
+their steps, to √(10N) times their peak.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -73,12 +70,8 @@ class BranchesOnSimplex(Rule):
         depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
         self.depth = depth or len(self.layers)
 
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        return [weights for layer in self.layers for weights in layer.learned_weights()]
-
     def own_group(self) -> list[nn.Parameter]:
-        return [weights for weights in self.weights if weights.requires_grad]
+        return learning(self.layers)
 
     def learning_rate(self, moment: Moment) -> float:
         frozen = frozen_steps(self.settings, moment.total_steps)
@@ -89,16 +82,14 @@ class BranchesOnSimplex(Rule):
     def before_update(self, moment: Moment) -> None:
         if self._is_frozen(moment):
             # Without gradients they count in no norm to clip, and Adam leaves them as they are.
-            for weights in self.weights:
+            for weights in learning(self.layers):
                 weights.grad = None
 
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
         if not self._is_frozen(moment):
-            on_simplex = [layer for layer in self.layers if layer.weights == "simplex"]
-            for weights in (w for layer in on_simplex for w in layer.learned_weights()):
-                if weights.requires_grad:
-                    assign(weights, project_to_simplex(whole(weights)))
+            for weights in learning(layer for layer in self.layers if layer.weights == "simplex"):
+                assign(weights, project_to_simplex(whole(weights)))
 
     def last_phase(self, total_steps: int) -> int:
         return frozen_steps(self.settings, total_steps)
@@ -114,6 +105,11 @@ class BranchesOnSimplex(Rule):
     def _is_frozen(self, moment: Moment) -> bool:
         frozen = frozen_steps(self.settings, moment.total_steps)
         return moment.step >= moment.total_steps - frozen
+
+
+def learning(layers: Iterable[Any]) -> list[nn.Parameter]:
+    """The κ and α that layers learn."""
+    return [w for layer in layers for w in layer.learned_weights() if w.requires_grad]
 
 
 def warmup_of(settings: BranchSettings, moment: Moment) -> int:

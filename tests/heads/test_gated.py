@@ -6,7 +6,6 @@ from systems import DIM, HEADS, SYSTEMS
 
 import headwise as hw
 from headwise.heads.ablations import drawn_weights
-from headwise.heads.gated.naive import naive_gated_heads
 from headwise.models.ablation import ablation_of
 
 GATED = [name for name in SYSTEMS if name.startswith("gated")]
@@ -23,10 +22,8 @@ def heads_of(layer, x):
 
 def gates_of(layer, x):
     """The gates `(heads, head_dim)` of one position."""
-    ones = x.new_ones(HEADS, layer.head_dim)
-    return naive_gated_heads(ones, x, layer.gate_proj.weight, 2.0 if layer.neutral_start else 1.0)[
-        0
-    ]
+    gates = (2.0 if layer.neutral_start else 1.0) / (1 + torch.exp(-(layer.gate_proj.weight @ x)))
+    return gates.view(HEADS, -1).expand(-1, layer.head_dim)
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])

@@ -1,6 +1,6 @@
-"""Routing by agreement evaluated with less routing, or without the votes of some heads.
+"""What routing by agreement declares beside its layer: presets, words of reports, ablations.
 
-Each function returns what takes the place of the module's own routing.
+An ablation is what takes the place of the module's own routing.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,12 @@ from torch import Tensor
 
 from headwise.heads.ablations import drawn_weights, largest, one_of
 from headwise.heads.agreement.votes import Routed
+from headwise.heads.words import Words
 
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {},
+    "authors": {"inputs": "all", "normalize": "heads", "activation": "none"},
+}
 Route = Callable[..., Routed]
 
 
@@ -55,9 +60,8 @@ def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Rero
 def fewer_iterations(layer: Any, *, iterations: int) -> Rerouting:
     """The routing stops after fewer iterations than in training."""
     if not 1 <= iterations <= layer.iterations:
-        raise ValueError(
-            f"iterations is {iterations}, expected 1 to {layer.iterations}, as many as in training"
-        )
+        most = f"{layer.iterations}, as many as in training"
+        raise ValueError(f"iterations is {iterations}, expected 1 to {most}")
     return Rerouting({"iterations": iterations})
 
 
@@ -101,3 +105,13 @@ ABLATIONS: dict[str, Callable[..., Any]] = {
     "without-head": without_head,
     "only-head": only_head,
 }
+WORDS = Words(
+    unit="head",
+    units="heads",
+    decision="agreement",
+    measure="weight",
+    entropy="says how evenly the heads share in what the routing agrees on for a position: on the "
+    "dashed line all have the same share, near 0 a single head is listened to.",
+    share="is the mean share of each head.",
+    part="capsule",
+)

@@ -1,21 +1,19 @@
-"""MoH by itself: its numerics' naive twins, the special cases, its ablations, its words."""
+"""MoH by itself: where it is standard attention, over other heads, and its ablations."""
+
+from types import SimpleNamespace
 
 import pytest
+import reference
 import torch
-from systems import DIM, HEADS, SYSTEMS, padding
+from systems import DIM, HEADS, SYSTEMS
 
 import headwise as hw
-from headwise.heads.moh.naive import (
-    naive_balance_loss,
-    naive_gates,
-    naive_quantized_gates,
-    naive_query_norm_logits,
-)
-from headwise.heads.moh.routing import balance_loss, query_norm_logits, select_heads
+from headwise.heads.moh.routing import query_norm_logits
 from headwise.models.ablation import ablation_of
 
 MOH = [name for name in SYSTEMS if name.startswith("moh")]
-BATCH, TIME, ROUTED = 3, 4, 5
+BATCH, TIME = 3, 4
+FACTS = ("num_heads", "shared_heads", "top_k", "needs_queries", "scaled_gates")
 
 
 def observed(layer, x):
@@ -28,17 +26,11 @@ def observed(layer, x):
 
 
 def gates_at(layer, x, top_k=None):
-    """The naive gates of one position."""
-    if layer.needs_queries:
-        queries = layer.q_proj(x).unflatten(0, (HEADS, -1))[layer.shared_heads :].tolist()
-        logits = naive_query_norm_logits(queries)
-        return naive_quantized_gates(layer.shared_heads, logits, top_k or layer.top_k)
-    shared = [] if layer.kind_router is None else [0.0] * layer.shared_heads
-    if layer.shared_router is not None:
-        shared = layer.shared_router(x).tolist()
-    kinds = [] if layer.kind_router is None else layer.kind_router(x).tolist()
-    routed = layer.routed_router(x).tolist()
-    return naive_gates(shared, routed, kinds, top_k or layer.top_k, layer.scaled_gates)
+    """The gates of one position by loops."""
+    facts = {name: getattr(layer, name) for name in FACTS}
+    facts["top_k"] = top_k or layer.top_k
+    gates = reference.moh_gates(dict(layer.named_parameters()), x, SimpleNamespace(**facts))
+    return [float(gate) for gate in gates]
 
 
 def check(layer, heads, x, out, gates_of):
@@ -51,44 +43,13 @@ def check(layer, heads, x, out, gates_of):
             torch.testing.assert_close(out.output[b, t], expected)
 
 
-@pytest.mark.parametrize("name", MOH)
-@torch.no_grad()
-def test_gates_equal_their_naive_twin(name):
-    layer = SYSTEMS[name].build()
-    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
-    out, heads = observed(layer, x)
-    check(layer, heads, x, out, lambda position: gates_at(layer, position))
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("top_k", [1, 2, ROUTED])
-def test_the_balance_loss_equals_its_naive_twin_forward_and_backward(top_k, padded):
-    logits = torch.randn(BATCH, TIME, ROUTED, dtype=torch.float64, requires_grad=True)
-    mask = padding(4, 2, 0, time=TIME) if padded else None
-    probability = logits.softmax(-1)
-    _, chosen = select_heads(probability, top_k, scaled=True)
-    fast, naive = (loss(probability, chosen, mask) for loss in (balance_loss, naive_balance_loss))
-    torch.testing.assert_close(fast, naive)
-    grads = [torch.autograd.grad(loss, logits, retain_graph=True) for loss in (fast, naive)]
-    torch.testing.assert_close(*grads)
-
-
-def by_query_norms(shared_heads, top_k, **options):
-    options = {"shared_heads": shared_heads, "top_k": top_k, "router": "query-norm", **options}
-    return hw.MixtureOfHeads(DIM, HEADS, **options).double()
-
-
 @pytest.mark.parametrize("routed", [1, 2, 4])
-def test_query_norm_logits_equal_their_naive_twin_forward_and_backward(routed):
+def test_query_norms_have_gradients(routed):
     q = torch.randn(BATCH, routed, TIME, 3, dtype=torch.float64, requires_grad=True)
-    fast = query_norm_logits(q)
-    for b in range(BATCH):
-        for t in range(TIME):
-            naive = torch.tensor(naive_query_norm_logits(q[b, :, t].tolist()), dtype=q.dtype)
-            torch.testing.assert_close(fast[b, t], naive)
     assert torch.autograd.gradcheck(query_norm_logits, q)
 
 
+@torch.no_grad()
 def test_a_standard_attention_with_fewer_heads_if_asked_for():
     """`neutral=False`: the weights of the source, and what remains of its output."""
     standard = hw.MultiHeadAttention(DIM, HEADS).double()
@@ -130,12 +91,12 @@ def test_over_the_heads_of_another_module_that_it_selects_from(routed):
 @pytest.mark.parametrize("masks", [{}, {"is_causal": True}], ids=["none", "causal"])
 def test_all_heads_and_nothing_learned_are_standard_attention(shared, masks):
     """So routers can be added to a pretrained model without changing what it computes."""
-    sizes = {"shared_heads": shared, "top_k": HEADS - shared, "router_start": "neutral"}
-    standard, moh = hw.MultiHeadAttention(DIM, HEADS), hw.MixtureOfHeads(DIM, HEADS, **sizes)
+    sizes = {"shared_heads": shared, "top_k": HEADS - shared}
+    standard = hw.MultiHeadAttention(DIM, HEADS)
+    moh = hw.MixtureOfHeads(DIM, HEADS, **sizes, router_start="neutral")
     missing, unexpected = moh.load_state_dict(standard.state_dict(), strict=False)
     assert not unexpected and all("router" in name for name in missing)
     x = torch.randn(BATCH, TIME, DIM)
-    del sizes["router_start"]
     for layer in (moh, hw.MixtureOfHeads.from_attention(standard, **sizes)):
         out = layer(x, **masks)
         torch.testing.assert_close(out.routing.weights, torch.ones(BATCH, TIME, HEADS))

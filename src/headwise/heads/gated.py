@@ -1,17 +1,43 @@
 """Gated attention: a sigmoid of the query's input scales what each head has read."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from headwise.heads.ablations import HEADS, Changed, drawn_weights, largest
 from headwise.heads.attention import Inputs
-from headwise.heads.gated.ablations import ABLATIONS, Gates
-from headwise.heads.gated.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
-from headwise.ops.bounds import check_among
+from headwise.heads.words import Words
+from headwise.ops.bounds import checked
+
+
+def opened(layer: Any) -> Changed:
+    """All gates are 1: standard attention with the same projections."""
+    return Changed(torch.ones_like)
+
+
+def uniform(layer: Any) -> Changed:
+    """All gates of a position are their mean, so that its heads count alike."""
+    return Changed(lambda gates: gates.mean((-2, -1), keepdim=True).expand_as(gates))
+
+
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Changed:
+    """The heads share the sum of a position's gates at random, the same everywhere in a layer."""
+    (drawn,) = drawn_weights(layer.num_heads, 1, seed, index, count)
+
+    def shared(gates: Tensor) -> Tensor:
+        total = gates.mean(-1, keepdim=True).sum(-2, keepdim=True)  # (batch, queries, 1, 1)
+        return (drawn.to(gates).unsqueeze(-1) * total).expand_as(gates)
+
+    return Changed(shared)
+
+
+def without_top_head(layer: Any) -> Changed:
+    """At each position the head of largest gate adds nothing; the others stay as they are."""
+    return Changed(lambda gates: gates * (1 - largest(gates.mean(-1)).unsqueeze(-1)))
 
 
 class GatedAttention(MultiHeadAttention):
@@ -31,15 +57,13 @@ class GatedAttention(MultiHeadAttention):
     The paper trains with gates from the start on, and has none that start at 1.
 
     Args:
-        embed_dim: width of queries and of the output.
-        num_heads: number of heads.
         gate: `"headwise"`, one gate for a head; or `"elementwise"`, one for each element of it.
         gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
             random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
             all gates are 1, and the layer is standard attention until it is trained; for models
             that have been trained without gates. `from_attention` starts either so, and
             `over_heads` chooses it unless it is told otherwise.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, num_heads, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`, the gate of each
@@ -48,9 +72,6 @@ class GatedAttention(MultiHeadAttention):
 
         The parameters are those of `MultiHeadAttention`, and `gate_proj.weight`, `(heads,
         embed_dim)` or `(heads * head_dim, embed_dim)`.
-
-    Raises:
-        ValueError: a `gate` or a `gate_start` that there is not; sizes that do not fit together.
 
     Example:
         >>> attention = GatedAttention(embed_dim=32, num_heads=4)
@@ -62,9 +83,29 @@ class GatedAttention(MultiHeadAttention):
     """
 
     routing_parameters = ("gate_proj",)
-    ablations = ABLATIONS
-    words = WORDS
+    heads_are_units = True
+    shown = (*MultiHeadAttention.shown, "elementwise", "neutral_start")
+    ablations: ClassVar = {
+        "open": opened,
+        "uniform": uniform,
+        "random": random,
+        "without-top-head": without_top_head,
+        **HEADS,
+    }
+    words = Words(
+        unit="head",
+        units="heads",
+        decision="gates",
+        measure="weight",
+        entropy="says how evenly the gates of a position are open. They are no distribution, so "
+        "each is divided by the sum over the heads first: on the dashed line all are open equally "
+        "wide, near 0 a single head is let through. How wide they are open in all, it does not "
+        "say.",
+        share="is the mean of a head's gate, divided by the sum over the heads: how far it is open "
+        "in comparison with the others, not by itself.",
+    )
 
+    @checked
     def __init__(
         self,
         embed_dim: int,
@@ -78,8 +119,6 @@ class GatedAttention(MultiHeadAttention):
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
-        check_among("gate", gate, ("headwise", "elementwise"))
-        check_among("gate_start", gate_start, ("random", "neutral"))
         sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
         super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
         self.elementwise = gate == "elementwise"
@@ -128,26 +167,13 @@ class GatedAttention(MultiHeadAttention):
         nn.init.zeros_(self.gate_proj.weight)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)
-        if isinstance(self.ablation, Gates) and not self.training:
-            gates = self.ablation.change(gates)
-        joined = heads.transpose(1, 2) * gates.to(heads.dtype)
-        return self.out_proj(joined.flatten(2)), Routing(gates.mean(-1))
-
-    def _gates(self, query: Tensor) -> Tensor:
-        logits = self.gate_proj(query).unflatten(-1, (self.num_heads, -1))
+        logits = self.gate_proj(inputs.query).unflatten(-1, (self.num_heads, -1))
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         gates = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        return 2 * gates if self.neutral_start else gates
-
-    def unit_of_head(self) -> list[int]:
-        return list(range(self.num_heads))
+        gates = 2 * gates if self.neutral_start else gates  # (batch, queries, heads, head_dim or 1)
+        gates = self.in_force(gates)
+        return self.join(heads, gates), Routing(gates.mean(-1))
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         gating = Macs(queries * self.gate_proj.weight.numel(), 0)
         return super().macs(queries, keys, is_causal=is_causal) + gating
-
-    def extra_repr(self) -> str:
-        gate = "elementwise" if self.elementwise else "headwise"
-        start = "neutral" if self.neutral_start else "random"
-        return f"{super().extra_repr()}, gate={gate}, gate_start={start}"

@@ -1,29 +1,11 @@
-"""Experts as one scale for each head, and the draw of experts in F steps."""
+"""The draw of experts in F steps: one for each training instance, or for each position."""
 
 import pytest
 import torch
 from systems import DIM, SYSTEMS
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.heads.mae.mixture import draw_expert, head_scales, left_out_heads
-from headwise.heads.mae.naive import naive_mixture
-
-SIZES = [(2, 1), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2)]
-
-
-@pytest.mark.parametrize("heads, dropped", SIZES)
-def test_one_scale_per_head_equals_the_mixture_expert_by_expert(heads, dropped):
-    left_out = left_out_heads(heads, dropped).double()
-    gates = torch.randn(3, len(left_out), dtype=torch.float64).softmax(-1)
-    outputs = torch.randn(3, heads, 5, dtype=torch.float64)
-    scales = head_scales(gates, left_out)
-    for b in range(3):
-        expected = naive_mixture(gates[b], outputs[b], dropped)
-        torch.testing.assert_close(scales[b] @ outputs[b], expected)
-
-
-# The draw: one for each training instance, or one for each position
-
+from headwise.heads.mae.layer import draw_expert
 
 INSTANCE, POSITION = "expert", "expert by position"
 

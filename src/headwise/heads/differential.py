@@ -6,11 +6,27 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.heads.ablations import HEADS, Changed, drawn_weights
 from headwise.heads.attention import Inputs, Projected
-from headwise.heads.differential.ablations import ABLATIONS, Shares
-from headwise.heads.differential.words import WORDS
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing
+from headwise.heads.words import Words
+
+
+def without_subtraction(layer: Any) -> Changed:
+    """Nothing is subtracted: standard attention with the first query of each head."""
+    return Changed(torch.zeros_like)
+
+
+def uniform(layer: Any) -> Changed:
+    """All heads of a position subtract their mean share."""
+    return Changed(lambda shares: shares.mean(-1, keepdim=True).expand_as(shares))
+
+
+def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Changed:
+    """The heads divide the sum of a position's shares at random, the same way in a layer."""
+    (drawn,) = drawn_weights(layer.num_heads, 1, seed, index, count)
+    return Changed(lambda shares: drawn.to(shares) * shares.sum(-1, keepdim=True))
 
 
 class DifferentialAttention(MultiHeadAttention):
@@ -28,9 +44,8 @@ class DifferentialAttention(MultiHeadAttention):
     a norm behind each head; the second has neither.
 
     Args:
-        embed_dim: width of queries and of the output.
         num_heads: number of heads, each with two queries.
-        head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is σ(λ(x)), `(batch, queries, heads)`: between 0
@@ -48,8 +63,24 @@ class DifferentialAttention(MultiHeadAttention):
     """
 
     routing_parameters = ("lambda_proj",)
-    ablations: ClassVar = ABLATIONS
-    words = WORDS
+    heads_are_units = True
+    ablations: ClassVar = {
+        "without-subtraction": without_subtraction,
+        "uniform": uniform,
+        "random": random,
+        **HEADS,
+    }
+    words = Words(
+        unit="head",
+        units="heads",
+        decision="subtracted shares",
+        measure="weight",
+        entropy="says how evenly the heads of a position subtract. Shares are no distribution, so "
+        "each is divided by the sum over the heads first: on the dashed line all heads subtract "
+        "the same share. How much they subtract in all, it does not say.",
+        share="is the mean share of its second map that a head subtracts, divided by the sum over "
+        "the heads: how much it subtracts in comparison with the others, not by itself.",
+    )
 
     def __init__(
         self,
@@ -106,8 +137,7 @@ class DifferentialAttention(MultiHeadAttention):
         logits = self.lambda_proj(inputs.query)  # (batch, queries, heads)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         shares = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        if isinstance(self.ablation, Shares) and not self.training:
-            shares = self.ablation.change(shares)
+        shares = self.in_force(shares)
         share = shares.transpose(1, 2).unsqueeze(-1).to(projected.q.dtype)
         q = torch.cat([projected.q, second.to(projected.q.dtype), share], dim=-1)
         return projected._replace(q=q, choice=shares)
@@ -127,9 +157,6 @@ class DifferentialAttention(MultiHeadAttention):
     def combine(self, heads: Tensor, inputs: Inputs, choice: Tensor) -> tuple[Tensor, Routing]:
         output, _ = super().combine(heads, inputs, choice)
         return output, Routing(choice)
-
-    def unit_of_head(self) -> list[int]:
-        return list(range(self.num_heads))
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         standard = super().macs(queries, keys, is_causal=is_causal)

@@ -6,7 +6,6 @@ from systems import DIM, HEADS, SYSTEMS
 
 import headwise as hw
 from headwise.heads.ablations import drawn_weights
-from headwise.heads.differential.naive import naive_difference
 from headwise.models.ablation import ablation_of
 
 BATCH, TIME = 2, 5
@@ -27,20 +26,6 @@ def ablated(layer, x, name, **options):
     out = layer(x, is_causal=True)
     layer.ablation = None
     return out
-
-
-def test_the_naive_twin_reads_the_same(layer, x):
-    seen = []
-    layer.observers = (seen.append,)
-    layer(x, is_causal=True)
-    first, second, _ = seen[0].q.split([layer.head_dim, layer.head_dim, 1], dim=-1)
-    logits = layer.lambda_proj(x)
-    for b, h, t in ((0, 0, 0), (1, 2, 4), (0, 3, 2)):
-        keys, values = seen[0].k[b, h, : t + 1], seen[0].v[b, h, : t + 1]
-        read = naive_difference(
-            first[b, h, t], second[b, h, t], logits[b, t, h].item(), keys, values
-        )
-        torch.testing.assert_close(seen[0].outputs[b, h, t], read)
 
 
 @pytest.mark.parametrize("source", [hw.MultiHeadAttention, torch.nn.MultiheadAttention])
