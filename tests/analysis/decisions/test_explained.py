@@ -78,34 +78,6 @@ def test_it_is_what_a_plain_loop_finds():
     assert found.share == pytest.approx((between - (c - 1) * within) / total, rel=1e-6)
 
 
-def test_two_halves_of_a_batch_are_the_whole():
-    weights = torch.softmax(draws(6, 8, 3), -1)
-    tokens, sentences = classes_of(9, 6, 8), classes_of(2, 6)
-    whole, halves = Explained(), Explained()
-    layers = Places("decoder_self", 1)
-    whole.add(layers.observed([weights], standing(tokens, {"class": sentences})))
-    for half in (slice(0, 3), slice(3, 6)):
-        described = standing(tokens[half], {"class": sentences[half]})
-        halves.add(layers.observed([weights[half]], described))
-    for one, other in zip(whole.result(), halves.result(), strict=True):
-        assert one.model_dump(exclude={"between", "share"}) == other.model_dump(
-            exclude={"between", "share"}
-        )
-        assert one.share == pytest.approx(other.share, abs=1e-12)
-
-
-def test_padding_counts_nowhere():
-    weights = of_two(draws(4, 6))
-    tokens = classes_of(4, 4, 6)
-    padded_weights = torch.cat([weights, of_two(torch.ones(4, 3))], 1)
-    padded_tokens = torch.cat([tokens, torch.full((4, 3), 9)], 1)
-    padding = torch.arange(9).expand(4, 9) >= 6
-    classes = {"class": torch.tensor([0, 1, 0, 1])}
-    found = explained(weights, standing(tokens, classes))
-    padded = explained(padded_weights, standing(padded_tokens, classes), padding)
-    assert found == padded
-
-
 def test_a_label_of_sequences_counts_sequences():
     """Positions of one sequence resemble each other: they are no evidence of their own."""
     sentences = classes_of(2, 40)

@@ -58,14 +58,6 @@ def test_a_unit_that_always_takes_one_token_is_seen():
     assert [each.units[0].unit for each in others] == [1, 1]
 
 
-def test_padding_counts_nowhere():
-    weights, tokens = batch(3)
-    more_weights, more_tokens = batch(4)
-    padding = torch.arange(24).expand(5, 24) >= 12
-    padded = (torch.cat([weights, more_weights], 1), torch.cat([tokens, more_tokens], 1))
-    assert ranges(padded, padding=padding) == ranges((weights, tokens))
-
-
 def test_nothing_is_said_where_no_token_stands_or_a_decision_is_of_no_position():
     counted, places = Ranges(), Places("encoder_self", 1)
     weights, tokens = batch(5)
