@@ -11,12 +11,10 @@ from headwise.analysis.statistics.estimates import (
     SIGNIFICANT,
     Difference,
     Estimate,
-    Spread,
     corrected,
     holm,
     mean_difference,
     mean_estimate,
-    total,
 )
 from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
@@ -264,11 +262,6 @@ def test_the_detectable_difference_is_found_with_the_power_that_is_said(comparis
     assert np.mean(t > critical) == pytest.approx(POWER, abs=0.008)
 
 
-def test_a_variance_that_lost_a_part_keeps_a_degree_of_freedom():
-    assert Spread(0.1, 5.0).freedom == 1.0
-    assert total([Spread(2.0, 1.0), Spread(1.0, 0.5)]) == (3.0, 1.5)
-
-
 # --- the mean over data sets ------------------------------------------------------------------
 
 
@@ -323,13 +316,3 @@ def test_it_errs_as_seldom_as_it_says_and_the_first_seed_alone_does_not():
     # Of 400 true hypotheses 20 may fail; 29 are two standard errors more.
     assert found == missed <= 29
     assert of_first > 60
-
-
-def test_it_finds_what_is_there():
-    generator = np.random.default_rng(11)
-    found = 0
-    for _ in range(60):
-        runs = _simulated(generator)
-        runs[0] += 1.5
-        found += difference(*map(of_items, runs)).significant
-    assert found > 54

@@ -40,7 +40,7 @@ def without_clock(value):
     return [without_clock(v) for v in value] if isinstance(value, list) else value
 
 
-@given(moments=st.lists(st.integers(1, 400), min_size=1, max_size=3))
+@given(moments=st.lists(st.integers(1, 250), min_size=1, max_size=3))
 @examples(suite=2, long=4, shrinks=False)
 def test_it_ends_as_one_that_was_not(whole, moments):
     expected, train = whole

@@ -22,15 +22,6 @@ def explained(weights, described, padding=None, site="encoder_self"):
     return {record.label: record for record in counted.result()}
 
 
-def test_a_label_that_says_all_explains_all():
-    tokens = classes_of(5, 4, 30)
-    weights = torch.eye(5)[tokens]  # each token has a unit of its own
-    found = explained(weights, standing(tokens))["token"]
-    assert (found.rows, found.classes, found.of) == (120, 5, "positions")
-    assert found.between == pytest.approx(1, abs=1e-12)
-    assert found.share == pytest.approx(1, abs=1e-12)
-
-
 @pytest.mark.parametrize("number", [2, 50, 600])
 def test_a_label_that_says_nothing_explains_nothing_however_many_classes_it_has(number):
     tokens = classes_of(number, 20, 50)

@@ -290,18 +290,6 @@ def test_models_of_other_tasks_with_and_without_padding(kind, system):
     assert together.entropy_percentiles == pytest.approx(alone.entropy_percentiles, rel=1e-4)
 
 
-def test_a_record_for_each_layer_in_the_order_of_the_model():
-    records = record_attention(model("mae", layers=2), BATCHES)
-    assert [(record.site, record.layer) for record in records] == [
-        ("encoder_self", 0),
-        ("encoder_self", 1),
-        ("decoder_self", 0),
-        ("decoder_cross", 0),
-        ("decoder_self", 1),
-        ("decoder_cross", 1),
-    ]
-
-
 def test_the_model_is_left_as_it_was():
     network = model("mae").train()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
