@@ -5,20 +5,17 @@ import shutil
 import numpy as np
 import pytest
 import tiny_claims
-import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from evidence import training
 from evidence.__main__ import app
 from evidence.claims import all_claims
 from evidence.experiments import Conditions, needed_runs, wanted_ablations
 from evidence.judging import verdict_on
 from evidence.planning import plan
 from evidence.results import Run, Times
-from evidence.training import AskedRun, measure_times, run_experiment
+from evidence.training import measure_times, run_experiment
 from headwise.analysis.speed import OverRounds
-from headwise.runs.grid import parse_grid
 from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
 
@@ -105,14 +102,6 @@ def test_what_is_kept_of_a_run(places):
     assert [times.step.keys() for times in measured] == [{"standard", "mae"}] * 3
 
 
-def test_a_run_lacks_scores_under_an_ablation_whose_loss_it_has(places, monkeypatch):
-    asked = AskedRun(own(places), "mae", None, 1)
-    assert asked.record() is not None
-    wanted = (["mae=random"], ["mae=random"])
-    monkeypatch.setattr(training, "wanted_ablations", lambda *of: wanted)
-    assert asked.record() is None
-
-
 @pytest.mark.parametrize("name", ["S1", "L1", "E1", "W1", "G1", "T1", "F1"])
 def test_every_kind_of_quantity_has_a_verdict(places, name):
     verdict = verdict_on(all_claims()[name], "laptop", places)
@@ -152,15 +141,6 @@ def test_what_others_start_from_is_trained_first_where_its_model_is_missing(plac
     ]
 
 
-def test_a_run_is_trained_again_if_its_recipe_is_another(places, tmp_path, catalogue, monkeypatch):
-    copied = tmp_path / "catalogue"
-    shutil.copytree(catalogue, copied)
-    recipe = copied / "recipes" / "counting.yaml"
-    recipe.write_text(recipe.read_text().replace("max_steps: 6", "max_steps: 5"))
-    tiny_claims.use(copied, monkeypatch)
-    assert verdict_on(all_claims()["S1"], "laptop", places).kind == "not run"
-
-
 def test_runs_on_other_data_are_not_added_to_those_that_are_kept(places, tmp_path):
     other = moved(places, tmp_path)
     for seed in (1, 2):
@@ -188,17 +168,6 @@ def test_a_run_whose_code_computes_otherwise_is_stale(places, tmp_path):
     assert [p.name for p in (other.runs / "laptop/counting").glob("*seed*")] == ["mae-seed1"]
 
 
-def test_a_finished_run_of_other_code_is_trained_again(places, tmp_path):
-    other = moved(places, tmp_path)
-    shutil.copytree(places.runs, other.runs)
-    asked = AskedRun(own(other), "mae", None, 1)
-    changed(other, 1, fingerprint=[number + 0.01 for number in asked.record().fingerprint])
-    before = (asked.folder / "result.json").stat().st_mtime_ns
-    run(other, ids=["S1"], renew=True)
-    assert (asked.folder / "result.json").stat().st_mtime_ns > before
-    assert asked.record(renew=True) is not None
-
-
 def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_path):
     other = moved_times(places, tmp_path, fingerprints=of_other_code(places))
     assert verdict_on(all_claims()["T1"], "laptop", other).stale == ["standard"]
@@ -220,27 +189,6 @@ def test_measurements_of_times_that_disagree_decide_nothing(places, tmp_path):
     (finding,) = verdict_on(all_claims()["T1"], "laptop", other).findings
     assert finding.figures == "1.30× [1.15, 2.10] that of standard"
     assert finding.remark.endswith("1.30, 1.20, 2.00")
-
-
-def test_times_that_another_claim_needs_are_kept(places, tmp_path):
-    other = moved_times(places, tmp_path, fingerprints=of_other_code(places))
-    measure_times(own(other), ["standard"], QUIET, renew=True)
-    measured = own(other).table.find(Times)[0]
-    assert measured.step.keys() == {"standard", "mae"}
-    assert measured != own(places).table.find(Times)[0]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="times are those of a GPU")
-def test_times_are_those_of_one_thread(places, tmp_path):
-    other = moved_times(places, tmp_path, fingerprints={})
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        measure_times(own(other), ["mae"], QUIET)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert own(other).table.find(Times)[0].machine.endswith(", 1 thread")
 
 
 def test_an_interrupted_claim_goes_on(places, tmp_path, monkeypatch):
@@ -286,21 +234,6 @@ def test_systems_choose_once_from_equal_tries(tuned):
     assert tuned.choice("mae") == [(("training", "learning_rate"), 1e-2)]
     stored = (tuned.run_folder / "mae-seed1" / "recipe.yaml").read_text()
     assert "learning_rate: 0.01" in stored
-
-
-def test_runs_count_after_the_call_in_which_their_systems_have_chosen(tuned):
-    for system in ("standard", "mae"):
-        assert [run.seed for run in tuned.runs(system, None)] == [1]
-
-
-@pytest.mark.parametrize(
-    ("values", "steps", "count"),
-    [("1e-4,1e-2", 3, True), ("1e-3,1e-2", 3, False), ("1e-4,1e-2", 2, False)],
-)
-def test_tries_of_other_values_count_for_nothing(tuned, monkeypatch, values, steps, count):
-    grid = parse_grid([f"training.learning_rate={values}"], steps)
-    monkeypatch.setattr(Conditions, "grid", grid)
-    assert (tuned.chosen("mae") is not None) == count
 
 
 def test_the_plan_counts_minutes_and_what_is_there(places, tmp_path):

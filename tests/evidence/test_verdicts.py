@@ -13,7 +13,6 @@ from evidence.experiments import Conditions, Places, experiments, needed_runs
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.judging import verdict_on
 from evidence.verdicts import Oriented, judge
-from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
     SamplesNeeded,
@@ -59,22 +58,6 @@ def drawn(generator, mean, seeds, items=200, of_seeds=1.0):
     return Resampled(rows.mean(1), np.stack([row[picks].mean(1) for row in rows]), items)
 
 
-def test_as_many_seeds_as_needed_find_the_effect():
-    """Of many comparisons with a true difference of the effect about 80% are significant."""
-    generator = np.random.default_rng(1)
-    effect = 1.5
-    numbers = [
-        samples_needed(effect, drawn(generator, 0, 5), drawn(generator, 0, 5)).seeds
-        for _ in range(60)
-    ]
-    seeds = int(np.median(numbers))
-    found = [
-        difference(drawn(generator, effect, seeds), drawn(generator, 0, seeds)).p_value < 0.05
-        for _ in range(150)
-    ]
-    assert 0.65 < np.mean(found) < 0.93
-
-
 def test_more_items_are_needed_where_seeds_do_not_help():
     generator = np.random.default_rng(2)
     one, other = (drawn(generator, 0, 5, items=20) for _ in range(2))
@@ -105,14 +88,6 @@ def test_needed_is_a_number_of_seeds_alone_without_items():
     generator = np.random.default_rng(4)
     one, other = (drawn(generator, 0, 5) for _ in range(2))
     assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
-
-
-def test_a_planned_test_without_results_counts_in_the_correction():
-    values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0), Resampled(np.array([4.0, 5.0]), None, 0)
-    found = difference(*values)
-    alone, of_three = (corrected({"a": found, "b": None}, n)["a"] for n in (1, 3))
-    assert alone.corrected_p_value == found.p_value
-    assert of_three.corrected_p_value == pytest.approx(min(1.0, 3 * found.p_value))
 
 
 def test_a_subject_in_words():
