@@ -20,12 +20,6 @@ from evidence.results import Run
 from evidence.training import run_experiment, run_question
 from headwise.analysis.results import Tries, Try
 from headwise.analysis.statistics.estimates import Difference
-from headwise.analysis.statistics.seeds_and_items import (
-    Resampled,
-    change_of_difference,
-    difference,
-    within_runs,
-)
 from headwise.recipes import RecipeError
 from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
@@ -182,40 +176,6 @@ def test_a_key_of_one_system_leaves_the_baseline_as_it_is(tmp_path):
         ("counting", "mae", 5),
         ("counting gates 2", "mae", 5),
     ]
-
-
-def test_the_variance_of_a_change_is_that_of_four_means():
-    generator = np.random.default_rng(4)
-    several = [generator.normal(mean, 1.0, 5) for mean in (3.0, 1.0, 2.0, 1.5)]
-    last, base, first, base_before = (Resampled(scores, None, 0) for scores in several)
-    found = change_of_difference((last, base), (first, base_before))
-    a, b, c, d = (scores.mean() for scores in several)
-    parts = [scores.var(ddof=1) / 5 for scores in several]
-    assert found.value == pytest.approx((a - b) - (c - d))
-    assert found.error == pytest.approx(np.sqrt(sum(parts)))
-    assert found.freedom == pytest.approx(sum(parts) ** 2 / sum(p**2 / 4 for p in parts))
-    assert found.source == "seeds"
-    single = last._replace(scores=last.scores[:1])
-    assert change_of_difference((single, base), (first, base_before)) is None
-
-
-def test_what_items_do_to_all_runs_is_no_part_of_a_change():
-    generator = np.random.default_rng(5)
-    items = generator.normal(0, 5.0, 100)  # easy and hard ones, for all runs alike
-    picks = generator.integers(100, size=(300, 100))
-
-    def drawn(mean):
-        rows = mean + items + generator.normal(0, 0.1, (4, 100))
-        return Resampled(rows.mean(1), np.stack([row[picks].mean(1) for row in rows]), 100)
-
-    pairs = (drawn(2.0), drawn(1.0)), (drawn(1.5), drawn(1.0))
-    found = change_of_difference(*pairs)
-    assert found.value == pytest.approx(0.5, abs=0.1) and found.error < 0.05
-    # With one baseline at both points the trend is the difference of the system's own means.
-    (last, base), (first, _) = pairs
-    alone = difference(last, first)
-    assert alone.value == pytest.approx(within_runs(last, first).scores.mean())
-    assert change_of_difference((last, base), (first, base)).value == pytest.approx(alone.value)
 
 
 def made(value, half=0.1, p=0.001):

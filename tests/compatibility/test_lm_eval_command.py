@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import tiny_tasks
@@ -16,7 +17,6 @@ from headwise.runs.one_run import train_system
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.tasks.language_modelling import LanguageModelling
 
-pytest.importorskip("lm_eval")
 COMMAND = "import headwise; from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
 
 
@@ -31,6 +31,7 @@ def command() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval")
 def test_its_command_scores_a_run_as_headwise_does(tmp_path):
     path = tiny_tasks.write_recipe("language-modelling", tmp_path)
     # Windows of the same length with one token of context are those of the harness.
