@@ -155,12 +155,6 @@ def test_formulas_are_what_the_flop_counter_counts(name, site, norm):
         assert counted - formula == beyond_the_formula(network, source, target)
 
 
-@pytest.mark.parametrize("name", ["standard", "mae", "moa", "tim"])
-def test_measuring_on_the_meta_device_counts_what_is_computed(name):
-    network = model(PLANS[name])
-    assert measure_macs(network, pair(7, 3)) == count_products(network, 7, 3)
-
-
 class Unpriced(MultiHeadAttention):
     """A system of somebody's own that says nothing of what it costs."""
 

@@ -12,10 +12,8 @@ from compatible import PLANS, compatible, tiny_model
 from exporting import ONE_LAYER, dynamic_shapes, examples
 from processes import model_without_dropout
 from tiny import tokens
-from torch import nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrizations
 from torchrun import on_two_processes
 
 from headwise.models.sites import attention_sites
@@ -181,20 +179,6 @@ def test_compile(system):
         torch.testing.assert_close(moved, expected)
 
 
-@compatible(TOOL, "`quantize_dynamic` of linear maps")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_dynamic_quantisation(system):
-    from torch.ao.quantization import quantize_dynamic
-
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    quantised = quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
-    kept = [name for name, module in quantised.named_modules() if type(module) is nn.Linear]
-    assert kept == []
-    expected = model(ids).logits
-    error = (quantised(ids).logits - expected).norm() / expected.norm()
-    assert 0 < error < 0.1
-
-
 NESTED = "is a nested tensor, expected a padded one: pad it"
 
 
@@ -223,18 +207,6 @@ def test_copies(system):
     other = tiny_model("causal", system, seed=1)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(other(ids).logits, expected)
-
-
-@compatible(TOOL, "`weight_norm` and other parametrizations of linear maps")
-def test_parametrizations(system):
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    expected = model(ids).logits
-    maps = [m for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]
-    for linear in maps:
-        parametrizations.weight_norm(linear)
-    torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-4)
-    model(ids, labels=ids).loss.backward()
-    assert all(linear.parametrizations.weight.original0.grad is not None for linear in maps)
 
 
 @compatible(TOOL, "made on the meta device, then `to_empty` and `reset_parameters`")

@@ -53,8 +53,8 @@ from headwise.report.table import (
     table_columns,
     table_notes,
     table_rows,
+    verdict,
 )
-from headwise.report.verdict import verdict
 
 TEMPLATE = "report.html.jinja"
 BODY_TEMPLATE = "comparison.html.jinja"  # of a report of one data set, or of several
