@@ -93,7 +93,9 @@ lock:  ## renews the locks in requirements/: what is installed here, in the newe
 		--constraint build/lock/constraints.txt --extra dev pyproject.toml - --output-file requirements/floor.txt
 
 fuzz: install  ## tries what nobody thought of for ten minutes: see docs/practice.md
-	$(BIN)/python tests/fuzz/rounds.py --minutes $(FUZZ_MINUTES)
+	timeout --signal=INT $(FUZZ_MINUTES)m sh -c 'while HEADWISE_FUZZ=long $(BIN)/python -m pytest \
+		-p no:xdist --hypothesis-show-statistics $$(ls tests/fuzz/test_*.py | shuf); do :; done'; \
+		test $$? -eq 124
 
 lint: install
 	$(BIN)/ruff check .

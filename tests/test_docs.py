@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from torchrun import on_two_processes
 
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import TASKS
@@ -84,3 +85,17 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_processes_print_what_the_guide_shows(sharded: bool, tmp_path: Path) -> None:
+    page = (ROOT / "docs/several-gpus.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"\*\*train_parallel\.py\*\*\n\n```py\n(.*?)```", page, re.DOTALL)
+    (shown,) = re.findall(r"Both print\n\n```\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "train_parallel.py").write_text(script, encoding="utf-8")
+    printed = on_two_processes(tmp_path / "train_parallel.py", *(["--shard"] if sharded else []))
+    expected, found = (
+        [float(number) for number in re.findall(r"[\d.]+", text)] for text in (shown, printed)
+    )
+    assert found == pytest.approx(expected, abs=2e-3)

@@ -28,28 +28,26 @@ def test_examples_of_the_extensions(name, monkeypatch):
     assert found.attempted and not found.failed
 
 
-@pytest.fixture
-def to_rst(monkeypatch):
+@pytest.mark.parametrize(
+    ("lines", "rst"),
+    [
+        (
+            ["- As in", "", "      y = `x` W", "", "  of `x`."],
+            ["- As in", "", "", "  ::", "", "      y = `x` W", "", "  of ``x``."],
+        ),
+        (
+            ["Args:", "    kdim, vdim,", "        dropout: as in", "        `Routing`."],
+            [
+                *("Args:", "    kdim, vdim, dropout: as in"),
+                "        :py:obj:`Routing <headwise.Routing>`.",
+            ],
+        ),
+        (["Args:", "    num_heads: h."], ["Args:", "    num_heads: \\h."]),  # no item of a list
+    ],
+)
+def test_a_docstring_becomes_markup(lines, rst, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
-    return importlib.import_module("_extensions.docstrings").to_rst
-
-
-def test_an_equation_stands_as_it_is_written_also_in_a_list(to_rst):
-    lines = ["- As in", "", "      y = `x` W", "", "  of `x`."]
-    assert to_rst(lines) == ["- As in", "", "", "  ::", "", "      y = `x` W", "", "  of ``x``."]
-
-
-def test_names_that_share_a_description_stand_in_one_line(to_rst):
-    lines = ["Args:", "    kdim, vdim,", "        dropout: as in", "        `Routing`."]
-    assert to_rst(lines) == [
-        "Args:",
-        "    kdim, vdim, dropout: as in",
-        "        :py:obj:`Routing <headwise.Routing>`.",
-    ]
-
-
-def test_a_letter_is_no_item_of_a_list(to_rst):
-    assert to_rst(["Args:", "    num_heads: h."]) == ["Args:", "    num_heads: \\h."]
+    assert importlib.import_module("_extensions.docstrings").to_rst(lines) == rst
 
 
 @pytest.mark.parametrize(

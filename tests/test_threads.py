@@ -23,13 +23,6 @@ def chosen():
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-def test_threads_sleep(nothing_chosen):
-    sleep_while_waiting()
-    assert chosen() == {"OMP_WAIT_POLICY": "PASSIVE"}
-    sleep_while_waiting()
-    assert chosen() == {"OMP_WAIT_POLICY": "PASSIVE"}
-
-
 @pytest.mark.parametrize("name", VARIABLES)
 def test_what_the_user_has_chosen_stays(nothing_chosen, name):
     nothing_chosen.setenv(name, "ACTIVE")

@@ -42,13 +42,6 @@ def count_macs(network, lengths):
     return model_cost(network.config, lengths).macs
 
 
-def test_parameters_are_those_of_the_formula():
-    attention = 4 * (D * D + D)
-    ffn = 2 * D * FFN + FFN + D
-    norms = 5 * 2 * D
-    assert count_parameters(model()) == 3 * attention + 2 * ffn + norms + V * D
-
-
 def test_the_base_transformer_on_the_meta_device():
     with torch.device("meta"):
         base = Seq2SeqLM(Seq2SeqLMConfig())
@@ -160,12 +153,6 @@ def test_formulas_are_what_the_flop_counter_counts(name, site, norm):
         formula = sum(forward_macs(network, pair(source, target)))
         counted = count_products(network, source, target)
         assert counted - formula == beyond_the_formula(network, source, target)
-
-
-@pytest.mark.parametrize("name", ["standard", "mae", "moa", "tim"])
-def test_measuring_on_the_meta_device_counts_what_is_computed(name):
-    network = model(PLANS[name])
-    assert measure_macs(network, pair(7, 3)) == count_products(network, 7, 3)
 
 
 class Unpriced(MultiHeadAttention):

@@ -11,19 +11,21 @@ from headwise.analysis.statistics.estimates import (
     SIGNIFICANT,
     Difference,
     Estimate,
-    Spread,
     corrected,
     holm,
     mean_difference,
     mean_estimate,
-    total,
 )
 from headwise.analysis.statistics.seeds_and_items import (
     Resampled,
+    change_of_difference,
     compare_outcomes,
     difference,
+    difference_to,
     estimate,
     resampled,
+    samples_needed,
+    within_runs,
 )
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import LEAST_ITEMS, resampled_scores
@@ -264,11 +266,6 @@ def test_the_detectable_difference_is_found_with_the_power_that_is_said(comparis
     assert np.mean(t > critical) == pytest.approx(POWER, abs=0.008)
 
 
-def test_a_variance_that_lost_a_part_keeps_a_degree_of_freedom():
-    assert Spread(0.1, 5.0).freedom == 1.0
-    assert total([Spread(2.0, 1.0), Spread(1.0, 0.5)]) == (3.0, 1.5)
-
-
 # --- the mean over data sets ------------------------------------------------------------------
 
 
@@ -294,6 +291,65 @@ def test_the_variance_of_a_mean_over_data_sets_is_the_sum_over_the_square_of_the
     assert (mean.value, mean.seeds, mean.source) == (pytest.approx(1.0), 2, "seeds and items")
     estimates[1] = Estimate(value=2.0, source="seeds", seeds=1)
     assert mean_estimate(estimates).low is None and mean_estimate(estimates).value == mean.value
+
+
+# --- changes, and what more seeds would tell ---------------------------------------------------
+
+
+def drawn(generator, seeds=5, items=200, of_seeds=1.0):
+    """Scores of a system: seeds and items each add noise."""
+    rows = generator.normal(0, 5.0, (seeds, items))
+    return of_items(rows + generator.normal(0, of_seeds, (seeds, 1)))
+
+
+def test_more_items_are_needed_where_seeds_do_not_help():
+    generator = np.random.default_rng(2)
+    one, other = (drawn(generator, items=20) for _ in range(2))
+    found = samples_needed(0.05, one, other)
+    assert found.seeds is None and found.times_items > 1
+    # So many more items let seeds find it.
+    many = [drawn(generator, items=int(20 * found.times_items * 1.2)) for _ in range(2)]
+    assert samples_needed(0.05, *many).times_items is None
+    assert samples_needed(1.0, one._replace(scores=one.scores[:1]), other) is None
+    # Without items, or with those of one system alone, it is a number of seeds.
+    assert samples_needed(0.001, Resampled(np.array([1.0, 2.0, 3.0]), None, 0)).times_items is None
+    assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
+
+
+def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
+    before = drawn(np.random.default_rng(3), of_seeds=10.0)
+    after = before._replace(scores=before.scores + 0.3, resamples=before.resamples + 0.3)
+    change = within_runs(after, before._replace(resamples=before.resamples * 0.999))
+    found = difference_to(0.0, change)
+    assert found.value == pytest.approx(0.3) and found.high - found.low < 1.0
+    # A test of two systems would see nothing.
+    assert difference(after, before).p_value > 0.5
+
+
+def test_the_variance_of_a_change_is_that_of_four_means():
+    generator = np.random.default_rng(4)
+    several = [of_scores(generator.normal(mean, 1.0, 5)) for mean in (3.0, 1.0, 2.0, 1.5)]
+    last, base, first, base_before = (each._replace(resamples=None, items=0) for each in several)
+    found = change_of_difference((last, base), (first, base_before))
+    a, b, c, d = (system.scores.mean() for system in several)
+    parts = [system.scores.var(ddof=1) / 5 for system in several]
+    assert found.value == pytest.approx((a - b) - (c - d))
+    assert found.error == pytest.approx(np.sqrt(sum(parts))) and found.source == "seeds"
+    assert found.freedom == pytest.approx(sum(parts) ** 2 / sum(p**2 / 4 for p in parts))
+    single = last._replace(scores=last.scores[:1])
+    assert change_of_difference((single, base), (first, base_before)) is None
+
+
+def test_what_items_do_to_all_runs_is_no_part_of_a_change():
+    generator = np.random.default_rng(5)
+    items = generator.normal(0, 5.0, 100)  # easy and hard ones, for all runs alike
+    rows = [mean + items + generator.normal(0, 0.1, (4, 100)) for mean in (2.0, 1.0, 1.5, 1.0)]
+    last, base, first, base_before = map(of_items, rows)
+    found = change_of_difference((last, base), (first, base_before))
+    assert found.value == pytest.approx(0.5, abs=0.1) and found.error < 0.05
+    # With one baseline at both points the trend is the difference of the system's own means.
+    alone = difference(last, first)
+    assert change_of_difference((last, base), (first, base)).value == pytest.approx(alone.value)
 
 
 # --- simulation -------------------------------------------------------------------------------
@@ -323,13 +379,3 @@ def test_it_errs_as_seldom_as_it_says_and_the_first_seed_alone_does_not():
     # Of 400 true hypotheses 20 may fail; 29 are two standard errors more.
     assert found == missed <= 29
     assert of_first > 60
-
-
-def test_it_finds_what_is_there():
-    generator = np.random.default_rng(11)
-    found = 0
-    for _ in range(60):
-        runs = _simulated(generator)
-        runs[0] += 1.5
-        found += difference(*map(of_items, runs)).significant
-    assert found > 54

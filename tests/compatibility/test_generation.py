@@ -175,22 +175,6 @@ def test_caches_of_transformers(system):
     assert cache.get_seq_length() == STEPS
 
 
-@compatible(TOOL, "`return_dict_in_generate` with `output_scores` and `output_logits`")
-def test_what_is_returned(system):
-    for model in models(system):
-        made = generate(
-            model,
-            tokens(2, 6),
-            num_beams=2,
-            return_dict_in_generate=True,
-            output_scores=True,
-            output_logits=True,
-        )
-        assert len(made.scores) == len(made.logits) == STEPS
-        assert made.logits[0].shape == (4, VOCABULARY)
-        assert made.sequences_scores.shape == (2,)
-
-
 @compatible(TOOL, "`output_hidden_states`, `output_attentions`, also with a static cache")
 def test_hidden_states_and_attentions(system):
     for model in models(system):

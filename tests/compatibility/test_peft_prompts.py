@@ -44,7 +44,23 @@ def step_by_step(made, kind, ids, steps, **mask):
     return decoded
 
 
-def learns_generates_and_is_loaded(made, plain, kind, folder):
+CONFIGS = {
+    PrefixTuningConfig: {},
+    PromptTuningConfig: {},
+    PromptEncoderConfig: {"encoder_hidden_size": 8},
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("kind", TASKS)
+@compatible(
+    TOOL,
+    "prefix tuning, prompt tuning, p-tuning (`PromptEncoderConfig`): fine-tuning, generating, "
+    "saving and loading",
+    needs=["peft"],
+)
+def test_learned_prompts(system, kind, config, tmp_path):
+    made, plain = tuned(kind, system, config, **CONFIGS[config])
     ids = tokens(2, 5)
     before = made(input_ids=ids, labels=ids)
     learned = [parameter for parameter in made.parameters() if parameter.requires_grad]
@@ -61,31 +77,7 @@ def learns_generates_and_is_loaded(made, plain, kind, folder):
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "num_beams": 1}
     out = made.generate(input_ids=ids, **mask, **options, eos_token_id=None)
     assert torch.equal(out, step_by_step(made, kind, ids, 5, **mask))
-    made.save_pretrained(folder)
-    loaded = PeftModel.from_pretrained(plain, folder).eval()
-    assert torch.equal(
-        loaded(input_ids=ids, labels=ids).logits, made(input_ids=ids, labels=ids).logits
-    )
-
-
-@compatible(TOOL, "prefix tuning: fine-tuning, generating, saving and loading", needs=["peft"])
-@pytest.mark.parametrize("kind", TASKS)
-def test_prefix_tuning(system, kind, tmp_path):
-    learns_generates_and_is_loaded(*tuned(kind, system, PrefixTuningConfig), kind, tmp_path)
-
-
-@compatible(TOOL, "prompt tuning: fine-tuning, generating, saving and loading", needs=["peft"])
-@pytest.mark.parametrize("kind", TASKS)
-def test_prompt_tuning(system, kind, tmp_path):
-    learns_generates_and_is_loaded(*tuned(kind, system, PromptTuningConfig), kind, tmp_path)
-
-
-@compatible(
-    TOOL,
-    "p-tuning (`PromptEncoderConfig`): fine-tuning, generating, saving and loading",
-    needs=["peft"],
-)
-@pytest.mark.parametrize("kind", TASKS)
-def test_p_tuning(system, kind, tmp_path):
-    made, plain = tuned(kind, system, PromptEncoderConfig, encoder_hidden_size=8)
-    learns_generates_and_is_loaded(made, plain, kind, tmp_path)
+    made.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(plain, tmp_path).eval()
+    logits = [each(input_ids=ids, labels=ids).logits for each in (loaded, made)]
+    assert torch.equal(*logits)

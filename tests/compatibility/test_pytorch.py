@@ -12,11 +12,8 @@ from compatible import PLANS, compatible, tiny_model
 from exporting import ONE_LAYER, dynamic_shapes, examples
 from processes import model_without_dropout
 from tiny import tokens
-from torch import nn
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrizations, prune
-from torch.utils.flop_counter import FlopCounterMode
 from torchrun import on_two_processes
 
 from headwise.models.sites import attention_sites
@@ -53,14 +50,10 @@ def assert_same_gradients(got, expected):
             torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5)
 
 
-@compatible(TOOL, "`torch.func.grad`, `functional_call`")
-def test_grad(system):
-    for kind in ("causal", "seq2seq"):
-        model, ids = tiny_model(kind, system), tokens(2, 5)
-        assert_same_gradients(grad(loss_of(model))(*state(model), ids), gradients(model, ids))
-
-
-@compatible(TOOL, "`torch.func.vmap` of `grad`: gradients of each example")
+@compatible(
+    TOOL,
+    "`torch.func`: `functional_call`, and `vmap` of `grad`, which gives gradients of each example",
+)
 def test_gradients_of_each_example(system):
     model, ids = tiny_model("causal", system), tokens(3, 5)
     loss = loss_of(model)
@@ -71,19 +64,9 @@ def test_gradients_of_each_example(system):
         assert_same_gradients(one, gradients(model, ids[row : row + 1]))
 
 
-@compatible(TOOL, "`torch.func.vmap` over the models of an ensemble, and their gradients")
-def test_ensembles(system):
-    models, ids = [tiny_model("causal", system, seed=seed) for seed in range(3)], tokens(2, 5)
-    params, buffers = stack_module_state(models)
-    loss = loss_of(models[0])
-    losses = vmap(loss, (0, 0, None))(params, buffers, ids)
-    slopes = vmap(grad(loss), (0, 0, None))(params, buffers, ids)
-    for i, model in enumerate(models):
-        torch.testing.assert_close(losses[i], model(ids, labels=ids).loss)
-        assert_same_gradients({n: value[i] for n, value in slopes.items()}, gradients(model, ids))
-
-
-@compatible(TOOL, "an ensemble in training, whose running statistics move")
+@compatible(
+    TOOL, "`torch.func`: `vmap` over the models of an ensemble in training, whose statistics move"
+)
 def test_ensembles_in_training(system):
     models, ids = [model_without_dropout(system, seed=seed) for seed in range(2)], tokens(4, 5)
     params, buffers = stack_module_state(models)
@@ -196,20 +179,6 @@ def test_compile(system):
         torch.testing.assert_close(moved, expected)
 
 
-@compatible(TOOL, "`quantize_dynamic` of linear maps")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_dynamic_quantisation(system):
-    from torch.ao.quantization import quantize_dynamic
-
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    quantised = quantize_dynamic(copy.deepcopy(model), {nn.Linear}, dtype=torch.qint8)
-    kept = [name for name, module in quantised.named_modules() if type(module) is nn.Linear]
-    assert kept == []
-    expected = model(ids).logits
-    error = (quantised(ids).logits - expected).norm() / expected.norm()
-    assert 0 < error < 0.1
-
-
 NESTED = "is a nested tensor, expected a padded one: pad it"
 
 
@@ -226,20 +195,6 @@ def test_nested_tokens_are_refused():
         tiny_model("causal", "standard")(nested)
 
 
-@compatible(TOOL, "`FlopCounterMode`")
-def test_counting_flops(system):
-    model = tiny_model("causal", system)
-    with FlopCounterMode(display=False) as counter:
-        model(tokens(2, 5))
-    linear = sum(
-        2 * 10 * module.weight.numel()
-        for module in model.modules()
-        if isinstance(module, nn.Linear)
-    )
-    # MoA's experts and others are no nn.Linear; a folded map is multiplied for less than ten rows.
-    assert counter.get_total_flops() > linear / 2
-
-
 @compatible(TOOL, "`copy.deepcopy`, `pickle`, `torch.save`, `torch.load(weights_only=True)`")
 def test_copies(system):
     model, ids = tiny_model("causal", system), tokens(2, 5)
@@ -252,42 +207,6 @@ def test_copies(system):
     other = tiny_model("causal", system, seed=1)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(other(ids).logits, expected)
-
-
-@compatible(TOOL, "`share_memory()`")
-def test_shared_memory(system):
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    expected = model(ids).logits
-    model.share_memory()
-    assert all(tensor.is_shared() for tensor in model.state_dict().values())
-    assert torch.equal(model(ids).logits, expected)
-
-
-@compatible(TOOL, "`weight_norm` and other parametrizations of linear maps")
-def test_parametrizations(system):
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    expected = model(ids).logits
-    maps = [m for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]
-    for linear in maps:
-        parametrizations.weight_norm(linear)
-    torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-4)
-    model(ids, labels=ids).loss.backward()
-    assert all(linear.parametrizations.weight.original0.grad is not None for linear in maps)
-
-
-@compatible(TOOL, "`torch.nn.utils.prune` of linear maps")
-def test_pruning(system):
-    model, ids = tiny_model("causal", system), tokens(2, 5)
-    maps = [m for n, m in model.named_modules() if type(m) is nn.Linear and n != "lm_head"]
-    for linear in maps:
-        prune.l1_unstructured(linear, "weight", amount=0.5)
-    pruned = model(ids).logits
-    model(ids, labels=ids).loss.backward()
-    for linear in maps:
-        cut = linear.weight_mask == 0
-        assert cut.any() and not linear.weight_orig.grad[cut].any()
-        prune.remove(linear, "weight")
-    torch.testing.assert_close(model(ids).logits, pruned)
 
 
 @compatible(TOOL, "made on the meta device, then `to_empty` and `reset_parameters`")

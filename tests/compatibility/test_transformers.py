@@ -8,7 +8,6 @@ import pytest
 import torch
 from compatible import CONFIGS, compatible, tiny_model
 from tiny import PAD, START, VOCABULARY, tokens
-from torch import nn
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -161,25 +160,6 @@ def test_attentions(system):
             assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
 
 
-@compatible(TOOL, "`generate` with hidden states and attentions")
-def test_generate_with_states(system):
-    for kind in ("causal", "seq2seq"):
-        model, given = tiny_model(kind, system), inputs(kind)
-        given.pop("decoder_input_ids", None)
-        if kind == "causal":
-            given = {name: tensor.flip(1) for name, tensor in given.items()}  # padding in front
-        asked = {"output_hidden_states": True, "output_attentions": True}
-        settings = {"max_new_tokens": 3, "min_new_tokens": 3, "return_dict_in_generate": True}
-        out = model.generate(**given, **settings, **asked)
-        plain = model.generate(**given, **settings)
-        assert torch.equal(out.sequences, plain.sequences)
-        steps = out.decoder_hidden_states if kind == "seq2seq" else out.hidden_states
-        assert len(steps) == 3 and all(len(states) == 3 for states in steps)
-        if kind == "seq2seq":
-            assert len(out.encoder_attentions) == len(out.cross_attentions[2]) == 2
-            assert len(out.encoder_hidden_states) == 3
-
-
 @compatible(TOOL, "`return_dict=False`, as an argument and in the configuration")
 def test_tuples(system):
     for kind in CONFIGS:
@@ -206,17 +186,6 @@ def test_inputs_embeds(system, positions):
             assert torch.equal(model(**embedded).logits, expected)
         with pytest.raises(ValueError, match="expected exactly one of them"):
             model(**given, inputs_embeds=embedded["inputs_embeds"])
-
-
-@compatible(TOOL, "`generate(inputs_embeds=...)`")
-def test_generate_from_embeddings(system):
-    for kind in ("causal", "seq2seq"):
-        model, ids = tiny_model(kind, system), tokens(2, 4)
-        settings = {"max_new_tokens": 4, "num_beams": 2}
-        expected = model.generate(ids, **settings)
-        words = model.get_input_embeddings()(ids)
-        made = model.generate(inputs_embeds=words, attention_mask=torch.ones_like(ids), **settings)
-        assert torch.equal(made, expected if kind == "seq2seq" else expected[:, 4:])
 
 
 @pytest.mark.parametrize("kind_of_positions", ["sinusoidal", "learned"])
@@ -353,21 +322,6 @@ def test_resize_token_embeddings(system):
         assert head.weight is model.get_input_embeddings().weight
         shifted = shift_right(given["input_ids"], START, PAD)
         model(**{**given, "input_ids": shifted + 3}).logits.sum().backward()
-
-
-@compatible(TOOL, "`num_parameters`, `dtype`, `device`")
-def test_properties(system):
-    for kind in CONFIGS:
-        model = tiny_model(kind, system)
-        assert (model.dtype, model.device) == (torch.float32, torch.device("cpu"))
-        total = model.num_parameters()
-        assert total == sum(parameter.numel() for parameter in model.parameters())
-        words = {
-            id(part.weight): part.weight.numel()
-            for part in model.modules()
-            if isinstance(part, nn.Embedding)
-        }
-        assert model.num_parameters(exclude_embeddings=True) == total - sum(words.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

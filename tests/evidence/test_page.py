@@ -69,10 +69,6 @@ def test_whether_a_system_had_converged(experiment, last, words):
     assert [of_schedule in of for of in said.values()] == [last == 2.995, False]
 
 
-def test_too_few_validations_say_nothing(experiment):
-    assert "Too few validations" in how_it_ended(validated(experiment, "linear", {100: 5.0}))
-
-
 def validated(experiment, schedule, losses):
     """A system with one seed that has these validation losses."""
     one = experiment.systems[0]
@@ -140,14 +136,6 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
         "over_baseline_contradicted": 1,
         "systems_contradicted": 1,
     }
-
-
-def test_systems_whose_tests_hold_are_not_among_the_contradicted():
-    hold = {"holds": "better", "than": "standard", "margin": 0.5}
-    two = claim(tests=[{"of": "one", **hold}, {"of": "other", **hold}])
-    findings = [Finding(test="", kind=kind, p=0.01) for kind in ("contradicted", "cannot be told")]
-    known = {("S1", "laptop"): Verdict(kind="contradicted", findings=findings, runs=2)}
-    assert totals({"S1": two}, known, [], "laptop")["systems_contradicted"] == 1
 
 
 def test_pictures_say_all_that_they_show():

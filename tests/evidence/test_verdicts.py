@@ -3,7 +3,6 @@
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -13,15 +12,6 @@ from evidence.experiments import Conditions, Places, experiments, needed_runs
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.judging import verdict_on
 from evidence.verdicts import Oriented, judge
-from headwise.analysis.statistics.estimates import corrected
-from headwise.analysis.statistics.seeds_and_items import (
-    Resampled,
-    SamplesNeeded,
-    difference,
-    difference_to,
-    samples_needed,
-    within_runs,
-)
 from headwise.recipes import load_recipe
 
 RESULTS = Path(__file__).parents[2] / "evidence" / "results"
@@ -50,69 +40,6 @@ PLACES = Places(RESULTS, RESULTS, RESULTS)
 def test_verdicts(holds, found, kind):
     test = Against(of="one", holds=holds, than="other", margin=1.0)
     assert judge(test, Oriented(*found), 1.0) == kind
-
-
-def drawn(generator, mean, seeds, items=200, of_seeds=1.0):
-    """Scores of a system: seeds and items each add noise."""
-    rows = generator.normal(mean, 5.0, (seeds, items)) + generator.normal(0, of_seeds, (seeds, 1))
-    picks = np.random.default_rng(0).integers(items, size=(300, items))
-    return Resampled(rows.mean(1), np.stack([row[picks].mean(1) for row in rows]), items)
-
-
-def test_as_many_seeds_as_needed_find_the_effect():
-    """Of many comparisons with a true difference of the effect about 80% are significant."""
-    generator = np.random.default_rng(1)
-    effect = 1.5
-    numbers = [
-        samples_needed(effect, drawn(generator, 0, 5), drawn(generator, 0, 5)).seeds
-        for _ in range(60)
-    ]
-    seeds = int(np.median(numbers))
-    found = [
-        difference(drawn(generator, effect, seeds), drawn(generator, 0, seeds)).p_value < 0.05
-        for _ in range(150)
-    ]
-    assert 0.65 < np.mean(found) < 0.93
-
-
-def test_more_items_are_needed_where_seeds_do_not_help():
-    generator = np.random.default_rng(2)
-    one, other = (drawn(generator, 0, 5, items=20) for _ in range(2))
-    found = samples_needed(0.05, one, other)
-    assert found.seeds is None and found.times_items > 1
-    # So many more items let seeds find it.
-    enough = int(20 * found.times_items * 1.2)
-    many = [drawn(generator, 0, 5, items=enough) for _ in range(2)]
-    assert samples_needed(0.05, *many).times_items is None
-    assert samples_needed(1.0, one._replace(scores=one.scores[:1]), other) is None
-
-
-def test_a_change_within_runs_does_not_hold_what_runs_differ_by():
-    generator = np.random.default_rng(3)
-    before = drawn(generator, 0, 5, of_seeds=10.0)
-    after = before._replace(scores=before.scores + 0.3, resamples=before.resamples + 0.3)
-    change = within_runs(after, before._replace(resamples=before.resamples * 0.999))
-    found = difference_to(0.0, change)
-    assert found.value == pytest.approx(0.3) and found.high - found.low < 1.0
-    # A test of two systems would see nothing.
-    assert difference(after, before).p_value > 0.5
-
-
-def test_needed_is_a_number_of_seeds_alone_without_items():
-    values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0)
-    assert samples_needed(0.001, values) == SamplesNeeded(None, None)
-    # So it is where the score of only one system is made from items, as in `difference`.
-    generator = np.random.default_rng(4)
-    one, other = (drawn(generator, 0, 5) for _ in range(2))
-    assert samples_needed(1.0, one, other._replace(resamples=None)).seeds > 1
-
-
-def test_a_planned_test_without_results_counts_in_the_correction():
-    values = Resampled(np.array([1.0, 2.0, 3.0]), None, 0), Resampled(np.array([4.0, 5.0]), None, 0)
-    found = difference(*values)
-    alone, of_three = (corrected({"a": found, "b": None}, n)["a"] for n in (1, 3))
-    assert alone.corrected_p_value == found.p_value
-    assert of_three.corrected_p_value == pytest.approx(min(1.0, 3 * found.p_value))
 
 
 def test_a_subject_in_words():

@@ -6,7 +6,7 @@ from fuzzing import cuts, examples, paddings, random, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 from modules import MODULES, build
-from systems import DIM, SYSTEMS
+from systems import DIM
 
 from headwise import AttentionCache
 from headwise.heads.fixed_cache import FixedAttentionCache
@@ -79,25 +79,3 @@ def test_padded_sequences_in_pieces(name, data, seed, batch, time):
         real = ~mask[:, start:end]
         torch.testing.assert_close(piece[real], at_once[:, start:end][real])
         start = end
-
-
-@pytest.mark.parametrize("name", ["standard", "mae causal queries", "uni-mae", "moa"])
-@given(st.data(), seeds)
-@examples(suite=5, long=15)
-def test_a_memory_that_is_read_once(name, data, seed):
-    torch.manual_seed(seed)
-    batch, time, keys = (data.draw(st.integers(1, most)) for most in (3, 7, 4))
-    module, cache = SYSTEMS[name].build(kdim=5, vdim=5), AttentionCache(static=True)
-    mask = data.draw(paddings(batch, keys), label="padding")
-    x, memory = random(batch, time, DIM), random(batch, keys, 5)
-    start = 0
-    for length in data.draw(cuts(time), label="pieces"):
-        chosen = data.draw(st.lists(st.integers(0, batch - 1), min_size=batch, max_size=batch))
-        cache.reorder_cache(torch.tensor(chosen))
-        x = torch.cat([x[chosen, :start], x[:, start:]], 1)
-        memory, mask = memory[chosen], mask[chosen]
-        piece = x[:, start : start + length]
-        got = module(piece, memory, key_padding_mask=mask, cache=cache).output
-        start += length
-        expected = module(x[:, :start], memory, key_padding_mask=mask).output[:, -length:]
-        torch.testing.assert_close(got, expected)

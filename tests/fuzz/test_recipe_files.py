@@ -8,7 +8,7 @@ import yaml
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from mutations import ALL_KEYS, SHIPPED, VALUES, documents, places, texts
+from mutations import ALL_KEYS, SHIPPED, VALUES, documents, places
 
 from headwise.recipes import RecipeError, load_recipe
 
@@ -48,14 +48,6 @@ def test_documents_with_other_keys_and_values(folder, data):
     path = folder / "spoilt.yaml"
     text = yaml.safe_dump(data.draw(documents()), allow_unicode=True, sort_keys=False)
     path.write_text(text, encoding="utf-8")
-    check(str(path), [], str(path))
-
-
-@given(st.data())
-@examples(suite=40, long=150)
-def test_texts_with_other_lines_and_characters(folder, data):
-    path = folder / "spoilt.yaml"
-    path.write_text(data.draw(texts()), encoding="utf-8")
     check(str(path), [], str(path))
 
 

@@ -125,29 +125,6 @@ def test_more_padding_changes_no_output_and_no_loss(name, data, seed, batch, tim
         torch.testing.assert_close(after.routing.loss, before.routing.loss)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-@given(st.data(), seeds, batches, st.integers(1, 6))
-@examples(suite=1, long=4)
-def test_padding_of_a_memory_and_of_its_readers_changes_nothing(name, data, seed, batch, time):
-    torch.manual_seed(seed)
-    module = SYSTEMS[name].build()
-    keys, left = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3))
-    queries, memory = data.draw(paddings(batch, time)), data.draw(paddings(batch, keys))
-    x, read = random(batch, time, DIM), random(batch, keys, DIM)
-    before = module(x, read, key_padding_mask=memory, query_padding_mask=queries)
-    wide_queries = torch.cat([torch.ones(batch, left, dtype=torch.bool), queries], 1)
-    wide_memory = torch.cat([memory, torch.ones(batch, left, dtype=torch.bool)], 1)
-    after = module(
-        wider(x, left, 0, 0).masked_fill(wide_queries.unsqueeze(-1), -100.0),
-        wider(read, 0, left, 0).masked_fill(wide_memory.unsqueeze(-1), -100.0),
-        key_padding_mask=wide_memory,
-        query_padding_mask=wide_queries,
-    )
-    torch.testing.assert_close(after.output[~wide_queries], before.output[~queries])
-    if before.routing is not None and before.routing.loss is not None:
-        torch.testing.assert_close(after.routing.loss, before.routing.loss)
-
-
 @pytest.mark.parametrize("name", MODULES)
 @given(
     st.data(),

@@ -49,13 +49,8 @@ def test_an_encoder_has_one_gate_for_a_sequence():
     for b, mask in enumerate(given["attention_mask"].bool()):
         gates = gates_of(system.gate, hidden[b][mask].mean(0))
         for t in range(hidden.size(1)):
-            parts = torch.stack(
-                [
-                    dense.weight[:, h * width : (h + 1) * width]
-                    @ read[b, t, h * width : (h + 1) * width]
-                    for h in range(system.num_heads)
-                ]
-            )
+            of_heads = read[b, t].view(-1, width), dense.weight.unflatten(1, (-1, width))
+            parts = torch.einsum("hi,ohi->ho", *of_heads)
             mixed = mixture(gates, parts) + dense.bias
             expected = attention.output.LayerNorm(mixed + hidden[b, t])
             torch.testing.assert_close(output[b, t], expected)
@@ -78,13 +73,8 @@ def test_a_decoder_has_one_gate_for_a_position():
     for b, mask in enumerate(given["attention_mask"].bool()):
         for t in mask.nonzero().flatten().tolist():
             gates = gates_of(system.gate, hidden[b, : t + 1][mask[: t + 1]].mean(0))
-            parts = torch.stack(
-                [
-                    read[0][b, t, h * width : (h + 1) * width]
-                    @ projection.weight[h * width : (h + 1) * width]
-                    for h in range(system.num_heads)
-                ]
-            )
+            of_heads = read[0][b, t].view(-1, width), projection.weight.unflatten(0, (-1, width))
+            parts = torch.einsum("hi,hio->ho", *of_heads)
             expected = mixture(gates, parts) + projection.bias
             torch.testing.assert_close(output[b, t], expected)
 

@@ -64,18 +64,13 @@ def test_set_wants_a_key_and_a_value(change):
         ("data.langauge=de", "data.langauge", "language"),
         ("evaluation.beamsize=5", "evaluation.beamsize", "beam_size"),
         ("systems.moa.modle.dropout=0", "systems.moa.modle", "model"),
+        ("systems.moa.model.norn=pre", "model.norn", "norm"),  # of one system
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest(change, key, nearest):
     said = message(DEMO, change)
     assert f"there is no key '{key}'; did you mean '{nearest}'?" in said
     assert "known: " in said
-
-
-def test_an_unknown_key_in_a_system_says_which(small):
-    said = message(small, "systems.mae.model.depth=5")
-    assert "system mae" in said
-    assert "there is no key 'model.depth'" in said
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,9 @@ def comparison(seeds=1, decodes=True, names=tuple(SPEEDS)):
     return made
 
 
-def section_of(made):
-    return how_soon_section(made)
-
-
 def cells(made):
     """Name of a system to header to cell."""
-    section = section_of(made)
+    section = how_soon_section(made)
     headers = [column.header for column in section["columns"]]
     return {row.name: dict(zip(headers, row.cells, strict=True)) for row in section["rows"]}
 
@@ -64,7 +60,7 @@ def test_one_seed_has_figures_without_intervals():
     assert found["slow"]["Steps to the baseline's loss"] == Cell("> 1.00×", ("never reached",))
     assert found["slow"]["Time to the baseline's loss"] == Cell("–")
     assert found["fast"]["Validation loss at equal training loss"].details == ()
-    notes = unescape(section_of(comparison())["notes"])
+    notes = unescape(how_soon_section(comparison())["notes"])
     assert "2.249 at step 600" in notes
     assert "From one seed these figures have no interval" in notes
 
@@ -75,7 +71,7 @@ def test_several_seeds_have_intervals_and_say_who_gets_there():
     low, high = map(float, interval.split("–"))
     assert low < 0.5 < high
     assert found["fast"]["Validation loss at equal training loss"].details
-    notes = unescape(section_of(comparison(seeds=3))["notes"])
+    notes = unescape(how_soon_section(comparison(seeds=3))["notes"])
     assert "over seeds" in notes
     assert "From one seed" not in notes
 
@@ -91,13 +87,13 @@ def test_where_some_pairs_do_not_get_there_their_number_is_said():
 
 
 def test_a_baseline_alone_is_compared_with_nothing():
-    section = section_of(comparison(names=("standard",)))
+    section = how_soon_section(comparison(names=("standard",)))
     assert [column.header for column in section["columns"]] == [
         "Tokens per second",
         "Time per token",
     ]
     assert section["figure"] is None
-    assert section_of(comparison(names=("standard",), decodes=False)) is None
+    assert how_soon_section(comparison(names=("standard",), decodes=False)) is None
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

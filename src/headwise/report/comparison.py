@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ from headwise.report.table import (
     table_columns,
     table_notes,
     table_rows,
+    verdict,
 )
-from headwise.report.verdict import verdict
 
 TEMPLATE = "report.html.jinja"
 BODY_TEMPLATE = "comparison.html.jinja"  # of a report of one data set, or of several
@@ -282,16 +283,17 @@ def learning_curves(comparison: Comparison) -> Markup | None:
     ceiling = _ceiling(comparison)
     if ceiling is None:
         return None
-    with drawing():
-        figure, axes = panel(290)
-        lowest = _draw_training(axes, comparison)
-        lowest = min(lowest, _draw_curves(axes, comparison, "eval_loss"))
+
+    def limit(axes: Axes) -> None:
+        lowest = float(axes.dataLim.ymin)
         room = 0.05 * (ceiling - lowest) or 0.1
         axes.set_ylim(lowest - room, ceiling + room)
         axes.set_xlim(left=0)
-        _name_axes(axes, "Step", f"Loss, {comparison.loss_name}")
-        label = "Training and validation loss of each system over the steps of training."
-        return to_svg(figure, f"{label} {_last_losses(comparison)}")
+
+    label = "Training and validation loss of each system over the steps of training."
+    label = f"{label} {_last_losses(comparison)}"
+    y = f"Loss, {comparison.loss_name}"
+    return _over_steps(comparison, "eval_loss", y, label, limit, with_training=True)
 
 
 def close_up(comparison: Comparison) -> Markup | None:
@@ -309,15 +311,15 @@ def close_up(comparison: Comparison) -> Markup | None:
     ]
     if not values:
         return None
-    with drawing():
-        figure, axes = panel(290)
-        _draw_curves(axes, comparison, "eval_loss")
+
+    def limit(axes: Axes) -> None:
         room = 0.06 * (max(values) - min(values)) or 0.1
         axes.set_ylim(min(values) - room, max(values) + room)
         axes.set_xlim(start - 0.02 * end, end * 1.02)
-        _name_axes(axes, "Step", "Validation loss")
-        label = "Validation loss of each system in the second half of training."
-        return to_svg(figure, f"{label} {_last_losses(comparison)}")
+
+    label = "Validation loss of each system in the second half of training."
+    label = f"{label} {_last_losses(comparison)}"
+    return _over_steps(comparison, "eval_loss", "Validation loss", label, limit)
 
 
 def measures(comparison: Comparison) -> list[str]:
@@ -333,51 +335,47 @@ def measures(comparison: Comparison) -> list[str]:
 
 def measured_curves(comparison: Comparison, name: str) -> Markup:
     """A measured figure of all systems over the steps of training."""
+    ends = [
+        f"{system.name} {values[max(values)]:.3g}"
+        for system in comparison.systems
+        if (values := _mean_of_sound(system, name))
+    ]
+    label = f"{heading(name)} of each system over the steps of training. Last: {'; '.join(ends)}."
+    return _over_steps(comparison, name, heading(name), label, lambda axes: axes.set_xlim(left=0))
+
+
+def _over_steps(
+    comparison: Comparison,
+    key: str,
+    y: str,
+    label: str,
+    limit: Callable[[Axes], object],
+    *,
+    with_training: bool = False,
+) -> Markup:
+    """What is recorded at validations, a line for each system, and a thin one for each seed.
+
+    `limit` sets the ends of the axes. The lines of the training loss are pale.
+    """
     with drawing():
         figure, axes = panel(290)
-        _draw_curves(axes, comparison, name)
-        axes.set_xlim(left=0)
-        _name_axes(axes, "Step", heading(name))
-        ends = []
+        for system in comparison.systems if with_training else []:
+            colour, mean = looks(comparison)[system.name].colour, _mean_of_sound(system, "loss")
+            axes.plot(list(mean), list(mean.values()), color=colour, linewidth=1.2, alpha=0.45)
         for system in comparison.systems:
-            if values := _mean_of_sound(system, name):
-                ends.append(f"{system.name} {values[max(values)]:.3g}")
-        label = f"{heading(name)} of each system over the steps of training."
-        return to_svg(figure, f"{label} Last: {'; '.join(ends)}.")
-
-
-def _draw_training(axes: Axes, comparison: Comparison) -> float:
-    """Returns the lowest value drawn."""
-    lowest = math.inf
-    for system in comparison.systems:
-        mean = _mean_of_sound(system, "loss")
-        look = looks(comparison)[system.name]
-        axes.plot(list(mean), list(mean.values()), color=look.colour, linewidth=1.2, alpha=0.45)
-        lowest = min([lowest, *mean.values()])
-    return lowest
-
-
-def _draw_curves(axes: Axes, comparison: Comparison, key: str) -> float:
-    """What is recorded at validations. Returns the lowest value drawn."""
-    lowest = math.inf
-    for system in comparison.systems:
-        look = looks(comparison)[system.name]
-        line: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes}
-        mean = _mean_of_sound(system, key)
-        axes.plot(
-            list(mean),
-            list(mean.values()),
-            marker=look.marker,
-            markersize=5,
-            markevery=max(1, len(mean) // 8),
-            **line,
-        )
-        lowest = min([lowest, *mean.values()])
-        for run in system.runs if len(system.runs) > 1 else []:
-            each = _curve(run, key)
-            axes.plot(list(each), list(each.values()), linewidth=0.9, alpha=0.7, **line)
-            lowest = min([lowest, *each.values()])
-    return lowest
+            look, mean = looks(comparison)[system.name], _mean_of_sound(system, key)
+            every = max(1, len(mean) // 8)
+            axes.plot(list(mean), list(mean.values()), **look.line, markersize=5, markevery=every)
+            for run in system.runs if len(system.runs) > 1 else []:
+                each = _curve(run, key)
+                thin: dict[str, Any] = {"linestyle": look.dashes, "linewidth": 0.9, "alpha": 0.7}
+                axes.plot(list(each), list(each.values()), color=look.colour, **thin)
+        limit(axes)
+        axes.set_xlabel("Step")
+        axes.set_ylabel(y)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        return to_svg(figure, label)
 
 
 def _mean_of_sound(system: SystemSummary, key: str) -> Curve:
@@ -413,10 +411,3 @@ def _last_losses(comparison: Comparison) -> str:
     several = any(len(system.runs) > 1 for system in comparison.systems)
     which = "Last validation loss, mean over seeds" if several else "Last validation loss"
     return f"{which}: {'; '.join(ends)}." if ends else ""
-
-
-def _name_axes(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))

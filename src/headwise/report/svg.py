@@ -107,10 +107,10 @@ def name_end(axes: Axes, name: str, step: float, value: float) -> None:
     )  # fmt: skip
 
 
-def to_svg(figure: Figure, label: str, identity: str = "figure") -> Markup:
+def to_svg(figure: Figure, label: str) -> Markup:
     """Returns a figure as an `<svg>` element, which the page scales to the available width.
 
-    All ids in it begin with `identity`; `rendered` numbers the figures of a page. A screen reader
+    All ids in it begin with `figure`; `rendered` numbers the figures of a page. A screen reader
     says the label; a figure without one is decoration.
     """
     buffer = io.StringIO()
@@ -119,7 +119,7 @@ def to_svg(figure: Figure, label: str, identity: str = "figure") -> Markup:
     svg = svg[svg.index("<svg") :].strip()
     # The rules of a style element would apply to the whole page.
     svg = re.sub(r"<metadata>.*?</metadata>\s*|<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{identity}-", svg)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', r"\g<1>figure-", svg)
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), svg)
     meaning = f'role="img" aria-label="{escape(label)}"' if label else 'aria-hidden="true"'
     # Only the view box stays: without width and height, the page scales the figure.

@@ -73,45 +73,6 @@ def test_random_weights_against_plain_loops() -> None:
     ]
 
 
-@pytest.mark.parametrize("shape", [(4, 6, 3), (4, 3), (3,)])
-def test_half_batches_give_what_the_whole_batch_gives(shape: tuple[int, ...]) -> None:
-    first, second = place(), place(Weighing, 1)
-    decided = {first: random_weights(*shape), second: random_weights(*shape, seed=1)}
-    tokens, padding = random_padding(4, 6, seed=3).long(), random_padding(4, 6)
-
-    def part(rows: slice) -> list[Observed]:
-        routings = {
-            at: Routing(weights if len(shape) == 1 else weights[rows])
-            for at, weights in decided.items()
-        }
-        return batch(routings, standing(tokens[rows]), padding[rows])
-
-    whole, halves = found(part(slice(None))), found(part(slice(2)), part(slice(2, None)))
-    if len(shape) == 1:  # one row in each batch
-        assert [module.spread.rows for module in halves.modules] == [2, 2]
-        halves.modules[0].spread.rows = whole.modules[0].spread.rows
-    for once, twice in zip(whole.modules, halves.modules, strict=True):
-        assert twice.spread.mean.model_dump() == pytest.approx(once.spread.mean.model_dump())
-        assert twice.spread.percentiles == pytest.approx(once.spread.percentiles)
-        assert len(twice.by_position) == len(once.by_position)
-        for late, early in zip(twice.by_position, once.by_position, strict=True):
-            assert late.mean.model_dump() == pytest.approx(early.mean.model_dump())
-        assert [at.model_dump() for at in twice.by_frequency] == [
-            pytest.approx(at.model_dump()) for at in once.by_frequency
-        ]
-
-
-def test_padding_counts_nowhere() -> None:
-    weights, padding = random_weights(5, 7, 3), random_padding(5, 7, seed=4)
-    tokens = standing(torch.arange(35).view(5, 7) % 4)
-    one, other = weights.clone(), weights.clone()
-    one[padding], other[padding] = torch.tensor([1.0, 0, 0]), torch.full((3,), 1 / 3)
-    where = place()
-    assert found(batch({where: Routing(one)}, tokens, padding)) == found(
-        batch({where: Routing(other)}, tokens, padding)
-    )
-
-
 def test_a_decision_of_a_sequence_is_one_row_without_a_position() -> None:
     tokens = standing(torch.tensor([[0, 1, 2], [0, 0, 0]]))
     weights = torch.tensor([[0.5, 0.5], [1.0, 0.0]])

@@ -22,15 +22,6 @@ def explained(weights, described, padding=None, site="encoder_self"):
     return {record.label: record for record in counted.result()}
 
 
-def test_a_label_that_says_all_explains_all():
-    tokens = classes_of(5, 4, 30)
-    weights = torch.eye(5)[tokens]  # each token has a unit of its own
-    found = explained(weights, standing(tokens))["token"]
-    assert (found.rows, found.classes, found.of) == (120, 5, "positions")
-    assert found.between == pytest.approx(1, abs=1e-12)
-    assert found.share == pytest.approx(1, abs=1e-12)
-
-
 @pytest.mark.parametrize("number", [2, 50, 600])
 def test_a_label_that_says_nothing_explains_nothing_however_many_classes_it_has(number):
     tokens = classes_of(number, 20, 50)
@@ -76,34 +67,6 @@ def test_it_is_what_a_plain_loop_finds():
     assert found.between == pytest.approx(between / total, rel=1e-6)
     # Kelley's own form: what is between the classes beyond that of as many degrees of freedom.
     assert found.share == pytest.approx((between - (c - 1) * within) / total, rel=1e-6)
-
-
-def test_two_halves_of_a_batch_are_the_whole():
-    weights = torch.softmax(draws(6, 8, 3), -1)
-    tokens, sentences = classes_of(9, 6, 8), classes_of(2, 6)
-    whole, halves = Explained(), Explained()
-    layers = Places("decoder_self", 1)
-    whole.add(layers.observed([weights], standing(tokens, {"class": sentences})))
-    for half in (slice(0, 3), slice(3, 6)):
-        described = standing(tokens[half], {"class": sentences[half]})
-        halves.add(layers.observed([weights[half]], described))
-    for one, other in zip(whole.result(), halves.result(), strict=True):
-        assert one.model_dump(exclude={"between", "share"}) == other.model_dump(
-            exclude={"between", "share"}
-        )
-        assert one.share == pytest.approx(other.share, abs=1e-12)
-
-
-def test_padding_counts_nowhere():
-    weights = of_two(draws(4, 6))
-    tokens = classes_of(4, 4, 6)
-    padded_weights = torch.cat([weights, of_two(torch.ones(4, 3))], 1)
-    padded_tokens = torch.cat([tokens, torch.full((4, 3), 9)], 1)
-    padding = torch.arange(9).expand(4, 9) >= 6
-    classes = {"class": torch.tensor([0, 1, 0, 1])}
-    found = explained(weights, standing(tokens, classes))
-    padded = explained(padded_weights, standing(padded_tokens, classes), padding)
-    assert found == padded
 
 
 def test_a_label_of_sequences_counts_sequences():

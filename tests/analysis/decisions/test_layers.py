@@ -117,29 +117,6 @@ def test_a_quantity_that_several_units_say_together_is_explained():
     assert found.shares[1] == pytest.approx(1 - (1 - share) * 199 / 195, abs=1e-6)
 
 
-def test_two_halves_of_a_batch_are_the_whole():
-    layers = [weights(6, 9, 3, seed=seed) for seed in range(3)]
-    level = draws(6, 9)
-    whole, halves, places = Layers(), Layers(), Places("decoder_self", 3)
-    described = standing(torch.zeros(6, 9).long(), levels={"loud": level})
-    whole.add(places.observed(layers, described))
-    for half in (slice(0, 2), slice(2, 6)):
-        zeros = torch.zeros_like(level[half]).long()
-        described = standing(zeros, levels={"loud": level[half]})
-        halves.add(places.observed([each[half] for each in layers], described))
-    (one,), (other,) = whole.result(), halves.result()
-    assert np.array(one.likeness) == pytest.approx(np.array(other.likeness), abs=1e-12)
-    assert one.levels[0].shares == pytest.approx(other.levels[0].shares, abs=1e-10)
-    assert one.rows == other.rows == 54
-
-
-def test_padding_counts_nowhere():
-    layers = [weights(3, 5, 3, seed=seed) for seed in range(2)]
-    padded = [torch.cat([each, weights(3, 4, 3, seed=9)], 1) for each in layers]
-    padding = torch.arange(9).expand(3, 9) >= 5
-    assert compared(padded, padding=padding) == compared(layers)
-
-
 def test_decisions_for_sequences_are_compared_over_sequences():
     layer = weights(12, 3)
     described = standing(torch.zeros(12, 7).long(), levels={"loud": draws(12, 7)})

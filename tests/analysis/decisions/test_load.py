@@ -67,14 +67,9 @@ def test_the_share_of_a_system_is_what_its_words_say() -> None:
     assert record.share == record.weight
 
 
-@pytest.mark.parametrize("halves", [False, True])
-def test_random_weights_against_plain_loops(halves: bool) -> None:
+def test_random_weights_against_plain_loops() -> None:
     weights, padding = random_weights(6, 9, 4), random_padding(6, 9)
-    where = place()
-    parts = [slice(3), slice(3, None)] if halves else [slice(None)]
-    record = found(
-        *(batch({where: Routing(weights[part], padding=padding[part])}) for part in parts)
-    )
+    record = found(batch({place(): Routing(weights, padding=padding)}))
     rows = [
         (sequence, row)
         for sequence in range(6)
@@ -126,9 +121,3 @@ def test_weights_of_a_run_that_diverged() -> None:
     record = found(batch({place(): Routing(torch.full((2, 3, 2), math.nan))}))
     assert math.isnan(record.balance) and math.isnan(record.weight.entropy)
     assert LoadRecord.model_validate_json(record.model_dump_json()).rows == 6
-
-
-def test_nothing_is_decided() -> None:
-    load = Load()
-    load.add([])
-    assert load.result() == []

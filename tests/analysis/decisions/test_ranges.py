@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decided import Places, of_two, standing
+from decided import Places, standing
 
 from headwise.analysis.decisions.ranges import TOKENS, UNITS, Ranges
 
@@ -49,33 +49,10 @@ def test_they_are_what_a_plain_loop_finds():
     assert found.spread == pytest.approx(float(spread), rel=1e-5)
 
 
-def test_a_unit_that_always_takes_one_token_is_seen():
-    tokens = torch.tensor([[0, 1, 2, 0], [1, 0, 0, 2]])
-    first = torch.where(tokens == 0, 1.0, torch.tensor([[0, 0.2, 0.4, 0], [0.1, 0, 0, 0.3]]))
-    (the, *others) = ranges((of_two(first), tokens)).tokens
-    assert (the.name, the.count) == ("t0", 4)
-    assert the.units[0].model_dump() == {"unit": 0, "least": 1, "mean": 1, "greatest": 1}
-    assert [each.units[0].unit for each in others] == [1, 1]
-
-
-def test_padding_counts_nowhere():
-    weights, tokens = batch(3)
-    more_weights, more_tokens = batch(4)
-    padding = torch.arange(24).expand(5, 24) >= 12
-    padded = (torch.cat([weights, more_weights], 1), torch.cat([tokens, more_tokens], 1))
-    assert ranges(padded, padding=padding) == ranges((weights, tokens))
-
-
 def test_nothing_is_said_where_no_token_stands_or_a_decision_is_of_no_position():
     counted, places = Ranges(), Places("encoder_self", 1)
     weights, tokens = batch(5)
     counted.add(places.observed([weights]))
     counted.add(places.observed([weights[:, 0]], standing(tokens)))
-    assert counted.result() == []
-
-
-def test_nothing_is_said_of_a_run_that_has_diverged():
-    counted = Ranges()
-    weights, tokens = batch(6)
-    counted.add(Places("encoder_self", 1).observed([weights * torch.nan], standing(tokens)))
+    counted.add(places.observed([weights * torch.nan], standing(tokens)))  # of a run that diverged
     assert counted.result() == []

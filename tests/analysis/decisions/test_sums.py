@@ -1,22 +1,15 @@
 """Means over rows whose sequences are independent, against formulas and simulation."""
 
 import math
-import pickle
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from decided import Choosing, batch, place, random_weights, standing
 from scipy.stats import t
 
-from headwise.analysis.decisions.entropy import Entropy
-from headwise.analysis.decisions.load import Load
 from headwise.analysis.decisions.sums import ClusterSums, TokenSums, difference
-from headwise.analysis.decisions.tokens import Tokens
 from headwise.analysis.statistics.estimates import Estimate
-from headwise.heads.system import Routing
 
 
 def test_the_interval_of_a_mean_over_single_rows_is_students() -> None:
@@ -113,22 +106,3 @@ def test_sums_of_tokens_as_in_a_dictionary() -> None:
             expected[token] = [have + more for have, more in zip(expected[token], row, strict=True)]
     found = dict(zip(sums.tokens.tolist(), sums.sums.tolist(), strict=True))
     assert found == expected
-
-
-def test_no_tokens_add_nothing() -> None:
-    sums = TokenSums(1)
-    sums.add(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 1, dtype=torch.float64))
-    assert len(sums.tokens) == len(sums.sums) == 0
-
-
-@pytest.mark.parametrize("kind", [Entropy, Load, Tokens])
-def test_memory_does_not_grow_with_the_number_of_batches(kind: Any) -> None:
-    weights = random_weights(4, 30, 8)
-    routing = Routing(weights, weights.topk(2).indices)
-    tokens = torch.arange(120).view(4, 30) % 50
-    observed = batch({place(Choosing): routing}, standing(tokens, {"half": tokens // 25}))
-    question, sizes = kind(), []
-    for _ in range(40):
-        question.add(observed)
-        sizes.append(len(pickle.dumps(question)))
-    assert sizes[-1] <= sizes[0] + 16  # numbers that are written in a byte or two more

@@ -70,22 +70,12 @@ def test_a_token_seen_once_never_leads() -> None:
     assert record.units[0].share == pytest.approx(21 / 120)  # with the rare one
 
 
-@pytest.mark.parametrize("halves", [False, True])
-def test_random_choices_against_plain_loops(halves: bool) -> None:
+def test_random_choices_against_plain_loops() -> None:
     weights, padding = random_weights(8, 30, 6), random_padding(8, 30)
     indices = weights.topk(2).indices
     tokens = torch.randint(25, (8, 30), generator=torch.Generator().manual_seed(1))
-    where = place(Choosing)
-    parts = [slice(4), slice(4, None)] if halves else [slice(None)]
-    (record,) = found(
-        *(
-            batch(
-                {where: Routing(weights[part], indices[part], padding=padding[part])},
-                positions(tokens[part]),
-            )
-            for part in parts
-        )
-    )
+    routing = Routing(weights, indices, padding=padding)
+    (record,) = found(batch({place(Choosing): routing}, positions(tokens)))
     seen = [
         (token, set(chosen))
         for line, choices, hidden in zip(tokens, indices, padding, strict=True)
@@ -157,15 +147,3 @@ def test_labels_of_positions_and_of_sequences() -> None:
     # Of six sequences of five positions, of which three go to unit 0.
     assert (leader.name, leader.occurrences, leader.decisions) == ("c1", 30, 6)
     assert (leader.with_unit, leader.pmi) == (18, pytest.approx(0))
-
-
-def test_padding_counts_nowhere() -> None:
-    weights, padding = random_weights(5, 12, 3), random_padding(5, 12, seed=4)
-    tokens = torch.arange(60).view(5, 12) % 4
-    where = place()
-    one = batch({where: Routing(weights)}, positions(tokens), padding)
-    others = tokens.masked_fill(padding, 7)
-    other = batch(
-        {where: Routing(weights.masked_fill(padding[..., None], 0.5))}, positions(others), padding
-    )
-    assert found(one) == found(other)

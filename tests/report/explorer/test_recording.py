@@ -129,17 +129,6 @@ def test_predictions_are_the_models_probabilities(runs):
         assert each.probability <= each.best[0].probability
 
 
-def test_a_language_model_continues_with_what_it_takes_for_most_probable(runs):
-    (run,) = Explorer([runs("language-modelling")], Source(text="one")).record().runs
-    stack = run.stacks["decoder"]
-    assert "".join(stack.tokens[1 : stack.given]) == " one"
-    written = stack.tokens[stack.given :]
-    assert written
-    best = {each.position: each.best[0].text for each in run.output.predictions}
-    assert [best[position] for position in range(stack.given, len(stack.tokens))] == written
-    assert len(stack.tokens) in best  # what it would write next
-
-
 def test_holes_are_filled(runs):
     explorer = Explorer([runs("masked-language-modelling")], Source(text="one <mask> three"))
     (run,) = explorer.record().runs
