@@ -154,11 +154,11 @@ def test_each_stack_has_its_own_tokens():
     with hw.record(made) as decisions:
         made(input_ids=ids, attention_mask=mask, decoder_input_ids=target)
     frame = decisions.frame(tokens={"encoder": ids, "decoder": target})
-    for path, read in (("encoder.layers.0", ids), ("decoder.layers.1", target)):
+    for path, read in (("model.encoder.layers.0", ids), ("model.decoder.layers.1", target)):
         rows = frame[frame["path"] == f"{path}.self_attention"]
         at = rows.groupby(["sequence", "position"])
         assert at["token"].first().tolist() == read[read != tiny.PAD].tolist()
-    everywhere = frame[frame["path"] == "decoder.layers.1.cross_attention"]
+    everywhere = frame[frame["path"] == "model.decoder.layers.1.cross_attention"]
     assert everywhere["token"].isna().all() and everywhere["sequence"].isna().all()
 
 

@@ -11,13 +11,18 @@ import math
 import torch
 from torch import Tensor, nn
 
+from headwise.models.adaptive import AdaptiveEmbedding
 from headwise.models.config import TransformerConfig
 from headwise.ops.masks import of_queries
 
 
-def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Embedding:
-    """Returns an embedding of tokens as wide as the model."""
-    return nn.Embedding(vocab_size, config.embed_dim, config.pad_token_id)
+def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Module:
+    """Returns an embedding of tokens as wide as the model, adaptive if there are cutoffs."""
+    cutoffs = getattr(config, "adaptive_cutoffs", None)
+    if cutoffs is None:
+        return nn.Embedding(vocab_size, config.embed_dim, config.pad_token_id)
+    factor: int = config.adaptive_factor
+    return AdaptiveEmbedding(vocab_size, config.embed_dim, cutoffs, factor, config.pad_token_id)
 
 
 def position_embedding(config: TransformerConfig) -> nn.Embedding | None:

@@ -1,9 +1,9 @@
 """What the heads of a model read while it runs: queries, keys, outputs, attention weights."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead, Observer, observing
 from headwise.models.evaluating import run_as_written
-from headwise.models.sites import HeadsSite, heads_sites
+from headwise.models.sites import AttentionSite, heads_sites
 
 
 @contextmanager
-def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -> Iterator[None]:
+def heads_read(
+    model: nn.Module, note: Callable[[AttentionSite, HeadsRead], None]
+) -> Iterator[None]:
     """While this context is open, each call of each attention of a model is noted.
 
     Compiled models run as they are written meanwhile. Whoever keeps what is noted detaches it.
@@ -46,7 +48,8 @@ def heads_read(model: nn.Module, note: Callable[[HeadsSite, HeadsRead], None]) -
             f"model is a {type(model).__name__} without any attention of headwise, expected at "
             f"least one module that derives from headwise.systems.Attention"
         )
-    with observing((place.module, partial(note, place)) for place in places), run_as_written():
+    observers = ((cast(Attention, place.module), partial(note, place)) for place in places)
+    with observing(observers), run_as_written():
         yield
 
 
@@ -58,8 +61,8 @@ class NotedAttentions(NamedTuple):
 
 
 @contextmanager
-def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
-    """While this context is open, the attentions in layers note their weights.
+def attentions_noted(stack: nn.Module, layers: int) -> Iterator[NotedAttentions]:
+    """While this context is open, the attentions in the layers of a stack note their weights.
 
     That is what transformers' `output_attentions` asks for: for every layer
     `(batch, heads, queries, keys)`, the weights by which each head reads, as in evaluation, so that
@@ -71,21 +74,20 @@ def attentions_noted(layers: Iterable[nn.Module]) -> Iterator[NotedAttentions]:
         ValueError: a layer has no attention that derives from `headwise.systems.Attention`.
     """
     noted = NotedAttentions([], [])
-    observers: list[tuple[Attention, Observer]] = []
-    for index, layer in enumerate(layers):
-        found = {
-            path: module for path, module in layer.named_modules() if isinstance(module, Attention)
-        }
-        if not found:
+    places = heads_sites(stack)
+    for index in range(layers):
+        if not any(place.layer == index for place in places):
             raise ValueError(
                 f"output_attentions is True, but layer {index} holds no module that derives from "
                 f"headwise.systems.Attention, which would say what its attention weights are: "
                 f"leave output_attentions out"
             )
-        for path, module in found.items():
-            into = noted.of_cross if "cross_attention" in path.split(".") else noted.of_self
-            observers.append((module, partial(_note_weights, into)))
-    with observing(observers):
+
+    def observer(place: AttentionSite) -> tuple[Attention, Observer]:
+        into = noted.of_cross if place.site == "decoder_cross" else noted.of_self
+        return cast(Attention, place.module), partial(_note_weights, into)
+
+    with observing(map(observer, places)):
         yield noted
 
 
