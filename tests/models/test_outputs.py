@@ -6,7 +6,7 @@ from tiny import MOA, VOCABULARY, strengthen, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.models.heads_read import heads_read
+from headwise.models.decisions import heads_read
 from headwise.models.plan import system_class
 
 MIXED = [{"system": "mae", "layers": [0], "gate_dropout": 0.0}, {**MOA, "layers": [1]}]

@@ -42,7 +42,7 @@ class HeadwiseModel(ModelHooks):
     - `num_items_in_batch`: the number by which the sum of the labels' losses is divided; by default
       the number of labels that are not -100.
     - `output_attentions`: whether to return the attention weights of each layer, see
-      `headwise.models.heads_read.attentions_noted`; by default as the configuration says.
+      `headwise.models.decisions.attentions_noted`; by default as the configuration says.
     - `output_hidden_states`: whether to return what the first layer reads and what each layer
       returns, or the index of one of these, or a list of indices; likewise.
     - `return_dict`: False to return a tuple of what is not None.

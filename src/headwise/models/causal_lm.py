@@ -14,10 +14,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import LanguageModelConfig
+from headwise.models.embedding import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder
 from headwise.ops.labels import IGNORED_LABEL
@@ -37,7 +37,7 @@ class CausalLMConfig(LanguageModelConfig):
     Args:
         adaptive_cutoffs: the ids at which bands of rarer words begin, which have narrower
             embeddings in input and output; word ids are sorted by frequency, and the first band
-            begins at 0. None gives all words the same width. See `headwise.models.adaptive`.
+            begins at 0. None gives all words the same width. See `headwise.models.embedding`.
         adaptive_factor: the factor by which each band is narrower than the one before.
         adaptive_dropout: dropout inside the adaptive softmax.
         max_length: the greatest length of generated sequences, prompt included, unless generation

@@ -20,8 +20,8 @@ from transformers.utils import logging
 from headwise.models.base import WithoutHead
 from headwise.models.cache import DecodingCache, OwnCacheMixin
 from headwise.models.config import TransformerConfig
+from headwise.models.decisions import attentions_noted
 from headwise.models.embedding import embed, position_embedding, token_embedding
-from headwise.models.heads_read import attentions_noted
 from headwise.models.layers import Layer, LayerInputs, WholeLayer
 from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Spec, system_class

@@ -4,8 +4,7 @@ import pytest
 import torch
 from systems import DIM, SYSTEMS
 
-from headwise.heads.cache import AttentionCache
-from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.heads.cache import AttentionCache, FixedAttentionCache
 from headwise.heads.mae.means import running_mean
 from headwise.heads.mae.naive import naive_running_mean
 from headwise.pretrained.memory import _MOST_REMOVED, _GrowingMemory

@@ -40,7 +40,7 @@ from typing_extensions import Self
 from headwise.analysis.decisions.observing import Where
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead
-from headwise.models.heads_read import heads_read
+from headwise.models.decisions import heads_read
 from headwise.models.sites import AttentionSite, heads_sites
 from headwise.ops.precision import without_autocast
 from headwise.tasks.outcome import RECORD

@@ -15,9 +15,8 @@ from headwise.analysis.decisions.observing import Where
 from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.ablation import ablated, ablation_options
-from headwise.models.decisions import record, words_of
+from headwise.models.decisions import heads_read, record, words_of
 from headwise.models.evaluating import evaluating
-from headwise.models.heads_read import heads_read
 from headwise.models.sites import AttentionSite, attention_sites, heads_sites
 from headwise.report.explorer.inputs import Input, Source, Trained, image_input, speech_input
 from headwise.report.explorer.payload import (
