@@ -67,8 +67,8 @@ def ablated(
     elif isinstance(where, Mapping) and name is None and not options:
         check_ablations(where)
         changed = {}
-        for system, asked in where.items():
-            changed |= _changed(held_systems(model, system), *split_ablation(asked))
+        for kind, asked in where.items():
+            changed |= _changed(held_systems(model, kind), *split_ablation(asked))
     else:
         raise ValueError(
             f"ablated has {where!r}, expected the path of a system, its ablation and options, or a "
