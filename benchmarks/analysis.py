@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.analysis.decisions.likeness import Likeness
 from headwise.analysis.decisions.record import ask
-from headwise.models.heads_read import heads_read
+from headwise.models.decisions import heads_read
 from headwise.tasks.positions import Positions
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -197,24 +197,6 @@ def test_weights_are_drawn_by_a_method_and_loaded_ones_are_marked(tmp_path):
     assert torch.equal(loaded.linear.weight, made.linear.weight)
 
 
-def test_a_base_model_need_not_have_plans_of_parallelism():
-    """`post_init` of a model whose base model is one of our stacks goes through."""
-
-    class Whole(internals.ModelHooks):
-        config_class = PreTrainedConfig
-        base_model_prefix = "decoder"
-
-        def __init__(self, config):
-            super().__init__(config)
-            self.decoder = internals.StackHooks()
-            self.post_init()
-
-        def _init_weights(self, module):
-            pass
-
-    assert Whole(PreTrainedConfig()).base_model is not None
-
-
 def test_a_configuration_is_a_data_class():
     found = internals.config_fields()
     assert {"architectures", "id2label", "return_dict", "transformers_version"} <= found

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -161,20 +161,13 @@ def is_loaded(weight: Tensor) -> bool:
     return getattr(weight, "_is_hf_initialized", False)
 
 
-class StackHooks(nn.Module):
-    """7. The base model of a model is asked for plans of tensor and pipeline parallelism."""
-
-    _tp_plan: ClassVar[None] = None
-    _pp_plan: ClassVar[None] = None
-
-
 def config_fields() -> set[str]:
-    """8. What every configuration has are fields of a data class."""
+    """7. What every configuration has are fields of a data class."""
     return {field.name for field in fields(PreTrainedConfig)}
 
 
 class TrainerHooks:
-    """9. The Trainer writes a checkpoint in one method, and its parts in others.
+    """8. The Trainer writes a checkpoint in one method, and its parts in others.
 
     A subclass has this before `transformers.Trainer`, which needs much that models do not: so it is
     no base of this class, and what belongs to it is imported when it is used.
@@ -224,7 +217,7 @@ class TrainerHooks:
 
 
 def loss_is_scaled(trainer: Any, items: Any) -> bool:
-    """10. Whether a Trainer's loss of a batch is divided by what all of a step's batches hold.
+    """9. Whether a Trainer's loss of a batch is divided by what all of a step's batches hold.
 
     Else the Trainer divides it by their number.
     """
@@ -236,11 +229,11 @@ def loss_is_scaled(trainer: Any, items: Any) -> bool:
 
 
 def prepared_inputs(trainer: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """11. A batch as a Trainer gives it to the model, on its device."""
+    """10. A batch as a Trainer gives it to the model, on its device."""
     return trainer._prepare_inputs(batch)
 
 
-# 12. A model whose `loss_type` is this one shifts its labels, so that the first is never predicted:
+# 11. A model whose `loss_type` is this one shifts its labels, so that the first is never predicted:
 # by that the Trainer counts labels.
 SHIFTED_LOSS = "ForCausalLM"
 
@@ -251,14 +244,14 @@ def shifts_labels(model: nn.Module) -> bool:
 
 
 def shift_smoothed_labels(model_type: str, kind: type) -> None:
-    """13. The Trainer shifts the labels that it smoothes for models whose classes a table names."""
+    """12. The Trainer shifts the labels that it smoothes for models whose classes a table names."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = kind.__name__
 
 
 def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
-    """14. A Trainer that smoothes labels has an attribute that computes the loss of them.
+    """13. A Trainer that smoothes labels has an attribute that computes the loss of them.
 
     It is called with the output of the model, the labels, and by name `shift_labels` and
     `num_items_in_batch`; other Trainers have None there.

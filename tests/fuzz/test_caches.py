@@ -9,7 +9,7 @@ from modules import MODULES, build
 from systems import DIM
 
 from headwise import AttentionCache
-from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.heads.cache import FixedAttentionCache
 
 actions = st.lists(
     st.sampled_from(["read", "read", "read", "reorder", "select", "repeat", "crop", "reset"]),

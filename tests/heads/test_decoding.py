@@ -5,7 +5,7 @@ import torch
 from systems import DIM, GATED, SYSTEMS, padding
 
 from headwise import AttentionCache
-from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.heads.cache import FixedAttentionCache
 
 BATCH, TIME, KEYS = 3, 7, 4
 CACHES = {"growing": AttentionCache, "fixed": lambda: FixedAttentionCache(TIME + 4)}

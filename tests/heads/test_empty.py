@@ -9,7 +9,7 @@ from systems import DIM, SYSTEMS, randomize
 from torch import nn
 
 import headwise as hw
-from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.heads.cache import FixedAttentionCache
 
 EMPTY = [(0, 3), (2, 0), (0, 0)]
 

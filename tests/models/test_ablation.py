@@ -44,7 +44,7 @@ PLAN = {
     "decoder_self": "mae",
     "decoder_cross": [{**MOA, "layers": [0]}, {"system": "agreement", "layers": [1]}],
 }
-SITE = "decoder.layers.0.self_attention"
+SITE = "model.decoder.layers.0.self_attention"
 
 
 def test_systems_of_one_model_are_changed_by_their_names():
@@ -68,7 +68,7 @@ def sites_of(model):
 def test_one_system_is_changed_by_its_path():
     model = tiny.model(PLAN).eval()
     systems = sites_of(model)
-    path = "decoder.layers.1.self_attention"
+    path = "model.decoder.layers.1.self_attention"
     with ablated(model, path, expert=3):
         assert [p for p, system in systems.items() if system.ablation is not None] == [path]
     x = torch.randn(2, 5, systems[path].embed_dim)
@@ -78,7 +78,7 @@ def test_one_system_is_changed_by_its_path():
         assert torch.equal(systems[path](x).output, by_path)
     with ablated(model, "encoder.layers.0", "top-k", top_k=1):  # it holds that system alone
         (changed,) = [p for p, system in systems.items() if system.ablation is not None]
-        assert changed.startswith("encoder.layers.0.")
+        assert changed.startswith("model.encoder.layers.0.")
     layer, alone = SYSTEMS["standard"].build(), torch.randn(1, 3, DIM).double()
     with ablated(layer, "", head=0):
         without = layer(alone).output
@@ -152,9 +152,14 @@ def test_a_copy_that_is_made_under_an_ablation_has_none():
 @pytest.mark.parametrize(
     ("where", "name", "options", "parts"),
     [
-        ("encoder.layers.0.self_atention", None, {"head": 0}, ["did you mean", "such as 'encoder"]),
-        ("decoder.layers.0", None, {"head": 0}, ["where 2 systems are", "cross_attention'"]),
-        ("encoder.embedding", None, {"head": 0}, ["where 0 systems are"]),
+        (
+            "model.encoder.layers.0.self_atention",
+            None,
+            {"head": 0},
+            ["did you mean", "such as 'model.encoder"],
+        ),
+        ("model.decoder.layers.0", None, {"head": 0}, ["where 2 systems are", "cross_attention'"]),
+        ("model.encoder.embedding", None, {"head": 0}, ["where 0 systems are"]),
         (SITE, None, {}, ["has nothing", "expert=0 or head=0"]),
         (SITE, None, {"exprt": 1}, ["has exprt=1", "did you mean 'expert'"]),
         (SITE, None, {"expert": 99}, ["expected 0 to"]),
@@ -177,7 +182,7 @@ def test_what_there_is_not_at_a_path_is_named(where, name, options, parts):
 def test_decoding_step_by_step_under_ablations(plan):
     model = tiny.model(tiny.PLANS[plan]).double().eval()
     source, tried = tokens(2, 5), 0
-    layers = [p.path for p in attention_sites(model) if p.path.startswith("decoder.layers.0")]
+    layers = [p.path for p in attention_sites(model) if p.path.startswith("model.decoder.layers.0")]
     system = attention_sites(model)[-1].module
     for name, function in type(system).ablations.items():
         ranges = system.ablation_ranges()

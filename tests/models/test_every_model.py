@@ -322,7 +322,7 @@ def test_formulas_are_what_the_flop_counter_counts(kind, plan):
 def test_transformers_finds_embeddings_where_tokens_are_read(kind):
     model = build(kind, "standard")
     if kind == "speech":
-        with pytest.raises(NotImplementedError, match="SpeechEnhancer reads no tokens"):
+        with pytest.raises(NotImplementedError, match="SpeechEnhancer"):
             model.get_input_embeddings()
         assert model.get_output_embeddings() is None
         return

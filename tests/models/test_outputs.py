@@ -6,7 +6,7 @@ from tiny import MOA, VOCABULARY, strengthen, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.models.heads_read import attentions_noted, heads_read
+from headwise.models.decisions import heads_read
 from headwise.models.plan import system_class
 
 MIXED = [{"system": "mae", "layers": [0], "gate_dropout": 0.0}, {**MOA, "layers": [1]}]
@@ -48,10 +48,10 @@ def test_attentions_of_chosen_heads_are_those_by_which_they_read():
 
 
 def test_a_layer_without_attention_of_ours_is_an_error():
-    layer = Alone(16, num_heads=2, ffn_dim=24, num_mechanisms=2)
-    error = pytest.raises(ValueError, match="layer 0 holds no module that derives from headwise")
-    with error, attentions_noted([layer]):
-        pass
+    made = causal("standard")
+    made.decoder.layers[1] = Alone(16, num_heads=2, ffn_dim=24, num_mechanisms=2)
+    with pytest.raises(ValueError, match="layer 1 holds no module that derives from headwise"):
+        made(tokens(1, 3), output_attentions=True)
 
 
 def test_decisions_are_recorded_once_where_layers_are_computed_twice():

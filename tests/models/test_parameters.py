@@ -74,6 +74,9 @@ def test_sites_name_every_attention(plan):
         expected += [("decoder_self", layer)]
         expected += [("decoder_cross", layer)] if layer not in whole else []
     assert sites == expected
+    # A stack by itself names them as within the model.
+    of_stacks = [*attention_sites(made.encoder), *attention_sites(made.decoder)]
+    assert [(site.site, site.layer) for site in of_stacks] == expected
 
 
 @pytest.mark.parametrize("plan", PLANS)

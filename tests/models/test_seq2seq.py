@@ -201,9 +201,9 @@ def test_only_what_is_missing_is_drawn_afresh(tmp_path):
     path = tmp_path / "model.safetensors"
     state = load_file(path)
     lost = [
-        "encoder.layers.0.self_attention.gate.output.weight",
-        "encoder.layers.0.self_attention.gate.norm.running_var",
-        "decoder.layers.1.cross_attention.q_proj.weight",
+        "model.encoder.layers.0.self_attention.gate.output.weight",
+        "model.encoder.layers.0.self_attention.gate.norm.running_var",
+        "model.decoder.layers.1.cross_attention.q_proj.weight",
     ]
     save_file({k: v for k, v in state.items() if k not in lost}, path, {"format": "pt"})
     loaded = hw.Seq2SeqLM.from_pretrained(tmp_path).state_dict()

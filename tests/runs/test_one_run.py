@@ -91,7 +91,7 @@ def test_the_seed_draws_the_weights(file, run):
     first, again, other = (
         build_model(with_seed(recipe, seed), data).state_dict() for seed in (1, 1, 2)
     )
-    name = "encoder.layers.0.feed_forward.ffn_up.weight"
+    name = "model.encoder.layers.0.feed_forward.ffn_up.weight"
     assert torch.equal(first[name], again[name])
     assert not torch.equal(first[name], other[name])
 

@@ -165,7 +165,8 @@ def test_the_final_model_is_the_best_or_the_last(tmp_path):
         assert_equal(kept[choice], toy.weights(tmp_path / choice, step))
         assert_equal(kept[choice], run.model.state_dict())
     assert not torch.equal(
-        kept["best"]["encoder.embedding.weight"], kept["last"]["encoder.embedding.weight"]
+        kept["best"]["model.encoder.embedding.weight"],
+        kept["last"]["model.encoder.embedding.weight"],
     )
 
 
@@ -187,7 +188,7 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
             torch.testing.assert_close(tensor, mean.float(), rtol=0, atol=0)
         else:
             assert torch.equal(tensor, parts[-1][name])
-    weight = "encoder.embedding.weight"
+    weight = "model.encoder.embedding.weight"
     assert not torch.equal(kept[weight], parts[-1][weight])
     assert_equal(kept, run.model.state_dict())
 

@@ -75,7 +75,7 @@ def test_weight_decay_spares_biases_norms_and_gates(tmp_path):
     }
     assert not any("bias" in n or "norm" in n or ".gate." in n for n in by_decay[0.1])
     assert all("bias" in n or "norm" in n for n in by_decay[0.0])
-    assert "encoder.layers.0.self_attention.q_proj.weight" in by_decay[0.1]
+    assert "model.encoder.layers.0.self_attention.q_proj.weight" in by_decay[0.1]
 
 
 def test_settings_reach_the_optimizer(tmp_path):

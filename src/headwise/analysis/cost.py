@@ -122,7 +122,8 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
         total += place.module.macs(lengths[stack], keys, is_causal=causal)
     for path, module in model.named_modules():
         if isinstance(module, FeedForward):
-            total += module.macs(lengths[path.partition(".")[0]])
+            stack = next(word for word in path.split(".") if word in lengths)
+            total += module.macs(lengths[stack])
     if isinstance(model, HeadwiseModel):
         total += Macs(model.head_macs(lengths), 0)
     return total

@@ -74,7 +74,7 @@ class Attention(InTorchLayers, System):
         implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
             its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
-            `headwise.models.heads_read`.
+            `headwise.models.decisions`.
     """
 
     chooses_heads: ClassVar[bool] = False

@@ -64,7 +64,7 @@ class HeadsRead(NamedTuple):
 
         Example:
             >>> import headwise as hw
-            >>> from headwise.models.heads_read import heads_read
+            >>> from headwise.models.decisions import heads_read
             >>> attention, reads = hw.MultiHeadAttention(16, 4), []
             >>> with heads_read(attention, lambda place, read: reads.append(read)):
             ...     y = attention(torch.randn(2, 5, 16))

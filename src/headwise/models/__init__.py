@@ -13,7 +13,6 @@ from headwise.models import (  # noqa: E402
     masked_lm,
     seq2seq,
     speech,
-    without_head,
 )
 
-__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech", "without_head"]
+__all__ = ["causal_lm", "classifier", "masked_lm", "seq2seq", "speech"]

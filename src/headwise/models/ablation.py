@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, get_type_hints
 
 from torch import nn
@@ -62,26 +62,34 @@ def ablated(
         ...
         ValueError: ablation of standard is 'uniform', expected one of learned, without-head, ...
     """
-    with ExitStack() as stack:
-        if isinstance(where, str):
-            stack.enter_context(_ablated_at(model, where, name, options))
-        else:
-            if not isinstance(where, Mapping) or name is not None or options:
-                raise ValueError(
-                    f"ablated has {where!r}, expected the path of a system, its ablation and "
-                    f"options, or a mapping of names of systems to ablations, and nothing beside it"
-                )
-            check_ablations(where)
-            for system, asked in where.items():
-                stack.enter_context(_ablated(held_systems(model, system), *split_ablation(asked)))
+    if isinstance(where, str):
+        changed = _changed_at(model, where, name, options)
+    elif isinstance(where, Mapping) and name is None and not options:
+        check_ablations(where)
+        changed = {}
+        for kind, asked in where.items():
+            changed |= _changed(held_systems(model, kind), *split_ablation(asked))
+    else:
+        raise ValueError(
+            f"ablated has {where!r}, expected the path of a system, its ablation and options, or a "
+            f"mapping of names of systems to ablations, and nothing beside it"
+        )
+    before = [system.ablation for system in changed]
+    hooks = [system.register_forward_pre_hook(_refuse_training) for system in changed]
+    for system, ablation in changed.items():
+        system.ablation = ablation
+    try:
         yield
+    finally:
+        for system, previous, hook in zip(changed, before, hooks, strict=True):
+            system.ablation = previous
+            hook.remove()
 
 
-@contextmanager
-def _ablated_at(
+def _changed_at(
     model: nn.Module, path: str, name: str | None, options: Mapping[str, Any]
-) -> Iterator[None]:
-    """The system at a path under an ablation."""
+) -> dict[System, Any]:
+    """The system at a path, and what is to take the place of its `ablation`."""
     module = system_at(model, path).module
     system = type(module)
     if name is None:
@@ -89,8 +97,18 @@ def _ablated_at(
     check_ablation(f"{path!r}" if path else system.__name__, system, name, options)
     # A random ablation is to be the same as where all systems of the model are under it.
     alike = [place.module for place in attention_sites(model) if type(place.module) is system]
-    with _ablated([module], name, options, alike.index(module), len(alike)):
-        yield
+    return _changed(alike, name, options, only=module)
+
+
+def _changed(
+    alike: Sequence[System], name: str, options: Mapping[str, Any], only: System | None = None
+) -> dict[System, Any]:
+    """All of a model's systems of a kind, or only one, and what their `ablation` is to be."""
+    return {
+        system: ablation_of(system, name, options, index, len(alike))
+        for index, system in enumerate(alike)
+        if name != LEARNED and only in (None, system)
+    }
 
 
 def _removal(path: str, system: type[System], options: Mapping[str, Any]) -> str:
@@ -129,30 +147,6 @@ def ablation_of(
     numbers = {"index": index, "count": count}
     numbers = {key: number for key, number in numbers.items() if key in takes}
     return function(system, **options, **numbers)
-
-
-@contextmanager
-def _ablated(
-    systems: list[System],
-    name: str,
-    options: Mapping[str, Any],
-    first: int = 0,
-    count: int | None = None,
-) -> Iterator[None]:
-    """Systems of a kind under an ablation; they are numbered from `first`, of `count`."""
-    if name == LEARNED:
-        yield
-        return
-    before = [system.ablation for system in systems]
-    hooks = [system.register_forward_pre_hook(_refuse_training) for system in systems]
-    try:
-        for index, system in enumerate(systems, first):
-            system.ablation = ablation_of(system, name, options, index, count or len(systems))
-        yield
-    finally:
-        for system, previous, hook in zip(systems, before, hooks, strict=True):
-            system.ablation = previous
-            hook.remove()
 
 
 def _refuse_training(system: nn.Module, _: Any) -> None:

@@ -31,10 +31,9 @@ _ASKED = ("output_attentions", "output_hidden_states")
 class HeadwiseModel(ModelHooks):
     """A transformer whose attention follows the plan of its configuration.
 
-    Its forward takes a batch as keyword arguments, with `labels` that are -100 where the model
-    predicts nothing, and returns a `HeadwiseOutput`. Its layers are in stacks named `encoder` and
-    `decoder`, in which `headwise.models.sites` finds the systems. A subclass calls `post_init()` at
-    the end of its constructor.
+    A model for a task holds a model without a head, its `base_model`. Its forward takes a batch as
+    keyword arguments, with `labels` that are -100 where the model predicts nothing, and returns a
+    `HeadwiseOutput`. A subclass calls `post_init()` at the end of its constructor.
 
     Arguments of every forward, beside what it names:
 
@@ -43,7 +42,7 @@ class HeadwiseModel(ModelHooks):
     - `num_items_in_batch`: the number by which the sum of the labels' losses is divided; by default
       the number of labels that are not -100.
     - `output_attentions`: whether to return the attention weights of each layer, see
-      `headwise.models.heads_read.attentions_noted`; by default as the configuration says.
+      `headwise.models.decisions.attentions_noted`; by default as the configuration says.
     - `output_hidden_states`: whether to return what the first layer reads and what each layer
       returns, or the index of one of these, or a list of indices; likewise.
     - `return_dict`: False to return a tuple of what is not None.
@@ -61,6 +60,7 @@ class HeadwiseModel(ModelHooks):
     base_model_prefix = ""
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    _input_embed_layer = "embedding"
     _supports_sdpa = True
     _supports_flex_attn = True
 
@@ -115,21 +115,22 @@ class HeadwiseModel(ModelHooks):
         config, former = other.config, other.config.systems()
         config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
         planned = config.systems()
-        for site, layer, module, path in attention_sites(other):
+        for place in attention_sites(other):
+            site, layer = place.site, place.layer
             spec = planned[site][layer]
             if spec == former[site][layer]:
                 continue
             try:
                 system = build_system(spec, config.place(site))
                 if neutral:
-                    system.start_as_standard(module)
+                    system.start_as_standard(place.module)
                 else:
-                    system.take_standard_weights(module)
+                    system.take_standard_weights(place.module)
             except ValueError as error:
                 raise ValueError(
                     f"attention.{site}, layer {layer}: {spec['system']}: {error}"
                 ) from error
-            other.set_submodule(path, system)
+            other.set_submodule(place.path, system)
         other._hand_on_attn_implementation()
         return other
 
@@ -174,24 +175,6 @@ class HeadwiseModel(ModelHooks):
             )
         super().checkpoint_layers(enable, partial(function, use_reentrant=False), every)
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Returns the module that maps token ids to embeddings.
-
-        The embeddings are not scaled yet, and neither are `inputs_embeds`.
-        """
-        return self._token_stack().embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self._token_stack().embedding = value
-
-    def _token_stack(self) -> Any:
-        """The first stack, if it reads tokens."""
-        stack = getattr(self, "encoder", None) or getattr(self, "decoder", None)
-        if not hasattr(stack, "embedding"):
-            # transformers asks for embeddings in many places and catches this error.
-            raise NotImplementedError(f"{type(self).__name__} reads no tokens")
-        return stack
-
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
@@ -209,23 +192,23 @@ class HeadwiseModel(ModelHooks):
             nn.init.zeros_(module.bias)
 
     def _asked(self, others: Mapping[str, Any]) -> dict[str, Any]:
-        """What a call asks of the stacks, by the arguments that its forward does not name.
+        """What a call asks of its layers, by the arguments that its forward does not name.
 
-        With it goes what collects the losses that systems add.
+        With it goes what collects the losses that systems add: that of the model that holds this.
 
         Raises:
             TypeError: there is an argument that no forward has.
         """
         for name, value in others.items():
             # transformers passes unknown flags as False or None.
-            if name in (*_ASKED, "return_dict") or value is None or value is False:
+            if name in (*_ASKED, "return_dict", "losses") or value is None or value is False:
                 continue
             raise TypeError(
                 f"{name} is not an argument of {type(self).__name__}; what its systems decide "
                 f"comes from headwise.record(model), and position_ids alone say where packed texts "
                 f"begin"
             )
-        asked: dict[str, Any] = {"losses": AuxiliaryLoss()}
+        asked: dict[str, Any] = {"losses": others.get("losses") or AuxiliaryLoss()}
         for name in _ASKED:
             value = others.get(name)
             asked[name] = getattr(self.config, name) if value is None else value
@@ -236,6 +219,25 @@ class HeadwiseModel(ModelHooks):
         as_dict = others.get("return_dict")
         as_dict = self.config.return_dict if as_dict is None else as_dict
         return output if as_dict else output.to_tuple()
+
+
+class WithoutHead(HeadwiseModel):
+    """A model that gives hidden states, by itself or held by a model for a task.
+
+    `AutoModel` loads it from the folder of a model that holds it, and that one from its folder.
+
+    Args:
+        config: the configuration of the whole model.
+        held: whether another model holds this one, and draws its weights with its own.
+    """
+
+    def __init__(self, config: TransformerConfig, *, held: bool = False) -> None:
+        super().__init__(config)
+        self.held = held
+
+    def init_weights(self) -> None:
+        if not self.held:
+            super().init_weights()
 
 
 def _tell_peft(model_type: str) -> None:

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 
-from headwise.heads.cache import AttentionCache
-from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.heads.cache import AttentionCache, FixedAttentionCache
 from headwise.models.config import TransformerConfig
 from headwise.models.sites import attention_sites
 from headwise.transformers_internals import CACHE, GenerationHooks, cache_layer

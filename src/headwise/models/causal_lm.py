@@ -7,17 +7,17 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedTokenizerFast,
 )
 
-from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.base import HeadwiseModel
 from headwise.models.cache import DecodingCache, DecodingGenerationMixin
 from headwise.models.config import LanguageModelConfig
-from headwise.models.embedding import token_embedding
+from headwise.models.embedding import AdaptiveEmbedding, AdaptiveSoftmax, band_sizes
 from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder
 from headwise.ops.labels import IGNORED_LABEL
@@ -37,7 +37,7 @@ class CausalLMConfig(LanguageModelConfig):
     Args:
         adaptive_cutoffs: the ids at which bands of rarer words begin, which have narrower
             embeddings in input and output; word ids are sorted by frequency, and the first band
-            begins at 0. None gives all words the same width. See `headwise.models.adaptive`.
+            begins at 0. None gives all words the same width. See `headwise.models.embedding`.
         adaptive_factor: the factor by which each band is narrower than the one before.
         adaptive_dropout: dropout inside the adaptive softmax.
         max_length: the greatest length of generated sequences, prompt included, unless generation
@@ -94,6 +94,22 @@ class CausalLMOutput(CacheOutput, OneStackOutput):
     """
 
 
+class CausalLMDecoder(Decoder):
+    """The decoder of a `CausalLM`, as its configuration has it.
+
+    Example:
+        >>> import torch
+        >>> from transformers import AutoModel
+        >>> config = CausalLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=1)
+        >>> AutoModel.from_config(config)(torch.tensor([[5, 6, 7]])).last_hidden_state.shape
+        torch.Size([1, 3, 16])
+    """
+
+    config: CausalLMConfig
+    config_class = CausalLMConfig
+    base_model_prefix = "decoder"  # of the whole model
+
+
 class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     """A language model whose attention follows a plan.
 
@@ -122,7 +138,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     def __init__(self, config: CausalLMConfig) -> None:
         super().__init__(config)
         self.loss_type = SHIFTED_LOSS
-        self.decoder = Decoder(config, decoder_embedding(config))
+        self.decoder = CausalLMDecoder(config, held=True)
         self.lm_head: Any  # an adapter or a quantised map may take its place
         if config.adaptive_cutoffs is None:
             self.lm_head = nn.Linear(config.embed_dim, config.vocab_size, bias=False)
@@ -173,10 +189,17 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 them, in an adaptive softmax; by default in evaluation alone.
             num_items_in_batch, inputs_embeds, others: see `HeadwiseModel`.
         """
-        cache = self.cache_of_call(given_cache(cache, others), use_cache)
+        cache = given_cache(cache, others)
         asked = self._asked(others)
         decoded = self.decoder(
-            input_ids, attention_mask, cache, inputs_embeds, position_ids, **asked
+            input_ids,
+            attention_mask,
+            cache,
+            inputs_embeds,
+            position_ids,
+            use_cache=use_cache,
+            return_dict=True,
+            **asked,
         )
         hidden = decoded.last_hidden_state
         if labels is not None:
@@ -196,9 +219,6 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
         states = {**of_stack(decoded), CACHE: decoded.get(CACHE)}
         return self._returned(CausalLMOutput(logits=logits, **states, **losses), others)
-
-    def get_decoder(self, modality: str | None = None) -> nn.Module:
-        return self.decoder
 
     def get_output_embeddings(self) -> nn.Module | None:
         """Returns the map to the vocabulary; None for an adaptive softmax, which has several."""
@@ -236,19 +256,6 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         return cast(AdaptiveEmbedding, self.decoder.embedding)
 
 
-def decoder_embedding(config: CausalLMConfig) -> nn.Module:
-    """Returns the embedding of a `CausalLM`, adaptive or not."""
-    if config.adaptive_cutoffs is None:
-        return token_embedding(config, config.vocab_size)
-    return AdaptiveEmbedding(
-        config.vocab_size,
-        config.embed_dim,
-        config.adaptive_cutoffs,
-        config.adaptive_factor,
-        config.pad_token_id,
-    )
-
-
 class LineTokenizer(PreTrainedTokenizerFast):
     """A tokenizer whose end token is the line end, which is a part of texts.
 
@@ -264,6 +271,7 @@ class LineTokenizer(PreTrainedTokenizerFast):
 
 
 AutoConfig.register(CausalLMConfig.model_type, CausalLMConfig)
+AutoModel.register(CausalLMConfig, CausalLMDecoder)
 AutoModelForCausalLM.register(CausalLMConfig, CausalLM)
 shift_smoothed_labels(CausalLMConfig.model_type, CausalLM)
 AutoTokenizer.register(CausalLMConfig, LineTokenizer)

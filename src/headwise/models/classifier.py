@@ -6,11 +6,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
-from headwise.models.embedding import token_embedding
 from headwise.models.outputs import (
     OneStackOutput,
     of_stack,
@@ -96,6 +95,14 @@ class SequenceClassifierConfig(StackConfig):
                 )
 
 
+class SequenceClassifierEncoder(Encoder):
+    """The encoder of a `SequenceClassifier`, as its configuration has it."""
+
+    config: SequenceClassifierConfig
+    config_class = SequenceClassifierConfig
+    base_model_prefix = "encoder"  # of the whole model
+
+
 class SequenceClassifier(HeadwiseModel):
     """An encoder whose attention follows a plan, with a classifier on top of it.
 
@@ -126,7 +133,7 @@ class SequenceClassifier(HeadwiseModel):
 
     def __init__(self, config: SequenceClassifierConfig) -> None:
         super().__init__(config)
-        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.encoder = SequenceClassifierEncoder(config, held=True)
         self.hidden = nn.Linear(config.embed_dim, config.hidden_dim or config.embed_dim)
         self.classifier = nn.Linear(self.hidden.out_features, config.num_labels)
         self.post_init()
@@ -154,7 +161,9 @@ class SequenceClassifier(HeadwiseModel):
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
         asked = self._asked(others)
-        outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
+        outputs = self.encoder(
+            input_ids, attention_mask, inputs_embeds, position_ids, return_dict=True, **asked
+        )
         encoded = outputs.last_hidden_state  # (batch, time, embed_dim)
         padding = None if attention_mask is None else attention_mask == 0
         if not encoded.size(1):  # there is no token
@@ -200,4 +209,5 @@ def _first(encoded: Tensor, padding: Tensor | None) -> Tensor:
 
 
 AutoConfig.register(SequenceClassifierConfig.model_type, SequenceClassifierConfig)
+AutoModel.register(SequenceClassifierConfig, SequenceClassifierEncoder)
 AutoModelForSequenceClassification.register(SequenceClassifierConfig, SequenceClassifier)

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import LanguageModelConfig
-from headwise.models.embedding import token_embedding
 from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_cross_entropy
 from headwise.models.transformer import Encoder
 from headwise.ops.labels import IGNORED_LABEL
@@ -37,6 +36,14 @@ class MaskedLMConfig(LanguageModelConfig):
     def __init__(self, vocab_size: int = 32_000, *, mask_token_id: int = 4, **kwargs: Any) -> None:
         self.mask_token_id = mask_token_id
         super().__init__(vocab_size, **kwargs)
+
+
+class MaskedLMEncoder(Encoder):
+    """The encoder of a `MaskedLM`, as its configuration has it."""
+
+    config: MaskedLMConfig
+    config_class = MaskedLMConfig
+    base_model_prefix = "encoder"  # of the whole model
 
 
 class MaskedLM(HeadwiseModel):
@@ -73,7 +80,7 @@ class MaskedLM(HeadwiseModel):
 
     def __init__(self, config: MaskedLMConfig) -> None:
         super().__init__(config)
-        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
+        self.encoder = MaskedLMEncoder(config, held=True)
         self.transform = nn.Linear(config.embed_dim, config.embed_dim)
         self.transform_norm = nn.LayerNorm(config.embed_dim)
         self.lm_head = nn.Linear(config.embed_dim, config.vocab_size)
@@ -108,7 +115,9 @@ class MaskedLM(HeadwiseModel):
             `token_loss` is the cross entropy per hidden token, label-smoothed in training.
         """
         asked = self._asked(others)
-        encoded = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **asked)
+        encoded = self.encoder(
+            input_ids, attention_mask, inputs_embeds, position_ids, return_dict=True, **asked
+        )
         hidden = encoded.last_hidden_state  # (batch, time, embed_dim)
         total = None
         if labels is None:
@@ -135,4 +144,5 @@ class MaskedLM(HeadwiseModel):
 
 
 AutoConfig.register(MaskedLMConfig.model_type, MaskedLMConfig)
+AutoModel.register(MaskedLMConfig, MaskedLMEncoder)
 AutoModelForMaskedLM.register(MaskedLMConfig, MaskedLM)

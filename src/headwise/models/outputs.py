@@ -42,7 +42,7 @@ class OneStackOutput(HeadwiseOutput):
         hidden_states: if asked for, what the first layer reads and what each layer returns, each
             `(batch, time, embed_dim)`; the last is behind the final norm.
         attentions: if asked for, the attention weights of each layer, see
-            `headwise.models.heads_read.attentions_noted`.
+            `headwise.models.decisions.attentions_noted`.
     """
 
     hidden_states: tuple[Tensor | None, ...] | None = None

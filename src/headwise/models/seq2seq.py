@@ -7,13 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
-from transformers.modeling_outputs import BaseModelOutput
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqModelOutput
 
-from headwise.models.base import HeadwiseModel
-from headwise.models.cache import DecodingCache, DecodingGenerationMixin
+from headwise.models.base import HeadwiseModel, WithoutHead
+from headwise.models.cache import DecodingCache, DecodingGenerationMixin, OwnCacheMixin
 from headwise.models.config import TransformerConfig
-from headwise.models.embedding import token_embedding
 from headwise.models.outputs import HeadwiseOutput, sum_losses, total_cross_entropy
 from headwise.models.transformer import Decoder, Encoder
 from headwise.ops.bounds import check_among
@@ -110,6 +109,92 @@ class Seq2SeqOutput(CacheOutput, HeadwiseOutput):
     encoder_attentions: tuple[Tensor, ...] | None = None
 
 
+_OF_STACKS = Seq2SeqOutput.__dataclass_fields__.keys() - HeadwiseOutput.__dataclass_fields__.keys()
+
+
+@dataclass
+class TwoStacksOutput(Seq2SeqModelOutput):
+    """What transformers returns of two stacks, and the sum of the losses that systems add."""
+
+    auxiliary_loss: Tensor | None = None
+
+
+class EncoderDecoder(WithoutHead, OwnCacheMixin):
+    """The encoder and the decoder of a `Seq2SeqLM`, as its configuration has them.
+
+    The arguments are those of `Encoder` and `Decoder`.
+    """
+
+    config: Seq2SeqLMConfig
+    config_class = Seq2SeqLMConfig
+    base_model_prefix = "model"  # of the whole model
+
+    def __init__(self, config: Seq2SeqLMConfig, *, held: bool = False) -> None:
+        super().__init__(config, held=held)
+        self.encoder = Encoder(config, held=True)
+        self.decoder = Decoder(config, config.target_vocab_size, held=True)
+        if config.share_embeddings == "all":
+            self._tied_weights_keys = {"decoder.embedding.weight": "encoder.embedding.weight"}
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        cache: DecodingCache | None = None,
+        use_cache: bool | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        **others: Any,
+    ) -> TwoStacksOutput | tuple[Any, ...]:
+        """Computes the hidden states; see `Seq2SeqLM.forward` for the arguments."""
+        cache = given_cache(cache, others)
+        asked = self._asked(others)
+        if encoder_outputs is None:
+            if input_ids is None and inputs_embeds is None:
+                raise ValueError(
+                    "input_ids is None, expected source tokens, inputs_embeds or encoder_outputs"
+                )
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds, position_ids, return_dict=True, **asked
+            )
+        decoded = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            cache,
+            decoder_inputs_embeds,
+            decoder_position_ids,
+            encoder_outputs[0],
+            attention_mask,
+            use_cache,
+            return_dict=True,
+            **asked,
+        )
+        output = TwoStacksOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            **{CACHE: decoded.get(CACHE)},
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs[0],
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+            encoder_attentions=getattr(encoder_outputs, "attentions", None),
+            auxiliary_loss=asked["losses"].without_labels,
+        )
+        return self._returned(output, others)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+
+
 class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     """An encoder-decoder transformer whose attention follows a plan.
 
@@ -131,19 +216,15 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
 
     config: Seq2SeqLMConfig
     config_class = Seq2SeqLMConfig
+    base_model_prefix = "model"
 
     def __init__(self, config: Seq2SeqLMConfig) -> None:
         super().__init__(config)
-        self.encoder = Encoder(config, token_embedding(config, config.vocab_size))
-        self.decoder = Decoder(config, token_embedding(config, config.target_vocab_size))
+        self.model = EncoderDecoder(config, held=True)
         self.lm_head = nn.Linear(config.embed_dim, config.target_vocab_size, bias=False)
-        if config.share_embeddings == "all":
-            self._tied_weights_keys = {
-                "decoder.embedding.weight": "encoder.embedding.weight",
-                "lm_head.weight": "encoder.embedding.weight",
-            }
-        elif config.share_embeddings == "target":
-            self._tied_weights_keys = {"lm_head.weight": "decoder.embedding.weight"}
+        if config.share_embeddings != "none":
+            stack = "encoder" if config.share_embeddings == "all" else "decoder"
+            self._tied_weights_keys = {"lm_head.weight": f"model.{stack}.embedding.weight"}
         self.post_init()
         self.generation_config = GenerationConfig(
             max_length=config.max_target_length,
@@ -188,20 +269,15 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         """
         cache = given_cache(cache, others)
         asked = self._asked(others)
-        if encoder_outputs is None:
-            if input_ids is None and inputs_embeds is None:
-                raise ValueError(
-                    "input_ids is None, expected source tokens, inputs_embeds or encoder_outputs"
-                )
-            encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds, position_ids, **asked
-            )
-        encoded = encoder_outputs[0]
         if labels is not None:
             check_tensor("labels", labels)
-            given = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-            time = labels.shape[-1] if given is None else given.size(1)
-            check_labels(labels, (encoded.size(0), time), self.config.target_vocab_size)
+            source = inputs_embeds if input_ids is None else input_ids
+            source = source if encoder_outputs is None else encoder_outputs[0]
+            target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+            time = labels.shape[-1] if target is None else target.size(1)
+            # What is wrong with the source the model says.
+            batch = labels.size(0) if source is None or source.dim() < 2 else source.size(0)
+            check_labels(labels, (batch, time), self.config.target_vocab_size)
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
                 raise ValueError(
@@ -209,28 +285,32 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                     "one of them"
                 )
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        cache = self.cache_of_call(cache, use_cache)
         if decoder_attention_mask is None and labels is not None:
             cached = 0 if cache is None else int(cache.get_seq_length())
             decoder_attention_mask = F.pad(_up_to_last_label(labels), (cached, 0), value=1)
-        decoded = self.decoder(
+        states = self.model(
+            input_ids,
+            attention_mask,
             decoder_input_ids,
             decoder_attention_mask,
+            encoder_outputs,
             cache,
+            use_cache,
+            inputs_embeds,
             decoder_inputs_embeds,
+            position_ids,
             decoder_position_ids,
-            encoded,
-            attention_mask,
+            return_dict=True,
             **asked,
         )
-        logits = self.lm_head(decoded.last_hidden_state)
+        logits = self.lm_head(states.last_hidden_state)
         total = None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = total_cross_entropy(logits, labels, smoothing)
         losses = sum_losses(total, labels, num_items_in_batch, asked["losses"])
-        states = of_both_stacks(encoder_outputs, decoded)
-        return self._returned(Seq2SeqOutput(logits=logits, **states, **losses), others)
+        of_stacks = {name: states.get(name) for name in _OF_STACKS}
+        return self._returned(Seq2SeqOutput(logits=logits, **of_stacks, **losses), others)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         return lengths["decoder"] * self.lm_head.weight.numel()
@@ -241,11 +321,15 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             "decoder_input_ids": torch.ones(1, lengths["decoder"], dtype=torch.long),
         }
 
-    def get_encoder(self, modality: str | None = None) -> nn.Module:
-        return self.encoder
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the model that this one holds."""
+        return self.model.encoder
 
-    def get_decoder(self) -> nn.Module:
-        return self.decoder
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder of the model that this one holds."""
+        return self.model.decoder
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
         """As in transformers, for a joint vocabulary; with two it is not clear which to resize."""
@@ -261,19 +345,6 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Returns the decoder's input: the labels, shifted to the right by one position."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
-
-
-def of_both_stacks(encoded: Any, decoded: Any) -> dict[str, Any]:
-    """What outputs of encoder-decoder models have of their stacks, under transformers' names."""
-    return {
-        CACHE: decoded.get(CACHE),
-        "decoder_hidden_states": decoded.hidden_states,
-        "decoder_attentions": decoded.attentions,
-        "cross_attentions": decoded.cross_attentions,
-        "encoder_last_hidden_state": encoded[0],
-        "encoder_hidden_states": getattr(encoded, "hidden_states", None),
-        "encoder_attentions": getattr(encoded, "attentions", None),
-    }
 
 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
@@ -295,4 +366,5 @@ def _up_to_last_label(labels: Tensor) -> Tensor:
 
 
 AutoConfig.register(Seq2SeqLMConfig.model_type, Seq2SeqLMConfig)
+AutoModel.register(Seq2SeqLMConfig, EncoderDecoder)
 AutoModelForSeq2SeqLM.register(Seq2SeqLMConfig, Seq2SeqLM)

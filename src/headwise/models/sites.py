@@ -1,4 +1,4 @@
-"""Where in a model each system stands, and each attention that has heads."""
+"""One walk over a model: where each system stands, and each attention within it."""
 
 import re
 from typing import NamedTuple
@@ -9,50 +9,35 @@ from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.messages import did_you_mean
 
-# An adapter of a system's own tensors (LoRA's target_parameters) holds it as its base_layer.
-_PATH = re.compile(
-    r"(encoder|decoder)\.layers\.(\d+)\.(?:(self|cross)_attention|system)(?:\.base_layer)*$"
-)
-# The attentions within a system that takes the place of a whole layer.
-_PART = re.compile(r"(encoder|decoder)\.layers\.\d+\.system\.(self|cross)_attention$")
+# Within a stack. An adapter of a system's own tensors (LoRA's target_parameters) holds it as its
+# base_layer; a system that takes the place of a whole layer holds attentions of its own.
+_PLACE = re.compile(r"layers\.(\d+)(?:\.(?:system|base_layer|(self|cross)_attention))+$")
 
 
 class AttentionSite(NamedTuple):
-    """A system and its place in a model.
+    """A system, or an attention that is a part of one, and its place in a model.
 
     In headwise's models that is a site and a layer: `encoder_self`, layer 0, and so on. A system
-    that takes the place of a whole layer stands at the layer's self-attention. In any other model
-    the site is empty, and the layer is the system's number in the order in which they stand.
+    that takes the place of a whole layer stands at the layer's self-attention, and the attentions
+    within it at sites of their own: `decoder_self` and `decoder_cross`. In any other model the site
+    is empty, and the layer is the system's number in the order in which they stand.
     """
 
     site: str
     layer: int
     module: System
     path: str
+    part_of: "AttentionSite | None" = None  # the system that it is a part of
 
     @property
     def stack(self) -> str:
         """`encoder` or `decoder`; empty in any other model."""
         return stack_of(self.site)
 
-
-class HeadsSite(NamedTuple):
-    """An attention that has heads, its place in a model, and the system that it is a part of.
-
-    The attentions within a system that takes the place of a whole layer have sites of their own:
-    `decoder_self` and `decoder_cross`.
-    """
-
-    site: str
-    layer: int
-    module: Attention
-    path: str
-    system: AttentionSite
-
     @property
-    def stack(self) -> str:
-        """`encoder` or `decoder`; empty in any other model."""
-        return stack_of(self.site)
+    def system(self) -> "AttentionSite":
+        """The system itself, where this is a part of one."""
+        return self.part_of or self
 
 
 def stack_of(site: str) -> str:
@@ -60,41 +45,50 @@ def stack_of(site: str) -> str:
     return site.partition("_")[0]
 
 
-def attention_sites(model: nn.Module) -> list[AttentionSite]:
-    """All systems of a model, in the order in which they stand.
-
-    Systems that are parts of another system are not listed.
+def sites(model: nn.Module) -> list[AttentionSite]:
+    """All systems of a model and all attentions within them, in the order in which they stand.
 
     Args:
         model: a headwise model, or any other module that holds systems, or is one.
+    """
+    found: list[AttentionSite] = []
+    stack, name, number = "", "", -1
+    system: AttentionSite | None = None
+    for path, module in model.named_modules():
+        if isinstance(getattr(module, "stack_name", None), str):
+            stack, name = path, str(module.stack_name)
+        if not isinstance(module, System):
+            continue
+        part_of = system if system is not None and _is_within(path, system.path) else None
+        if part_of is not None and not isinstance(module, Attention):
+            continue
+        match = _PLACE.fullmatch(path.removeprefix(stack).lstrip(".")) if name else None
+        if match is not None:
+            site, layer = f"{name}_{match[2] or 'self'}", int(match[1])
+        elif part_of is not None:
+            site, layer = part_of.site, part_of.layer
+        else:
+            site, layer = "", number + 1
+        found.append(AttentionSite(site, layer, module, path, part_of))
+        if part_of is None:
+            system, number = found[-1], number + 1
+    return found
+
+
+def attention_sites(model: nn.Module) -> list[AttentionSite]:
+    """All systems of a model, in the order in which they stand; parts of others are not listed.
 
     >>> import headwise as hw
     >>> layers = nn.ModuleDict({"first": hw.MultiHeadAttention(8, 2), "norm": nn.LayerNorm(8)})
     >>> [place.path for place in attention_sites(layers)]
     ['first']
     """
-    found: list[AttentionSite] = []
-    within: str | None = None  # the path of the system that was found last
-    for path, module in model.named_modules():
-        if within is not None and (not within or path.startswith(f"{within}.")):
-            continue
-        if isinstance(module, System):
-            within = path
-            found.append(_site(path, module, len(found)))
-    return found
+    return [place for place in sites(model) if place.part_of is None]
 
 
-def heads_sites(model: nn.Module) -> list[HeadsSite]:
-    """All attentions of a model or of any module, in the order in which they stand."""
-    found = []
-    for system in attention_sites(model):
-        for name, module in system.module.named_modules():
-            if isinstance(module, Attention):
-                path = ".".join(filter(None, (system.path, name)))
-                part = _PART.search(path)
-                site = system.site if part is None else "_".join(part.groups())
-                found.append(HeadsSite(site, system.layer, module, path, system))
-    return found
+def heads_sites(model: nn.Module) -> list[AttentionSite]:
+    """All attentions of a model or of any module that have heads, in the same order."""
+    return [place for place in sites(model) if isinstance(place.module, Attention)]
 
 
 def system_at(model: nn.Module, path: str) -> AttentionSite:
@@ -105,14 +99,14 @@ def system_at(model: nn.Module, path: str) -> AttentionSite:
     """
     places = attention_sites(model)
     paths = [place.path for place in places]
-    if path in paths:
-        return places[paths.index(path)]
-    if path not in dict(model.named_modules()):
+    try:
+        there = set(model.get_submodule(path).modules())
+    except AttributeError:
         raise ValueError(
             f"path is {path!r}, expected that of a module with a system, such as {_some(paths)}"
             f"{did_you_mean(path, paths)}"
-        )
-    within = [place for place in places if not path or place.path.startswith(f"{path}.")]
+        ) from None
+    within = [place for place in places if place.module in there]
     if len(within) == 1:
         return within[0]
     raise ValueError(
@@ -121,14 +115,10 @@ def system_at(model: nn.Module, path: str) -> AttentionSite:
     )
 
 
+def _is_within(path: str, other: str) -> bool:
+    return not other or path == other or path.startswith(f"{other}.")
+
+
 def _some(paths: list[str]) -> str:
     more = f" and {len(paths) - 6} more" if len(paths) > 6 else ""
     return ", ".join(map(repr, paths[:6])) + more if paths else "none: the model has no system"
-
-
-def _site(path: str, module: System, number: int) -> AttentionSite:
-    match = _PATH.search(path)
-    if match is None:
-        return AttentionSite("", number, module, path)
-    stack, layer, kind = match.groups()
-    return AttentionSite(f"{stack}_{kind or 'self'}", int(layer), module, path)

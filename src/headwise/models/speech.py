@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoModel
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import StackConfig
 from headwise.models.outputs import OneStackOutput, of_stack, sum_losses, total_squared_error
-from headwise.models.transformer import DecoderStack
+from headwise.models.transformer import Decoder
 from headwise.ops.bounds import check_among
 from headwise.ops.shapes import check_labels, check_token_mask
 
@@ -166,7 +166,7 @@ class SpeechEnhancer(HeadwiseModel):
             FrameConvolution(here, there, ahead=int(index < config.lookahead))
             for index, (here, there) in enumerate(pairwise(config.front_widths))
         )
-        self.decoder = DecoderStack(config)
+        self.decoder = Decoder(config, held=True)
         self.output = nn.Linear(config.embed_dim, config.num_bins)
         self.post_init()
 
@@ -209,7 +209,7 @@ class SpeechEnhancer(HeadwiseModel):
         x = (noisy - math.log(self.config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        decoded = self.decoder.run(x, padding, **asked)
+        decoded = self.decoder.run(x, padding, asked)
         logits = self.output(decoded.last_hidden_state)
         if self.config.predicts == "gain":
             logits = noisy + logits

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, EncoderDecoderCache
 
-from headwise.heads.cache import AttentionCache
-from headwise.heads.fixed_cache import FixedAttentionCache
+from headwise.heads.cache import AttentionCache, FixedAttentionCache
 from headwise.transformers_internals import CACHE, make_layers
 
 # How many positions a memory can go back if `activate_past_recording` has not been called.

@@ -14,8 +14,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from headwise.files import is_file
-from headwise.models.arguments import own_arguments
-from headwise.models.config import TransformerConfig
+from headwise.models.config import TransformerConfig, own_arguments
 from headwise.models.plan import layer_specs
 from headwise.plain_yaml import read_yaml
 

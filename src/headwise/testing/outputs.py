@@ -15,7 +15,7 @@ from headwise.heads.heads_read import HeadsRead
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.standard_weights import standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
-from headwise.models.heads_read import heads_read
+from headwise.models.decisions import heads_read
 from headwise.testing.subject import (
     BATCH,
     KEYS,

@@ -60,7 +60,7 @@ def test_what_is_known_is_found_and_padding_is_left_out():
     items = [{"input_ids": [5] * length, "labels": [6, 2]} for length in (1, 2, 5)]
     found = Snapshots(task(items), batch_tokens=60)(known_model())
     (path,) = found  # standard attention is not among them
-    assert path == "encoder.layers.0.self_attention"
+    assert path == "model.encoder.layers.0.self_attention"
     even, odd = 1 + 1 + 3, 0 + 1 + 2
     # Positions 2 and 3 are one class, with one row of each kind. With d as the distance of the two
     # kinds, all rows have the sum of squares d² · 5 · 3 / 8, and those of this class d² / 2.
@@ -83,7 +83,7 @@ def test_a_run_keeps_how_they_moved(tmp_path):
     (course,) = decision_courses(network, run.history)
     assert (course.site, course.layer, course.path) == (
         *("encoder_self", 0),
-        "encoder.layers.0.self_attention",
+        "model.encoder.layers.0.self_attention",
     )
     assert course.system.endswith(":EvenAndOdd")
     assert course.steps == [0, 4, 8, 12]

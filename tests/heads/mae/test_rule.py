@@ -76,7 +76,7 @@ def test_a_g_step_moves_gates_and_an_f_step_everything_else(tmp_path, accumulati
             else:
                 assert not moved & (gates | statistics)
                 exact = {name for name in names - gates if "k_proj.bias" not in name}
-                tied = {"decoder.embedding.weight", "lm_head.weight"}
+                tied = {"model.decoder.embedding.weight", "lm_head.weight"}
                 assert exact <= moved <= (names - gates) | tied
     assert "".join(kinds) == "GFFGFF"
 

@@ -23,7 +23,7 @@ from headwise.training.trainer import Trainer
 
 SYSTEM = "headwise.heads.weighted:BranchedAttention"
 PLAN = {"encoder_self": {"system": SYSTEM}, "decoder_cross": {"system": SYSTEM, "ffn": "split"}}
-PATHS = ["encoder.layers.0.self_attention", "decoder.layers.0.cross_attention"]
+PATHS = ["model.encoder.layers.0.self_attention", "model.decoder.layers.0.cross_attention"]
 STEPS = 12
 
 

@@ -40,8 +40,8 @@ from typing_extensions import Self
 from headwise.analysis.decisions.observing import Where
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead
-from headwise.models.heads_read import heads_read
-from headwise.models.sites import HeadsSite, heads_sites
+from headwise.models.decisions import heads_read
+from headwise.models.sites import AttentionSite, heads_sites
 from headwise.ops.precision import without_autocast
 from headwise.tasks.outcome import RECORD
 
@@ -132,7 +132,7 @@ class Likeness:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.padding: Mapping[str, Tensor] = {}
-        self.counters: dict[HeadsSite, _Counter] = {}
+        self.counters: dict[AttentionSite, _Counter] = {}
         self._observing: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Self:
@@ -169,14 +169,14 @@ class Likeness:
         return ModelLikeness(systems=systems, modules=modules)
 
     @torch.no_grad()
-    def _note(self, place: HeadsSite, read: HeadsRead) -> None:
-        if read.chosen is not None and not _tells_of_every_head(place.module):
+    def _note(self, place: AttentionSite, read: HeadsRead) -> None:
+        if read.chosen is not None and not _tells_of_every_head(read.attention):
             return
         every = read.every_head()  # as the call computes: under its autocast, if it has one
         with without_autocast(read.q):
             self.counters.setdefault(place, _Counter()).add(every, self._real(place, read))
 
-    def _real(self, place: HeadsSite, read: HeadsRead) -> Tensor:
+    def _real(self, place: AttentionSite, read: HeadsRead) -> Tensor:
         """Which queries are none of padding, `(batch, queries)`."""
         shape = (read.outputs.size(0), read.outputs.size(2))
         padding = read.inputs.query_padding
@@ -218,7 +218,7 @@ class _Counter:
             self.overlap = total if self.overlap is None else self.overlap + total
             self.queries += len(weights)
 
-    def record(self, place: HeadsSite) -> HeadsLikeness:
+    def record(self, place: AttentionSite) -> HeadsLikeness:
         outputs = self.moments.cka() if self.moments.count else _nothing(self.heads)
         attention = _nothing(self.heads)
         if self.overlap is not None and self.queries:

@@ -21,7 +21,7 @@ from headwise.models.parameters import gate_parameters
 from headwise.models.plan import build_system
 from headwise.models.seq2seq import Seq2SeqLMConfig
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.models.transformer import DecoderStack, EncoderStack
+from headwise.models.transformer import Decoder, Encoder
 from headwise.plain_yaml import read_yaml
 from headwise.pretrained.attaching import output_parameters
 
@@ -72,8 +72,8 @@ def encoder_decoder(plan: Any, words: int, **sizes: Any) -> nn.ModuleDict:
     config = Seq2SeqLMConfig(attention=plan, **sizes)
     return nn.ModuleDict(
         {
-            "encoder": EncoderStack(config),
-            "decoder": DecoderStack(config),
+            "encoder": Encoder(config, vocab_size=0),
+            "decoder": Decoder(config, vocab_size=0),
             "embedding": nn.Embedding(words, config.embed_dim),
         }
     )

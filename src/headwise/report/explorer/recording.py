@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,10 +15,9 @@ from headwise.analysis.decisions.observing import Where
 from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.ablation import ablated, ablation_options
-from headwise.models.decisions import record, words_of
+from headwise.models.decisions import heads_read, record, words_of
 from headwise.models.evaluating import evaluating
-from headwise.models.heads_read import heads_read
-from headwise.models.sites import AttentionSite, HeadsSite, attention_sites, heads_sites
+from headwise.models.sites import AttentionSite, attention_sites, heads_sites
 from headwise.report.explorer.inputs import Input, Source, Trained, image_input, speech_input
 from headwise.report.explorer.payload import (
     Ablation,
@@ -247,7 +246,7 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
     places = attention_sites(model)
     readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
 
-    def note(site: HeadsSite, read: HeadsRead) -> None:
+    def note(site: AttentionSite, read: HeadsRead) -> None:
         name = site.path.removeprefix(site.system.path).removeprefix(".")
         weights = read.weights(slice(0, 1))[0].float().cpu()
         is_cross = read.inputs.key is not read.inputs.query
@@ -264,7 +263,7 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
 def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
     """Raises `ValueError` if no browser could hold the attention of a model over its input."""
     longest = max(len(stack.tokens) for stack in stacks.values())
-    heads = sum(place.module.num_heads for place in heads_sites(model))
+    heads = sum(cast(Any, place.module).num_heads for place in heads_sites(model))
     if heads * longest**2 > _MOST:
         raise ValueError(
             f"the input has {longest:,} positions, over which the {heads} heads of the model have "

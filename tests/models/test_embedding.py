@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headwise.models.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+from headwise.models.embedding import AdaptiveEmbedding, AdaptiveSoftmax
 
 SIZES = [
     # vocabulary, width, cutoffs, factor
