@@ -22,9 +22,8 @@ from headwise.data.sources import (
     decoded_lines,
     file_in_words,
     load_hub_split,
-    read_hub_records,
     read_lines,
-    text_field,
+    text_fields,
 )
 
 # --- text files -------------------------------------------------------------------------------
@@ -95,8 +94,8 @@ def dataset_folder(tmp_path, monkeypatch):
 
 
 def texts(folder, split, field):
-    records = read_hub_records(folder, split)
-    return [text_field(record, field, where, "Name one.") for where, record in records]
+    rows = load_hub_split(folder, split)
+    return [text for (text,) in text_fields(rows, [field], "here", "Name one.")]
 
 
 def test_fields_are_columns_or_dotted_paths_into_records(dataset_folder):

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from headwise.data.parts import Facts, read_facts
 from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_set
-from headwise.data.sources import file_in_words, hub_identity
+from headwise.data.sources import file_in_words, load_hub_split
 from headwise.data.store import file_identity, stored
 
 Item = TypeVar("Item")
@@ -55,12 +55,17 @@ def files_source(paths: Sequence[Path], read: Callable[[], Iterable[Any]]) -> So
 
 
 def split_source(
-    dataset: HubSettings | HubTest, split: str, read: Callable[[], Iterable[Any]]
+    dataset: HubSettings | HubTest, split: str, read: Callable[[Any, str], Iterable[Any]]
 ) -> Source:
-    """Returns the source of what `read` makes of a split of a dataset."""
+    """Returns the source of what `read` makes of a split of a dataset.
+
+    `read` is given the rows, a `datasets.Dataset`, and words on where they are.
+    """
     words = dataset.origin if isinstance(dataset, HubTest) else f"split {split}"
-    identity = hub_identity(dataset.name, split, dataset.config, dataset.revision)
-    return Source(identity, lambda: (read(), words))
+    where = f"dataset {dataset.name!r}, split {split!r}"
+    # What it loads tells by its fingerprint what it is, and is read from then.
+    rows = load_hub_split(dataset.name, split, dataset.config, dataset.revision)
+    return Source(rows._fingerprint, lambda: (read(rows, where), words))
 
 
 def read_sources(

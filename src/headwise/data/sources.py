@@ -5,7 +5,7 @@ The readers of each kind of data are in its own package, in a module `reading`.
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -127,14 +127,6 @@ def decoded_lines(
 # --- Hugging Face datasets --------------------------------------------------------------------
 
 
-def read_hub_records(
-    name: str, split: str, config: str | None = None, revision: str | None = None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields the records of a split, each after words on its place; see `load_hub_split`."""
-    for number, record in enumerate(load_hub_split(name, split, config, revision)):
-        yield f"dataset {name!r}, split {split!r}, row {number}", record
-
-
 def load_hub_split(
     name: str, split: str, config: str | None = None, revision: str | None = None
 ) -> Any:
@@ -194,6 +186,14 @@ def file_content(value: Mapping[str, Any] | None) -> bytes:
     if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
         return Path(value["path"]).read_bytes()
     return value["bytes"] or b""
+
+
+def text_fields(
+    rows: Iterable[Mapping[str, Any]], paths: Sequence[str], where: str, mending: str
+) -> Iterator[list[str]]:
+    """Yields the texts of each row of a split; see `text_field`."""
+    for number, row in enumerate(rows):
+        yield [text_field(row, path, f"{where}, row {number}", mending) for path in paths]
 
 
 def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:

@@ -180,7 +180,7 @@ def _source(
     columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
     if isinstance(settings, LabelledHub | LabelledHubTest):
         split = str(given)
-        return split_source(settings, split, partial(read_hub, settings, split, columns, classes))
+        return split_source(settings, split, partial(read_hub, columns, classes))
     path = Path(given)
     return files_source([path], partial(read_tsv, path, columns, max_bytes))
 

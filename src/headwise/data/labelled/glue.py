@@ -74,7 +74,7 @@ def glue_sources(settings: Glue) -> dict[str, Source]:
     for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
         if folder is None:
             dataset = _dataset(settings)
-            read = partial(read_hub, dataset, split, task.hub, task.classes)
+            read = partial(read_hub, task.hub, task.classes)
             found[part] = split_source(dataset, split, read)
         else:
             path = folder / file

@@ -7,12 +7,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwise.data.division import Part
 from headwise.data.packages import docstrings_of, versions
-from headwise.data.settings import HubDataset
-from headwise.data.sources import CorpusError, load_hub_split, read_lines, text_field
+from headwise.data.sources import CorpusError, read_lines, text_field
 from headwise.messages import did_you_mean
 
 
@@ -125,17 +124,16 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
 
 
 def read_hub(
-    dataset: HubDataset, split: str, columns: Columns, classes: Sequence[str] | None
+    columns: Columns, classes: Sequence[str] | None, split: Any, where_split: str
 ) -> Iterator[Row]:
-    """Yields the rows of one split of a dataset on the Hugging Face hub, or of a local folder.
+    """Yields the rows of one split, a `datasets.Dataset`.
 
     `classes` are names for labels that are numbers without names.
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
-    records = load_hub_split(dataset.name, split, dataset.config, dataset.revision)
-    names = getattr(records.features.get(columns.label), "names", None) or classes or ()
-    for number, record in enumerate(records):
-        where = f"dataset {dataset.name!r}, split {split!r}, row {number}"
+    names = getattr(split.features.get(columns.label), "names", None) or classes or ()
+    for number, record in enumerate(split):
+        where = f"{where_split}, row {number}"
         text = text_field(record, columns.text, where, mending)
         pair = columns.pair and text_field(record, columns.pair, where, mending)
         if columns.label not in record:

@@ -14,12 +14,12 @@ The pairs stand on the disk, in the cache, where every run finds them (`data.sto
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwise.data.corpora import (
     Corpus,
@@ -32,9 +32,7 @@ from headwise.data.corpora import (
 )
 from headwise.data.division import PARTS, fixed_parts_of, parts_of, sample_in_words
 from headwise.data.pairs.reading import (
-    RawPair,
     language_pack,
-    read_hub_pairs,
     read_interface_strings,
     read_text_pairs,
 )
@@ -48,7 +46,7 @@ from headwise.data.pairs.settings import (
     ParallelSettings,
 )
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
-from headwise.data.sources import CorpusError, part_in_words
+from headwise.data.sources import CorpusError, part_in_words, text_fields
 
 
 class Pair(NamedTuple):
@@ -117,10 +115,17 @@ def _source(
     """Returns the source of a pair of files, or of a split."""
     if isinstance(settings, ParallelHub | HubPairTest):
         assert isinstance(given, str)
-        return split_source(settings, given, partial(read_hub_pairs, settings, given))
+        return split_source(settings, given, partial(_read_split, settings))
     assert isinstance(given, FilePair)
     paths = (given.source, given.target)
     return files_source(paths, partial(read_text_pairs, *paths, max_bytes))
+
+
+def _read_split(
+    settings: ParallelHub | HubPairTest, rows: Any, where: str
+) -> Iterator[Sequence[str]]:
+    fields = (settings.source_field, settings.target_field)
+    return text_fields(rows, fields, where, "Set source_field and target_field to two of these.")
 
 
 def _origin(settings: ParallelSettings) -> str | None:
@@ -182,7 +187,7 @@ _DROPPED = "of the held-out parts left out"
 
 
 def _cleaned(
-    part: str, rows: Iterable[RawPair], settings: PairSettings, left_out: Counter[str]
+    part: str, rows: Iterable[Sequence[str]], settings: PairSettings, left_out: Counter[str]
 ) -> Iterator[Pair]:
     """Yields the pairs of a part that are kept; counts the others."""
     for source, target in rows:

@@ -1,4 +1,4 @@
-"""Readers of sentence pairs: message catalogues, text files, Hugging Face datasets.
+"""Readers of sentence pairs: message catalogues and text files.
 
 Each reader gives pairs of raw strings in the order of the data.
 """
@@ -9,8 +9,7 @@ from importlib import metadata, resources
 from itertools import zip_longest
 from pathlib import Path
 
-from headwise.data.pairs.settings import HubPairTest, ParallelHub
-from headwise.data.sources import CorpusError, read_hub_records, read_lines, text_field
+from headwise.data.sources import CorpusError, read_lines
 
 RawPair = tuple[str, str]
 
@@ -105,16 +104,3 @@ def read_text_pairs(source: Path, target: Path, max_bytes: int | None = None) ->
             "numbers: line n of one must be the translation of line n of the other; look for a "
             "line that was lost or broken in two."
         )
-
-
-# --- Hugging Face datasets --------------------------------------------------------------------
-
-
-def read_hub_pairs(settings: ParallelHub | HubPairTest, split: str) -> Iterator[RawPair]:
-    """Yields the pairs of one split of a dataset on the Hugging Face hub, or of a local folder."""
-    fields = (settings.source_field, settings.target_field)
-    mending = "Set source_field and target_field to two of these."
-    records = read_hub_records(settings.name, split, settings.config, settings.revision)
-    for where, record in records:
-        source, target = (text_field(record, field, where, mending) for field in fields)
-        yield source, target

@@ -49,7 +49,6 @@ from headwise.data.parts import Facts, PartFacts, write_facts
 from headwise.data.rows import Rows, writing
 from headwise.data.running.reading import (
     python_version,
-    read_hub_texts,
     read_package_docs,
     read_pydoc_topics,
 )
@@ -63,7 +62,7 @@ from headwise.data.running.settings import (
     TextHubTest,
     TextSettings,
 )
-from headwise.data.sources import CorpusError, part_in_words, read_lines
+from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields
 
 Document = list[str]
 Marked = Iterator[tuple[str, bool]]  # lines, each with whether a document begins with it
@@ -172,7 +171,7 @@ def _source(
     """Returns the source of files, each of which begins a document, or of a split."""
     if isinstance(settings, TextHub | TextHubTest):
         split = str(given)
-        return split_source(settings, split, partial(_read_split, settings, split))
+        return split_source(settings, split, partial(_read_split, settings))
     paths = list(map(Path, given))
     return files_source(paths, partial(_read_files, paths, settings.documents, max_bytes))
 
@@ -182,9 +181,9 @@ def _read_files(paths: Sequence[Path], begins: Documents, max_bytes: int | None)
     return chain.from_iterable(_marked(where, rows, begins) for where, rows in files)
 
 
-def _read_split(settings: TextHub | TextHubTest, split: str) -> Marked:
-    where = f"dataset {settings.name!r}, split {split!r}"
-    return _marked(where, read_hub_texts(settings, split), settings.documents)
+def _read_split(settings: TextHub | TextHubTest, rows: Any, where: str) -> Marked:
+    texts = text_fields(rows, [settings.field], where, "Set field to one of these.")
+    return _marked(where, (text for (text,) in texts), settings.documents)
 
 
 def _origin(settings: TextSettings) -> str | None:

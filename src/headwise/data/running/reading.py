@@ -1,16 +1,15 @@
-"""Readers of running text: documentation of Python and of packages, and Hugging Face datasets.
+"""Readers of the built-in running text: the documentation of Python and of packages.
 
-Text files are read by `sources.read_lines`.
+Files and datasets are read by `data.sources`.
 """
 
 import hashlib
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from headwise.data.packages import docstrings_of, versions
-from headwise.data.running.settings import TextHub, TextHubTest
-from headwise.data.sources import CorpusError, read_hub_records, text_field
+from headwise.data.sources import CorpusError
 
 # --- Python's documentation -------------------------------------------------------------------
 
@@ -130,13 +129,3 @@ def split_sentences(paragraph: str) -> list[str]:
     ends = r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)\s+(?=[\"“‘(*]*[A-Z])"
     # A quotation mark or parenthesis after the full stop belongs to the sentence.
     return re.split(f'{ends}|(?<=[.!?][")”])\\s+(?=["“‘(*]*[A-Z])', paragraph)
-
-
-# --- Hugging Face datasets --------------------------------------------------------------------
-
-
-def read_hub_texts(settings: TextHub | TextHubTest, split: str) -> Iterator[str]:
-    """Yields the text of one field of each row of a split."""
-    records = read_hub_records(settings.name, split, settings.config, settings.revision)
-    for where, record in records:
-        yield text_field(record, settings.field, where, "Set field to one of these.")
