@@ -24,6 +24,7 @@ Example:
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,8 +46,8 @@ from headwise.data.corpora import (
 )
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
 from headwise.data.packages import versions
-from headwise.data.parts import Facts, PartFacts, write_facts
-from headwise.data.rows import Rows, writing
+from headwise.data.parts import Facts, PartFacts, keep_as_read, write_facts
+from headwise.data.rows import Rows, write_rows, writing
 from headwise.data.running.reading import (
     python_version,
     read_package_docs,
@@ -238,6 +239,7 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
     facts = Facts(parts={}, notes={"corpus": words["corpus"]})
     whole = hashlib.sha256()
     sample: dict[str, str] = {}
+    whole_parts: list[str] = []
     seen = np.empty(0, np.uint64)
     for part in PARTS:
         source = part if part in found else "train"
@@ -250,7 +252,11 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
             chosen, sample = _sample(text, lines, settings.train_fraction)
         lines = lines[chosen]
         text = compress(_as_read(folder, source, own), chosen)
-        facts.parts[part] = _write(folder, part, text, lines["begins"], whole)
+        if part in found and len(lines) == len(found[part]):
+            whole_parts.append(part)
+        facts.parts[part] = _write(
+            folder, part, text, lines["begins"], whole, is_written=part in whole_parts
+        )
         digest = facts.parts[part].digest
         facts.notes[part] = _note(
             lines, words.get(part, ""), digest, seen if part == "test" else seen[:0]
@@ -258,8 +264,7 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
         if part == "train":
             seen = np.unique(lines["hash"])
             np.save(folder / _KNOWN, seen)
-    for name in found:
-        (folder / f"{name}.read").unlink()
+    keep_as_read(folder, found, whole_parts)
     facts.notes |= sample
     facts.digest = whole.hexdigest()
     write_facts(folder, facts)
@@ -270,8 +275,8 @@ def _make_test(corpus: Path, source: Source, folder: Path) -> None:
     read, origin = source.read()
     lines = _write_as_read(folder, "test", read)
     text = _as_read(folder, "test", range(len(lines)))
-    of_test = _write(folder, "test", text, lines["begins"], hashlib.sha256())
-    (folder / "test.read").unlink()
+    of_test = _write(folder, "test", text, lines["begins"], hashlib.sha256(), is_written=True)
+    keep_as_read(folder, ["test"], ["test"])
     note = _note(lines, origin, of_test.digest, np.load(corpus / _KNOWN))
     write_facts(folder, Facts(parts={"test": of_test}, notes={"test": note}))
 
@@ -295,17 +300,29 @@ def _as_read(folder: Path, part: str, own: range) -> Iterator[str]:
 
 
 def _write(
-    folder: Path, part: str, text: Iterable[str], begins: NDArray[np.bool_], whole: Any
+    folder: Path,
+    part: str,
+    text: Iterable[str],
+    begins: NDArray[np.bool_],
+    whole: Any,
+    *,
+    is_written: bool,
 ) -> PartFacts:
-    """Writes the lines of a part, and adds them to the hash of the corpus."""
+    """Writes the lines of a part unless they are, and adds them to the hash of the corpus."""
     digest = hashlib.sha256()
     ends = np.append(begins[1:], True)  # whether a document ends with a line
-    with writing(folder / f"{part}.arrow", [str]) as add:
+
+    def hashing() -> Iterator[list[str]]:
         for line, begin, end in zip(text, begins.tolist(), ends.tolist(), strict=True):
-            add([line])
             encoded = line.encode() + (b"\n\0" if end else b"\n")
             digest.update(encoded)
             whole.update((part.encode() + b"\n" if begin else b"") + encoded)
+            yield [line]
+
+    if is_written:
+        deque(hashing(), maxlen=0)
+    else:
+        write_rows(folder / f"{part}.arrow", [str], hashing())
     np.save(folder / f"{part}-starts.npy", np.flatnonzero(begins))
     return PartFacts(number=int(begins.sum()), digest=digest.hexdigest())
 
