@@ -257,6 +257,11 @@ class GeneratedProbe(ExampleLimits):
                 "texts.tests is given, expected none: examples are made from the text of all "
                 "parts; leave it out"
             )
+        if getattr(self.texts, "streaming", False):
+            raise ValueError(
+                "texts.streaming is true, expected false: examples are made from the whole text; "
+                "leave it out"
+            )
         if self.max_words < self.min_words:
             raise ValueError(
                 f"max_words is {self.max_words}, expected at least min_words, {self.min_words}"

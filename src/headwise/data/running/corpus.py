@@ -48,6 +48,14 @@ from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, samp
 from headwise.data.packages import versions
 from headwise.data.parts import Facts, PartFacts, keep_as_read, write_facts
 from headwise.data.rows import Rows, write_rows, writing
+from headwise.data.running.documents import (
+    Document,
+    Marked,
+    StoredDocuments,
+    line_of,
+    marked_lines,
+    marked_rows,
+)
 from headwise.data.running.reading import (
     python_version,
     read_package_docs,
@@ -63,63 +71,23 @@ from headwise.data.running.settings import (
     TextHubTest,
     TextSettings,
 )
+from headwise.data.running.stream import TextStream
+from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields
-
-Document = list[str]
-Marked = Iterator[tuple[str, bool]]  # lines, each with whether a document begins with it
 
 _PASSAGE_WORDS = 100
 _KNOWN = "known.npy"  # the hashes of the training lines
-
-
-class StoredDocuments(Sequence[Document]):
-    """Documents of a part whose lines stand on the disk, where `_write` has written them."""
-
-    def __init__(self, folder: Path, name: str, digest: str) -> None:
-        self.digest = digest
-        self.lines: Rows[tuple[str]] = Rows(folder / f"{name}.arrow", _line, digest)
-        self.starts = np.load(folder / f"{name}-starts.npy", mmap_mode="r")
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        index = range(len(self))[index]
-        ends = [*self.starts[index + 1 : index + 2].tolist(), len(self.lines)]
-        return [line for (line,) in self.lines[int(self.starts[index]) : ends[0]]]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-
-def _line(text: str) -> tuple[str]:
-    return (text,)
-
-
-def marked_lines(documents: Iterable[Document]) -> Marked:
-    """Yields the lines of documents, each with whether a document begins with it."""
-    if isinstance(documents, StoredDocuments):
-        begins = np.zeros(len(documents.lines), bool)
-        begins[documents.starts] = True
-        yield from zip(documents.lines.column(0), begins.tolist(), strict=True)
-        return
-    for document in documents:
-        yield from ((line, number == 0) for number, line in enumerate(document))
-
-
-def lines_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yields the lines of documents that are not blank, in their order."""
-    return (line for line, _ in marked_lines(documents) if line)
 
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus[Document]):
     """Documents in three parts, each of which has at least one line that is not blank.
 
-    The digest is one of all lines, of the beginnings of documents and of the division.
+    The digest is one of all lines, of the beginnings of documents and of the division. Of a
+    training part that is a stream, it is one of where it comes from.
     """
+
+    train: Sequence[Document] | TextStream  # type: ignore[assignment]
 
 
 def load_text_corpus(settings: TextSettings) -> TextCorpus:
@@ -129,24 +97,34 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
             message names the file or dataset and says how to mend it.
     """
-    sources = _sources(settings)
+    stream = None
+    if isinstance(settings, TextFiles | TextHub) and settings.streaming:
+        stream = TextStream(settings)
+        sources = _held_out(settings, stream)
+    else:
+        sources = _sources(settings)
     source, make = partial(_source, settings.max_bytes), partial(_make, settings, sources)
-    return TextCorpus(
-        **corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
-    )
+    fields = corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
+    return TextCorpus(**(fields if stream is None else _with_stream(fields, stream)))
 
 
-def digest_documents(documents: Iterable[Document]) -> str:
-    """Returns a hash of the documents of one part."""
-    if isinstance(documents, StoredDocuments):
-        return documents.digest
-    digest = hashlib.sha256()
-    for document in documents:
-        digest.update("\n".join([*document, "\0"]).encode())
-    return digest.hexdigest()
+def _with_stream(fields: dict[str, Any], stream: TextStream) -> dict[str, Any]:
+    """Returns the fields of a corpus whose training part is a stream, from those of the others."""
+    notes = fields["notes"]
+    note = f"a stream, of which nothing is stored or counted; {stream.origin}"
+    digest = hashlib.sha256(f"{stream.digest} {fields['digest']}".encode()).hexdigest()
+    notes = {"corpus": notes["corpus"], "train": note, **notes}
+    return {**fields, "train": stream, "notes": notes, "digest": digest}
 
 
 # --- sources ----------------------------------------------------------------------------------
+
+
+def _held_out(settings: TextFiles | TextHub, stream: TextStream) -> dict[str, Source]:
+    """Returns the sources of the parts beside a training part that is a stream."""
+    given = {part: each for part, each in given_parts(settings).items() if part != "train"}
+    source = partial(_source, settings.max_bytes, settings)
+    return stream.head() | {part: source(each) for part, each in given.items()}
 
 
 def _sources(settings: TextSettings) -> dict[str, Source]:
@@ -179,49 +157,18 @@ def _source(
 
 def _read_files(paths: Sequence[Path], begins: Documents, max_bytes: int | None) -> Marked:
     files = ((str(path), read_lines(path, max_bytes)) for path in paths)
-    return chain.from_iterable(_marked(where, rows, begins) for where, rows in files)
+    return chain.from_iterable(marked_rows(where, rows, begins) for where, rows in files)
 
 
 def _read_split(settings: TextHub | TextHubTest, rows: Any, where: str) -> Marked:
     texts = text_fields(rows, [settings.field], where, "Set field to one of these.")
-    return _marked(where, (text for (text,) in texts), settings.documents)
+    return marked_rows(where, (text for (text,) in texts), settings.documents)
 
 
 def _origin(settings: TextSettings) -> str | None:
     if isinstance(settings, TextFiles):
         return f"text files {', '.join(path.name for path in settings.train)}"
     return settings.origin if isinstance(settings, TextHub) else None
-
-
-def _marked(where: str, rows: Iterable[str], begins: Documents) -> Marked:
-    """Yields the lines of rows, each with whether a document begins with it."""
-    behind_blank = False
-    # Whether the document has begun, and has text: blank lines before the first text belong to it.
-    has_begun = has_text = found = False
-    for row in rows:
-        # A row of a dataset may end with its line end, and may be a document of several lines.
-        lines = [line.strip() for line in row.removesuffix("\n").split("\n")]
-        for i, line in enumerate(lines):
-            begin = {
-                "blank-line": bool(line) and behind_blank,
-                "title": _is_title(line),
-                "line": i == 0 and any(lines),
-                "none": False,
-            }[begins]
-            begin = not has_begun or (begin and has_text)
-            has_begun, has_text = True, bool(line) or (has_text and not begin)
-            found = found or has_text
-            behind_blank = not line
-            yield line, begin
-    if not found:
-        raise CorpusError(f"{where}: there is no text. Name a file or split that has text.")
-
-
-def _is_title(line: str) -> bool:
-    """Returns whether a line is a heading of the first level: `= Title =`, not `= = Part = =`."""
-    words = line.split()
-    inner = words[1:-1]
-    return len(words) > 2 and words[0] == words[-1] == "=" and "=" not in (inner[0], inner[-1])
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -235,13 +182,14 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
     read, words = read_sources(sources, _origin(settings))
     found = {part: _write_as_read(folder, part, lines) for part, lines in read.items()}
     ranges = {part: range(len(lines)) for part, lines in found.items()}
-    _cut_off(found["train"], ranges, settings.fractions(read), words["corpus"])
+    if "train" in found:  # it is not read where it is a stream
+        _cut_off(found["train"], ranges, settings.fractions(read), words["corpus"])
     facts = Facts(parts={}, notes={"corpus": words["corpus"]})
     whole = hashlib.sha256()
     sample: dict[str, str] = {}
     whole_parts: list[str] = []
     seen = np.empty(0, np.uint64)
-    for part in PARTS:
+    for part in sorted(ranges, key=PARTS.index):
         source = part if part in found else "train"
         own = ranges[part]
         lines = found[source][own.start : own.stop].copy()
@@ -263,7 +211,7 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
         )
         if part == "train":
             seen = np.unique(lines["hash"])
-            np.save(folder / _KNOWN, seen)
+    np.save(folder / _KNOWN, seen)
     keep_as_read(folder, found, whole_parts)
     facts.notes |= sample
     facts.digest = whole.hexdigest()
@@ -295,7 +243,7 @@ def _write_as_read(folder: Path, part: str, lines: Iterable[tuple[str, bool]]) -
 
 def _as_read(folder: Path, part: str, own: range) -> Iterator[str]:
     """Yields some of the lines that `_write_as_read` has written."""
-    rows: Rows[tuple[str]] = Rows(folder / f"{part}.read", _line, "")
+    rows: Rows[tuple[str]] = Rows(folder / f"{part}.read", line_of, "")
     return (line for (line,) in rows.between(own.start, own.stop))
 
 

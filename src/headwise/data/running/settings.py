@@ -5,7 +5,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from headwise.data.settings import MAX_BYTES, TESTS, DividedSettings, HubSettings, HubTest
+from headwise.data.settings import (
+    MAX_BYTES,
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    StreamedSettings,
+)
 from headwise.recipes.settings import Name
 from headwise.settings import Settings
 
@@ -77,7 +84,7 @@ class PackageDocs(RunningTextSettings):
     )
 
 
-class TextFiles(RunningTextSettings):
+class TextFiles(StreamedSettings, RunningTextSettings):
     """Plain text files in UTF-8; gzip if the name ends in .gz."""
 
     corpus: Literal["files"] = Field("files", description="Selects plain text files.")
@@ -95,7 +102,7 @@ class TextFiles(RunningTextSettings):
     documents: Documents = _DOCUMENTS
 
 
-class TextHub(RunningTextSettings, HubSettings):
+class TextHub(StreamedSettings, RunningTextSettings, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
