@@ -173,7 +173,9 @@ def test_another_number_of_processes_does_not_go_on(tmp_path):
         for rank in range(2)
     ]
     assert [position["batches"] for position in positions] == [4, 4]
-    recipe = load_recipe(str(path), [*STREAM, "training.max_steps=6"]).recipe
+    for name in ("model", "checkpoint-4"):
+        shutil.rmtree(folder / name)
+    recipe = load_recipe(str(path), STREAM).recipe
     made = task_class(recipe.task).prepare(recipe, folder)
     model = made.build_model(recipe.model)
     given = (model, made.train, made.validation, made.collate, recipe.training, folder)
