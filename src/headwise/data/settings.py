@@ -90,6 +90,26 @@ class DividedSettings(SampledSettings):
         )
 
 
+def part_of_files(part: str, files: str, items: str) -> Any:
+    """Returns the field of a validation or test part that may be given as files of its own.
+
+    >>> part_of_files("test", "Files", "pairs").description
+    'Files of the test pairs. Without them a share of the training pairs is used.'
+    """
+    them = "them" if files == "Files" else "it"
+    return Field(
+        None,
+        description=f"{files} of the {part} {items}. Without {them} a share of the training "
+        f"{items.partition(',')[0]} is used.",
+    )
+
+
+class PlainFiles(Settings):
+    """Settings of data in plain text files."""
+
+    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
+
+
 class StreamedSettings(DividedSettings):
     """Settings of data that may be too large for the disk."""
 
@@ -136,6 +156,7 @@ class HubDataset(Settings):
 
     model_config = ConfigDict(frozen=True)
 
+    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(
         description="Name on the hub, or a local folder with train.jsonl, test.parquet, ..."
     )
@@ -191,7 +212,6 @@ TESTS: Any = Field(
 class HubTest(HubDataset):
     """A further test set: one split of a dataset of the Hugging Face hub, or of a local folder."""
 
-    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(
         description="Name on the hub, or a local folder. Default: the dataset that is trained on."
     )
