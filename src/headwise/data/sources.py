@@ -1,6 +1,10 @@
 """What readers of all data share: text files, Hugging Face datasets, and the error of bad data.
 
 The readers of each kind of data are in its own package, in a module `reading`.
+
+Text and tab-separated values are not read by `datasets`: it ends lines at a lone carriage return
+too, keeps byte order marks, takes `NA` for no text and `007` for 7, and of bytes that are not UTF-8
+and of rows with too many fields it names neither file nor line.
 """
 
 import gzip

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from headwise.data.corpora import (
     Corpus,
@@ -187,32 +188,22 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
     facts = Facts(parts={}, notes={"corpus": words["corpus"]})
     whole = hashlib.sha256()
     sample: dict[str, str] = {}
-    whole_parts: list[str] = []
     seen = np.empty(0, np.uint64)
+    as_read = []
     for part in sorted(ranges, key=PARTS.index):
-        source = part if part in found else "train"
-        own = ranges[part]
-        lines = found[source][own.start : own.stop].copy()
-        lines["begins"][:1] = True  # a cut turns a document into two
-        chosen = np.ones(len(lines), bool)
+        own = _Lines.of(folder, part if part in found else "train", found, ranges[part])
         if part == "train" and settings.train_fraction < 1.0:
-            text = _as_read(folder, source, own)
-            chosen, sample = _sample(text, lines, settings.train_fraction)
-        lines = lines[chosen]
-        text = compress(_as_read(folder, source, own), chosen)
-        if part in found and len(lines) == len(found[part]):
-            whole_parts.append(part)
-        facts.parts[part] = _write(
-            folder, part, text, lines["begins"], whole, is_written=part in whole_parts
-        )
+            own, sample = own.sample(settings.train_fraction)
+        if part in found and len(own.known) == len(found[part]):
+            as_read.append(part)
+        facts.parts[part] = _write(folder, part, own, whole, is_written=part in as_read)
+        counted = seen if part == "test" else seen[:0]
         digest = facts.parts[part].digest
-        facts.notes[part] = _note(
-            lines, words.get(part, ""), digest, seen if part == "test" else seen[:0]
-        )
+        facts.notes[part] = _note(own.known, words.get(part, ""), digest, counted)
         if part == "train":
-            seen = np.unique(lines["hash"])
+            seen = np.unique(own.known["hash"])
     np.save(folder / _KNOWN, seen)
-    keep_as_read(folder, found, whole_parts)
+    keep_as_read(folder, found, as_read)
     facts.notes |= sample
     facts.digest = whole.hexdigest()
     write_facts(folder, facts)
@@ -221,11 +212,11 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
 def _make_test(corpus: Path, source: Source, folder: Path) -> None:
     """Writes the documents of a further test set; `corpus` is the folder of the parts."""
     read, origin = source.read()
-    lines = _write_as_read(folder, "test", read)
-    text = _as_read(folder, "test", range(len(lines)))
-    of_test = _write(folder, "test", text, lines["begins"], hashlib.sha256(), is_written=True)
+    known = _write_as_read(folder, "test", read)
+    lines = _Lines.of(folder, "test", {"test": known}, range(len(known)))
+    of_test = _write(folder, "test", lines, hashlib.sha256(), is_written=True)
     keep_as_read(folder, ["test"], ["test"])
-    note = _note(lines, origin, of_test.digest, np.load(corpus / _KNOWN))
+    note = _note(known, origin, of_test.digest, np.load(corpus / _KNOWN))
     write_facts(folder, Facts(parts={"test": of_test}, notes={"test": note}))
 
 
@@ -241,27 +232,68 @@ def _write_as_read(folder: Path, part: str, lines: Iterable[tuple[str, bool]]) -
         return np.fromiter(each(), _LINES)
 
 
-def _as_read(folder: Path, part: str, own: range) -> Iterator[str]:
-    """Yields some of the lines that `_write_as_read` has written."""
-    rows: Rows[tuple[str]] = Rows(folder / f"{part}.read", line_of, "")
-    return (line for (line,) in rows.between(own.start, own.stop))
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of a part, of those that `_write_as_read` has written.
+
+    Attributes:
+        text: returns the lines.
+        known: what is known of each.
+    """
+
+    text: Callable[[], Iterator[str]]
+    known: NDArray[Any]
+
+    @classmethod
+    def of(cls, folder: Path, source: str, found: Mapping[str, NDArray[Any]], own: range) -> Self:
+        """Returns a range of the lines of a source, with which a document begins."""
+        known = found[source][own.start : own.stop].copy()
+        known["begins"][:1] = True  # a cut turns a document into two
+        rows: Rows[tuple[str]] = Rows(folder / f"{source}.read", line_of, "")
+        return cls(lambda: (line for (line,) in rows.between(own.start, own.stop)), known)
+
+    def sample(self, fraction: float) -> tuple[Self, dict[str, str]]:
+        """Chooses a share of the passages, lines of about 100 words, which begin documents.
+
+        Only a last passage of a document has fewer, and one that ends in a long line more. They are
+        what a sample is made of: of documents, a few may be most of a text.
+        """
+        ends = np.append(self.known["begins"][1:], True).tolist()
+        passage: list[str] = []
+        found: list[tuple[int, int, int]] = []  # the first line, the line after the last, the hash
+        words = 0
+        lines = zip(self.text(), self.known["words"].tolist(), strict=True)
+        for number, (line, of_line) in enumerate(lines):
+            passage.append(line)
+            words += of_line
+            if words >= _PASSAGE_WORDS or ends[number]:
+                if any(passage):
+                    first = number + 1 - len(passage)
+                    found.append((first, number + 1, hash_of("\n".join(passage), SAMPLE)))
+                passage, words = [], 0
+        chosen, known = np.zeros(len(self.known), bool), self.known.copy()
+        kept = sampled(np.array([each for *_, each in found], np.uint64), fraction)
+        for first, end, _ in compress(found, kept):
+            chosen[first:end] = True
+            known["begins"][first] = True
+        note = sample_in_words(int(kept.sum()), len(found), "passages")
+        return type(self)(lambda: compress(self.text(), chosen), known[chosen]), note
 
 
 def _write(
     folder: Path,
     part: str,
-    text: Iterable[str],
-    begins: NDArray[np.bool_],
+    lines: _Lines,
     whole: Any,
     *,
     is_written: bool,
 ) -> PartFacts:
     """Writes the lines of a part unless they are, and adds them to the hash of the corpus."""
-    digest = hashlib.sha256()
+    digest, begins = hashlib.sha256(), lines.known["begins"]
     ends = np.append(begins[1:], True)  # whether a document ends with a line
 
     def hashing() -> Iterator[list[str]]:
-        for line, begin, end in zip(text, begins.tolist(), ends.tolist(), strict=True):
+        for line, begin, end in zip(lines.text(), begins.tolist(), ends.tolist(), strict=True):
             encoded = line.encode() + (b"\n\0" if end else b"\n")
             digest.update(encoded)
             whole.update((part.encode() + b"\n" if begin else b"") + encoded)
@@ -326,34 +358,6 @@ def _cut(lines: NDArray[Any], words: float) -> int:
     middles = reached[document] - lines["words"][document] / 2
     behind = np.flatnonzero(middles >= words)
     return int(document.start + behind[0] if len(behind) else document.stop)
-
-
-def _sample(
-    text: Iterable[str], lines: NDArray[Any], fraction: float
-) -> tuple[NDArray[np.bool_], dict[str, str]]:
-    """Chooses a share of the passages, lines of about 100 words, which begin documents.
-
-    Only a last passage of a document has fewer, and one that ends in a long line more. They are
-    what a sample is made of: of documents, a few may be most of a text.
-    """
-    ends = np.append(lines["begins"][1:], True).tolist()
-    passage: list[str] = []
-    found: list[tuple[int, int, int]] = []  # the first line, the line after the last, the hash
-    words = 0
-    for number, (line, of_line) in enumerate(zip(text, lines["words"].tolist(), strict=True)):
-        passage.append(line)
-        words += of_line
-        if words >= _PASSAGE_WORDS or ends[number]:
-            if any(passage):
-                first = number + 1 - len(passage)
-                found.append((first, number + 1, hash_of("\n".join(passage), SAMPLE)))
-            passage, words = [], 0
-    chosen = np.zeros(len(lines), bool)
-    kept = sampled(np.array([each for *_, each in found], np.uint64), fraction)
-    for first, end, _ in compress(found, kept):
-        chosen[first:end] = True
-        lines["begins"][first] = True
-    return chosen, sample_in_words(int(kept.sum()), len(found), "passages")
 
 
 def _note(lines: NDArray[Any], origin: str, digest: str, seen: NDArray[np.uint64]) -> str:
