@@ -102,5 +102,3 @@ def test_what_cannot_be_streamed_says_so():
         next(iter(stream().batches(list, 2).loader()))
     with pytest.raises(ValueError, match="stream, and this process finds no row in it"):
         next(iter(batches(stream(window=1), rank=200, world_size=201).loader()))
-    with pytest.raises(ValueError, match="training part is a stream"):
-        _ = stream().lengths

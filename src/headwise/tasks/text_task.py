@@ -23,7 +23,7 @@ from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, Tran
 from headwise.models.config import LanguageModelConfig
 from headwise.recipes.settings import LanguageModelSettings, Recipe
 from headwise.tasks.positions import Positions
-from headwise.tasks.task import Task
+from headwise.tasks.task import Items, Task
 from headwise.training.streaming import StreamedItems
 
 
@@ -208,6 +208,15 @@ class RunningTextTask(TextTask):
     def is_streamed(self) -> bool:
         """Whether the training part is a stream, whose items are not counted."""
         return isinstance(self.corpus.train, TextStream)
+
+    def part(self, name: str) -> Items:
+        found = super().part(name)
+        if isinstance(found, StreamedItems):
+            raise ValueError(
+                f"the {name} part is a stream (data.streaming), expected a part that is stored, "
+                f"such as validation: a stream is only trained on"
+            )
+        return found
 
     def counted_parts(self) -> Iterable[str]:
         """Returns the parts whose items are counted."""

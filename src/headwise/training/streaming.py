@@ -35,7 +35,7 @@ class StreamedRows(Protocol):
 
 
 class StreamedItems:
-    """A training part that is a stream.
+    """A training part that is a stream, which has no length and no items that could be counted.
 
     Args:
         rows: the stream, whose column `row` has what `make` takes.
@@ -49,14 +49,6 @@ class StreamedItems:
         self.rows = rows
         self.make = make
         self.window = window
-
-    @property
-    def lengths(self) -> Any:
-        """A stream has none; this raises `ValueError`."""
-        raise ValueError(
-            "the training part is a stream (data.streaming), expected a part that is stored: name "
-            "another one, or set data.streaming to false"
-        )
 
     def batches(
         self,

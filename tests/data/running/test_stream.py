@@ -143,6 +143,8 @@ def test_a_tokenizer_is_learned_from_the_first_rows(tmp_path, monkeypatch):
     # What is held out, twice (the rows before a part are passed over), and 30 behind it.
     assert len(read) == 21 + 41 + 40 + 31
     assert made.notes["train"].startswith("a stream")
+    with pytest.raises(ValueError, match=r"train part is a stream .* expected a part that is stor"):
+        made.part("train")
     batch = next(iter(made.train.batches(made.collate, 256).loader()))
     assert batch["input_ids"].numel() <= 256 + 16
 
