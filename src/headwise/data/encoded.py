@@ -21,7 +21,7 @@ from headwise.ops.labels import IGNORED_LABEL
 Encode = Callable[[list[str]], list[list[int]]]
 
 _BATCH = 10_000  # texts that are encoded at once: not all lists exist at the same time
-_IDS, _LENGTHS = "ids.npy", "lengths.npy"
+_IDS, _ENDS = "ids.npy", "ends.npy"
 
 
 class Ragged:
@@ -29,21 +29,30 @@ class Ragged:
 
     As Python lists, one side of WMT14 (130 million subwords) would take 5 GB in each process. In a
     file they take a tenth of that, which all processes of a machine share.
+
+    Args:
+        ids: the ids of all rows, one row after another, of shape `(ids,)`.
+        ends: where each row ends among them, of shape `(rows,)`.
+        folder: where both are stored, if they are.
     """
 
     def __init__(
-        self, ids: NDArray[np.int32], lengths: NDArray[np.int32], folder: Path | None = None
+        self, ids: NDArray[np.int32], ends: NDArray[np.int64], folder: Path | None = None
     ) -> None:
         self.ids = torch.from_numpy(ids)
-        self.lengths = lengths
-        self._ends = np.cumsum(lengths, dtype=np.int64)
+        self._ends = ends
         self._folder = folder
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """The number of ids of each row, computed anew at each call, of shape `(rows,)`."""
+        return np.diff(self._ends, prepend=0).astype(np.int32)
 
     @classmethod
     def of(cls, encode: Encode, texts: Iterable[str]) -> Self:
         """Encodes texts in memory."""
-        found = list(_encoded(encode, texts))
-        return cls(_joined(ids for ids, _ in found), _joined(lengths for _, lengths in found))
+        ids, ends = zip(*_encoded(encode, texts), strict=True)
+        return cls(np.concatenate(ids), np.concatenate(ends))
 
     @classmethod
     def stored(
@@ -54,27 +63,28 @@ class Ragged:
         def make(folder: Path) -> None:
             with (
                 growing(folder / _IDS, np.int32) as add_ids,
-                growing(folder / _LENGTHS, np.int32) as add_lengths,
+                growing(folder / _ENDS, np.int64) as add_ends,
             ):
-                for ids, lengths in _encoded(encode, texts()):
+                for ids, ends in _encoded(encode, texts()):
                     add_ids(ids)
-                    add_lengths(lengths)
+                    add_ends(ends)
 
         return cls.load(stored("tokens", made_of, make))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Opens what `stored` has written."""
-        return cls(mapped(folder / _IDS), mapped(folder / _LENGTHS), folder)
+        return cls(mapped(folder / _IDS), mapped(folder / _ENDS), folder)
 
     def __reduce__(self) -> Any:
         if self._folder is None:
-            return type(self), (self.ids.numpy(), self.lengths)
+            return type(self), (self.ids.numpy(), self._ends)
         return type(self).load, (self._folder,)  # a worker opens the files itself
 
     def __getitem__(self, index: int) -> list[int]:
-        end = int(self._ends[index])
-        return self.ids[end - int(self.lengths[index]) : end].tolist()
+        index = range(len(self._ends))[index]
+        begin = int(self._ends[index - 1]) if index else 0
+        return self.ids[begin : int(self._ends[index])].tolist()
 
 
 def encoded_column(
@@ -143,14 +153,12 @@ def token_mask(rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 def _encoded(
     encode: Encode, texts: Iterable[str]
-) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    """Yields the ids and the lengths of rows, many at a time."""
-    waiting = iter(texts)
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+    """Yields the ids of rows and where these end among all ids, many rows at a time."""
+    yield np.empty(0, np.int32), np.empty(0, np.int64)  # there may be no rows
+    waiting, end = iter(texts), 0
     while batch := list(islice(waiting, _BATCH)):
         rows = encode(batch)
         ids = np.fromiter(chain.from_iterable(rows), np.int32)
-        yield ids, np.array([len(row) for row in rows], np.int32)
-
-
-def _joined(arrays: Iterable[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate([np.empty(0, np.int32), *arrays])
+        yield ids, end + np.cumsum([len(row) for row in rows], dtype=np.int64)
+        end += len(ids)

@@ -2,12 +2,14 @@
 
 Whatever the rows are, sentence pairs or labelled texts, they take the same way. They are written
 as they are read, with three hashes of each in memory, 24 bytes a row. The hashes decide in which
-part a row stands, and whether it stands in another one too. Then the parts are written.
+part a row stands, and whether it stands in another one too. Then the parts are written, but for
+those of which nothing is left out: they stay as they were read.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from headwise.data.division import PARTS, SAMPLE, Hashes, hash_of, sampled
-from headwise.data.rows import Row, Rows, writing
+from headwise.data.rows import Row, Rows, write_rows, writing
 
 _FACTS = "facts.json"
 _KNOWN = "-known.npy"  # the identities of the rows of a part
@@ -138,10 +140,16 @@ def write_parts(
     digest = hashlib.sha256(whole())
     trained = hashed["train"]["identity"] if corpus is None else _known(corpus, "train")
     earlier = trained[:0] if corpus is None else np.union1d(trained, _known(corpus, "validation"))
+    whole_parts = [name for name in read if chosen[name].all()]
     for name, of_part in facts.parts.items():
-        rows = Rows(_path(folder, name if name in read else "train", ".read"), kind.row, "")
-        chosen_rows = compress(rows, chosen[name])
-        of_part.digest = _write(_path(folder, name), kind, chosen_rows, digest, name)
+        as_read = Rows(_path(folder, name if name in read else "train", ".read"), kind.row, "")
+        own = hashlib.sha256()
+        rows = _hashing(compress(as_read, chosen[name]), kind, name, own, digest)
+        if name in whole_parts:
+            deque(rows, maxlen=0)
+        else:
+            write_rows(_path(folder, name), kind.columns, rows)
+        of_part.digest = own.hexdigest()
         of_part.number = len(hashed[name])
         of_part.repeated = of_part.number - len(np.unique(hashed[name]["content"]))
         identity = hashed[name]["identity"]
@@ -150,8 +158,7 @@ def write_parts(
         of_part.earlier = int(np.isin(identity, earlier).sum())
         earlier = np.union1d(earlier, identity)
         np.save(_path(folder, name, _KNOWN), np.unique(identity))
-    for name in read:
-        _path(folder, name, ".read").unlink()
+    keep_as_read(folder, read, whole_parts)
     facts.digest = digest.hexdigest()
     return facts
 
@@ -224,14 +231,21 @@ def _read(path: Path, kind: Kind[Row], rows: Iterable[Row]) -> NDArray[Any]:
         return np.fromiter(each(), _HASHED)
 
 
-def _write(
-    path: Path, kind: Kind[Row], rows: Iterable[Row], corpus: "hashlib._Hash", name: str
-) -> str:
-    """Writes the rows of a part, and adds them to the hash of the corpus; returns their own."""
-    digest = hashlib.sha256()
-    with writing(path, kind.columns) as add:
-        for row in rows:
-            add(row)
-            digest.update(kind.encoded(row, None))
-            corpus.update(kind.encoded(row, name))
-    return digest.hexdigest()
+def _hashing(
+    rows: Iterable[Row], kind: Kind[Row], name: str, own: "hashlib._Hash", corpus: "hashlib._Hash"
+) -> Iterator[Row]:
+    """Yields the rows of a part, and adds them to its own hash and to that of the corpus."""
+    for row in rows:
+        own.update(kind.encoded(row, None))
+        corpus.update(kind.encoded(row, name))
+        yield row
+
+
+def keep_as_read(folder: Path, read: Iterable[str], whole: Container[str]) -> None:
+    """Gives whole parts that were written as they were read their names; removes the others."""
+    for name in read:
+        path = _path(folder, name, ".read")
+        if name in whole:
+            path.rename(_path(folder, name))
+        else:
+            path.unlink()

@@ -61,6 +61,13 @@ class Rows(Sequence[Row], Generic[Row]):
             yield from chunk.to_pylist()
 
 
+def write_rows(path: Path, columns: Sequence[type], rows: Iterable[Iterable[Value]]) -> None:
+    """Writes rows into a new file; see `writing`."""
+    with writing(path, columns) as add:
+        for row in rows:
+            add(row)
+
+
 @contextmanager
 def writing(path: Path, columns: Sequence[type]) -> Iterator[Callable[[Iterable[Value]], None]]:
     """Yields a function that adds a row to a new file, whose columns are of type `str` or `float`.

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
 
 from headwise.data.division import PARTS, Part
 from headwise.data.sources import CorpusError
@@ -89,11 +90,73 @@ class DividedSettings(SampledSettings):
         )
 
 
+def part_of_files(part: str, files: str, items: str) -> Any:
+    """Returns the field of a validation or test part that may be given as files of its own.
+
+    >>> part_of_files("test", "Files", "pairs").description
+    'Files of the test pairs. Without them a share of the training pairs is used.'
+    """
+    them = "them" if files == "Files" else "it"
+    return Field(
+        None,
+        description=f"{files} of the {part} {items}. Without {them} a share of the training "
+        f"{items.partition(',')[0]} is used.",
+    )
+
+
+class PlainFiles(Settings):
+    """Settings of data in plain text files."""
+
+    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
+
+
+class StreamedSettings(DividedSettings):
+    """Settings of data that may be too large for the disk."""
+
+    streaming: bool = Field(
+        False,
+        description="Whether the training part is read and encoded while the model is trained on "
+        "it, and is never stored. It has no length then: training.max_steps ends the training. "
+        "Files are local, and rows of the hub are downloaded again in each pass.",
+    )
+    held_out_rows: int = Field(
+        1000,
+        ge=1,
+        le=10**9,
+        description="With streaming, a validation or test part that is not given is this many rows "
+        "(lines of a file) at the head of the first training file, or of the first shard of the "
+        "split; they are not trained on.",
+    )
+    shuffle_rows: int = Field(
+        10_000,
+        ge=1,
+        le=10**9,
+        description="With streaming, how many documents (longer ones are cut to about 1,000 words) "
+        "each process has in memory at once. They are shuffled among each other.",
+    )
+
+    @model_validator(mode="after")
+    def _check_streaming(self) -> Self:
+        if self.streaming and self.train_fraction < 1.0:
+            raise ValueError(
+                f"train_fraction is {self.train_fraction} and streaming is true, expected one of "
+                f"them: no share of a stream is known before its end; set training.max_steps"
+            )
+        return self
+
+    @property
+    def held_out(self) -> list[Part]:
+        """The parts that are taken from the head of the stream."""
+        given = given_parts(self)
+        return [part for part in PARTS if part not in given]
+
+
 class HubDataset(Settings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     model_config = ConfigDict(frozen=True)
 
+    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(
         description="Name on the hub, or a local folder with train.jsonl, test.parquet, ..."
     )
@@ -154,7 +217,6 @@ TESTS: Any = Field(
 class HubTest(HubDataset):
     """A further test set: one split of a dataset of the Hugging Face hub, or of a local folder."""
 
-    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(
         description="Name on the hub, or a local folder. Default: the dataset that is trained on."
     )

@@ -1,6 +1,10 @@
 """What readers of all data share: text files, Hugging Face datasets, and the error of bad data.
 
 The readers of each kind of data are in its own package, in a module `reading`.
+
+Text and tab-separated values are not read by `datasets`: it ends lines at a lone carriage return
+too, keeps byte order marks, takes `NA` for no text and `007` for 7, and of bytes that are not UTF-8
+and of rows with too many fields it names neither file nor line.
 """
 
 import gzip
@@ -92,6 +96,15 @@ def file_in_words(path: Path) -> str:
     return f"{path.name} (SHA-256 {digest[:_SHOWN]})"
 
 
+def file_size(path: Path) -> int:
+    """Returns how many bytes a file has."""
+    check_regular(path.expanduser())
+    try:
+        return path.expanduser().stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
 def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
     """Returns what the notes say of a part of the data.
 
@@ -141,7 +154,12 @@ def decoded_lines(
 
 
 def load_hub_split(
-    name: str, split: str, config: str | None = None, revision: str | None = None
+    name: str,
+    split: str,
+    config: str | None = None,
+    revision: str | None = None,
+    *,
+    streaming: bool = False,
 ) -> Any:
     """Loads one split of a dataset on the Hugging Face hub, or of a local folder.
 
@@ -149,9 +167,11 @@ def load_hub_split(
         name: name on the hub, or a folder with `train.jsonl`, `test.parquet` and the like.
         split: a split, or a slice of one as in `"train[:100000]"`.
         config, revision: configuration ("subset"), and tag or commit.
+        streaming: whether rows are read when they are needed, and nothing is stored. There are no
+            slices of a split then.
 
     Returns:
-        The split, a `datasets.Dataset`.
+        The split, a `datasets.Dataset`; with `streaming` a `datasets.IterableDataset`.
 
     Raises:
         CorpusError: there is no such dataset, configuration or split.
@@ -168,7 +188,8 @@ def load_hub_split(
     try:
         # expanduser and nothing else: a name on the hub must not turn into a path
         path = str(Path(name).expanduser()) if name.startswith("~") else name
-        return load_dataset(path, config, split=split, revision=revision)
+        options = {"streaming": True} if streaming else {}
+        return load_dataset(path, config, split=split, revision=revision, **options)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         # Of a file that it cannot parse, datasets says why only in the cause.
         reason = " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from torch.utils.data import DataLoader
 from transformers import set_seed
 from yaml import YAMLError
 
@@ -31,6 +32,7 @@ from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.loggers import check_loggers
 from headwise.training.settings import TrainingSettings
+from headwise.training.streaming import StreamedItems
 
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
@@ -164,9 +166,11 @@ def prepare_task(
 
 
 def batches(
-    task: Task, part: Items, settings: TrainingSettings, seed: int | None = None
-) -> BatchLoader:
+    task: Task, part: Items | StreamedItems, settings: TrainingSettings, seed: int | None = None
+) -> DataLoader:
     """The batches of one part; in a fixed order without a seed."""
+    if isinstance(part, StreamedItems):
+        return part.batches(task.collate, settings.batch_tokens, seed=seed or 0).loader()
     sampler = TokenBudgetSampler(
         part.lengths, settings.batch_tokens, seed=seed or 0, shuffle=seed is not None
     )

@@ -20,6 +20,7 @@ words are one token there, so it is comparable with that of subwords only if the
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -31,8 +32,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.data.running.corpus import TextCorpus, lines_of
+from headwise.data.running.corpus import TextCorpus
 from headwise.data.running.dataset import TextBlocks, collate_blocks
+from headwise.data.running.documents import lines_of
 from headwise.data.tokenizers.for_models import language_model_tokenizer
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.models.base import HeadwiseModel
@@ -202,7 +204,7 @@ class LanguageModelling(RunningTextTask):
 
     def __init__(self, corpus: TextCorpus, tokenizer: TextTokenizer, block_length: int) -> None:
         super().__init__(corpus, tokenizer, block_length)
-        self.encode_parts(lambda documents: TextBlocks(documents, tokenizer, block_length))
+        self.encode_parts(partial(TextBlocks, tokenizer=tokenizer, block_length=block_length))
         assert isinstance(self.test, TextBlocks)
         self.note_unknown(self.test.stream)
 

@@ -6,6 +6,7 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -16,14 +17,14 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
-from headwise.data.division import PARTS
 from headwise.data.encoded import TokenItem, collate_tokens
-from headwise.data.running.corpus import Document, TextCorpus
+from headwise.data.running.corpus import TextCorpus
 from headwise.data.running.dataset import (
     DynamicallyMaskedBlocks,
     MaskedBlocks,
     encoded_lines,
 )
+from headwise.data.running.documents import Document
 from headwise.data.running.masking import MaskingSettings, pack_sentences
 from headwise.data.sources import CorpusError
 from headwise.data.tokenizers.for_models import masked_model_tokenizer
@@ -37,7 +38,12 @@ from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
+from headwise.tasks.text_task import (
+    RunningTextRecipe,
+    RunningTextTask,
+    perplexity,
+    streamed,
+)
 from headwise.training.batching import TokenBudgetSampler
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
@@ -118,15 +124,16 @@ class MaskedLanguageModelling(RunningTextTask):
         assert tokenizer.mask_token_id is not None
         self.mask_token_id = tokenizer.mask_token_id
         self.masking = masking
-        self.train = self._blocks("train", corpus.train, DynamicallyMaskedBlocks, 0)
-        self.validation = self._blocks("validation", corpus.validation, MaskedBlocks, 1)
-        self.test = self._blocks("test", corpus.test, MaskedBlocks, 2)
+        train = partial(self._blocks, "train", kind=DynamicallyMaskedBlocks, stream=0)
+        self.train = streamed(corpus.train, train)
+        self.validation = self._blocks("validation", corpus.validation, kind=MaskedBlocks, stream=1)
+        self.test = self._blocks("test", corpus.test, kind=MaskedBlocks, stream=2)
         # Masks depend on seed and index alone, not on which other test sets there are.
         self.tests = {
-            name: self._blocks(name, documents, MaskedBlocks, 2)
+            name: self._blocks(name, documents, kind=MaskedBlocks, stream=2)
             for name, documents in corpus.tests.items()
         }
-        counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in PARTS)
+        counts = ", ".join(f"{len(self.part(part)):,} {part}" for part in self.counted_parts())
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
         self.note_unknown(self.test.ids)
 
@@ -143,6 +150,9 @@ class MaskedLanguageModelling(RunningTextTask):
     def digest_of(self, part: str) -> str:
         items = (super().digest_of(part), self.masking.model_dump_json())
         return hashlib.sha256("\0".join(items).encode()).hexdigest()
+
+    def longest_input(self) -> int:
+        return self.block_length if self.is_streamed else super().longest_input()
 
     def token_ids(self) -> dict[str, int]:
         return super().token_ids() | {"mask_token_id": self.mask_token_id}
@@ -226,7 +236,7 @@ class MaskedLanguageModelling(RunningTextTask):
         return [(float(row.sum()), best.tolist()) for row, best in rows]
 
     def _blocks(
-        self, part: str, documents: Sequence[Document], kind: type[MaskedBlocks], stream: int
+        self, part: str, documents: Sequence[Document], *, kind: type[MaskedBlocks], stream: int
     ) -> MaskedBlocks:
         encoded = encoded_lines(self.tokenizer, documents, packed=True)
         tokenizer = self.tokenizer

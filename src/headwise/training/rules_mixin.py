@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.trainer_utils import has_length
 
 from headwise.heads.auxiliary_loss import auxiliary_loss
 from headwise.heads.rule import Moment
@@ -38,6 +39,7 @@ class RulesMixin:
     model: Any
     args: Any
     state: Any
+    train_dataset: Any
     optimizer: Any
     accelerator: Any
 
@@ -56,7 +58,8 @@ class RulesMixin:
         return Moment(
             state.global_step,
             state.max_steps,
-            int(state.epoch or 0),
+            # Of a stream, whose length is unknown, the Trainer takes max_steps for an epoch.
+            int(state.epoch or 0) if has_length(self.train_dataset) else None,
             self.args.learning_rate,
             self.warmup_steps(state.max_steps),
         )

@@ -33,6 +33,7 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
+from headwise.training.streaming import StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
 from headwise.training.trainer import Collate, Trainer
 
@@ -67,7 +68,7 @@ class Run:
 
 def run_training(
     model: PreTrainedModel,
-    train: Items,
+    train: Items | StreamedItems,
     validation: Items,
     collate: Collate,
     settings: TrainingSettings,

@@ -1,5 +1,6 @@
 """Training: transformers' Trainer with batches by token budget and the systems' rules."""
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
+from headwise.training.streaming import StreamedBatches, StreamedItems
 from headwise.transformers_internals import TrainerHooks, compute_layers_again
 
 Batch = dict[str, Tensor]
@@ -57,7 +59,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
 
     Args:
         model: what to train.
-        train, validation: data sets whose items `collate` joins; each has `lengths`.
+        train, validation: data sets whose items `collate` joins; each has `lengths`. What is
+            trained on may be a stream, of which each process has its share.
         collate: joins items into a batch with `labels`, -100 where nothing is predicted.
         settings: how to train.
         folder: where checkpoints go.
@@ -76,7 +79,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
     def __init__(
         self,
         model: PreTrainedModel,
-        train: Items,
+        train: Items | StreamedItems,
         validation: Items,
         collate: Collate,
         settings: TrainingSettings,
@@ -97,6 +100,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.rules = TrainingRules(model, self.rule_settings)
         if settings.gradient_checkpointing:
             compute_layers_again(model)
+        self.stream: StreamedBatches | None = None
         super().__init__(
             model=model,
             args=_arguments(settings, folder, self.rules.leaves_out_gradients),
@@ -105,6 +109,14 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             data_collator=collate,
             callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
+        if isinstance(train, StreamedItems):
+            self.stream = train.batches(
+                collate,
+                settings.batch_tokens,
+                seed=settings.seed,
+                rank=self.args.process_index,
+                world_size=self.args.world_size,
+            )
         write_logs_into(self, folder)
         self.add_callback(_Records(self))
         if settings.patience is not None:
@@ -118,6 +130,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
+        if self.stream is not None:
+            return self.stream.loader()
         sampler = self._sampler(self.train_dataset, shuffle=True)
         return self._loader(self.train_dataset, sampler)
 
@@ -264,12 +278,32 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 best = run / f"checkpoint-{self.state.best_global_step}"
                 self.state.best_model_checkpoint = str(best)
             self.save_training_state(partial, STATE)
+            if self.stream is not None:
+                position = json.dumps(self.stream.state_dict())
+                self._stream_file(partial).write_text(position, encoding="utf-8")
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_sums(partial)
         if self.args.should_save:
             self._remove_stops(run)
             self.remove_old_checkpoints(run)
+
+    def _stream_file(self, checkpoint: Path) -> Path:
+        """Returns the file with this process's position in a stream."""
+        return checkpoint / f"stream_{self.args.process_index}.json"
+
+    def _find_position(self, checkpoint: Path) -> None:
+        """Goes to the position in a stream at which a checkpoint was written."""
+        if self.stream is None:
+            return
+        processes = len(list(checkpoint.glob("stream_*.json")))
+        if processes != self.args.world_size:
+            raise ValueError(
+                f"{checkpoint} was written by {processes} processes, each with its share of a "
+                f"stream (data.streaming), and {self.args.world_size} go on: start as many"
+            )
+        position = self._stream_file(checkpoint).read_text(encoding="utf-8")
+        self.stream.load_state_dict(json.loads(position))
 
     def _remove_stops(self, run: Path) -> None:
         """Removes older checkpoints that Ctrl-C left between two regular ones.
@@ -293,10 +327,12 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         where = {k: v for k, v in self.state.log_history[-1].items() if k in ("epoch", "step")}
         self.state.log_history[-1] = record | where
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint:
+            self._find_position(Path(resume_from_checkpoint))
         try:
             with denormals_as_zero():
-                return super().train(*args, **kwargs)
+                return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self.progress.close()
             self.stop.restore()

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from headwise.data.running.corpus import (
     _LINES,
     _cut,
-    _marked,
-    lines_of,
     load_text_corpus,
 )
+from headwise.data.running.documents import lines_of, marked_rows
 from headwise.data.running.settings import (
     PydocTopics,
     TextFiles,
@@ -96,7 +95,7 @@ def test_where_documents_end(write, documents, expected):
 def test_the_lines_of_all_documents_are_those_of_the_file(lines, documents):
     if any(lines):
         found = []
-        for line, begins in _marked("x", lines, documents):
+        for line, begins in marked_rows("x", lines, documents):
             found += [[]] if begins else []
             found[-1].append(line)
         assert list(chain(*found)) == lines

@@ -21,7 +21,8 @@ from headwise.data.labelled.settings import (
     SentEvalFile,
 )
 from headwise.data.packages import versions
-from headwise.data.running.corpus import lines_of, load_text_corpus
+from headwise.data.running.corpus import load_text_corpus
+from headwise.data.running.documents import lines_of
 from headwise.data.running.reading import split_sentences
 from headwise.data.sources import file_in_words
 from headwise.data.store import file_identity

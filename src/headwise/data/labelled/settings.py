@@ -1,7 +1,7 @@
 """Settings of labelled text: which examples are read, or made for probing."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
@@ -15,6 +15,7 @@ from headwise.data.settings import (
     HubSettings,
     HubTest,
     SampledSettings,
+    part_of_files,
 )
 from headwise.recipes.settings import Name
 from headwise.settings import LARGEST_SEED, Settings
@@ -24,13 +25,6 @@ GlueTask = Literal["MNLI", "QNLI", "SST-2", "STS-B"]
 # Packages that are installed with headwise, written in Python and well documented.
 PACKAGES = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
 
-_TEXT_FIELD = Field("sentence", description="Column of the text.")
-_PAIR_FIELD = Field(None, description="Column of the second text, for pairs of texts.")
-_LABEL_FIELD = Field("label", description="Column of the label.")
-_PROBLEM: Any = Field(
-    "classification",
-    description="What the labels are. classification: names of classes; regression: numbers.",
-)
 _CLASSES = Field(
     None,
     description="Names of the classes, in the order of the outputs of the model. Default: the "
@@ -55,28 +49,31 @@ class ExampleLimits(SampledSettings):
     )
 
 
-class LabelledFileTest(Settings):
+class LabelledColumns(Settings):
+    """The columns of examples."""
+
+    text_field: str = Field("sentence", description="Column of the text.")
+    pair_field: str | None = Field(
+        None, description="Column of the second text, for pairs of texts."
+    )
+    label_field: str = Field("label", description="Column of the label.")
+
+
+class LabelledFileTest(LabelledColumns):
     """A further test set in a file of tab-separated values."""
 
     model_config = ConfigDict(frozen=True)
 
     corpus: Literal["files"] = Field("files", description="Selects a file of tab-separated values.")
     file: Path = Field(description="File of the examples in UTF-8; gzip if its name ends in .gz.")
-    text_field: str = _TEXT_FIELD
-    pair_field: str | None = _PAIR_FIELD
-    label_field: str = _LABEL_FIELD
 
     @property
     def given(self) -> Path:
         return self.file
 
 
-class LabelledHubTest(HubTest):
+class LabelledHubTest(LabelledColumns, HubTest):
     """A further test set that is a split of a Hugging Face dataset."""
-
-    text_field: str = _TEXT_FIELD
-    pair_field: str | None = _PAIR_FIELD
-    label_field: str = _LABEL_FIELD
 
 
 class ExampleSettings(ExampleLimits, DividedSettings):
@@ -126,39 +123,29 @@ class Glue(ExampleSettings):
     )
 
 
-class LabelledFiles(ExampleSettings):
+class OwnExamples(LabelledColumns, ExampleSettings):
+    """Settings of examples that are not built in."""
+
+    problem: Problem = Field(
+        "classification",
+        description="What the labels are. classification: names of classes; regression: numbers.",
+    )
+    classes: list[str] | None = _CLASSES
+
+
+class LabelledFiles(OwnExamples):
     """Files of tab-separated values without quoting, whose first line names the columns."""
 
     corpus: Literal["files"] = Field("files", description="Selects files of tab-separated values.")
     train: Path = Field(
         description="File of the training examples in UTF-8; gzip if its name ends in .gz."
     )
-    validation: Path | None = Field(
-        None,
-        description="File of the validation examples. Without it a share of the training examples "
-        "is used.",
-    )
-    test: Path | None = Field(
-        None,
-        description="File of the test examples. Without it a share of the training examples is "
-        "used.",
-    )
-    text_field: str = _TEXT_FIELD
-    pair_field: str | None = _PAIR_FIELD
-    label_field: str = _LABEL_FIELD
-    problem: Problem = _PROBLEM
-    classes: list[str] | None = _CLASSES
+    validation: Path | None = part_of_files("validation", "File", "examples")
+    test: Path | None = part_of_files("test", "File", "examples")
 
 
-class LabelledHub(ExampleSettings, HubSettings):
+class LabelledHub(OwnExamples, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
-
-    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
-    text_field: str = _TEXT_FIELD
-    pair_field: str | None = _PAIR_FIELD
-    label_field: str = _LABEL_FIELD
-    problem: Problem = _PROBLEM
-    classes: list[str] | None = _CLASSES
 
 
 LabelledSettings = Annotated[
@@ -256,6 +243,11 @@ class GeneratedProbe(ExampleLimits):
             raise ValueError(
                 "texts.tests is given, expected none: examples are made from the text of all "
                 "parts; leave it out"
+            )
+        if getattr(self.texts, "streaming", False):
+            raise ValueError(
+                "texts.streaming is true, expected false: examples are made from the whole text; "
+                "leave it out"
             )
         if self.max_words < self.min_words:
             raise ValueError(

@@ -5,15 +5,17 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from headwise.data.settings import MAX_BYTES, TESTS, DividedSettings, HubSettings, HubTest
+from headwise.data.settings import (
+    MAX_BYTES,
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    PlainFiles,
+    part_of_files,
+)
 from headwise.recipes.settings import Name
 from headwise.settings import Settings
-
-_TARGET_LANGUAGE = Field(
-    None,
-    description="Code of the target language. BLEU needs it for languages that put no spaces "
-    "between words (zh, ja).",
-)
 
 
 class FilePair(Settings):
@@ -29,10 +31,8 @@ class FilePair(Settings):
     )
 
 
-class FilePairTest(FilePair):
+class FilePairTest(FilePair, PlainFiles):
     """A further test set in two text files."""
-
-    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
 
     @property
     def given(self) -> FilePair:
@@ -91,27 +91,27 @@ class InterfaceStrings(PairSettings):
     )
 
 
-class ParallelFiles(PairSettings):
+class OwnPairs(PairSettings):
+    """Settings of pairs that are not built in."""
+
+    target_language: str | None = Field(
+        None,
+        description="Code of the target language. BLEU needs it for languages that put no spaces "
+        "between words (zh, ja).",
+    )
+
+
+class ParallelFiles(OwnPairs, PlainFiles):
     """Plain text files with one sentence per line, optionally compressed with gzip."""
 
-    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
     train: FilePair = Field(description="Files of the training pairs.")
-    validation: FilePair | None = Field(
-        None,
-        description="Files of the validation pairs. Without them a share of the training pairs is "
-        "used.",
-    )
-    test: FilePair | None = Field(
-        None,
-        description="Files of the test pairs. Without them a share of the training pairs is used.",
-    )
-    target_language: str | None = _TARGET_LANGUAGE
+    validation: FilePair | None = part_of_files("validation", "Files", "pairs")
+    test: FilePair | None = part_of_files("test", "Files", "pairs")
 
 
-class ParallelHub(PairSettings, HubSettings):
+class ParallelHub(OwnPairs, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
-    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     source_field: str = Field(
         description="Column of the source text; translation.de is the field de of the column "
         "translation."
@@ -119,7 +119,6 @@ class ParallelHub(PairSettings, HubSettings):
     target_field: str = Field(
         description="Column of the target text, written in the same way as source_field."
     )
-    target_language: str | None = _TARGET_LANGUAGE
 
 
 ParallelSettings = Annotated[

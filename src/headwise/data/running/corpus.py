@@ -24,6 +24,7 @@ Example:
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from headwise.data.corpora import (
     Corpus,
@@ -45,8 +47,16 @@ from headwise.data.corpora import (
 )
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
 from headwise.data.packages import versions
-from headwise.data.parts import Facts, PartFacts, write_facts
-from headwise.data.rows import Rows, writing
+from headwise.data.parts import Facts, PartFacts, keep_as_read, write_facts
+from headwise.data.rows import Rows, write_rows, writing
+from headwise.data.running.documents import (
+    Document,
+    Marked,
+    StoredDocuments,
+    line_of,
+    marked_lines,
+    marked_rows,
+)
 from headwise.data.running.reading import (
     python_version,
     read_package_docs,
@@ -62,63 +72,23 @@ from headwise.data.running.settings import (
     TextHubTest,
     TextSettings,
 )
+from headwise.data.running.stream import TextStream
+from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields
-
-Document = list[str]
-Marked = Iterator[tuple[str, bool]]  # lines, each with whether a document begins with it
 
 _PASSAGE_WORDS = 100
 _KNOWN = "known.npy"  # the hashes of the training lines
-
-
-class StoredDocuments(Sequence[Document]):
-    """Documents of a part whose lines stand on the disk, where `_write` has written them."""
-
-    def __init__(self, folder: Path, name: str, digest: str) -> None:
-        self.digest = digest
-        self.lines: Rows[tuple[str]] = Rows(folder / f"{name}.arrow", _line, digest)
-        self.starts = np.load(folder / f"{name}-starts.npy", mmap_mode="r")
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        index = range(len(self))[index]
-        ends = [*self.starts[index + 1 : index + 2].tolist(), len(self.lines)]
-        return [line for (line,) in self.lines[int(self.starts[index]) : ends[0]]]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-
-def _line(text: str) -> tuple[str]:
-    return (text,)
-
-
-def marked_lines(documents: Iterable[Document]) -> Marked:
-    """Yields the lines of documents, each with whether a document begins with it."""
-    if isinstance(documents, StoredDocuments):
-        begins = np.zeros(len(documents.lines), bool)
-        begins[documents.starts] = True
-        yield from zip(documents.lines.column(0), begins.tolist(), strict=True)
-        return
-    for document in documents:
-        yield from ((line, number == 0) for number, line in enumerate(document))
-
-
-def lines_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yields the lines of documents that are not blank, in their order."""
-    return (line for line, _ in marked_lines(documents) if line)
 
 
 @dataclass(frozen=True)
 class TextCorpus(Corpus[Document]):
     """Documents in three parts, each of which has at least one line that is not blank.
 
-    The digest is one of all lines, of the beginnings of documents and of the division.
+    The digest is one of all lines, of the beginnings of documents and of the division. Of a
+    training part that is a stream, it is one of where it comes from.
     """
+
+    train: Sequence[Document] | TextStream  # type: ignore[assignment]
 
 
 def load_text_corpus(settings: TextSettings) -> TextCorpus:
@@ -128,24 +98,34 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
             message names the file or dataset and says how to mend it.
     """
-    sources = _sources(settings)
+    stream = None
+    if isinstance(settings, TextFiles | TextHub) and settings.streaming:
+        stream = TextStream(settings)
+        sources = _held_out(settings, stream)
+    else:
+        sources = _sources(settings)
     source, make = partial(_source, settings.max_bytes), partial(_make, settings, sources)
-    return TextCorpus(
-        **corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
-    )
+    fields = corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
+    return TextCorpus(**(fields if stream is None else _with_stream(fields, stream)))
 
 
-def digest_documents(documents: Iterable[Document]) -> str:
-    """Returns a hash of the documents of one part."""
-    if isinstance(documents, StoredDocuments):
-        return documents.digest
-    digest = hashlib.sha256()
-    for document in documents:
-        digest.update("\n".join([*document, "\0"]).encode())
-    return digest.hexdigest()
+def _with_stream(fields: dict[str, Any], stream: TextStream) -> dict[str, Any]:
+    """Returns the fields of a corpus whose training part is a stream, from those of the others."""
+    notes = fields["notes"]
+    note = f"a stream, of which nothing is stored or counted; {stream.origin}"
+    digest = hashlib.sha256(f"{stream.digest} {fields['digest']}".encode()).hexdigest()
+    notes = {"corpus": notes["corpus"], "train": note, **notes}
+    return {**fields, "train": stream, "notes": notes, "digest": digest}
 
 
 # --- sources ----------------------------------------------------------------------------------
+
+
+def _held_out(settings: TextFiles | TextHub, stream: TextStream) -> dict[str, Source]:
+    """Returns the sources of the parts beside a training part that is a stream."""
+    given = {part: each for part, each in given_parts(settings).items() if part != "train"}
+    source = partial(_source, settings.max_bytes, settings)
+    return stream.head() | {part: source(each) for part, each in given.items()}
 
 
 def _sources(settings: TextSettings) -> dict[str, Source]:
@@ -178,49 +158,18 @@ def _source(
 
 def _read_files(paths: Sequence[Path], begins: Documents, max_bytes: int | None) -> Marked:
     files = ((str(path), read_lines(path, max_bytes)) for path in paths)
-    return chain.from_iterable(_marked(where, rows, begins) for where, rows in files)
+    return chain.from_iterable(marked_rows(where, rows, begins) for where, rows in files)
 
 
 def _read_split(settings: TextHub | TextHubTest, rows: Any, where: str) -> Marked:
     texts = text_fields(rows, [settings.field], where, "Set field to one of these.")
-    return _marked(where, (text for (text,) in texts), settings.documents)
+    return marked_rows(where, (text for (text,) in texts), settings.documents)
 
 
 def _origin(settings: TextSettings) -> str | None:
     if isinstance(settings, TextFiles):
         return f"text files {', '.join(path.name for path in settings.train)}"
     return settings.origin if isinstance(settings, TextHub) else None
-
-
-def _marked(where: str, rows: Iterable[str], begins: Documents) -> Marked:
-    """Yields the lines of rows, each with whether a document begins with it."""
-    behind_blank = False
-    # Whether the document has begun, and has text: blank lines before the first text belong to it.
-    has_begun = has_text = found = False
-    for row in rows:
-        # A row of a dataset may end with its line end, and may be a document of several lines.
-        lines = [line.strip() for line in row.removesuffix("\n").split("\n")]
-        for i, line in enumerate(lines):
-            begin = {
-                "blank-line": bool(line) and behind_blank,
-                "title": _is_title(line),
-                "line": i == 0 and any(lines),
-                "none": False,
-            }[begins]
-            begin = not has_begun or (begin and has_text)
-            has_begun, has_text = True, bool(line) or (has_text and not begin)
-            found = found or has_text
-            behind_blank = not line
-            yield line, begin
-    if not found:
-        raise CorpusError(f"{where}: there is no text. Name a file or split that has text.")
-
-
-def _is_title(line: str) -> bool:
-    """Returns whether a line is a heading of the first level: `= Title =`, not `= = Part = =`."""
-    words = line.split()
-    inner = words[1:-1]
-    return len(words) > 2 and words[0] == words[-1] == "=" and "=" not in (inner[0], inner[-1])
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -234,32 +183,27 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
     read, words = read_sources(sources, _origin(settings))
     found = {part: _write_as_read(folder, part, lines) for part, lines in read.items()}
     ranges = {part: range(len(lines)) for part, lines in found.items()}
-    _cut_off(found["train"], ranges, settings.fractions(read), words["corpus"])
+    if "train" in found:  # it is not read where it is a stream
+        _cut_off(found["train"], ranges, settings.fractions(read), words["corpus"])
     facts = Facts(parts={}, notes={"corpus": words["corpus"]})
     whole = hashlib.sha256()
     sample: dict[str, str] = {}
     seen = np.empty(0, np.uint64)
-    for part in PARTS:
-        source = part if part in found else "train"
-        own = ranges[part]
-        lines = found[source][own.start : own.stop].copy()
-        lines["begins"][:1] = True  # a cut turns a document into two
-        chosen = np.ones(len(lines), bool)
+    as_read = []
+    for part in sorted(ranges, key=PARTS.index):
+        own = _Lines.of(folder, part if part in found else "train", found, ranges[part])
         if part == "train" and settings.train_fraction < 1.0:
-            text = _as_read(folder, source, own)
-            chosen, sample = _sample(text, lines, settings.train_fraction)
-        lines = lines[chosen]
-        text = compress(_as_read(folder, source, own), chosen)
-        facts.parts[part] = _write(folder, part, text, lines["begins"], whole)
+            own, sample = own.sample(settings.train_fraction)
+        if part in found and len(own.known) == len(found[part]):
+            as_read.append(part)
+        facts.parts[part] = _write(folder, part, own, whole, is_written=part in as_read)
+        counted = seen if part == "test" else seen[:0]
         digest = facts.parts[part].digest
-        facts.notes[part] = _note(
-            lines, words.get(part, ""), digest, seen if part == "test" else seen[:0]
-        )
+        facts.notes[part] = _note(own.known, words.get(part, ""), digest, counted)
         if part == "train":
-            seen = np.unique(lines["hash"])
-            np.save(folder / _KNOWN, seen)
-    for name in found:
-        (folder / f"{name}.read").unlink()
+            seen = np.unique(own.known["hash"])
+    np.save(folder / _KNOWN, seen)
+    keep_as_read(folder, found, as_read)
     facts.notes |= sample
     facts.digest = whole.hexdigest()
     write_facts(folder, facts)
@@ -268,11 +212,11 @@ def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -
 def _make_test(corpus: Path, source: Source, folder: Path) -> None:
     """Writes the documents of a further test set; `corpus` is the folder of the parts."""
     read, origin = source.read()
-    lines = _write_as_read(folder, "test", read)
-    text = _as_read(folder, "test", range(len(lines)))
-    of_test = _write(folder, "test", text, lines["begins"], hashlib.sha256())
-    (folder / "test.read").unlink()
-    note = _note(lines, origin, of_test.digest, np.load(corpus / _KNOWN))
+    known = _write_as_read(folder, "test", read)
+    lines = _Lines.of(folder, "test", {"test": known}, range(len(known)))
+    of_test = _write(folder, "test", lines, hashlib.sha256(), is_written=True)
+    keep_as_read(folder, ["test"], ["test"])
+    note = _note(known, origin, of_test.digest, np.load(corpus / _KNOWN))
     write_facts(folder, Facts(parts={"test": of_test}, notes={"test": note}))
 
 
@@ -288,24 +232,77 @@ def _write_as_read(folder: Path, part: str, lines: Iterable[tuple[str, bool]]) -
         return np.fromiter(each(), _LINES)
 
 
-def _as_read(folder: Path, part: str, own: range) -> Iterator[str]:
-    """Yields some of the lines that `_write_as_read` has written."""
-    rows: Rows[tuple[str]] = Rows(folder / f"{part}.read", _line, "")
-    return (line for (line,) in rows.between(own.start, own.stop))
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of a part, of those that `_write_as_read` has written.
+
+    Attributes:
+        text: returns the lines.
+        known: what is known of each.
+    """
+
+    text: Callable[[], Iterator[str]]
+    known: NDArray[Any]
+
+    @classmethod
+    def of(cls, folder: Path, source: str, found: Mapping[str, NDArray[Any]], own: range) -> Self:
+        """Returns a range of the lines of a source, with which a document begins."""
+        known = found[source][own.start : own.stop].copy()
+        known["begins"][:1] = True  # a cut turns a document into two
+        rows: Rows[tuple[str]] = Rows(folder / f"{source}.read", line_of, "")
+        return cls(lambda: (line for (line,) in rows.between(own.start, own.stop)), known)
+
+    def sample(self, fraction: float) -> tuple[Self, dict[str, str]]:
+        """Chooses a share of the passages, lines of about 100 words, which begin documents.
+
+        Only a last passage of a document has fewer, and one that ends in a long line more. They are
+        what a sample is made of: of documents, a few may be most of a text.
+        """
+        ends = np.append(self.known["begins"][1:], True).tolist()
+        passage: list[str] = []
+        found: list[tuple[int, int, int]] = []  # the first line, the line after the last, the hash
+        words = 0
+        lines = zip(self.text(), self.known["words"].tolist(), strict=True)
+        for number, (line, of_line) in enumerate(lines):
+            passage.append(line)
+            words += of_line
+            if words >= _PASSAGE_WORDS or ends[number]:
+                if any(passage):
+                    first = number + 1 - len(passage)
+                    found.append((first, number + 1, hash_of("\n".join(passage), SAMPLE)))
+                passage, words = [], 0
+        chosen, known = np.zeros(len(self.known), bool), self.known.copy()
+        kept = sampled(np.array([each for *_, each in found], np.uint64), fraction)
+        for first, end, _ in compress(found, kept):
+            chosen[first:end] = True
+            known["begins"][first] = True
+        note = sample_in_words(int(kept.sum()), len(found), "passages")
+        return type(self)(lambda: compress(self.text(), chosen), known[chosen]), note
 
 
 def _write(
-    folder: Path, part: str, text: Iterable[str], begins: NDArray[np.bool_], whole: Any
+    folder: Path,
+    part: str,
+    lines: _Lines,
+    whole: Any,
+    *,
+    is_written: bool,
 ) -> PartFacts:
-    """Writes the lines of a part, and adds them to the hash of the corpus."""
-    digest = hashlib.sha256()
+    """Writes the lines of a part unless they are, and adds them to the hash of the corpus."""
+    digest, begins = hashlib.sha256(), lines.known["begins"]
     ends = np.append(begins[1:], True)  # whether a document ends with a line
-    with writing(folder / f"{part}.arrow", [str]) as add:
-        for line, begin, end in zip(text, begins.tolist(), ends.tolist(), strict=True):
-            add([line])
+
+    def hashing() -> Iterator[list[str]]:
+        for line, begin, end in zip(lines.text(), begins.tolist(), ends.tolist(), strict=True):
             encoded = line.encode() + (b"\n\0" if end else b"\n")
             digest.update(encoded)
             whole.update((part.encode() + b"\n" if begin else b"") + encoded)
+            yield [line]
+
+    if is_written:
+        deque(hashing(), maxlen=0)
+    else:
+        write_rows(folder / f"{part}.arrow", [str], hashing())
     np.save(folder / f"{part}-starts.npy", np.flatnonzero(begins))
     return PartFacts(number=int(begins.sum()), digest=digest.hexdigest())
 
@@ -361,34 +358,6 @@ def _cut(lines: NDArray[Any], words: float) -> int:
     middles = reached[document] - lines["words"][document] / 2
     behind = np.flatnonzero(middles >= words)
     return int(document.start + behind[0] if len(behind) else document.stop)
-
-
-def _sample(
-    text: Iterable[str], lines: NDArray[Any], fraction: float
-) -> tuple[NDArray[np.bool_], dict[str, str]]:
-    """Chooses a share of the passages, lines of about 100 words, which begin documents.
-
-    Only a last passage of a document has fewer, and one that ends in a long line more. They are
-    what a sample is made of: of documents, a few may be most of a text.
-    """
-    ends = np.append(lines["begins"][1:], True).tolist()
-    passage: list[str] = []
-    found: list[tuple[int, int, int]] = []  # the first line, the line after the last, the hash
-    words = 0
-    for number, (line, of_line) in enumerate(zip(text, lines["words"].tolist(), strict=True)):
-        passage.append(line)
-        words += of_line
-        if words >= _PASSAGE_WORDS or ends[number]:
-            if any(passage):
-                first = number + 1 - len(passage)
-                found.append((first, number + 1, hash_of("\n".join(passage), SAMPLE)))
-            passage, words = [], 0
-    chosen = np.zeros(len(lines), bool)
-    kept = sampled(np.array([each for *_, each in found], np.uint64), fraction)
-    for first, end, _ in compress(found, kept):
-        chosen[first:end] = True
-        lines["begins"][first] = True
-    return chosen, sample_in_words(int(kept.sum()), len(found), "passages")
 
 
 def _note(lines: NDArray[Any], origin: str, digest: str, seen: NDArray[np.uint64]) -> str:

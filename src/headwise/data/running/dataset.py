@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from headwise.data.encoded import Ragged, TokenItem, pad, token_mask, vocabulary_hash
-from headwise.data.running.corpus import Document, StoredDocuments, marked_lines
+from headwise.data.running.documents import Document, StoredDocuments, marked_lines
 from headwise.data.running.masking import MaskingSettings, mask_tokens
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.ops.labels import IGNORED_LABEL

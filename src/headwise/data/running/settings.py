@@ -1,21 +1,35 @@
 """Settings of running text: which documents are read."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from headwise.data.settings import MAX_BYTES, TESTS, DividedSettings, HubSettings, HubTest
+from headwise.data.settings import (
+    MAX_BYTES,
+    TESTS,
+    DividedSettings,
+    HubSettings,
+    HubTest,
+    PlainFiles,
+    StreamedSettings,
+    part_of_files,
+)
 from headwise.recipes.settings import Name
 from headwise.settings import Settings
 
 Documents = Literal["blank-line", "title", "line", "none"]
 
-_DOCUMENTS: Any = Field(
-    "blank-line",
-    description="Where a new document begins. blank-line: after a blank line; title: at a line "
-    "such as `= Title =` of WikiText; line: at every line (or row); none: a file is one document.",
-)
+
+class Divided(Settings):
+    """How text is divided into documents."""
+
+    documents: Documents = Field(
+        "blank-line",
+        description="Where a new document begins. blank-line: after a blank line; title: at a line "
+        "such as `= Title =` of WikiText; line: at every line (or row); none: a file is one "
+        "document.",
+    )
 
 
 # A single file may be written without the brackets of a list.
@@ -26,25 +40,22 @@ Paths = Annotated[
 ]
 
 
-class TextFilesTest(Settings):
+class TextFilesTest(Divided, PlainFiles):
     """A further test set in plain text files."""
 
     model_config = ConfigDict(frozen=True)
 
-    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
     files: Paths = Field(description="File of the text, or a list of files.")
-    documents: Documents = _DOCUMENTS
 
     @property
     def given(self) -> list[Path]:
         return self.files
 
 
-class TextHubTest(HubTest):
+class TextHubTest(Divided, HubTest):
     """A further test set that is a split of a Hugging Face dataset."""
 
     field: str = Field("text", description="Column of the text.")
-    documents: Documents = _DOCUMENTS
 
 
 class RunningTextSettings(DividedSettings):
@@ -77,34 +88,26 @@ class PackageDocs(RunningTextSettings):
     )
 
 
-class TextFiles(RunningTextSettings):
+class OwnText(Divided, StreamedSettings, RunningTextSettings):
+    """Settings of text that is not built in."""
+
+
+class TextFiles(OwnText, PlainFiles):
     """Plain text files in UTF-8; gzip if the name ends in .gz."""
 
-    corpus: Literal["files"] = Field("files", description="Selects plain text files.")
     train: Paths = Field(description="File of the training text, or a list of files.")
-    validation: Paths | None = Field(
-        None,
-        description="File of the validation text, or a list of files. Without it a share of the "
-        "training text is used.",
-    )
-    test: Paths | None = Field(
-        None,
-        description="File of the test text, or a list of files. Without it a share of the training "
-        "text is used.",
-    )
-    documents: Documents = _DOCUMENTS
+    validation: Paths | None = part_of_files("validation", "File", "text, or a list of files")
+    test: Paths | None = part_of_files("test", "File", "text, or a list of files")
 
 
-class TextHub(RunningTextSettings, HubSettings):
+class TextHub(OwnText, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
-    corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     field: str = Field(
         "text",
         description="Column of the text; a row holds a line or a document. a.b is the field b of "
         "the column a.",
     )
-    documents: Documents = _DOCUMENTS
 
 
 TextSettings = Annotated[

@@ -140,6 +140,13 @@ class TextTokenizerSettings(VocabularySettings):
         le=1_000_000_000,
         description="Subwords and words that occur less often than this are left out.",
     )
+    sample_rows: int = Field(
+        100_000,
+        ge=1,
+        le=1_000_000_000,
+        description="From how many lines at the head of a stream (`data.streaming`) the vocabulary "
+        "is learned; from a training part that is stored, it is learned as a whole.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

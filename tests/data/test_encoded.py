@@ -1,0 +1,43 @@
+"""Rows of token ids in one array, in memory and in the cache."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from headwise.data import encoded
+from headwise.data.encoded import Ragged
+
+TEXTS = ["one two", "", "three", *(f"{'word ' * (i % 4)}end" for i in range(20))]
+
+
+def encode(texts):
+    return [[len(word) for word in text.split()] for text in texts]
+
+
+def in_memory(texts):
+    return Ragged.of(encode, texts)
+
+
+def in_a_file(texts):
+    return Ragged.stored(encode, lambda: texts, [texts])
+
+
+@pytest.mark.parametrize("make", [in_memory, in_a_file])
+def test_rows_are_those_that_were_encoded(make, monkeypatch, tmp_path):
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
+    monkeypatch.setattr(encoded, "_BATCH", 5)
+    rows, number = make(TEXTS), len(TEXTS)
+    for each in (rows, pickle.loads(pickle.dumps(rows))):
+        assert [each[i] for i in range(-number, number)] == encode(TEXTS) * 2
+        assert each.lengths.tolist() == [len(text.split()) for text in TEXTS]
+    with pytest.raises(IndexError):
+        rows[number]
+    assert len(make([]).lengths) == 0
+
+
+def test_what_is_stored_stays_on_the_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
+    rows = in_a_file(TEXTS)
+    arrays = [value for value in vars(rows).values() if isinstance(value, np.ndarray)]
+    assert arrays and all(isinstance(array, np.memmap) for array in arrays)
