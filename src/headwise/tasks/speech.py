@@ -30,6 +30,7 @@ from headwise.data.sound.spectrum import Spectrum
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.ops.replicas import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
@@ -217,21 +218,25 @@ def _score_part(
 ) -> tuple[Table, Unread]:
     """Returns the scores of every utterance; the first is the score that systems are ranked by."""
     names = ["PESQ", "PESQ noisy"] if has_pesq() else []
-    table: Table = {name: [] for name in [*names, "SI-SDR", "SI-SDR noisy"]}
-    unread: Unread = {}
     number = len(part.pieces)
-    for index in range(number):
+
+    def score(index: int) -> dict[str, float] | str:
         try:
             noisy, clean = part.whole(index)
         except AudioError as error:
-            figures = {}
-            unread[index] = str(error).partition(";")[0]
-        else:
-            figures = _score(model, noisy, clean, part.spectrum.rate, evaluation)
-        for name, column in table.items():
-            column.append(figures.get(name, float("nan")))
+            return str(error).partition(";")[0]
+        return _score(model, noisy, clean, part.spectrum.rate, evaluation)
+
+    def done(index: int) -> None:
         # The bar counts items, and the training part may have more items than pieces.
         advance((index + 1) * len(part) // number - index * len(part) // number)
+
+    scored = divided(range(number), score, done)
+    unread = {index: found for index, found in enumerate(scored) if isinstance(found, str)}
+    table = {
+        name: [float("nan") if isinstance(found, str) else found[name] for found in scored]
+        for name in [*names, "SI-SDR", "SI-SDR noisy"]
+    }
     return table, unread
 
 

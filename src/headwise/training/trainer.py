@@ -66,6 +66,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             calls it, and it does not change the training.
         label: what the progress bar calls the run.
         console: where the bar is drawn.
+        saves_on_each_machine: whether one process of each machine writes the checkpoints, for
+            machines that share no folder; else the main process does.
     """
 
     optimizer: Any
@@ -85,6 +87,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         snapshot: Snapshot | None = None,
         label: str = "training",
         console: Console | None = None,
+        saves_on_each_machine: bool = False,
     ) -> None:
         self.settings = settings
         self.measure = measure
@@ -96,7 +99,9 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.rules = TrainingRules(model, self.rule_settings)
         super().__init__(
             model=model,
-            args=_arguments(settings, folder, self.rules.leaves_out_gradients),
+            args=_arguments(
+                settings, folder, self.rules.leaves_out_gradients, saves_on_each_machine
+            ),
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
@@ -264,6 +269,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_sums(partial)
+        self.accelerator.wait_for_everyone()  # until all machines have it, the one before it stays
         if self.args.should_save:
             self._remove_stops(run)
             self.remove_old_checkpoints(run)
@@ -324,7 +330,10 @@ def _tokens(inputs: Batch) -> int:
 
 
 def _arguments(
-    settings: TrainingSettings, folder: Path, leaves_out_gradients: bool
+    settings: TrainingSettings,
+    folder: Path,
+    leaves_out_gradients: bool,
+    saves_on_each_machine: bool,
 ) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
@@ -348,6 +357,7 @@ def _arguments(
         eval_steps=settings.evaluate_every,
         save_strategy="steps",
         save_steps=settings.evaluate_every,
+        save_on_each_node=saves_on_each_machine,
         # transformers counts the best checkpoint among those it keeps.
         save_total_limit=settings.keep_checkpoints + 1,
         metric_for_best_model="loss",
