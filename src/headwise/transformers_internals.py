@@ -265,3 +265,10 @@ def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
     """
     if trainer.label_smoother is not None:
         trainer.label_smoother = wrap(trainer.label_smoother)
+
+
+# 15. Of several processes the first alone saves a model, whichever says that it is a main one.
+def saved_by_this_process(model: PreTrainedModel) -> PreTrainedModel:
+    """Has a model save itself in this process too, where `save_pretrained` says that it is to."""
+    vars(model)["should_save_on_this_rank"] = bool
+    return model

@@ -36,6 +36,7 @@ from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
 from headwise.training.trained_part import count_trained, freeze_all_but
 from headwise.training.trainer import Collate, Trainer
+from headwise.transformers_internals import saved_by_this_process
 
 MODEL = "model"
 
@@ -189,7 +190,7 @@ def _evaluate_and_save(trainer: Trainer, model: PreTrainedModel, folder: Path) -
     trainer.evaluate()
     if trainer.args.should_save:
         with written_whole(folder / MODEL) as partial:
-            model.save_pretrained(partial)
+            saved_by_this_process(model).save_pretrained(partial)
             _write_model_sums(partial)
 
 
@@ -242,7 +243,8 @@ def _write_model(
             for name in (CONFIG, "generation_config.json"):
                 shutil.copy(found[-1] / name, partial / name)
         else:
-            kind.from_pretrained(sources[0]).save_pretrained(partial)
+            model = kind.from_pretrained(sources[0])
+            saved_by_this_process(model).save_pretrained(partial)
         _write_model_sums(partial)
 
 

@@ -37,7 +37,7 @@ from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
-from headwise.transformers_internals import TrainerHooks
+from headwise.transformers_internals import TrainerHooks, saved_by_this_process
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
@@ -108,6 +108,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             callbacks=[EvaluateAtEnd(), self.progress, self.stop],
         )
         write_logs_into(self, folder)
+        if saves_on_each_machine:
+            saved_by_this_process(model)
         self.add_callback(_Records(self))
         if settings.patience is not None:
             self.add_callback(StopEarly(settings.patience))
