@@ -1,4 +1,4 @@
-"""The script of docs/several-gpus.md, run by two processes."""
+"""The script of docs/scale.md, run by two processes."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torchrun import on_two_processes
 
-PAGE = (Path(__file__).parent.parent / "docs/several-gpus.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs/scale.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

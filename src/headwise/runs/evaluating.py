@@ -32,7 +32,7 @@ from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import EvaluationSettings, Recipe
 from headwise.runs.folder import RESULT, is_writer
 from headwise.runs.locking import join
-from headwise.runs.preparing import batches, is_other_data
+from headwise.runs.preparing import is_other_data
 from headwise.runs.reading import (
     DamagedError,
     how_to_evaluate_again,
@@ -43,6 +43,7 @@ from headwise.runs.reading import (
 from headwise.runs.running import PlannedRun
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
+from headwise.training.batching import TokenBudgetSampler
 from headwise.training.progress import RunBars
 from headwise.training.settings import TrainingSettings
 
@@ -90,8 +91,9 @@ def loss_of_part(
     def compute(batch: list[int]) -> Tensor:
         return loss_and_labels(model, task.collate([part[index] for index in batch])).cpu()
 
+    sampler = TokenBudgetSampler(part.lengths, settings.batch_tokens, shuffle=False)
     with evaluating(model), torch.no_grad():
-        found = divided(list(batches(task, part, settings).batch_sampler), compute)
+        found = divided(list(sampler), compute)
     loss, labels = torch.stack(found).sum(0).tolist()
     return loss / max(1.0, labels)
 
