@@ -6,13 +6,8 @@ import sys
 from pathlib import Path
 
 
-def on_two_processes(*arguments: str | Path, timeout: int = 400) -> str:
-    """Runs a script, or `-m` and a module, on the CPU; returns what it prints."""
-    return on_processes(2, *arguments, timeout=timeout)
-
-
 def on_processes(number: int, *arguments: str | Path, timeout: int = 400) -> str:
-    """Does so in any number of processes."""
+    """Runs a script, or `-m` and a module, on the CPU; returns what it prints."""
     launched = launch("--standalone", f"--nproc-per-node={number}", *arguments)
     output, errors = launched.communicate(timeout=timeout)
     assert launched.returncode == 0, errors
