@@ -13,7 +13,8 @@ starts alone.
 
 measures in place of that how long a step of training takes with its items from the disk, over the
 same with its items in memory as Python objects: of the model of the demo and of a tiny one. Each
-batch is trained on from both, by turns first, and the medians are compared.
+batch is trained on from both, by turns first, and the medians are compared. The time is that of the
+processor, which other programs disturb less; the pages are in the system's memory by then.
 """
 
 import argparse
@@ -172,7 +173,7 @@ def print_step_times(options: argparse.Namespace) -> None:
 
 
 def step_times(folder: Path, sizes: list[str], steps: int) -> tuple[list[float], list[float]]:
-    """Returns the seconds of each step with its items from the disk, and from memory."""
+    """Returns processor seconds of each step with its items from the disk, and from memory."""
     import torch
 
     from headwise.recipes import load_recipe
@@ -188,11 +189,11 @@ def step_times(folder: Path, sizes: list[str], steps: int) -> tuple[list[float],
     in_memory = {index: task.train[index] for batch in batches for index in batch}
 
     def seconds(items: object, batch: list[int]) -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         model(**task.collate([items[index] for index in batch])).loss.backward()  # type: ignore[index]
         optimizer.step()
         optimizer.zero_grad()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     disk, memory = [], []
     for number, batch in enumerate(batches):
