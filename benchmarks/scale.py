@@ -8,13 +8,24 @@ prepared, how long a second start takes up to the first step, and the proportion
 each process when all items have been looked at: a page that two processes share counts half for
 each. What has been generated and prepared stays in the folder; give the command again to measure
 starts alone.
+
+    python benchmarks/scale.py --pairs 500000 --folder /tmp/scale --steps 200
+
+measures in place of that how long a step of training takes with its items from the disk, over the
+same with its items in memory as Python objects: of the model of the demo and of a tiny one. Each
+batch is trained on from both, by turns first, and the medians are compared. The time is that of the
+processor, which other programs disturb less; the pages are in the system's memory by then.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
+import time
+from itertools import islice
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from rich.console import Console
@@ -24,6 +35,10 @@ from headwise.data.store import cache_folder
 
 _WORDS = 50_000  # different words of each language
 _STEPS = 5
+_MODELS = {  # settings of those whose steps are timed
+    "demo": [],
+    "tiny": ["model.embed_dim=32", "model.ffn_dim=32"],
+}
 
 # What one of the trainings does, and prints.
 _TRAINING = """
@@ -59,6 +74,9 @@ print(json.dumps({"prepared": prepared, "first step": first, "memory": memory(),
 def main() -> None:
     """Measures each size, and prints the table."""
     options = parse_options()
+    if options.steps:
+        print_step_times(options)
+        return
     table = Table(title="pairs on the disk")
     for column in (
         "Pairs",
@@ -115,14 +133,7 @@ def generate(folder: Path, pairs: int) -> int:
 
 def start(folder: Path, steps: int, processes: int = 1) -> list[dict[str, float]]:
     """Starts trainings side by side; returns what each has printed."""
-    import json
-
-    data = (
-        f"data={{corpus: files, train: {{source: {folder / 'train.source'}, "
-        f"target: {folder / 'train.target'}}}, validation_fraction: 0.001, test_fraction: 0.001}}"
-    )
-    settings = [data, "tokenizer.vocab_size=16000"]
-    command = [sys.executable, "-c", _TRAINING, str(steps), *settings]
+    command = [sys.executable, "-c", _TRAINING, str(steps), *changes(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
@@ -132,6 +143,64 @@ def start(folder: Path, steps: int, processes: int = 1) -> list[dict[str, float]
     if any(process.returncode for process in running):
         raise SystemExit("a training has failed")
     return [json.loads(text.splitlines()[-1]) for text in printed]
+
+
+def changes(folder: Path) -> list[str]:
+    """Returns what makes the recipe of the demo one on the generated pairs."""
+    data = (
+        f"data={{corpus: files, train: {{source: {folder / 'train.source'}, "
+        f"target: {folder / 'train.target'}}}, validation_fraction: 0.001, test_fraction: 0.001}}"
+    )
+    return [data, "tokenizer.vocab_size=16000"]
+
+
+def print_step_times(options: argparse.Namespace) -> None:
+    """Prints how long a step takes with data from the disk and in memory, of each model."""
+    table = Table(title="a step with data from the disk, over one with data in memory")
+    for column in ("Pairs", "Model", "Disk", "Memory", "Ratio of medians", "Median of ratios"):
+        table.add_column(column, justify="right")
+    for pairs in options.pairs:
+        folder = options.folder / f"{pairs}"
+        os.environ["HEADWISE_CACHE"] = str(folder / "cache")
+        generate(folder, pairs)
+        for name, sizes in _MODELS.items():
+            disk, memory = step_times(folder, sizes, options.steps)
+            ratio = median(disk) / median(memory)
+            of_pairs = median(a / b for a, b in zip(disk, memory, strict=True))
+            milliseconds = (f"{1000 * median(times):.2f} ms" for times in (disk, memory))
+            table.add_row(f"{pairs:,}", name, *milliseconds, f"{ratio:.3f}", f"{of_pairs:.3f}")
+    Console(width=140).print(table)
+
+
+def step_times(folder: Path, sizes: list[str], steps: int) -> tuple[list[float], list[float]]:
+    """Returns processor seconds of each step with its items from the disk, and from memory."""
+    import torch
+
+    from headwise.recipes import load_recipe
+    from headwise.recipes.catalogue import task_class
+    from headwise.runs.preparing import build_model
+    from headwise.training.batching import TokenBudgetSampler
+
+    recipe = load_recipe("interface-strings", [*changes(folder), *sizes]).system("standard")
+    task = task_class(recipe.task).prepare(recipe)
+    model = build_model(recipe, task).train()
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = list(islice(TokenBudgetSampler(task.train.lengths, 4096, seed=1), steps + 5))
+    in_memory = {index: task.train[index] for batch in batches for index in batch}
+
+    def seconds(items: object, batch: list[int]) -> float:
+        start = time.process_time()
+        model(**task.collate([items[index] for index in batch])).loss.backward()  # type: ignore[index]
+        optimizer.step()
+        optimizer.zero_grad()
+        return time.process_time() - start
+
+    disk, memory = [], []
+    for number, batch in enumerate(batches):
+        both = [(disk, task.train), (memory, in_memory)]
+        for times, items in both if number % 2 else reversed(both):
+            times.append(seconds(items, batch))
+    return disk[5:], memory[5:]  # the first steps warm up
 
 
 def parse_options() -> argparse.Namespace:
@@ -146,6 +215,7 @@ def parse_options() -> argparse.Namespace:
         help="numbers of sentence pairs",
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"))
+    parser.add_argument("--steps", type=int, default=0, help="time so many steps instead")
     return parser.parse_args()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 import tiny_tasks
-from torchrun import on_two_processes
+from torchrun import on_processes
 from typer.testing import CliRunner
 
 from headwise.analysis.ablations.declared import Level
@@ -486,7 +486,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     changes += ["--set", f"systems.mae.model.attention={attention}"]
     changes += ["--tune", "training.learning_rate=3e-3,1e-3"]
     compare = ["compare", str(world / "numerals.yaml"), *changes, "--output"]
-    printed = on_two_processes("-m", "headwise", *compare, world / "two", timeout=300)
+    printed = on_processes(2, "-m", "headwise", *compare, world / "two", timeout=300)
     assert printed.count("report: ") == 1  # one process prints
     assert headwise(*compare, world / "one").exit_code == 0
     two, one = (

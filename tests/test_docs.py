@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from torchrun import on_two_processes
+from torchrun import on_processes
 
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import TASKS
@@ -24,7 +24,7 @@ PAGES = (
     "docs/pretrained.md",
 )
 # Others whose links are checked here.
-LINKING = ("docs/examples.md", "docs/several-gpus.md", "docs/tutorial.md")
+LINKING = ("docs/examples.md", "docs/scale.md", "docs/tutorial.md")
 
 
 def test_the_page_of_keys_has_a_section_for_every_task() -> None:
@@ -90,11 +90,11 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_two_processes_print_what_the_guide_shows(sharded: bool, tmp_path: Path) -> None:
-    page = (ROOT / "docs/several-gpus.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"\*\*train_parallel\.py\*\*\n\n```py\n(.*?)```", page, re.DOTALL)
     (shown,) = re.findall(r"Both print\n\n```\n(.*?)```", page, re.DOTALL)
     (tmp_path / "train_parallel.py").write_text(script, encoding="utf-8")
-    printed = on_two_processes(tmp_path / "train_parallel.py", *(["--shard"] if sharded else []))
+    printed = on_processes(2, tmp_path / "train_parallel.py", *(["--shard"] if sharded else []))
     expected, found = (
         [float(number) for number in re.findall(r"[\d.]+", text)] for text in (shown, printed)
     )

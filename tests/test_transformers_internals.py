@@ -320,3 +320,14 @@ def test_attention_modules_of_every_kind_pass_the_cache_by_its_name():
     )  # fmt: skip
     attention = LlamaForCausalLM(config).model.layers[0].self_attn
     assert CACHE in inspect.signature(attention.forward).parameters
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_process_that_is_not_the_first_saves_a_model_if_it_is_asked_to(
+    tmp_path, monkeypatch, gpt2, here
+):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda *group: 1)
+    model = internals.saved_by_this_process(gpt2)
+    model.save_pretrained(tmp_path, is_main_process=here)
+    assert (tmp_path / "model.safetensors").is_file() == here

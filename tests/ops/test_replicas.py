@@ -1,4 +1,4 @@
-"""In one process; `tests/training` covers several."""
+"""In one process; `tests/training` and `tests/runs` cover several."""
 
 import pytest
 import torch
@@ -44,3 +44,30 @@ def test_what_one_process_does_alone_waits_for_nobody(monkeypatch):
         assert replicas.replicas() == 1
         assert replicas.sum_over_replicas(x) is x
     assert replicas.replicas() == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_each_process_computes_its_share_and_gets_all_in_order(monkeypatch, count):
+    batches = [[0], [1, 2], [3], [4, 5, 6], [7]]
+    shares = {}
+
+    def run(rank, gathered):
+        monkeypatch.setattr(replicas, "replicas", lambda: 1 if replicas._alone else count)
+        monkeypatch.setattr(replicas.dist, "get_rank", lambda: rank)
+        monkeypatch.setattr(replicas, "gathered", gathered)
+        seen, done = [], []
+
+        def compute(batch):
+            assert replicas.replicas() == 1  # what a model sums over processes it sums alone
+            seen.append(batch)
+            return sum(batch)
+
+        return replicas.divided(batches, compute, done.append), seen, done
+
+    for rank in range(count):
+        run(rank, lambda mine, rank=rank: [shares.setdefault(rank, mine) + [None] * 5] * count)
+    for rank in range(count):
+        found, seen, done = run(rank, lambda mine: [shares[rank] for rank in range(count)])
+        assert found == [0, 3, 3, 15, 7]
+        assert seen == batches[rank::count]
+        assert done == batches

@@ -1,18 +1,22 @@
 """Further test sets of runs, and finished runs on other data and against each other."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
 
+import evaluated
 import numerals
 import pytest
 import tiny_tasks
 from rich.console import Console
+from torchrun import on_processes
 from typer.testing import CliRunner
 
 from headwise.analysis.results import RunResult
 from headwise.cli import app
 from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import TASKS
 from headwise.report.comparison import render_report
 from headwise.report.table import comparison_table
 from headwise.runs import evaluating, one_run, reading
@@ -141,6 +145,33 @@ def test_a_comparison_has_a_table_of_them(world, tmp_path):
             console.print(comparison_table(found))
         text = captured.get()
         assert text.count("Other test sets") == tables
+
+
+# Several processes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_that_divide_a_part_find_what_one_does(runs_of_all_tasks, tmp_path, processes):
+    runs, expected = runs_of_all_tasks
+    on_processes(processes, evaluated.__file__, tmp_path / "found", *runs)
+    for rank in range(processes):
+        found = json.loads((tmp_path / f"found-{rank}").read_text())
+        for task, outcome in expected.items():
+            # repr(), since NaN equals nothing.
+            assert repr(found[task]) == repr(outcome), (rank, task)
+
+
+@pytest.fixture(scope="module")
+def runs_of_all_tasks(tmp_path_factory):
+    """A finished run of each task, and what one process finds when it evaluates them."""
+    folder, runs = tmp_path_factory.mktemp("tasks"), []
+    for task in TASKS:
+        file = load_recipe(str(tiny_tasks.write_recipe(task, folder)))
+        train(file.system("moa"), folder / task)
+        runs.append(folder / task)
+    on_processes(1, evaluated.__file__, folder / "found", *runs)
+    return runs, json.loads((folder / "found-0").read_text())
 
 
 # Finished runs

@@ -181,6 +181,13 @@ def test_a_run_on_data_that_have_changed_since_is_refused(tmp_path):
         train(recipe, folder, "standard")
 
 
+def test_machines_that_read_other_data_are_refused(tmp_path, file, monkeypatch):
+    monkeypatch.setattr(preparing, "gathered", lambda mine: [mine, ("another", mine[1])])
+    with pytest.raises(ValueError, match="on one of the machines than on another"):
+        prepare_task(file.system("mae"), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_with_other_things_is_refused_and_untouched(tmp_path, file):
     for name in ("thesis.tex", "data", "b", "a"):
         (tmp_path / name).touch()

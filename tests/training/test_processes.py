@@ -1,11 +1,11 @@
-"""Two processes on half of each batch take the same steps as one on all of it."""
+"""Processes on a share of each batch take the same steps as one on all of it."""
 
 import json
 
 import pytest
 import scenarios
 import toy
-from torchrun import on_two_processes
+from torchrun import on_processes
 
 from headwise.training.batching import TokenBudgetSampler
 
@@ -18,28 +18,28 @@ def test_the_shares_are_unequal():
     assert any(len(batch) % 2 for batch in sampler)
 
 
+@pytest.fixture(scope="module")
+def of_one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    courses = {name: scenarios.course(name, folder / name) for name in scenarios.SCENARIOS}
+    # A signal that reached the second process alone stopped all; then they went on.
+    return {**courses, "stopped": courses["mae"]}
+
+
 @pytest.mark.slow
-def test_two_processes_take_the_steps_of_one(tmp_path):
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_take_the_steps_of_one(of_one, tmp_path, processes):
     # All scenarios in one launch, since launching takes longest.
-    of_two = _train_with_two_processes(tmp_path / "two")
-    of_one = {name: scenarios.course(name, tmp_path / name) for name in scenarios.SCENARIOS}
-    # A signal that reached the second process alone stopped both; then they went on.
-    of_one["stopped"] = of_one["mae"]
-    assert of_two.keys() == of_one.keys()
+    on_processes(processes, scenarios.__file__, tmp_path / "courses.json")
+    found = json.loads((tmp_path / "courses.json").read_text(encoding="utf-8"))
+    assert found.keys() == of_one.keys()
     differing = [
-        f"{name}, {what}: {of_two[name][what]}, expected {expected}"
+        f"{name}, {what}: {found[name][what]}, expected {expected}"
         for name, course in of_one.items()
         for what, expected in course.items()
-        if of_two[name][what] != pytest.approx(expected, abs=TOLERANCES[what])
+        if found[name][what] != pytest.approx(expected, abs=TOLERANCES[what])
     ]
     assert differing == []
     steps = {name: len(course["loss"]) for name, course in of_one.items()}
     assert steps.pop("standard, stopped early") == 3
     assert set(steps.values()) == {4}
-
-
-def _train_with_two_processes(folder):
-    folder.mkdir()
-    found = folder / "courses.json"
-    on_two_processes(scenarios.__file__, found)
-    return json.loads(found.read_text(encoding="utf-8"))

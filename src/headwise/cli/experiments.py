@@ -275,14 +275,14 @@ def evaluate(
 
         from headwise.models.ablation import parse_ablations
         from headwise.runs.evaluating import compare_runs, evaluate_run
-        from headwise.runs.folder import check_run
+        from headwise.runs.folder import check_run, is_main_process
 
         silence()
         if data is not None and part != "test":
             raise ValueError(f"--data is {data!r} and --part is {part!r}, expected one of them")
         if against is not None:
             check_run(against)
-        console = Console()
+        console = Console(quiet=not is_main_process())
         evaluated = partial(
             evaluate_run,
             part=part,

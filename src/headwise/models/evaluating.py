@@ -50,11 +50,16 @@ def validation_loss(
     total = torch.zeros(2, dtype=torch.float64, device=model.device)
     with torch.no_grad(), precision or nullcontext():
         for batch in batches:
-            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            loss = summed_loss(model, batch)
-            total += torch.stack([loss.double(), (batch["labels"] != IGNORED_LABEL).sum().double()])
+            total += loss_and_labels(model, batch)
     loss, count = sum_over_replicas(total).tolist()
     return loss / max(1.0, count)
+
+
+def loss_and_labels(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """Returns the summed loss of a batch and the number of its labels, in one tensor."""
+    batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    labels = (batch["labels"] != IGNORED_LABEL).sum()
+    return torch.stack([summed_loss(model, batch).double(), labels.double()])
 
 
 @contextmanager

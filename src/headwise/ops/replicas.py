@@ -1,19 +1,22 @@
-"""Sums and draws over all processes of a data-parallel run.
+"""Sums, draws and shares of work over all processes of a data-parallel run.
 
 A statistic of the batch (batch norm's mean, the load of an expert) and a random draw per
 sequence must come out the same whether a batch is computed by one process or shared by several.
 Without `torch.distributed` every function here is the identity of its single-process case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 _alone = False
+
+Batch = TypeVar("Batch")
+Found = TypeVar("Found")
 
 
 def replicas() -> int:
@@ -36,6 +39,57 @@ def alone() -> Iterator[None]:
         yield
     finally:
         _alone = before
+
+
+def gathered(value: Found) -> list[Found]:
+    """Returns the values of all processes, which have to call this together, by rank."""
+    if replicas() == 1:
+        return [value]
+    values: list[Any] = [None] * replicas()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def everywhere(holds: bool) -> bool:
+    """Whether something holds in every process; all have to call this together."""
+    return all(gathered(holds))
+
+
+def divided(
+    batches: Sequence[Batch],
+    compute: Callable[[Batch], Found],
+    done: Callable[[Batch], None] = lambda batch: None,
+) -> list[Found]:
+    """Computes something of each batch, each process of a share of them; returns it of all.
+
+    Batches stay whole, so that each is computed as a single process would. Rank r takes those of
+    number r, r + replicas, and so on: where they are sorted by length, shares take equally long.
+
+    Args:
+        batches: the same ones in every process; all have to call this together.
+        compute: is called for the batches of this process, which waits for no other meanwhile.
+            What it returns is pickled.
+        done: is called for every batch, for a progress bar: for those of the other processes when
+            this one has finished its own of the same round.
+
+    Returns:
+        What `compute` has returned for each batch, in order, in every process.
+
+    >>> divided([[1, 2], [3]], sum)
+    [3, 3]
+    """
+    count = replicas()
+    rank = dist.get_rank() if count > 1 else 0
+    mine = []
+    for first in range(0, len(batches), count):
+        same_round = batches[first : first + count]
+        if rank < len(same_round):
+            with alone():
+                mine.append(compute(same_round[rank]))
+        for batch in same_round:
+            done(batch)
+    found = gathered(mine)
+    return [found[number % count][number // count] for number in range(len(batches))]
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:

@@ -8,13 +8,14 @@ training; `headwise compare` with several seeds can.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from headwise.analysis.results import RunResult
 from headwise.analysis.statistics.estimates import Difference
@@ -25,9 +26,12 @@ from headwise.files import write_bytes
 from headwise.messages import did_you_mean
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
+from headwise.models.evaluating import evaluating, loss_and_labels
+from headwise.ops.replicas import divided, everywhere
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import EvaluationSettings, Recipe
-from headwise.runs.folder import RESULT, is_main_process
+from headwise.runs.folder import RESULT, is_writer
+from headwise.runs.locking import join
 from headwise.runs.preparing import is_other_data
 from headwise.runs.reading import (
     DamagedError,
@@ -39,7 +43,9 @@ from headwise.runs.reading import (
 from headwise.runs.running import PlannedRun
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
+from headwise.training.batching import TokenBudgetSampler
 from headwise.training.progress import RunBars
+from headwise.training.settings import TrainingSettings
 
 TEST = "test"  # the name of the test part
 OUTPUTS, PICTURES, OUTCOME = "outputs.txt", "pictures", "outcome.json"
@@ -59,7 +65,10 @@ def evaluate(
     console: Console,
     label: str,
 ) -> Outcome:
-    """Evaluates a model on a part of the data and shows a progress bar."""
+    """Evaluates a model on a part of the data and shows a progress bar.
+
+    Several processes, which call this together, divide the batches, and each gets the outcome.
+    """
     with (
         as_evaluated(model, settings, console, label),
         torch.no_grad(),
@@ -69,6 +78,24 @@ def evaluate(
         bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")
         model.eval()
         return task.evaluate(model, part, settings, lambda n: bars.update(bar, advance=n))
+
+
+def loss_of_part(
+    model: HeadwiseModel, task: Task, part: Items, settings: TrainingSettings
+) -> float:
+    """Returns the mean loss per label of a part, without label smoothing and auxiliary losses.
+
+    Each of several processes computes it for a share of the batches.
+    """
+
+    def compute(batch: list[int]) -> Tensor:
+        return loss_and_labels(model, task.collate([part[index] for index in batch])).cpu()
+
+    sampler = TokenBudgetSampler(part.lengths, settings.batch_tokens, shuffle=False)
+    with evaluating(model), torch.no_grad():
+        found = divided(list(sampler), compute)
+    loss, labels = torch.stack(found).sum(0).tolist()
+    return loss / max(1.0, labels)
 
 
 @contextmanager
@@ -101,7 +128,7 @@ def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) 
         if outcome is None:
             model = model or read_model(folder, type(task))
             outcome = evaluate(model, task, items, settings, console, f"{run.label} {name}")
-            if is_main_process():
+            if is_writer():
                 write_outcome(outcome, folder, task, name)
         else:
             mend_outputs(outcome, run, console, name)
@@ -109,7 +136,7 @@ def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) 
     if scores == result.tests:
         return result
     result = result.model_copy(update={"tests": scores})
-    if is_main_process():
+    if is_writer():
         write_summed(folder / RESULT, result.model_dump_json(indent=1))
     return result
 
@@ -122,16 +149,15 @@ def read_outcome(folder: Path, part: str = TEST) -> Outcome:
 def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
     """What an earlier evaluation of a run gave on the items of a part.
 
-    None if there was none, or if it is damaged, so that whoever asks evaluates the run again.
+    None if there was none, or if it is damaged, so that whoever asks evaluates the run again; also
+    where this is so on one of several machines.
     """
-    path = folder / _of_part(OUTCOME, part)
-    if not path.is_file():
-        return None
-    try:
-        outcome = read_outcome(folder, part)
-    except DamagedError:
-        return None
-    return outcome if outcome.digest == task.digest_of(part) else None
+    found = None
+    if (folder / _of_part(OUTCOME, part)).is_file():
+        with suppress(DamagedError):
+            found = read_outcome(folder, part)
+    is_known = found is not None and found.digest == task.digest_of(part)
+    return found if everywhere(is_known) else None
 
 
 def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
@@ -146,7 +172,7 @@ def mend_outputs(
 ) -> None:
     """Writes those of a run's outputs and pictures again that are not as evaluation gave them."""
     for path, content in _outputs(outcome, run.folder, part):
-        if is_main_process() and not (path.is_file() and path.read_bytes() == content):
+        if is_writer() and not (path.is_file() and path.read_bytes() == content):
             run.warn(console, f"{path} is not as the evaluation gave it: it is written again")
             write_bytes(path, content)
 
@@ -211,6 +237,7 @@ def evaluate_run(
         ValueError: there is no such part, the other data cannot be read, or the changes are of
             keys that evaluation does not read.
     """
+    join()
     opened = open_part(run, part, console, data=data, changes=changes)
     recipe, task, part = opened.recipe, opened.task, opened.part
     is_as_trained = not ablations and not changes and data is None

@@ -70,12 +70,35 @@ def how_to_mend(stamp: Path) -> str:
     )
 
 
+# Whether the machines of this command share no folder, see `headwise.runs.locking.meet`.
+_apart = False
+
+
 def is_main_process() -> bool:
-    """Whether this is the process that prints and writes; the only one without `torchrun`.
+    """Whether this is the process that prints; the only one without `torchrun`.
 
     Some clusters set `RANK` for a process that trains alone.
     """
     return launched_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
+
+
+def is_writer() -> bool:
+    """Whether this process writes into the folder of a run.
+
+    That is the main process, or the first one of each machine where machines share no folder.
+    """
+    return is_main_process() or (_apart and int(os.environ.get("LOCAL_RANK", "0")) == 0)
+
+
+def machines_are_apart() -> bool:
+    """Whether the machines of this command share no folder: each has a copy of the run's."""
+    return _apart
+
+
+def set_machines_apart(apart: bool) -> None:
+    """Notes whether the machines of this command share no folder."""
+    global _apart
+    _apart = apart
 
 
 def launched_processes() -> int:

@@ -21,15 +21,23 @@ from headwise.checksums import write_summed
 from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
-from headwise.models.evaluating import validation_loss
 from headwise.models.sites import AttentionSite, attention_sites
+from headwise.ops.replicas import everywhere
 from headwise.recipes.settings import Recipe
-from headwise.runs.evaluating import evaluate, mend_outputs, read_outcome, with_tests, write_outcome
-from headwise.runs.folder import RESULT, is_main_process
+from headwise.runs.evaluating import (
+    evaluate,
+    loss_of_part,
+    mend_outputs,
+    read_outcome,
+    with_tests,
+    write_outcome,
+)
+from headwise.runs.folder import RESULT, is_writer, machines_are_apart
 from headwise.runs.model_card import CARD, write_for_tools
 from headwise.runs.preparing import batches, build_model, check_start, claim_folder
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
 from headwise.runs.running import PlannedRun
+from headwise.tasks.outcome import Outcome
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
 
@@ -50,7 +58,7 @@ class SystemRun(PlannedRun[RunResult]):
         finished = self.finished(console)
         if finished is not None:
             return finished
-        if is_main_process():
+        if is_writer():
             self.task.save(self.folder)
         with threads_of_run(self.folder, self.label, console):
             return _train_and_evaluate(self, console)
@@ -58,23 +66,31 @@ class SystemRun(PlannedRun[RunResult]):
     def finished(self, console: Console) -> RunResult | None:
         """Returns the result with the scores on all further test sets; see `PlannedRun`."""
         folder, model = self.folder, self.folder / MODEL
+        found = self._stored(console)
+        if not everywhere(found is not None):  # of several machines one may have been killed before
+            return None
+        assert found is not None
+        known, outcome = found
+        mend_outputs(outcome, self, console)
+        result = with_tests(known, self, console)
+        is_complete = result is known and (model / CARD).is_file()
+        if is_writer() and model.is_dir() and not is_complete:
+            write_for_tools(folder, self.task, self.recipe, result)
+        return result
+
+    def _stored(self, console: Console) -> tuple[RunResult, Outcome] | None:
+        """The result and the outcome that the folder has, if it has both undamaged."""
+        folder = self.folder
         if not (folder / RESULT).is_file():
             return None
         claim_folder(folder, self.recipe)  # which may name other test sets than before
         check_model(folder)
         try:
-            known = read_result(folder / RESULT)
-            outcome = read_outcome(folder)
+            return read_result(folder / RESULT), read_outcome(folder)
         except DamagedError as error:
             self.warn(console, f"{error.problem}: the run is evaluated again")
             discard(folder / RESULT)
             return None
-        mend_outputs(outcome, self, console)
-        result = with_tests(known, self, console)
-        is_complete = result is known and (model / CARD).is_file()
-        if is_main_process() and model.is_dir() and not is_complete:
-            write_for_tools(folder, self.task, self.recipe, result)
-        return result
 
 
 def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> RunResult:
@@ -98,7 +114,7 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
         else None,
         seconds=run.history[-1]["seconds"],
         threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
-        validation_loss=validation_loss(model, batches(task, task.validation, recipe.training)),
+        validation_loss=loss_of_part(model, task, task.validation, recipe.training),
         history=curves(run.history),
         scores=outcome.scores,
         attention=record_attention(model, batches(task, task.test, recipe.training), snapshots),
@@ -106,11 +122,11 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
         snapshots=snapshots,
         words=words_of(model),
     )
-    if is_main_process():
+    if is_writer():
         write_outcome(outcome, folder, task)
         write_summed(folder / RESULT, result.model_dump_json(indent=1))
     result = with_tests(result, planned, console)
-    if is_main_process():
+    if is_writer():
         write_for_tools(folder, task, recipe, result)
     return result
 
@@ -139,6 +155,7 @@ def train_model(planned: PlannedRun[Any], console: Console, *, snapshots: bool =
         snapshot=Snapshots(task, recipe.training.batch_tokens) if takes_snapshots else None,
         label=planned.label,
         console=console,
+        saves_on_each_machine=machines_are_apart(),
     )
 
 

@@ -14,6 +14,7 @@ from headwise.analysis.cost import count_parameters
 from headwise.checksums import write_summed
 from headwise.files import write_text
 from headwise.models.base import HeadwiseModel
+from headwise.ops.replicas import gathered
 from headwise.recipes import differences, to_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.pretrained import model_folder
@@ -25,7 +26,7 @@ from headwise.runs.folder import (
     FolderError,
     check_stamp,
     how_to_mend,
-    is_main_process,
+    is_writer,
 )
 from headwise.tasks.pretrained import digest_weights
 from headwise.tasks.task import Items, Task
@@ -46,14 +47,14 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     """
     check_folder(folder, recipe, stamp_name)
     stamp = folder / stamp_name
-    if is_main_process() and (not stamp.is_file() or _differs(stamp, recipe)):
+    if is_writer() and (not stamp.is_file() or _differs(stamp, recipe)):
         folder.mkdir(parents=True, exist_ok=True)
         write_summed(stamp, to_yaml(recipe))
 
 
 def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
     """Find out whether `folder` is, or can become, that of this recipe's run."""
-    if not is_main_process():
+    if not is_writer():
         return
     if (folder / stamp_name).is_file():
         if changed := changed_keys(folder, recipe, stamp_name):
@@ -100,7 +101,7 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
 def check_start(folder: Path, recipe: Recipe) -> None:
     """Note which weights a run starts from, or find out whether they are still the same."""
     run, stamp = recipe.pretrained_run(), folder / PRETRAINED
-    if run is None or not is_main_process():
+    if run is None or not is_writer():
         return
     if (folder / RESULT).is_file() and not model_folder(run).is_dir():
         return  # a finished run does without
@@ -158,8 +159,14 @@ def prepare_task(
             f"{folder} holds runs on other data: the corpus has changed since they were started; "
             f"use another output folder"
         )
+    if len(set(gathered((task.digest(), task.encoding())))) > 1:
+        raise ValueError(
+            "data read other items, or encode them otherwise, on one of the machines than on "
+            "another, expected the same on all of them: give all the same files, and the same "
+            "versions of headwise and its libraries"
+        )
     claim_folder(folder, claimed, stamp_name)
-    if is_main_process() and not (folder / CORPUS).is_file():
+    if is_writer() and not (folder / CORPUS).is_file():
         task.save(folder)
         write_text(folder / CORPUS, task.digest() + "\n")
     return task

@@ -27,7 +27,7 @@ from headwise.runs.folder import (
     check_holds_runs,
     check_run,
     check_stamp,
-    is_main_process,
+    is_writer,
 )
 from headwise.tasks.task import Task
 
@@ -48,7 +48,7 @@ class DamagedError(FolderError):
 
 def discard(record: Path) -> None:
     """Deletes a record, so that it is made again."""
-    if is_main_process():
+    if is_writer():
         record.unlink(missing_ok=True)
 
 

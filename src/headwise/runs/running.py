@@ -94,6 +94,8 @@ class PlannedRun(ABC, Generic[Result]):
             with held:
                 return self.finished(console)
         except LockedError:  # to be said when it is the run's turn
+            if launched_processes() > 1:
+                raise  # the other processes do not know of it
             return None
 
     def warn(self, console: Console, said: str) -> None:

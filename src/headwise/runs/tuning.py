@@ -24,11 +24,12 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
 from headwise.checksums import write_summed
-from headwise.models.evaluating import validation_loss
-from headwise.runs.folder import FolderError, is_main_process
+from headwise.ops.replicas import everywhere
+from headwise.runs.evaluating import loss_of_part
+from headwise.runs.folder import FolderError, is_writer
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
-from headwise.runs.preparing import batches, changed_keys, claim_folder, empty_model
+from headwise.runs.preparing import changed_keys, claim_folder, empty_model
 from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import Experiment, PlannedRun, train_runs
 from headwise.training.checkpoints import checkpoints
@@ -51,21 +52,24 @@ class TryRun(PlannedRun[TryResult]):
             return finished
         with threads_of_run(folder, self.label, console):
             run = train_model(self, console)
-            part = batches(task, task.validation, self.recipe.training)
-            loss = validation_loss(run.model, part)
+            loss = loss_of_part(run.model, task, task.validation, self.recipe.training)
         result = TryResult(
             validation_loss=loss,
             steps=run.steps,
             seconds=run.history[-1]["seconds"],
             history=curves(run.history),
         )
-        if is_main_process():
+        if is_writer():
             write_summed(folder / TRY, result.model_dump_json(indent=1))
             for used in (*checkpoints(folder), folder / MODEL):
                 shutil.rmtree(used)
         return result
 
     def finished(self, console: Console) -> TryResult | None:
+        found = self._stored(console)
+        return found if everywhere(found is not None) else None
+
+    def _stored(self, console: Console) -> TryResult | None:
         path = self.folder / TRY
         if not path.is_file():
             return None

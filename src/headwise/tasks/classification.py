@@ -30,6 +30,7 @@ from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.ops.replicas import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
 from headwise.tasks.classification_metrics import (
@@ -299,19 +300,23 @@ class Classification(TextTask):
         advance: Advance = lambda count: None,
     ) -> np.ndarray:
         """Returns the number of each example's most probable class, or its predicted number."""
-        predicted = np.zeros(len(part))
         order = np.argsort(part.true_lengths, kind="stable")  # similar lengths need little padding
-        with torch.no_grad():
-            for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                batch = self.collate([part[int(index)] for index in chosen])
+        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+        def predict(chosen: np.ndarray) -> np.ndarray:
+            batch = self.collate([part[int(index)] for index in chosen])
+            with torch.no_grad():
                 logits = model(
                     input_ids=batch["input_ids"].to(model.device),
                     attention_mask=batch["attention_mask"].to(model.device),
                 ).logits
-                found = logits[:, 0] if self.classes is None else logits.argmax(-1)
-                predicted[chosen] = found.double().cpu().numpy()
-                advance(len(chosen))
+            found = logits[:, 0] if self.classes is None else logits.argmax(-1)
+            return found.double().cpu().numpy()
+
+        predicted = np.zeros(len(part))
+        predicted[order] = np.concatenate(
+            divided(batches, predict, lambda chosen: advance(len(chosen)))
+        )
         return predicted
 
     def _in_words(self, number: float) -> str:

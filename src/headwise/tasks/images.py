@@ -28,6 +28,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
 from headwise.models.decisions import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.replicas import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.image.drawing import sample_images, sheet, winner_map
@@ -282,16 +283,16 @@ class Images(Task):
     def _nll(self, model: HeadwiseModel, part: Items, advance: Advance) -> np.ndarray:
         """Returns -ln p of each pixel, `(images, pixels)`."""
         size = max(1, _BATCH_TOKENS // (len(self.raster) + 1))
-        rows = []
-        for start in range(0, len(part), size):
-            batch = [part[index] for index in range(start, min(start + size, len(part)))]
-            ids = torch.stack(batch).to(model.device)
+        batches = [range(len(part))[start : start + size] for start in range(0, len(part), size)]
+
+        def rows(batch: range) -> np.ndarray:
+            ids = torch.stack([part[index] for index in batch]).to(model.device)
             with torch.no_grad():
                 logits = model(input_ids=ids).logits[:, :-1].float()
             found = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])
-            rows.append(-found.squeeze(-1).double().cpu().numpy())
-            advance(len(batch))
-        return np.concatenate(rows)
+            return -found.squeeze(-1).double().cpu().numpy()
+
+        return np.concatenate(divided(batches, rows, lambda batch: advance(len(batch))))
 
     def _scores(self, nll: np.ndarray) -> list[tuple[Score, np.ndarray]]:
         """Returns bits per dimension, of all pixels and of each half, and bits per sub-pixel.

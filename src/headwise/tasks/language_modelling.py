@@ -19,7 +19,7 @@ words are one token there, so it is comparable with that of subwords only if the
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -39,6 +39,7 @@ from headwise.data.tokenizers.for_models import language_model_tokenizer
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
+from headwise.ops.replicas import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.generating import (
     GenerationSettings,
@@ -151,8 +152,11 @@ def token_losses(
     block_length: int,
     context: int,
     batch_tokens: int = 8192,
-) -> Iterator[Tensor]:
-    """Yields the negative log-likelihood, in nats, of each token of a stream after the first.
+    advance: Advance = lambda count: None,
+) -> list[Tensor]:
+    """Returns the negative log-likelihood, in nats, of each token of a stream after the first.
+
+    The processes of a data-parallel run compute a share of the batches each.
 
     Args:
         model: model in evaluation mode.
@@ -161,9 +165,10 @@ def token_losses(
         context: smallest number of tokens from which one is predicted, except at the start of the
             stream; less than `block_length`.
         batch_tokens: number of tokens that the model reads at once.
+        advance: is called with the number of tokens whose losses have just been computed.
 
-    Yields:
-        The losses of one batch of windows, in the order of the stream.
+    Returns:
+        The losses of each batch of windows, in the order of the stream.
     """
     stride = block_length - context
     tokens = len(stream) - 1
@@ -172,23 +177,29 @@ def token_losses(
         (max(0, begin - context), begin, min(begin + stride, tokens))
         for begin in range(0, tokens, stride)
     ]
+    batches = []
     for (length, predicted), group in groupby(
         windows, lambda window: (window[2] - window[0], window[2] - window[1])
     ):
         same = list(group)
         logits = (predicted + 1) * model.config.vocab_size
         rows = max(1, min(batch_tokens // length, _LOGITS // logits))
-        for first in range(0, len(same), rows):
-            batch = torch.stack([stream[a : z + 1] for a, _, z in same[first : first + rows]])
-            batch = batch.long().to(model.device)  # (windows, context + predicted + 1)
-            with torch.no_grad():
-                logits_of_last = model(input_ids=batch, logits_to_keep=predicted + 1).logits
-            losses = F.cross_entropy(
-                logits_of_last[:, :-1].flatten(0, 1).float(),
-                batch[:, -predicted:].flatten(),
-                reduction="none",
-            )
-            yield losses.double().cpu()
+        batches += [same[first : first + rows] for first in range(0, len(same), rows)]
+
+    def losses(same: list[tuple[int, int, int]]) -> Tensor:
+        predicted = same[0][2] - same[0][1]
+        batch = torch.stack([stream[a : z + 1] for a, _, z in same])
+        batch = batch.long().to(model.device)  # (windows, context + predicted + 1)
+        with torch.no_grad():
+            logits_of_last = model(input_ids=batch, logits_to_keep=predicted + 1).logits
+        found = F.cross_entropy(
+            logits_of_last[:, :-1].flatten(0, 1).float(),
+            batch[:, -predicted:].flatten(),
+            reduction="none",
+        )
+        return found.double().cpu()
+
+    return divided(batches, losses, lambda same: advance(same[-1][2] - same[0][1]))
 
 
 # --- the task ---------------------------------------------------------------------------------
@@ -245,15 +256,19 @@ class LanguageModelling(RunningTextTask):
         context = evaluation.context
         if context is None:
             context = self.block_length // 2
-        pieces = []
-        tokens = blocks = 0
-        for piece in token_losses(model, part.stream, self.block_length, context):
-            pieces.append(piece)
-            tokens += len(piece)
-            whole = tokens // self.block_length if tokens < part.lengths.sum() else len(part)
-            advance(whole - blocks)
-            blocks = whole
-        losses = torch.cat(pieces)
+        tokens = 0
+
+        def advance_tokens(count: int) -> None:
+            nonlocal tokens
+            tokens += count
+            ends = [before // self.block_length for before in (tokens - count, tokens)]
+            if tokens == part.lengths.sum():
+                ends[1] = len(part)
+            advance(ends[1] - ends[0])
+
+        losses = torch.cat(
+            token_losses(model, part.stream, self.block_length, context, advance=advance_tokens)
+        )
         return Outcome.of(
             self._scores(losses, part), samples=self._samples(model, part, evaluation)
         )
@@ -294,7 +309,9 @@ class LanguageModelling(RunningTextTask):
             halves.append((" ".join(words[:middle]), " ".join(words[middle:])))
         prompts = [prompt for prompt, _ in halves]
         settings = evaluation.generation.model_copy(update={"lines": 1})
-        texts = generate_text(model, self.tokenizer, prompts, settings)
+        texts = divided(
+            prompts, lambda prompt: generate_text(model, self.tokenizer, [prompt], settings)[0]
+        )
         join = self.tokenizer.join
         return [
             Sample(given={"Prompt": join(prompt), "Text": join(rest)}, made=text.strip())

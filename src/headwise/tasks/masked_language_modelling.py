@@ -33,6 +33,7 @@ from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.replicas import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
@@ -187,22 +188,29 @@ class MaskedLanguageModelling(RunningTextTask):
         tokens, and the number of right predictions.
         """
         assert isinstance(model, MaskedLM) and isinstance(part, MaskedBlocks)
-        items = np.zeros((len(part), 3))
         shown = spread(range(len(part)), _SAMPLES)
-        samples: dict[int, Sample] = {}
         budget = max(_BATCH_TOKENS, int(part.lengths.max()))
-        for batch in TokenBudgetSampler(part.lengths, budget, shuffle=False):
+        batches = list(TokenBudgetSampler(part.lengths, budget, shuffle=False))
+
+        def score(batch: list[int]) -> tuple[np.ndarray, dict[int, Sample]]:
+            rows, samples = np.zeros((len(batch), 3)), dict[int, Sample]()
             for draw in range(evaluation.draws):
                 drawn = [part.draw(index, draw) for index in batch]
                 predictions = self._predict(model, drawn)
-                for index, item, (nll, predicted) in zip(batch, drawn, predictions, strict=True):
+                found = zip(batch, rows, drawn, predictions, strict=True)
+                for index, row, item, (nll, predicted) in found:
                     hidden = [token for token in item["labels"] if token != IGNORED_LABEL]
-                    right = sum(map(int.__eq__, predicted, hidden))
-                    items[index] += (nll, len(hidden), right)
+                    row += (nll, len(hidden), sum(map(int.__eq__, predicted, hidden)))
                     if draw == 0 and index in shown:
                         sample = show(self.tokenizer, item, predicted)
                         samples |= {index: sample} if sample else {}
-            advance(len(batch))
+            return rows, samples
+
+        items, samples = np.zeros((len(part), 3)), dict[int, Sample]()
+        scored = divided(batches, score, lambda batch: advance(len(batch)))
+        for batch, (rows, of_batch) in zip(batches, scored, strict=True):
+            items[batch] = rows
+            samples |= of_batch
         count = f"{int(items[:, 1].sum()):,} hidden tokens in {len(part):,} sequences"
         scores = [
             Score.of(

@@ -30,6 +30,7 @@ from headwise.data.sound.spectrum import Spectrum
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import decisions_by_position
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.ops.replicas import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
@@ -214,14 +215,17 @@ def _score_part(
     model: SpeechEnhancer, part: Utterances, evaluation: SpeechEvaluation, advance: Advance
 ) -> Table:
     """Returns the scores of every utterance; the first is the score that systems are ranked by."""
-    rows = []
     number = len(part.pieces)
-    for index in range(number):
+
+    def score(index: int) -> dict[str, float]:
         noisy, clean = part.whole(index)
-        enhanced = _enhance(model, noisy, evaluation)
-        rows.append(_score(noisy, clean, enhanced, part.spectrum.rate))
+        return _score(noisy, clean, _enhance(model, noisy, evaluation), part.spectrum.rate)
+
+    def done(index: int) -> None:
         # The bar counts items, and the training part may have more items than pieces.
         advance((index + 1) * len(part) // number - index * len(part) // number)
+
+    rows = divided(range(number), score, done)
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 

@@ -1,6 +1,7 @@
 """Translation of texts by a model: beam search over batches of similar length."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -10,6 +11,7 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
+from headwise.ops.replicas import alone, divided
 from headwise.tasks.bleu import TranslationEvaluation
 from headwise.training.batching import TokenBudgetSampler
 
@@ -21,7 +23,8 @@ def translate(
     settings: TranslationEvaluation,
     *,
     batch_tokens: int = 4096,
-    advance: Callable[[int], None] | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+    shared: bool = False,
 ) -> list[str]:
     """Translates texts: returns one translation for each, in the same order, without line breaks.
 
@@ -32,21 +35,27 @@ def translate(
             positions ends a translation where they end.
         batch_tokens: number of source tokens, times the beam size, that are translated at once.
         advance: is called with the number of texts that have just been translated.
+        shared: whether the processes of a data-parallel run, all of which call this, translate a
+            share of the batches each.
     """
     model.eval()
     translations = [""] * len(texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
-    if advance is not None:
-        advance(len(texts) - len(filled))
+    advance(len(texts) - len(filled))
     sources = tokenizer.source.encode([texts[index] for index in filled])
     lengths = [len(ids) for ids in sources]
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
-    for batch in TokenBudgetSampler(lengths, budget, shuffle=False) if lengths else ():
+    batches = list(TokenBudgetSampler(lengths, budget, shuffle=False)) if lengths else []
+
+    def translate_batch(batch: list[int]) -> list[str]:
         made = translate_ids(model, tokenizer, [sources[i] for i in batch], settings)
-        for i, text in zip(batch, tokenizer.decode_target(made), strict=True):
+        return tokenizer.decode_target(made)
+
+    with nullcontext() if shared else alone():
+        made = divided(batches, translate_batch, lambda batch: advance(len(batch)))
+    for batch, of_batch in zip(batches, made, strict=True):
+        for i, text in zip(batch, of_batch, strict=True):
             translations[filled[i]] = " ".join(text.splitlines())
-        if advance is not None:
-            advance(len(batch))
     return translations
 
 

@@ -197,7 +197,9 @@ class Translation(TokenizerTask):
         assert isinstance(model, Seq2SeqLM) and isinstance(part, TranslationDataset)
         sources = [pair.source for pair in part.pairs]
         references = [self.tokenizer.target.join(pair.target) for pair in part.pairs]
-        translations = translate(model, self.tokenizer, sources, evaluation, advance=advance)
+        translations = translate(
+            model, self.tokenizer, sources, evaluation, advance=advance, shared=True
+        )
         language = self.corpus.target_language
         scored = []
         for found in corpus_scores(translations, references, evaluation, language=language):

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
+from headwise.ops.replicas import gathered
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
@@ -36,6 +37,7 @@ from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
 from headwise.training.trainer import Collate, Trainer
+from headwise.transformers_internals import saved_by_this_process
 
 MODEL = "model"
 
@@ -79,8 +81,8 @@ def run_training(
 
     If `folder` contains checkpoints, training continues from the last whole one; the console says
     which were damaged. What `settings.train` leaves out is frozen, and stays exactly as it is.
-    `watching` is what is followed and shown: `measure`, `snapshot`, `label` and `console`; see
-    `Trainer` for all arguments.
+    `watching` is what is followed and shown, and who saves: `measure`, `snapshot`, `label`,
+    `console` and `saves_on_each_machine`; see `Trainer` for all arguments.
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
@@ -100,6 +102,8 @@ def run_training(
         if left_out:
             _say(trainer.progress.console, trainer.progress.label, left_out, "yellow")
     trainer.accelerator.wait_for_everyone()
+    if trainer.args.save_on_each_node:
+        _remove_what_others_lack(folder, removes=trainer.args.should_save)
     found = checkpoints(folder)
     if not found or not is_finished(read_state(found[-1])):
         _train_from(trainer, found)
@@ -187,8 +191,18 @@ def _evaluate_and_save(trainer: Trainer, model: PreTrainedModel, folder: Path) -
     trainer.evaluate()
     if trainer.args.should_save:
         with written_whole(folder / MODEL) as partial:
-            model.save_pretrained(partial)
+            saved_by_this_process(model).save_pretrained(partial)
             _write_model_sums(partial)
+
+
+def _remove_what_others_lack(folder: Path, *, removes: bool) -> None:
+    """Removes checkpoints that not all machines have: one was killed before it had written them."""
+    by_process = gathered({path.name for path in checkpoints(folder)})
+    common = set.intersection(*by_process)
+    for path in checkpoints(folder) if removes else ():
+        if path.name not in common:
+            shutil.rmtree(path)
+    gathered(None)  # before all go on, what is removed is gone
 
 
 def _train_from(trainer: Trainer, found: list[Path]) -> None:
@@ -230,7 +244,8 @@ def _write_model(
             for name in (CONFIG, "generation_config.json"):
                 shutil.copy(found[-1] / name, partial / name)
         else:
-            kind.from_pretrained(sources[0]).save_pretrained(partial)
+            model = kind.from_pretrained(sources[0])
+            saved_by_this_process(model).save_pretrained(partial)
         _write_model_sums(partial)
 
 

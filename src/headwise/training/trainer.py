@@ -40,7 +40,11 @@ from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import StreamedBatches, StreamedItems
-from headwise.transformers_internals import TrainerHooks, compute_layers_again
+from headwise.transformers_internals import (
+    TrainerHooks,
+    compute_layers_again,
+    saved_by_this_process,
+)
 
 Batch = dict[str, Tensor]
 Collate = Callable[[list[Any]], Batch]
@@ -70,6 +74,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             calls it, and it does not change the training.
         label: what the progress bar calls the run.
         console: where the bar is drawn.
+        saves_on_each_machine: whether one process of each machine writes the checkpoints, for
+            machines that share no folder; else the main process does.
     """
 
     optimizer: Any
@@ -89,6 +95,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         snapshot: Snapshot | None = None,
         label: str = "training",
         console: Console | None = None,
+        saves_on_each_machine: bool = False,
     ) -> None:
         self.settings = settings
         self.measure = measure
@@ -103,7 +110,9 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.stream: StreamedBatches | None = None
         super().__init__(
             model=model,
-            args=_arguments(settings, folder, self.rules.leaves_out_gradients),
+            args=_arguments(
+                settings, folder, self.rules.leaves_out_gradients, saves_on_each_machine
+            ),
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
@@ -118,6 +127,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 world_size=self.args.world_size,
             )
         write_logs_into(self, folder)
+        if saves_on_each_machine:
+            saved_by_this_process(model)
         self.add_callback(_Records(self))
         if settings.patience is not None:
             self.add_callback(StopEarly(settings.patience))
@@ -284,6 +295,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_sums(partial)
+        self.accelerator.wait_for_everyone()  # until all machines have it, the one before it stays
         if self.args.should_save:
             self._remove_stops(run)
             self.remove_old_checkpoints(run)
@@ -371,7 +383,10 @@ def _is_bf16(settings: TrainingSettings) -> bool:
 
 
 def _arguments(
-    settings: TrainingSettings, folder: Path, leaves_out_gradients: bool
+    settings: TrainingSettings,
+    folder: Path,
+    leaves_out_gradients: bool,
+    saves_on_each_machine: bool,
 ) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
@@ -397,6 +412,7 @@ def _arguments(
         eval_steps=settings.evaluate_every,
         save_strategy="steps",
         save_steps=settings.evaluate_every,
+        save_on_each_node=saves_on_each_machine,
         # transformers counts the best checkpoint among those it keeps.
         save_total_limit=settings.keep_checkpoints + 1,
         metric_for_best_model="loss",

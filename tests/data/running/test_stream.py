@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 import tiny_tasks
 import torch
-from torchrun import on_two_processes
+from torchrun import on_processes
 
 from headwise.data.running import stream as module
 from headwise.data.running.corpus import load_text_corpus
@@ -168,7 +168,7 @@ def test_another_number_of_processes_does_not_go_on(tmp_path):
     path = tiny_tasks.write_recipe("language-modelling", tmp_path)
     changes = list(chain.from_iterable(("--set", change) for change in STREAM))
     command = ["-m", "headwise", "train", path, "--output", tmp_path / "run", *changes]
-    on_two_processes(*command, "--system", "standard")
+    on_processes(2, *command, "--system", "standard")
     folder = tmp_path / "run"
     positions = [
         json.loads((folder / "checkpoint-4" / f"stream_{rank}.json").read_text())

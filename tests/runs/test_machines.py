@@ -1,0 +1,144 @@
+"""A run of two machines that share no folder, one of which dies and is started again."""
+
+import json
+import signal
+import socket
+import time
+from contextlib import closing
+
+import machine
+import numerals
+import pytest
+from safetensors.torch import load_file
+from torchrun import as_machine
+
+from headwise.runs import folder, locking
+
+
+class Cluster:
+    """Two machines on this one, each with a folder of its own."""
+
+    def __init__(self, world, name):
+        self.recipe = world / "numerals.yaml"
+        self.folders = [world / f"{name}-{rank}" for rank in range(2)]
+
+    def start(self):
+        with closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        train = (machine.__file__, "train", self.recipe, "--system", "mae", "--output")
+        return [as_machine(rank, port, *train, self.folders[rank]) for rank in range(2)]
+
+    def train(self):
+        for process in self.start():
+            _, errors = process.communicate(timeout=200)
+            assert process.returncode == 0, errors
+
+    def left(self):
+        """What each machine has at the end: names, curves but for the clock, scores, weights."""
+        found = []
+        for place in self.folders:
+            result = json.loads((place / "result.json").read_text())
+            curves = [
+                {key: value for key, value in record.items() if key != "seconds"}
+                for record in result["history"]
+            ]
+            weights = load_file(place / "model" / "model.safetensors")
+            names = sorted(path.name for path in place.iterdir())
+            outcome = json.loads((place / "outcome.json").read_text())
+            weights = {name: x.tolist() for name, x in weights.items()}
+            found.append((names, curves, repr(outcome), weights))
+        return found
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    numerals.write_recipe(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    cluster = Cluster(world, "undisturbed")
+    cluster.train()
+    return cluster.left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["checkpoint-6", "result.json"])
+def test_a_machine_that_dies_and_is_started_again_ends_the_same(
+    world, undisturbed, monkeypatch, moment
+):
+    assert undisturbed[0] == undisturbed[1]
+    cluster = Cluster(world, f"dies-at-{moment}")
+    with monkeypatch.context() as patched:
+        patched.setenv("DIES_AT", moment)
+        first, second = cluster.start()
+    assert second.wait(200) == -signal.SIGKILL
+    until = time.monotonic() + 100
+    last = cluster.folders[0] / "model" / "README.md"
+    while first.poll() is None and not last.is_file():  # torchrun waits for the other machine
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    first.kill()
+    first.wait()
+    # The first machine is ahead of the one that has died.
+    assert [(place / moment).exists() for place in cluster.folders] == [True, False]
+    written = [(place / "checkpoint-3").stat().st_mtime_ns for place in cluster.folders]
+    cluster.train()
+    assert cluster.left() == undisturbed
+    # From there the run has gone on.
+    assert [(place / "checkpoint-3").stat().st_mtime_ns for place in cluster.folders] == written
+
+
+@pytest.mark.parametrize(
+    ("seen", "apart"), [([True, True, True], False), ([True, False, False], True)]
+)
+def test_machines_find_out_whether_they_share_a_folder(tmp_path, monkeypatch, seen, apart):
+    said = gather(monkeypatch, seen)
+    locking.meet(tmp_path / "run")
+    assert said == [apart]
+    assert not list((tmp_path / "run").iterdir())
+    locking.meet(tmp_path / "another")  # which is known by now
+    assert said == [apart]
+
+
+def test_a_folder_that_some_machines_share_is_refused(tmp_path, monkeypatch):
+    gather(monkeypatch, [True, True, False])
+    with pytest.raises(ValueError, match="which some of the machines of this command share"):
+        locking.meet(tmp_path)
+
+
+def gather(monkeypatch, seen):
+    """Has this process be the first of three machines; returns where it notes what they share."""
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setattr(locking, "_met", False)
+    monkeypatch.setattr(locking, "join", lambda: None)
+    monkeypatch.setattr(locking, "replicas", lambda: 3)
+
+    def gathered(value):
+        of_machines = [(str(rank), sees) for rank, sees in enumerate(seen)]
+        return of_machines if isinstance(value, tuple) else [value] * 3
+
+    monkeypatch.setattr(locking, "gathered", gathered)
+    said = []
+    monkeypatch.setattr(locking, "set_machines_apart", said.append)
+    return said
+
+
+def test_one_process_of_each_machine_writes_where_they_share_nothing(monkeypatch):
+    def writers():
+        found = []
+        for rank, local in ((0, 0), (1, 1), (2, 0), (3, 1)):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("LOCAL_RANK", str(local))
+            found.append(folder.is_writer())
+        return found
+
+    assert folder.is_writer()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert writers() == [True, False, False, False]
+    monkeypatch.setattr(folder, "_apart", True)
+    assert writers() == [True, False, True, False]
