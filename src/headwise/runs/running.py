@@ -5,10 +5,11 @@ instance, takes no other run with it, as it would in a pool of processes, and a 
 when its run is over. A thread of the main process starts each and follows it.
 
 The main process draws, since only one can: a run sends what it prints and how far it is. Its result
-is in its folder. A run on a machine of a cluster (`headwise.runs.cluster`) is followed by the same
-thread: whatever trains a run is a `Worker`. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
+is in its folder. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
 then writes a checkpoint, as a run in the main process does. They also stop when that has died, of
 `kill -9` or since memory has run out.
+
+A run on another machine is followed in the same way, see `Worker` and `headwise.runs.cluster`.
 """
 
 import os
@@ -43,7 +44,7 @@ from headwise.training.interrupted import Interrupted
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
 
 # Libraries read them when they are loaded; the last is for tokenizers.
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 # Within which a run whose main process has died ends its step and writes its checkpoint.
 _SECONDS_TO_STOP = 300.0
@@ -423,7 +424,7 @@ def _death(code: int) -> str:
 
 def _for_process(slot: int, threads: int) -> dict[str, str]:
     """What a process has to know before it loads torch: its CPU threads and its GPU."""
-    changes = dict.fromkeys(_THREADS, str(threads))
+    changes = dict.fromkeys(THREADS, str(threads))
     count = torch.cuda.device_count()
     if count > 1:
         visible = os.environ.get(_GPUS) or ",".join(map(str, range(count)))
