@@ -44,16 +44,16 @@ def written_whole(path: Path) -> Iterator[Path]:
     try:
         with no_space_told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _remove(partial)
+            remove(partial)
             yield partial
             _give_usual_permissions(partial)
             _sync(partial)
             if partial.is_dir():
-                _remove(path)  # a folder cannot be renamed to the name of another that has files
+                remove(path)  # a folder cannot be renamed to the name of another that has files
             partial.replace(path)
             _sync_folder(path.parent)
     finally:
-        _remove(partial)
+        remove(partial)
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def remove_partial(paths: Iterable[Path]) -> None:
     """Removes those of the files and folders that interrupted writers have left incomplete."""
     for path in paths:
         if path.name.startswith(_PARTIAL):
-            _remove(path)
+            remove(path)
 
 
 def _give_usual_permissions(path: Path) -> None:
@@ -177,7 +177,8 @@ def _sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all that it holds; one that is not there may be named."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # In the environment, so that the processes which a comparison starts know it too.
-_VARIABLE = "HEADWISE_TRUST"
+TRUST = "HEADWISE_TRUST"
 
 
 @contextmanager
 def trusting() -> Iterator[None]:
     """While this context is open, modules that plans name are imported, which runs their code."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = "1"
+    before = os.environ.get(TRUST)
+    os.environ[TRUST] = "1"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_VARIABLE]
+            del os.environ[TRUST]
         else:
-            os.environ[_VARIABLE] = before
+            os.environ[TRUST] = before
 
 
 def is_trusting() -> bool:
     """Whether modules that plans name may be imported."""
-    return os.environ.get(_VARIABLE) == "1"
+    return os.environ.get(TRUST) == "1"

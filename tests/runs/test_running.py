@@ -30,7 +30,7 @@ from headwise.runs.running import (
     RunsFailed,
     _End,
     _for_process,
-    _Processes,
+    _Workers,
     _train,
 )
 
@@ -172,16 +172,16 @@ def test_what_a_killed_worker_leaves_is_removed_unless_another_process_is_at_wor
 
     run = Looked(None, "mae", tmp_path, None, "mae")
     ended = _End(end, "SIGKILL")
-    processes = _Processes(1, QUIET, None)
+    workers = _Workers(1, None, QUIET, None)
     (tmp_path / LOCK).write_text(f"{dead_process()}\n{socket.gethostname()}\n")
     with locked(tmp_path) if held else nullcontext():
         (tmp_path / ".partial-checkpoint-3").mkdir()
         before = sorted(tmp_path.iterdir())
         if isinstance(end, NoSpaceError):  # the other runs would find no space either
             with pytest.raises(NoSpaceError, match="it is full"):
-                processes.result(run, ended)
+                workers.result(run, ended)
         else:
-            assert isinstance(processes.result(run, ended), Failure)
+            assert isinstance(workers.result(run, ended), Failure)
         removes = end == "" and not held
         assert len(looked) == removes
         assert sorted(tmp_path.iterdir()) == ([] if removes else before)

@@ -1,6 +1,7 @@
 """The commands of experiments: compare systems, train one, evaluate a finished run."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +30,7 @@ from headwise.cli.printing import (
 
 if TYPE_CHECKING:
     from headwise.analysis.statistics.estimates import Difference
+    from headwise.runs.cluster import Cluster
     from headwise.tasks.outcome import Score
 
 
@@ -59,13 +61,23 @@ def compare(
         typer.Option(help="Folder for the runs and the report.", show_default="runs/RECIPE"),
     ] = None,
     jobs: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
             help="Train N runs at a time, each in a process of its own with its share of the CPU "
             "threads and, of several GPUs, one.",
+            show_default="1, or with --on as many as the cluster has room for",
         ),
-    ] = 1,
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray://HOST:PORT",
+            help="Train the runs on the machines of a Ray cluster, each with a GPU if there are "
+            "any, else with OMP_NUM_THREADS CPUs, by default one.",
+            show_default="this machine",
+        ),
+    ] = None,
     match: Annotated[
         Match | None,
         typer.Option(
@@ -144,7 +156,7 @@ def compare(
             write_report(found, report)
 
         try:
-            with locked(folder):
+            with locked(folder), _cluster(on, console) as cluster:
                 found = compare_systems(
                     file,
                     names,
@@ -155,7 +167,8 @@ def compare(
                     datasets=asked_data or file.dataset_names,
                     match=None if match is None else match.value,
                     grid=grid,
-                    jobs=jobs,
+                    jobs=jobs or (1 if cluster is None else cluster.room),
+                    start=None if cluster is None else cluster.start,
                     write=write,
                 )
         except (Interrupted, RunsFailed) as error:
@@ -169,6 +182,14 @@ def compare(
             console.print(results_table(found))
             print_path(console, "report", report)
             print_next_commands(console, run_to_look_into(found, folder))
+
+
+def _cluster(address: str | None, console: Console) -> "AbstractContextManager[Cluster | None]":
+    if address is None:
+        return nullcontext()
+    from headwise.runs.cluster import connected
+
+    return connected(address, console)
 
 
 def train(

@@ -43,7 +43,15 @@ def stored(kind: str, made_of: Iterable[object], make: Callable[[Path], None]) -
     5
     """
     key = hashlib.sha256(repr((_code(), kind, *made_of)).encode("utf-8", "surrogatepass"))
-    folder = cache_folder() / kind / key.hexdigest()[:32]
+    return kept(f"{kind}/{key.hexdigest()[:32]}", make)
+
+
+def kept(place: str, make: Callable[[Path], None]) -> Path:
+    """Returns the folder at a place in the cache; makes it first if it is not there, see `stored`.
+
+    A run on another machine names by its place what was stored here.
+    """
+    folder = cache_folder() / place
     if _is_whole(folder):
         return folder
     with _locked(folder):
@@ -54,7 +62,7 @@ def stored(kind: str, made_of: Iterable[object], make: Callable[[Path], None]) -
                 sizes = {
                     file.relative_to(partial).as_posix(): file.stat().st_size
                     for file in partial.rglob("*")
-                    if file.is_file()
+                    if file.is_file() and file.name != _SIZES
                 }
                 (partial / _SIZES).write_text(json.dumps(sizes), encoding="utf-8")
     return folder

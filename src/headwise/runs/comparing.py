@@ -44,7 +44,7 @@ from headwise.runs.matching import match_parameters
 from headwise.runs.one_run import SystemRun
 from headwise.runs.preparing import batches, empty_model, prepare_task, with_seed
 from headwise.runs.reading import read_model
-from headwise.runs.running import Experiment, Runs, check_jobs, train_runs
+from headwise.runs.running import Experiment, Runs, Start, check_jobs, train_runs
 from headwise.runs.tuning import Experiments, Tried, check_runs, tune
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import Statistic
@@ -67,6 +67,7 @@ def compare_systems(
     match: str | None = None,
     grid: Grid | None = None,
     jobs: int = 1,
+    start: Start | None = None,
     write: Callable[[Comparison | Benchmark], None] = lambda found: None,
 ) -> Comparison | Benchmark | None:
     """Train every system with every seed under one budget and put the figures side by side.
@@ -86,7 +87,7 @@ def compare_systems(
             width and the number of their heads: `"parameters-and-heads"`.
         grid: values of keys from which every system chooses, by validation loss, before its seeds
             are trained.
-        jobs: how many runs to train at a time, see `train_runs`.
+        jobs, start: how many runs to train at a time, and where, see `train_runs`.
         write: is given the comparison as far as it goes whenever a run has ended, and at the end.
 
     Raises:
@@ -111,7 +112,7 @@ def compare_systems(
         for dataset, place in places.items()
     }
     if grid is not None:
-        experiments = tune(experiments, tried, grid, console, jobs)
+        experiments = tune(experiments, tried, grid, console, jobs, start)
     plans = {dataset: _plan(found, seeds, dataset) for dataset, found in experiments.items()}
     for dataset, experiment in experiments.items():
         check_runs(plans[dataset], experiment.tries)
@@ -143,7 +144,7 @@ def compare_systems(
             write(found)
 
     planned = [run for plan in plans.values() for run in plan]
-    results = train_runs(planned, console, jobs=jobs, after_each=write_what_there_is)
+    results = train_runs(planned, console, jobs=jobs, start=start, after_each=write_what_there_is)
     if dist.is_initialized():
         # From here on the main process works alone. A model that is not freed yet would keep the
         # threads of the group alive, and the other processes would abort as they end.

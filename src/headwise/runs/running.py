@@ -8,6 +8,8 @@ The main process draws, since only one can: a run sends what it prints and how f
 is in its folder. Ctrl-C reaches the main process alone, which has the others stop by SIGTERM; each
 then writes a checkpoint, as a run in the main process does. They also stop when that has died, of
 `kill -9` or since memory has run out.
+
+A run on another machine is followed in the same way, see `Worker` and `headwise.runs.cluster`.
 """
 
 import os
@@ -22,10 +24,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from rich.console import Console
@@ -43,10 +44,11 @@ from headwise.training.interrupted import Interrupted
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
 
 # Libraries read them when they are loaded; the last is for tokenizers.
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 # Within which a run whose main process has died ends its step and writes its checkpoint.
 _SECONDS_TO_STOP = 300.0
+_one_at_a_time = threading.Lock()  # the environment is that of all threads
 
 Runs = dict[str, list[RunResult]]  # by system, a run for each seed
 Result = TypeVar("Result")
@@ -136,6 +138,23 @@ class RunsFailed(Exception):
 Ended = Callable[[PlannedRun[Result], Result | Failure], None]  # called when a run has ended
 
 
+class Worker(Protocol):
+    """Trains one run, in a process of this machine or of another."""
+
+    def messages(self) -> Iterator[object]:
+        """Yields what the run prints, where it is, and why it has not finished, until it ends."""
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Has the run stop, with a checkpoint or at once; does not wait for its end."""
+
+    def death(self) -> str:
+        """Returns what the process of a run that has ended died of; empty if it did not."""
+
+
+# Starts a run, which is told its place among those that are at work.
+Start = Callable[[PlannedRun[Any], int], Worker]
+
+
 class Experiment(NamedTuple):
     """What is to be compared on one data set, and where."""
 
@@ -151,6 +170,7 @@ def train_runs(
     console: Console,
     *,
     jobs: int = 1,
+    start: Start | None = None,
     after_each: Callable[[list[Result | None]], None] = lambda results: None,
 ) -> list[Result]:
     """Trains runs; what their folders already hold is not trained again.
@@ -163,6 +183,7 @@ def train_runs(
         console: for bars and notes.
         jobs: how many runs to train at a time. More than one are trained in processes of their
             own, each with its share of the CPU threads and, of several GPUs, with one of them.
+        start: starts a run elsewhere, see `headwise.runs.cluster`.
         after_each: called whenever a run has ended, with the results so far in the order of
             `planned`: None for a run that is not finished.
 
@@ -192,10 +213,12 @@ def train_runs(
         after_each(results)
 
     waiting = [run for run, result in zip(planned, results, strict=True) if result is None]
-    if jobs == 1:
+    if jobs == 1 and start is None:
         _train_one_by_one(waiting, console, ended)
     elif waiting:
-        _train_side_by_side(waiting, min(jobs, len(planned)), console, ended)
+        jobs = min(jobs, len(planned))
+        start = start or _starting_here(jobs, console)
+        _train_side_by_side(waiting, jobs, start, console, ended)
     if failures:
         raise RunsFailed(failures, len(planned))
     return [result for result in results if result is not None]
@@ -228,22 +251,26 @@ def _train_one_by_one(
 
 
 def _train_side_by_side(
-    planned: Sequence[PlannedRun[Any]], jobs: int, console: Console, ended: Ended[Any]
+    planned: Sequence[PlannedRun[Any]],
+    jobs: int,
+    start: Start,
+    console: Console,
+    ended: Ended[Any],
 ) -> None:
     """Trains runs, `jobs` at a time."""
     with (
         RunBars(console, transient=True) as bars,
         ThreadPoolExecutor(jobs, initializer=_hold_ctrl_c_back) as pool,
     ):
-        processes = _Processes(jobs, console, bars)
-        with processes.stopped_by_signals():
-            runs = {pool.submit(processes.train, run): run for run in planned}
+        workers = _Workers(jobs, start, console, bars)
+        with workers.stopped_by_signals():
+            runs = {pool.submit(workers.train, run): run for run in planned}
             for future in as_completed(runs):
-                result = processes.result(runs[future], future.result())
+                result = workers.result(runs[future], future.result())
                 if result is not None:
                     ended(runs[future], result)
-    if processes.stopping:
-        raise Interrupted(", ".join(processes.stops) or "stopped")
+    if workers.stopping:
+        raise Interrupted(", ".join(workers.stops) or "stopped")
 
 
 class _End(NamedTuple):
@@ -254,68 +281,95 @@ class _End(NamedTuple):
     death: str = ""  # what the process died of; empty if it did not
 
 
-class _Processes:
-    """The processes of the runs that are at work.
+class Process:
+    """A process of this machine that trains one run; a `Worker`.
+
+    Args:
+        run: has the method `make` of a `PlannedRun`, and is sent with its data: to read and encode
+            them would take up to 10 s.
+        threads: of the CPU.
+        environment: what the process has to know before it loads torch.
+        is_terminal: whether what it prints is shown in a terminal.
+    """
+
+    def __init__(
+        self, run: object, threads: int, environment: Mapping[str, str], is_terminal: bool
+    ) -> None:
+        context = get_context("spawn")
+        self._run = run
+        self._messages, theirs = context.Pipe()
+        self._process = context.Process(target=_train, args=(theirs, threads, is_terminal))
+        with _one_at_a_time, _environment(environment):
+            self._process.start()
+        theirs.close()  # so that the messages end when the process does
+
+    def messages(self) -> Iterator[object]:
+        with self._messages:
+            with suppress(OSError):  # it has died, and may have said why
+                self._messages.send(self._run)
+            with suppress(EOFError, OSError):  # its end, also in the middle of a message
+                while True:
+                    yield self._messages.recv()
+        self._process.join()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        self._process.kill() if at_once else self._process.terminate()
+
+    def death(self) -> str:
+        return _death(self._process.exitcode or 0)
+
+
+def _starting_here(jobs: int, console: Console) -> Start:
+    """Starts runs in processes of this machine, `jobs` at a time."""
+    threads = max(1, torch.get_num_threads() // jobs)
+    return lambda run, place: Process(
+        run, threads, _for_process(place, threads), console.is_terminal
+    )
+
+
+class _Workers:
+    """The workers of the runs that are at work.
 
     Attributes:
         stopping: whether those that are at work are to stop, and no other is started.
         stops: where runs have stopped, in words.
     """
 
-    def __init__(self, jobs: int, console: Console, bars: RunBars) -> None:
+    def __init__(self, jobs: int, start: Start, console: Console, bars: RunBars) -> None:
         self.console = console
         self.bars = bars
-        self.threads = max(1, torch.get_num_threads() // jobs)
+        self.start = start
         self.stopping = False
         self.stops: list[str] = []
-        self._free = list(range(jobs))  # the places for processes
-        self._at_work: list[BaseProcess] = []
-        self._one_at_a_time = threading.Lock()  # the environment is that of all threads
+        self._free = list(range(jobs))  # the places for runs
+        self._at_work: list[Worker] = []
 
     def train(self, run: PlannedRun[Any]) -> _End:
-        """Trains a run in a process of its own; called in a thread for it."""
+        """Has a worker train a run; called in a thread for it."""
         if self.stopping:
             return _End()
         bar = self.bars.begin(run.label, None, figures="starting")
-        slot = self._free.pop()
-        process, messages = self._start(run, slot)
-        with messages:
-            said = self._follow(run, messages, bar)
-        process.join()
-        self._at_work.remove(process)
-        self._free.append(slot)
-        self.bars.remove_task(bar)
-        return _End(said, _death(process.exitcode or 0))
-
-    def _start(self, run: PlannedRun[Any], slot: int) -> tuple[BaseProcess, Connection]:
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (theirs, self.threads, self.console.is_terminal)
-        process = context.Process(target=_train, args=arguments)
-        with self._one_at_a_time, _environment(_for_process(slot, self.threads)):
-            process.start()
-        theirs.close()  # so that the messages end when the process does
-        self._at_work.append(process)
+        place = self._free.pop()
+        worker = self.start(run, place)
+        self._at_work.append(worker)
         if self.stopping:  # the signal came while it was being started
-            process.terminate()
-        return process, ours
+            worker.stop()
+        said = self._follow(worker, bar)
+        self._at_work.remove(worker)
+        self._free.append(place)
+        self.bars.remove_task(bar)
+        return _End(said, worker.death())
 
-    def _follow(
-        self, run: PlannedRun[Any], messages: Connection, bar: TaskID
-    ) -> Failure | NoSpaceError | str:
-        """Shows what a process sends until it ends; returns why its run has not finished."""
+    def _follow(self, worker: Worker, bar: TaskID) -> Failure | NoSpaceError | str:
+        """Shows what a worker sends until it ends; returns why its run has not finished."""
         said: Failure | NoSpaceError | str = ""
-        with suppress(OSError):  # it has died, and may have said why
-            messages.send(run)  # with its data: to read and encode them would take up to 10 s
-        with suppress(EOFError, OSError):  # its end, also in the middle of a message
-            while True:
-                message = messages.recv()
-                if isinstance(message, Printed):
-                    self.console.print(*message.objects, **message.options)
-                elif isinstance(message, Position):
-                    self.bars.show(bar, message)
-                else:
-                    said = message
+        for message in worker.messages():
+            if isinstance(message, Printed):
+                self.console.print(*message.objects, **message.options)
+            elif isinstance(message, Position):
+                self.bars.show(bar, message)
+            elif isinstance(message, (Failure, NoSpaceError, str)):
+                said = message
         return said
 
     def result(self, run: PlannedRun[Any], end: _End) -> Any:
@@ -335,8 +389,8 @@ class _Processes:
     def stop(self, *, at_once: bool = False) -> None:
         """Has all runs stop: with a checkpoint, or at once."""
         self.stopping = True
-        for process in list(self._at_work):
-            process.kill() if at_once else process.terminate()
+        for worker in list(self._at_work):
+            worker.stop(at_once=at_once)
 
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
@@ -372,7 +426,7 @@ def _death(code: int) -> str:
 
 def _for_process(slot: int, threads: int) -> dict[str, str]:
     """What a process has to know before it loads torch: its CPU threads and its GPU."""
-    changes = dict.fromkeys(_THREADS, str(threads))
+    changes = dict.fromkeys(THREADS, str(threads))
     count = torch.cuda.device_count()
     if count > 1:
         visible = os.environ.get(_GPUS) or ",".join(map(str, range(count)))

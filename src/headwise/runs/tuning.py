@@ -31,7 +31,7 @@ from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
 from headwise.runs.preparing import changed_keys, claim_folder, empty_model
 from headwise.runs.reading import DamagedError, discard, read_record
-from headwise.runs.running import Experiment, PlannedRun, train_runs
+from headwise.runs.running import Experiment, PlannedRun, Start, train_runs
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL, threads_of_run
 
@@ -82,7 +82,12 @@ class TryRun(PlannedRun[TryResult]):
 
 
 def tune(
-    experiments: Experiments, tried: Tried, grid: Grid, console: Console, jobs: int
+    experiments: Experiments,
+    tried: Tried,
+    grid: Grid,
+    console: Console,
+    jobs: int = 1,
+    start: Start | None = None,
 ) -> dict[str | None, Experiment]:
     """Trains the tries of every system; returns the experiments with the recipes they chose.
 
@@ -122,7 +127,7 @@ def tune(
             chosen[dataset][name] = _choice(tries, grid.equal_within)
             _print(label, chosen[dataset][name], console)
 
-    results = train_runs(planned, console, jobs=jobs, after_each=choose)
+    results = train_runs(planned, console, jobs=jobs, start=start, after_each=choose)
     choose(results)  # also where all tries were finished before
     if lost:
         raise ValueError(

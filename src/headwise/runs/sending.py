@@ -1,0 +1,163 @@
+"""Sends a run to another machine, and its files to and fro, where no folder is shared.
+
+A run is pickled with the places of its data in the cache (`headwise.data.store`), whose folders are
+sent beside it: each machine has them in its own cache. Files go in pieces, so that a large one is
+never in memory as a whole.
+"""
+
+import os
+import pickle
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from headwise.data.store import cache_folder
+from headwise.files import no_space_told, partial_path, remove, written_whole
+from headwise.runs.running import PlannedRun
+
+_PIECE = 2**24  # bytes
+
+
+class SentRun(NamedTuple):
+    """A run on another machine, where it is trained in another folder."""
+
+    pickled: bytes
+    folder: Path
+
+    def make(self, console: Console) -> object:
+        """Trains the run, see `PlannedRun`."""
+        run = _Unpickler(BytesIO(self.pickled)).load()
+        return replace(run, folder=self.folder).make(console)
+
+
+def pickled(run: PlannedRun[Any]) -> tuple[bytes, list[str]]:
+    """Returns a run for a `SentRun`, and the places in the cache that have its data."""
+    file = BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(run)
+    return file.getvalue(), sorted(pickler.places)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file)
+        self.places: set[str] = set()
+
+    def persistent_id(self, value: object) -> str | None:
+        if not isinstance(value, Path) or not value.is_relative_to(cache_folder()):
+            return None
+        place = value.relative_to(cache_folder())
+        self.places.add("/".join(place.parts[:2]))  # what it holds, and the hash of that
+        return place.as_posix()
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, place: str) -> Path:
+        return cache_folder() / place
+
+
+class Piece(NamedTuple):
+    """A piece of a file; those of one file follow each other."""
+
+    path: str  # in the folder
+    content: bytes
+
+
+class Whole(NamedTuple):
+    """All has been sent that was new in a folder, which has entries of these names."""
+
+    names: list[str]
+
+
+def pieces(folder: Path) -> Iterator[Piece]:
+    """Yields what is in a folder, but for locks and what is half written."""
+    for path in sorted(path for entry in folder.glob("[!.]*") for path in _within(entry)):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            with path.open("rb") as file:
+                yield Piece(name, file.read(_PIECE))
+                yield from (Piece(name, more) for more in iter(lambda: file.read(_PIECE), b""))
+
+
+def write(sent: Iterable[Piece], folder: Path) -> None:
+    """Writes what `pieces` has yielded into a folder that has none of it."""
+    for piece in sent:
+        path = folder / piece.path
+        with no_space_told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(piece.content)
+
+
+def states(folder: Path) -> dict[str, object]:
+    """Returns what tells whether the entries of a folder have changed, by their names."""
+    return {
+        entry.name: [
+            (str(path), found.st_size, found.st_mtime_ns)
+            for path in _within(entry)
+            if (found := path.stat())
+        ]
+        for entry in folder.glob("[!.]*")
+    }
+
+
+def news(folder: Path, known: dict[str, object]) -> Iterator[Piece | Whole]:
+    """Yields the entries of a folder whose states are not as they are known; nothing if all are.
+
+    What is there now is sent, also if the run removes it while it is being sent. At the end their
+    states are known.
+    """
+    with TemporaryDirectory(dir=folder.parent) as copy:
+        try:
+            now = states(folder)
+            for name in now:
+                if now[name] != known.get(name):
+                    _link(folder / name, Path(copy, name))
+        except (FileNotFoundError, shutil.Error):
+            return  # the run has just removed something; the next look finds all
+        if now != known:
+            yield from pieces(Path(copy))
+            known.clear()
+            known.update(now)
+            yield Whole(list(now))
+
+
+def take(sent: Piece | Whole, folder: Path) -> None:
+    """Makes a folder a copy of the one whose `news` are sent; nothing half written shows in it."""
+    if isinstance(sent, Piece):
+        write([sent], _incoming(folder))
+        return
+    for path in sorted(_incoming(folder).glob("*")):
+        with written_whole(folder / path.name) as new:
+            path.rename(new)
+    for path in folder.glob("[!.]*"):
+        if path.name not in sent.names:
+            remove(path)
+    forget_half(folder)
+
+
+def forget_half(folder: Path) -> None:
+    """Forgets news of which only a part has come."""
+    remove(_incoming(folder))
+
+
+def _incoming(folder: Path) -> Path:
+    return partial_path(folder / "incoming")
+
+
+def _within(entry: Path) -> list[Path]:
+    return sorted([entry, *entry.rglob("*")])
+
+
+def _link(source: Path, target: Path) -> None:
+    """Gives a file, or the files of a folder, another name: none is changed once it is written."""
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=os.link)
+    else:
+        os.link(source, target)
