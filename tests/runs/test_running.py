@@ -30,8 +30,8 @@ from headwise.runs.running import (
     RunsFailed,
     _End,
     _for_process,
-    _Workers,
     _train,
+    _Workers,
 )
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
