@@ -60,6 +60,7 @@ def address(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HEADWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
         patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patched.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # else the head may die as clients connect
         patched.setenv("CUDA_VISIBLE_DEVICES", "")
         patched.delenv("OMP_NUM_THREADS", raising=False)
         machine = {"num_cpus": 1, "object_store_memory": 10**8, "include_dashboard": False}
