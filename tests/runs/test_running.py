@@ -30,9 +30,11 @@ from headwise.runs.running import (
     RunsFailed,
     _End,
     _for_process,
-    _Workers,
     _train,
+    _Workers,
+    train_runs,
 )
+from headwise.training.progress import Printed
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -185,6 +187,40 @@ def test_what_a_killed_worker_leaves_is_removed_unless_another_process_is_at_wor
         removes = end == "" and not held
         assert len(looked) == removes
         assert sorted(tmp_path.iterdir()) == ([] if removes else before)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_elsewhere_is_followed_like_one_of_this_machine(tmp_path, fails):
+    class Marked(PlannedRun):
+        def train(self, console):
+            return "trained"
+
+        def finished(self, console):
+            return "trained" if (self.folder / "result").exists() else None
+
+    class Elsewhere:
+        def __init__(self, run, place):
+            self.run = run
+
+        def messages(self):
+            yield Printed((f"{self.run.label} is at work",), {})
+            if fails and self.run.label == "mae":
+                yield Failure("no machine")
+            else:
+                self.run.folder.mkdir()
+                (self.run.folder / "result").touch()
+
+        def death(self):
+            return ""
+
+    runs = [Marked(None, name, tmp_path / name, None, name) for name in ("standard", "mae")]
+    told = []
+    console = Console(file=SimpleNamespace(write=told.append, flush=lambda: None))
+    expected = pytest.raises(RunsFailed, match="mae: no machine") if fails else nullcontext()
+    with expected:
+        assert train_runs(runs, console, start=Elsewhere) == ["trained", "trained"]
+    assert "mae is at work" in "".join(told)
+    assert (tmp_path / "standard" / "result").is_file()
 
 
 def dead_process():

@@ -167,8 +167,8 @@ def compare(
                     datasets=asked_data or file.dataset_names,
                     match=None if match is None else match.value,
                     grid=grid,
-                    jobs=jobs or (1 if cluster is None else cluster.room),
-                    start=None if cluster is None else cluster.start,
+                    jobs=(cluster.room if cluster else 1) if jobs is None else jobs,
+                    start=cluster.start if cluster else None,
                     write=write,
                 )
         except (Interrupted, RunsFailed) as error:

@@ -32,10 +32,12 @@ from headwise.runs.folder import launched_processes
 from headwise.runs.locking import locked
 from headwise.runs.running import THREADS, Failure, PlannedRun, Process
 from headwise.runs.sending import (
+    MODULES,
     Piece,
     SentRun,
     Whole,
     forget_half,
+    modules,
     news,
     pickled,
     pieces,
@@ -77,14 +79,10 @@ def connected(address: str, console: Console) -> Iterator["Cluster"]:
             f'pip install "headwise[cluster]"'
         ) from None
     _check_address(address)
-    sent: dict[str, Any] = {}
-    if is_trusting():  # the modules in this folder, which recipes may name
-        sent = {"working_dir": str(Path.cwd()), "excludes": ["*", "!*/", "!*.py"]}
-        sent["env_vars"] = {TRUST: "1"}
     for name in ("ray.client_builder", "ray.util.client.logsclient"):  # of no use to our users
         logging.getLogger(name).disabled = True
     try:
-        ray.init(address, runtime_env=sent, log_to_driver=False)
+        ray.init(address, log_to_driver=False)
     except (RuntimeError, ConnectionError) as error:
         raise ValueError(
             f"--on is {address}, where no cluster could be used, expected one with the versions of "
@@ -139,6 +137,8 @@ class Cluster:
         self.room = gpus or sum(int(has["CPU"]) // self.threads for has in self.nodes.values())
         self._actors = ray.remote(num_cpus=self.threads, num_gpus=min(gpus, 1))(_There)
         self._is_terminal = is_terminal
+        # Those in this folder, which the recipe may name.
+        self._modules = list(modules(Path.cwd())) if is_trusting() else None
         self._data: dict[str, list[Any]] = {}
         self._one_at_a_time = Lock()
 
@@ -177,7 +177,7 @@ class Cluster:
         data = {place: self._stored(place) for place in places}
         files = [self.ray.put(piece) for piece in pieces(run.folder)]
         actor = self._actors.remote(run.folder.name, self.threads, self._is_terminal)
-        return actor, actor.begin.remote(sent, data, files)
+        return actor, actor.begin.remote(sent, data, files, self._modules)
 
     def _stored(self, place: str) -> list[Any]:
         """References to the files of a folder in the cache, which are sent once for all runs."""
@@ -273,8 +273,21 @@ class _There:
         self._looked = time.monotonic()
         self._is_stopping = False
 
-    def begin(self, run: bytes, data: dict[str, list[Any]], files: list[Any]) -> bool:
-        """Starts the process of a run, which goes on from the files that it has elsewhere."""
+    def begin(
+        self,
+        run: bytes,
+        data: dict[str, list[Any]],
+        files: list[Any],
+        trusted: list[Piece] | None,
+    ) -> bool:
+        """Starts the process of a run, which goes on from the files that it has elsewhere.
+
+        Args:
+            run: the run, see `pickled`.
+            data: references to pieces of files, by their places in the cache.
+            files: the same for the folder of the run.
+            trusted: modules that the recipe may name; None if it may name none.
+        """
         import ray
 
         for place, sent in data.items():
@@ -282,7 +295,9 @@ class _There:
         self.folder.mkdir()
         write(map(ray.get, files), self.folder)
         self._known = states(self.folder)
+        write(trusted or (), self.folder.parent / MODULES)
         environment = dict.fromkeys(THREADS, str(self.threads))
+        environment[TRUST] = str(int(trusted is not None))
         sent_run = SentRun(run, self.folder)
         self._process = Process(sent_run, self.threads, environment, self.is_terminal)
         self._listener = Thread(target=self._listen, daemon=True)

@@ -8,6 +8,7 @@ never in memory as a whole.
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -21,6 +22,7 @@ from headwise.data.store import cache_folder
 from headwise.files import no_space_told, partial_path, remove, written_whole
 from headwise.runs.running import PlannedRun
 
+MODULES = "modules"  # beside the folder of a run on another machine
 _PIECE = 2**24  # bytes
 
 
@@ -32,6 +34,7 @@ class SentRun(NamedTuple):
 
     def make(self, console: Console) -> object:
         """Trains the run, see `PlannedRun`."""
+        sys.path.append(str(self.folder.parent / MODULES))  # at the end, as of this folder here
         run = _Unpickler(BytesIO(self.pickled)).load()
         return replace(run, folder=self.folder).make(console)
 
@@ -83,6 +86,14 @@ def pieces(folder: Path) -> Iterator[Piece]:
             with path.open("rb") as file:
                 yield Piece(name, file.read(_PIECE))
                 yield from (Piece(name, more) for more in iter(lambda: file.read(_PIECE), b""))
+
+
+def modules(folder: Path) -> Iterator[Piece]:
+    """Yields the modules and packages in a folder."""
+    packages = [init.parent for init in folder.glob("[!.]*/__init__.py")]
+    files = [*folder.glob("*.py"), *(path for each in packages for path in each.rglob("*.py"))]
+    for path in sorted(files):
+        yield Piece(path.relative_to(folder).as_posix(), path.read_bytes())
 
 
 def write(sent: Iterable[Piece], folder: Path) -> None:
