@@ -1,6 +1,7 @@
 """The losses of systems in models that drop them, and who trains without."""
 
 import copy
+import gc
 import io
 import warnings
 
@@ -13,14 +14,15 @@ import headwise as hw
 from headwise.heads.watching import UnreadLossWarning
 
 MAKERS = {
-    "moa": (hw.MixtureOfAttentionHeads, {"num_experts": 4, "top_k": 2, "head_dim": 4}),
-    "moh": (hw.MixtureOfHeads, {"num_heads": 4, "shared_heads": 1, "top_k": 2}),
+    "moa": lambda **options: hw.MixtureOfAttentionHeads(
+        16, num_experts=4, top_k=2, head_dim=4, **options
+    ),
+    "moh": lambda **options: hw.MixtureOfHeads(16, 4, shared_heads=1, top_k=2, **options),
 }
 
 
 def attention(name="moa", **options):
-    kind, sizes = MAKERS[name]
-    made = kind(16, **sizes, **options)
+    made = MAKERS[name](**options)
     for weight in made.parameters():  # a router that starts at zero has every choice alike
         nn.init.normal_(weight, std=0.5)
     return made
@@ -83,6 +85,10 @@ def checkpointed(model, **options):
 def test_the_losses_of_all_layers_are_summed_with_their_gradients(name):
     model = encoder(name).train()
     check(model, model, inputs())
+
+
+def test_losses_under_gradient_checkpointing():
+    model = encoder().train()
     check(model, checkpointed(model, use_reentrant=False), inputs())
 
 
@@ -113,6 +119,9 @@ def test_a_compiled_step_may_add_the_losses_itself():
             (y + 100 * found).backward()
             optimizer.step()
             torch.testing.assert_close(gradients(model), expected)
+
+
+# What counts as the last pass
 
 
 def test_a_module_that_a_pass_calls_twice_counts_twice():
@@ -157,14 +166,28 @@ def test_a_pass_that_nobody_asked_about_does_not_count_in_the_next():
     assert not seen.requires_grad
 
 
-def test_copies_have_noted_nothing():
+def test_a_graph_is_kept_no_longer_than_that_of_the_output():
     model = encoder().train()
-    model(inputs())
+    y = model(inputs())
+    loss = hw.auxiliary_loss(model)
+    value = loss.detach().clone()
+    del loss
+    saved = [layer.self_attn.losses.calls[0].value for layer in model.layers]
+    assert all(each.requires_grad for each in saved)
     copied = copy.deepcopy(model)
     torch.save(model, io.BytesIO())
     assert hw.auxiliary_loss(copied) == 0
     copied(inputs())
-    torch.testing.assert_close(hw.auxiliary_loss(copied), hw.auxiliary_loss(model))
+    torch.testing.assert_close(hw.auxiliary_loss(copied).detach(), value)
+    gc.disable()  # what is freed is freed at once
+    try:
+        del y, saved
+        assert not any(
+            layer.self_attn.losses.calls[0].value.requires_grad for layer in model.layers
+        )
+    finally:
+        gc.enable()
+    assert torch.equal(hw.auxiliary_loss(model), value)
 
 
 def test_of_nested_systems_the_outer_ones_loss_counts():
@@ -193,17 +216,28 @@ def test_without_a_loss_it_is_zero(model):
     assert hw.auxiliary_loss(model) == 0 and hw.auxiliary_loss(model).shape == ()
 
 
+# Models that add the losses themselves
+
+
 def language_model():
     attention = {"decoder_self": {"system": "moh", "shared_heads": 1, "top_k": 2}}
-    sizes = {"vocab_size": 20, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "layers": 2}
-    return hw.CausalLM(hw.CausalLMConfig(**sizes, attention=attention)).train()
+    config = hw.CausalLMConfig(
+        vocab_size=20, embed_dim=16, num_heads=4, ffn_dim=32, layers=2, attention=attention
+    )
+    return hw.CausalLM(config).train()
 
 
 def gated_model():
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4)).train()
+    config = LlamaConfig(
+        vocab_size=20,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    model = LlamaForCausalLM(config).train()
     hw.gate_heads(model, "moh")
     return model
 
@@ -226,6 +260,9 @@ def test_what_a_model_has_added_is_not_added_twice(make, is_compiled):
         out = called(input_ids=ids)  # a loss of one's own, of logits
         assert hw.auxiliary_loss(model) > 0
         assert hw.auxiliary_loss(model).requires_grad
+
+
+# Who trains without
 
 
 def train(model, loss_of, steps=3, compiled=None):

@@ -1,6 +1,8 @@
 """The losses that systems add, for models that do not add them by themselves.
 
-A system notes the losses of its last calls, and keeps them, with their graph, until the next.
+A system notes the losses of its last calls. A loss holds the graph of its pass; it is kept no
+longer than the rest of the pass keeps that graph, so that an output which is thrown away takes its
+memory with it. What stays then is the number.
 """
 
 import warnings
@@ -78,18 +80,37 @@ def _speaking(module: nn.Module, seen: set[nn.Module]) -> Iterator["NotedLosses"
 
 
 class NotedLoss:
-    """The loss of one call."""
+    """The loss of one call; its value has a graph as long as the output of the call has one."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value
         self.is_over = False  # a backward pass has been through it
         self.is_added = False  # the loss that a model returns has it already
         self._step = optimizer_steps()
+        self._output: weakref.ref[_Alive] | None = None
 
     @property
     def is_of_this_pass(self) -> bool:
         """Whether neither a backward pass nor an optimizer's step has come since."""
         return not self.is_over and self._step == optimizer_steps()
+
+    def release_with(self, output: Tensor) -> None:
+        """Has the graph be released when that of `output` is."""
+        if output.grad_fn is None:
+            return
+        alive = _Alive()
+        # The node holds this object, and nothing else does. It holds nothing itself: if the loss is
+        # computed from the output, it is in no cycle that would never be freed.
+        metadata: Any = output.grad_fn.metadata  # PyTorch's type is that of a method
+        metadata["headwise"] = alive
+        this = weakref.ref(self)
+
+        def release(_: object) -> None:
+            noted = this()
+            if noted is not None:
+                noted.value = noted.value.detach()
+
+        self._output = weakref.ref(alive, release)
 
 
 class NotedLosses:
@@ -106,7 +127,7 @@ class NotedLosses:
     def __reduce__(self) -> Any:
         return type(self), ()
 
-    def note(self, loss: Tensor) -> None:
+    def note(self, loss: Tensor, output: Tensor) -> None:
         """Notes the loss of a call, unless the backward pass of a checkpoint repeats it."""
         if torch.compiler.is_exporting():
             return
@@ -121,6 +142,7 @@ class NotedLosses:
             return
         self.compiled = None
         call = self._noted(loss)
+        call.release_with(output)
         loss.noted_by = self  # type: ignore[attr-defined]
         goes_on = loss.requires_grad and not self._was_read
         before = [each for each in self.calls if each.value.requires_grad and each.is_of_this_pass]
@@ -174,13 +196,14 @@ class NotedLosses:
     def _noted(self, loss: Tensor) -> NotedLoss:
         call = NotedLoss(loss)
         if loss.requires_grad:
-            # Held weakly: a cycle would keep the graph of a pass that nobody needs any more.
             noted, these = weakref.ref(call), weakref.ref(self)
 
             def learned(_: Tensor) -> None:
-                for of, name in ((noted(), "is_over"), (these(), "is_settled")):
-                    if of is not None:
-                        setattr(of, name, True)
+                call, losses = noted(), these()
+                if call is not None:
+                    call.is_over = True
+                if losses is not None:
+                    losses.is_settled = True
 
             loss.register_hook(learned)
         return call
@@ -192,3 +215,7 @@ def mark_as_added(losses: Iterable[Tensor]) -> None:
         noted_by: NotedLosses | None = getattr(loss, "noted_by", None)
         if noted_by is not None:
             noted_by.mark_as_added()
+
+
+class _Alive:
+    """Lives as long as the graph of an output."""

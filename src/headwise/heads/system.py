@@ -211,4 +211,4 @@ def _note_loss(system: nn.Module, args: object, out: Any) -> None:
     # Tools that put another module in the place of a system take its hooks over.
     routing = out.routing if isinstance(out, AttentionOutput) else None
     if isinstance(system, System) and routing is not None and routing.loss is not None:
-        system.losses.note(routing.loss)
+        system.losses.note(routing.loss, out.output)
