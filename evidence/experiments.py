@@ -211,10 +211,24 @@ def _hash(values: str) -> str:
     return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
+# Settings that there were none of when runs were kept, whose records lack the key.
+_UNSET = (
+    ("max_bytes", None),
+    ("warmup_share", None),
+    ("streaming", False),
+    ("held_out_rows", 1000),
+    ("shuffle_rows", 10_000),
+    ("sample_rows", 100_000),
+    ("compile", False),
+    ("gradient_checkpointing", False),
+)
+
+
 def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out what is not set and was no setting when runs were kept, which lack the key."""
-    unset = (("max_bytes", None), ("warmup_share", None))
-    return {key: value for key, value in values.items() if (key, value) not in unset}
+    """Leaves out what is not set and was no setting when runs were kept."""
+    if values.get("precision") == "auto":  # all were trained on CPUs
+        values["precision"] = "float32"
+    return {key: value for key, value in values.items() if (key, value) not in _UNSET}
 
 
 class Needed(NamedTuple):
