@@ -276,8 +276,8 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
             time = labels.shape[-1] if target is None else target.size(1)
             # What is wrong with the source the model says.
-            is_batch = isinstance(source, Tensor) and source.dim() > 1
-            batch = source.size(0) if is_batch else labels.size(0)
+            known = source if isinstance(source, Tensor) and source.dim() > 1 else labels
+            batch = known.size(0)
             check_labels(labels, (batch, time), self.config.target_vocab_size)
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             if labels is None:
