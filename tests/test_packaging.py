@@ -106,7 +106,9 @@ def test_the_floor_that_is_tried_is_the_one_that_pyproject_names():
 
 
 def test_every_package_that_is_imported_is_one_that_pyproject_names():
-    named = {name.replace("-", "_") for extra in ("train", "speech", "cluster") for name in direct(extra)}
+    named = {
+        name.replace("-", "_") for extra in ("train", "speech", "cluster") for name in direct(extra)
+    }
     named |= {"PIL", "sklearn", "yaml", "ruamel"}  # pillow, scikit-learn, pyyaml, ruamel.yaml
     named |= {"markupsafe", "huggingface_hub", "pandas"}  # of jinja2, transformers and datasets
     named |= {"lightning", "pytorch_lightning"}  # used where the user has them
