@@ -125,7 +125,8 @@ def slow_at_work(world, running, folder):
         len(list(world.glob("at-work-*"))) < 2
         or len(list(folder.glob("slow-seed*/checkpoint-3"))) < 2
     ):
-        assert running.poll() is None, running.communicate()
+        if running.poll() is not None:
+            pytest.fail("\n".join(running.communicate()))
         assert time.monotonic() < until
         time.sleep(0.1)
     return sorted(world.glob("at-work-*"))
