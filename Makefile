@@ -24,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 # lowest pytest leaves them out.
 TESTS_OF_VERSIONS := @tests/quick.txt tests/test_transformers_internals.py tests/compatibility
 
-.PHONY: install demo test test-slow coverage test-quick test-wheel test-floor test-newest lock fuzz lint bench docs clean
+.PHONY: install demo test test-slow test-cluster coverage test-quick test-wheel test-floor test-newest lock fuzz lint bench docs clean
 
 install: $(VENV)/dev-installed  ## .venv with all that the tests and the docs need
 
@@ -53,7 +53,10 @@ test: install  ## the tests, but for those that take seconds each
 	$(PYTEST) -m "not slow"
 
 test-slow: install  ## those: inductor, ONNX, processes that are killed, random examples
-	$(PYTEST) -m slow $$(grep --recursive --files-with-matches mark.slow tests --include "test_*.py") tests/fuzz
+	$(PYTEST) -m "slow and not cluster" $$(grep --recursive --files-with-matches mark.slow tests --include "test_*.py") tests/fuzz
+
+test-cluster: install  ## those that start a Ray cluster on this machine, five minutes
+	$(BIN)/python -m pytest -m cluster tests/runs/test_cluster.py
 
 coverage: install  ## all tests, and the lines that none of them runs
 	$(PYTEST) --cov=headwise --cov-report=term-missing:skip-covered

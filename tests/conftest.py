@@ -32,6 +32,10 @@ def pytest_configure(config):
         "markers",
         "slow: takes seconds; `make test` leaves it to `make test-slow`",
     )
+    config.addinivalue_line(
+        "markers",
+        "cluster: trains on a Ray cluster; `make test-slow` leaves it to `make test-cluster`",
+    )
 
 
 def collect(*generation, collect=gc.collect):

@@ -143,6 +143,7 @@ def trouble(world):
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_a_run_whose_worker_or_process_is_killed_goes_on(world, address, trouble):
     folder = world / "killed"
     running = start(world, folder.name, "--on", address)
@@ -159,6 +160,7 @@ def test_a_run_whose_worker_or_process_is_killed_goes_on(world, address, trouble
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_ctrl_c_stops_the_cluster_and_the_same_command_goes_on(world, address, trouble):
     folder = world / "stopped"
     running = start(world, folder.name, "--on", address)
@@ -178,6 +180,7 @@ def test_ctrl_c_stops_the_cluster_and_the_same_command_goes_on(world, address, t
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_tries_are_trained_there_too(world, address):
     options = ("--tune", "training.learning_rate=3e-3,1e-3", "--systems", "standard")
     run(world, "tuned", "--on", address, *options, "--seeds", "1")
