@@ -192,6 +192,7 @@ def test_tries_are_trained_there_too(world, address):
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_a_machine_with_another_version_is_named(address, monkeypatch):
     monkeypatch.setattr("headwise.runs.cluster.versions", lambda: {"torch": "1.0"})
     with (
