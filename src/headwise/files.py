@@ -142,7 +142,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def remove_partial(paths: Iterable[Path]) -> None:
-    """Removes those of the files and folders that interrupted writers have left incomplete."""
+    """Removes the incomplete ones of these files and folders, which killed writers have left."""
     for path in paths:
         if path.name.startswith(_PARTIAL):
             remove(path)

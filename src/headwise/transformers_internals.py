@@ -261,11 +261,11 @@ def wrap_label_smoother(trainer: Any, wrap: Callable[[Any], Any]) -> None:
 
 
 def compute_layers_again(model: PreTrainedModel) -> None:
-    """15. Gradient checkpointing is called activation checkpointing from transformers 5.24 on."""
+    """14. Gradient checkpointing is called activation checkpointing from transformers 5.24 on."""
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
 
 
-# 16. Of several processes the first alone saves a model, whichever says that it is a main one.
+# 15. Of several processes the first alone saves a model, whichever says that it is a main one.
 def saved_by_this_process(model: PreTrainedModel) -> PreTrainedModel:
     """Has a model save itself in this process too, where `save_pretrained` says that it is to."""
     vars(model)["should_save_on_this_rank"] = bool

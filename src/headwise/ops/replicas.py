@@ -98,7 +98,10 @@ def sum_over_replicas(x: Tensor) -> Tensor:
 
 
 class _AllReduce(torch.autograd.Function):
-    """`dist.all_reduce` with a gradient. The one of `torch.distributed.nn` is deprecated."""
+    """Sums a tensor over all processes and lets gradients through.
+
+    `torch.distributed.nn` has such a function too, which is deprecated.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -220,7 +220,7 @@ def draw_cells(
 
 
 def frame_cells(axes: Axes, rows: int, columns: int) -> None:
-    """Makes axes the frame of cells of size 1, the first of them around (0, 0) at the top left."""
+    """Prepares axes for a table of cells of size 1; the cell at the top left is around (0, 0)."""
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.grid(visible=False)

@@ -28,9 +28,8 @@ from rich.console import Console
 from headwise.analysis.results import versions
 from headwise.data.store import cache_folder, kept
 from headwise.files import NoSpaceError
-from headwise.runs.folder import launched_processes
 from headwise.runs.locking import locked
-from headwise.runs.running import THREADS, Failure, PlannedRun, Process
+from headwise.runs.running import THREADS, Failure, PlannedRun, Process, check_shares_no_run
 from headwise.runs.sending import (
     MODULES,
     Piece,
@@ -97,11 +96,7 @@ def connected(address: str, console: Console) -> Iterator["Cluster"]:
 
 
 def _check_address(address: str) -> None:
-    if launched_processes() > 1:
-        raise ValueError(
-            f"--on is {address} within {launched_processes()} processes that share every run, "
-            f"expected one of the two: leave --on out, or start headwise without torchrun"
-        )
+    check_shares_no_run("--on", address)
     try:
         url = urlsplit(address)
         host, port = url.hostname, url.port

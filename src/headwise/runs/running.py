@@ -228,10 +228,16 @@ def check_jobs(jobs: int) -> None:
     """Raises `ValueError` if so many runs cannot be trained at a time."""
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}, expected a whole number from 1")
-    if jobs > 1 and launched_processes() > 1:
+    if jobs > 1:
+        check_shares_no_run("--jobs", jobs)
+
+
+def check_shares_no_run(option: str, value: object) -> None:
+    """Raises `ValueError`, which names the option, if several processes share every run."""
+    if (processes := launched_processes()) > 1:
         raise ValueError(
-            f"--jobs is {jobs} within {launched_processes()} processes that share every run, "
-            f"expected one of the two: leave --jobs out, or start headwise without torchrun"
+            f"{option} is {value} within {processes} processes that share every run, expected one "
+            f"of the two: leave {option} out, or start headwise without torchrun"
         )
 
 

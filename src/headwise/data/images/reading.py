@@ -159,7 +159,7 @@ def _folder_files(folder: Path, limits: ImageData) -> Iterator[tuple[str, bytes]
 
 
 def _tar_files(path: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
-    """Yields the same of the members of a tar file."""
+    """Yields the name and the content of each image file in a tar file, sorted by name."""
     try:
         with tarfile.open(path) as archive:
             members = [m for m in archive.getmembers() if m.isfile() and _is_image_name(m.name)]

@@ -34,7 +34,7 @@ class SimpleStep(NamedTuple):
 
 
 class Simple(NamedTuple):
-    """Algorithm 1.
+    """Simple routing, algorithm 1 of the paper.
 
         C_{h→n} = softmax_n(B_{h→n}),  B = 0 at first
         Ω_n     = Σ_h C_{h→n} V_{h→n} / Σ_h C_{h→n}               (equation 7)
