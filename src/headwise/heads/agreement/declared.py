@@ -14,7 +14,7 @@ from headwise.heads.agreement.votes import Routed
 from headwise.heads.words import Words
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "paper": {},
+    "paper": {"inverse_temperature": 0.01},
     "authors": {"inputs": "all", "normalize": "heads", "activation": "none"},
 }
 Route = Callable[..., Routed]

@@ -60,9 +60,9 @@ class EM(NamedTuple):
 
     with C = 1/N at first and λ = inverse_temperature · (1 − 0.95^(i+1)) in iteration i = 0, 1, …
     Variances are at least `VARIANCE_FLOOR`. The paper follows Hinton et al. 2018, *Matrix Capsules
-    with EM Routing*, also in the “fixed schedule” of λ, whose limit of 0.01 is the default: with it
-    A is 0.500 for all capsules, and routing is by the densities alone. At a limit of 100
-    activations vary by tenths. The paper's printed density lacks a square root.
+    with EM Routing*, and has a “fixed schedule” of λ, without its limit. With theirs, 0.01, A is
+    0.500 for all capsules, and routing is by the densities alone; at 100, the default, activations
+    vary by tenths and decide. The paper's printed density lacks a square root.
 
     Attributes:
         num_capsules: N, which divides the width of a vote.
