@@ -7,6 +7,7 @@ from systems import DIM, HEADS, SYSTEMS, padding
 
 import headwise as hw
 from headwise.heads.agreement import AgreementAttention
+from headwise.heads.attention import Attention
 
 BATCH, TIME = 2, 5
 ALL = [name for name in SYSTEMS if name.startswith("agreement")]
@@ -81,13 +82,35 @@ def test_promised_names_and_shapes():
     }
 
 
-@pytest.mark.parametrize("embed_dim, heads", [(64, 4), (256, 8)])
-@pytest.mark.parametrize("options", [{}, {"routing": "simple", "squash": False}])
-def test_starts_with_outputs_as_large_as_those_of_standard_attention(embed_dim, heads, options):
-    x = torch.randn(8, 30, embed_dim)
-    standard = hw.MultiHeadAttention(embed_dim, heads)
-    routed = AgreementAttention(embed_dim, heads, **options)
-    projections = {k: v for k, v in standard.state_dict().items() if not k.startswith("out")}
-    routed.load_state_dict(projections, strict=False)
-    ratio = (routed(x).output.std() / standard(x).output.std()).item()
-    assert 0.5 < ratio < 2
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("layers", [2, 6])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_capsules": 32},
+        {"routing": "simple"},
+        {"routing": "simple", "num_capsules": 32},
+        {"routing": "simple", "squash": False},
+        {"routing": "simple", "squash": False, "num_capsules": 32},
+    ],
+    ids=str,
+)
+def test_at_the_start_all_heads_are_heard_in_outputs_of_the_standard_scale(options, layers, norm):
+    sizes = {"vocab_size": 100, "embed_dim": 128, "num_heads": 8, "layers": layers, "norm": norm}
+    tokens = torch.randint(0, 100, (8, 24))
+    scales, heard = [], []
+    for plan in ("standard", {"system": "agreement", **options}):
+        model = hw.CausalLM(hw.CausalLMConfig(**sizes, attention=plan, dropout=0.0)).eval()
+        outputs = []
+        for module in model.modules():
+            if isinstance(module, Attention):
+                module.register_forward_hook(lambda *args: outputs.append(args[-1]))
+        model(tokens)
+        scales.append(torch.stack([out.output.square().mean().sqrt() for out in outputs]))
+        heard = [out.routing.heard.mean() for out in outputs if out.routing is not None]
+    ratio = (scales[1] / scales[0]).mean()
+    assert 0.5 <= ratio <= 2
+    # The E step of wide capsules multiplies densities, which tell heads apart at any scale.
+    is_wide_em = "num_capsules" in options and "routing" not in options
+    assert torch.stack(heard).mean() >= (2.5 if is_wide_em else 4)

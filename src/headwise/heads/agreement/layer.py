@@ -9,7 +9,13 @@ from headwise.heads.agreement.declared import ABLATIONS, PRESETS, WORDS
 from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.routing import route
 from headwise.heads.agreement.simple import Simple
-from headwise.heads.agreement.votes import INVERSE_TEMPERATURE, Activation, Normalize, Routed
+from headwise.heads.agreement.votes import (
+    ENTROPY,
+    INVERSE_TEMPERATURE,
+    Activation,
+    Normalize,
+    Routed,
+)
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.system import Macs, Routing
 from headwise.heads.torch_layers import NoPackedWeights
@@ -123,8 +129,8 @@ class AgreementAttention(Attention):
         self.iterations = iterations
         self.inverse_temperature = inverse_temperature
         if vote_gain is None:
-            has_wide_capsules = self.num_capsules < embed_dim
-            vote_gain = _first_gain(routing, squash, has_wide_capsules) * num_heads**0.5
+            dims = embed_dim // self.num_capsules
+            vote_gain = _first_gain(routing, squash, dims) * num_heads**0.5
         self.vote_gain = vote_gain
         self.dense_projections(bias)
         capsules = num_heads if inputs == "head" else 1
@@ -141,7 +147,11 @@ class AgreementAttention(Attention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh: maps by the bounds of Glorot and He, the rest at zero."""
+        """Draw all parameters afresh: maps by the bounds of Glorot and He, biases and β_u at zero.
+
+        β_A starts at the cost of a capsule whose votes have a deviation of 1, which is about what
+        they have. So the activations start near one half, whatever λ and N are.
+        """
         self.reset_projections()
         # He's bound for the ReLU, and Glorot's for the votes, each of one head's own matrix.
         capsule_bound = (6 / self.capsule_weight.size(1)) ** 0.5
@@ -153,6 +163,9 @@ class AgreementAttention(Attention):
         for zeros in (self.capsule_bias, self.beta_a, self.beta_u):
             if zeros is not None:
                 nn.init.zeros_(zeros)
+        if self.beta_a is not None and self.activation == "sigmoid":
+            dims = self.embed_dim // self.num_capsules
+            nn.init.constant_(self.beta_a, dims * ENTROPY * self.num_heads / self.num_capsules)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         rows = heads.transpose(0, 1).flatten(1, 2)  # (heads, batch * queries, head_dim)
@@ -191,14 +204,15 @@ class AgreementAttention(Attention):
         return super().macs(queries, keys, is_causal=is_causal) + Macs(combining, 0)
 
 
-def _first_gain(routing: str, squash: bool, has_wide_capsules: bool) -> float:
-    """By how much votes start above Glorot's bound, over √H.
+def _first_gain(routing: str, squash: bool, dims: int) -> float:
+    """By how much votes start above Glorot's bound, over √H, for capsules of so many dimensions.
 
-    No scale changes EM routing, which halves its output. Simple routing is saturated by large votes
-    before anything is learned; wider capsules have larger products.
+    No scale changes which heads EM routing hears, so its own is that of the output alone, which
+    activations halve. Simple routing is saturated by large votes before anything is learned; wider
+    capsules have larger products.
     """
     if routing == "em":
-        return 2.0
+        return 2 / dims**0.5
     if squash:
-        return 0.75 if has_wide_capsules else 1.0
-    return 0.4 if has_wide_capsules else 0.5
+        return 1.0 if dims == 1 else 0.75
+    return 0.5 if dims == 1 else 0.4
