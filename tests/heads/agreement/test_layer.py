@@ -82,6 +82,15 @@ def test_promised_names_and_shapes():
     }
 
 
+def outputs_of_attentions(model, tokens):
+    outputs = []
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.register_forward_hook(lambda *args: outputs.append(args[-1]))
+    model(tokens)
+    return outputs
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("layers", [2, 6])
 @pytest.mark.parametrize(
@@ -102,11 +111,7 @@ def test_at_the_start_all_heads_are_heard_in_outputs_of_the_standard_scale(optio
     scales, heard = [], []
     for plan in ("standard", {"system": "agreement", **options}):
         model = hw.CausalLM(hw.CausalLMConfig(**sizes, attention=plan, dropout=0.0)).eval()
-        outputs = []
-        for module in model.modules():
-            if isinstance(module, Attention):
-                module.register_forward_hook(lambda *args: outputs.append(args[-1]))
-        model(tokens)
+        outputs = outputs_of_attentions(model, tokens)
         scales.append(torch.stack([out.output.square().mean().sqrt() for out in outputs]))
         heard = [out.routing.heard.mean() for out in outputs if out.routing is not None]
     ratio = (scales[1] / scales[0]).mean()

@@ -10,7 +10,8 @@ from torch import Tensor
 VARIANCE_FLOOR = 1e-6
 # The least variance of costs that are standardised.
 COST_FLOOR = 1e-9
-# The limit of λ over the iterations. With the 0.01 of Hinton et al. 2018 activations decide nothing.
+# The limit of λ over the iterations. With that of Hinton et al. 2018, 0.01, activations decide
+# nothing.
 INVERSE_TEMPERATURE = 100.0
 # log σ + this is the entropy of a normal distribution.
 ENTROPY = (1 + math.log(2 * math.pi)) / 2
