@@ -3,6 +3,7 @@
 import ast
 import re
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -51,22 +52,22 @@ def room(path: Path) -> str | None:
 
 
 @cache
-def imports(path: Path) -> list[str]:
-    """The modules of headwise that a file imports, other than for a type checker alone."""
-    return imports_of(path.read_text(encoding="utf-8"))
+def imports(path: Path, at_once: bool = False) -> list[str]:
+    """The modules of headwise that a file imports, other than for a type checker alone.
 
-
-def imports_of(text: str) -> list[str]:
-    tree = ast.parse(text)
-    for_types = {
+    At once are those that it imports when it is imported itself.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        or (at_once and isinstance(node, ast.FunctionDef))
         for inner in ast.walk(node)
     }
     found = []
     for node in ast.walk(tree):
-        if id(node) in for_types:
+        if id(node) in skipped:
             continue
         if isinstance(node, ast.ImportFrom):
             assert node.module and node.level == 0, "an import names its module in full"
@@ -89,6 +90,29 @@ def test_no_import_goes_up_a_floor():
         if _is_module(name) and floor(name) > floor(inside(path).parts[0].removesuffix(".py"))
     ]
     assert up == []
+
+
+def test_no_files_import_one_another_in_a_circle():
+    """So any of them can be imported first, each as the packages that it is in are."""
+    imported = {
+        _name(path): {
+            module
+            for name in imports(path, at_once=True)
+            for module in _with_packages(name)
+            if _is_module(module) and not f"{_name(path)}.".startswith(f"{module}.")
+        }
+        for path in FILES
+    }
+    TopologicalSorter(imported).prepare()  # an error names the circle
+
+
+def _name(path: Path) -> str:
+    return ".".join(("headwise", *inside(path).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _with_packages(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(2, len(parts) + 1)]
 
 
 def test_headwise_does_not_import_what_tests_the_claims():
