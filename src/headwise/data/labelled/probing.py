@@ -20,11 +20,10 @@ from headwise.data.labelled.settings import (
     ProbingSettings,
     SentEvalFile,
 )
-from headwise.data.packages import versions
 from headwise.data.running.corpus import load_text_corpus
 from headwise.data.running.documents import lines_of
 from headwise.data.running.reading import split_sentences
-from headwise.data.sources import file_in_words
+from headwise.data.sources import file_in_words, versions
 from headwise.data.store import file_identity
 
 
