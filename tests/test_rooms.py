@@ -52,12 +52,17 @@ def room(path: Path) -> str | None:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, at_once: bool = False) -> list[str]:
     """The modules of headwise that a file imports, other than for a type checker alone.
 
     At once are those that it imports when it is imported itself.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     skipped = {
         id(inner)
         for node in ast.walk(tree)
@@ -120,6 +125,7 @@ def test_headwise_does_not_import_what_tests_the_claims():
     assert [path for path in FILES if importing.search(path.read_text(encoding="utf-8"))] == []
 
 
+@cache
 def _is_module(name: str) -> bool:
     path = SOURCE.parent / name.replace(".", "/")
     return path.is_dir() or path.with_suffix(".py").is_file()
@@ -188,7 +194,7 @@ def leaking(paths, text_of, names) -> dict[str, set[str]]:
 
 def said_by_code(path: Path) -> str:
     """The identifiers and texts of a file, without its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
