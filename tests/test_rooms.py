@@ -98,7 +98,7 @@ def test_no_import_goes_up_a_floor():
 
 
 def test_no_files_import_one_another_in_a_circle():
-    """So any of them can be imported first, each as the packages that it is in are."""
+    """So any of them can be imported first; the packages that a file is in come before it."""
     imported = {
         _name(path): {
             module

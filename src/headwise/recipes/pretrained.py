@@ -154,7 +154,7 @@ def finished_run(folder: Path, saved: Sequence[str]) -> Path:
     """
     model = model_folder(folder)
     missing = [name for name in saved if not (model.parent / name).exists()]
-    if not (model / "config.json").is_file() or missing:
+    if not is_file(model / _CONFIG) or missing:
         lacking = f" and {missing[0]}" if missing else ""
         raise ValueError(
             f"model.pretrained is {folder}, expected a folder with a model{lacking}: name the "

@@ -11,7 +11,6 @@ from headwise.data.sound.audio import AudioError, Waveform, resample, speech_pac
 from headwise.data.sound.mixing import SILENCE, rms
 
 LOWEST_PESQ = 1.0  # the score of speech that nobody can hear any more
-_NEVER_HEARD = float("nan")
 
 
 # --- predictions, from rows of label and prediction -------------------------------------------
@@ -136,14 +135,14 @@ def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
     waves = [resample(wave, rate, at) for wave in (clean, heard)]
     heard_at_all = all(SILENCE < rms(wave) < np.inf for wave in waves)  # false for NaN, too
     if not heard_at_all or len(waves[0]) < at // 4:  # PESQ needs a quarter of a second
-        return _NEVER_HEARD
+        return math.nan
     try:
         return float(package.pesq(at, *waves, "wb" if at == 16_000 else "nb"))
     except package.PesqError:  # it finds no utterance
-        return _NEVER_HEARD
+        return math.nan
     except ValueError as error:
         warnings.warn(f"PESQ cannot be computed: {error}", stacklevel=2)
-        return _NEVER_HEARD
+        return math.nan
 
 
 def si_sdr(clean: Waveform, heard: Waveform) -> float:
@@ -162,7 +161,7 @@ def si_sdr(clean: Waveform, heard: Waveform) -> float:
     """
     s, estimate = clean.astype(np.float64), heard.astype(np.float64)
     if rms(s) <= SILENCE:
-        return _NEVER_HEARD
+        return math.nan
     target = estimate @ s / (s @ s) * s
     wanted, distortion = target @ target, np.sum((target - estimate) ** 2)
     if wanted == 0:

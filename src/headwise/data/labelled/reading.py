@@ -224,26 +224,26 @@ def glue_sources(settings: Glue) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
         if folder is None:
-            dataset = _dataset(settings)
+            dataset = _glue_dataset(settings)
             read = partial(read_hub, task.hub, task.classes)
             found[part] = split_source(dataset, split, read)
         else:
             path = folder / file
-            found[part] = files_source([path], partial(_read_file, task, path, settings.max_bytes))
+            found[part] = files_source([path], partial(_read_glue, task, path, settings.max_bytes))
     return found
 
 
 def glue_origin(settings: Glue) -> str:
     """Returns words on where a task is read from."""
-    return f"GLUE, {settings.task}, {settings.folder or _dataset(settings).origin}"
+    return f"GLUE, {settings.task}, {settings.folder or _glue_dataset(settings).origin}"
 
 
-def _dataset(settings: Glue) -> HubSettings:
+def _glue_dataset(settings: Glue) -> HubSettings:
     config = _GLUE[settings.task].config
     return HubSettings(name=settings.name, config=config, revision=settings.revision)
 
 
-def _read_file(task: _GlueTask, path: Path, max_bytes: int | None) -> Iterator[Row]:
+def _read_glue(task: _GlueTask, path: Path, max_bytes: int | None) -> Iterator[Row]:
     for row in read_tsv(path, task.files, max_bytes):
         yield row._replace(label=task.file_labels.get(row.label, row.label))
 
