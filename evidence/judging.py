@@ -32,8 +32,7 @@ from headwise.analysis.how_soon import (
     mean_curve,
     target,
 )
-from headwise.analysis.papers.figures import Paper
-from headwise.analysis.papers.published import published_figures
+from headwise.analysis.papers import Paper, published_figures
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import (
     Resampled,

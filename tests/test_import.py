@@ -120,10 +120,12 @@ IMPORTS = [
     # They import the Auto classes before they are whole themselves.
     f"import headwise\nfrom transformers import Trainer\n{AUTO}",
     f"import headwise\nfrom transformers import BertForMaskedLM\n{AUTO}",
+    # Our models import this, and it imports the Auto classes before it is whole.
+    f"import headwise.transformers_internals\n{AUTO}",
 ]
-# Each in a process of its own; PyTorch, of whose import nothing depends, is there in all.
+# Each in a process of its own; of what is there in all, nothing depends on its import.
 EACH_ALONE = """
-import json, os, sys, torch
+import json, os, sys, accelerate, torch
 assert "transformers" not in sys.modules
 for code in json.load(sys.stdin):
     if not os.fork():

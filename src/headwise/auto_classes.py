@@ -2,6 +2,9 @@
 
 Our models register themselves when they are imported, which takes as long as importing what
 transformers has for models. So this waits until somebody imports the Auto classes.
+
+A module of transformers may import them before it is whole, and so may a module of headwise that
+our models import in turn. So this also waits until no module of either is being imported.
 """
 
 import importlib
@@ -24,11 +27,7 @@ def register_when_used() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of transformers as the others do, and watches them being imported.
-
-    One of them may import the Auto classes before it is whole itself. Our models, which need such
-    modules, are imported when the outermost one is whole.
-    """
+    """Finds the modules of both packages as the other finders do, and counts those under way."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -36,7 +35,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Any, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith("transformers."):
+        if not name.startswith(("transformers.", "headwise.")):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
@@ -48,11 +47,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module by its own loader; our models too if the Auto classes are there then."""
+    """Loads a module by its own loader, and after the outermost one our models, if they are due."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
         self.loader = loader
         self.finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)  # `python -m` asks for the code
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)

@@ -9,8 +9,7 @@
 
 from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.rule import Moment, Rule, RuleSettings
-from headwise.heads.system import Macs, Place, System
-from headwise.heads.words import Words
+from headwise.heads.system import Macs, Place, System, Words
 from headwise.models.trust import register_system
 
 __all__ = [

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, observe
-from headwise.heads.system import Routing, System
-from headwise.heads.words import Words
+from headwise.heads.system import Routing, System, Words
 from headwise.models.sites import AttentionSite
 from headwise.tasks.positions import Positions
 

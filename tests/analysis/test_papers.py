@@ -3,8 +3,7 @@
 import pytest
 
 from headwise.analysis.cost import model_cost
-from headwise.analysis.papers.figures import Figure
-from headwise.analysis.papers.published import published_figures
+from headwise.analysis.papers import Figure, published_figures
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 

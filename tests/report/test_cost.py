@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from headwise.analysis.papers.figures import Figure, Paper
+from headwise.analysis.papers import Figure, Paper
 from headwise.models.seq2seq import Seq2SeqLMConfig
 from headwise.report.cost import cost_table, papers_summary
 

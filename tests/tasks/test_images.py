@@ -17,7 +17,7 @@ from headwise.data.images.palette import Raster
 from headwise.data.sources import CorpusError
 from headwise.models.plan import SYSTEMS
 from headwise.recipes import load_recipe
-from headwise.tasks.image.drawing import sample_images, sheet
+from headwise.tasks.drawing import sample_images, sheet
 from headwise.tasks.images import ImageEvaluation, ImageModel, ImageRecipe, Images
 from headwise.tasks.task import Wish
 

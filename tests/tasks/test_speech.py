@@ -13,9 +13,8 @@ from rich.console import Console
 from transformers import set_seed
 
 from headwise.data.sound.audio import AudioError
-from headwise.tasks import speech
+from headwise.tasks import metrics, speech
 from headwise.tasks.significance import score_of
-from headwise.tasks.sound import metrics
 from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
 from headwise.training.run import Interrupted, run_training
 

@@ -159,7 +159,7 @@ def cost(
 
         console = Console()
         if papers:
-            from headwise.analysis.papers.published import published_figures
+            from headwise.analysis.papers import published_figures
             from headwise.report.cost import papers_summary, papers_tables
 
             figures = published_figures()

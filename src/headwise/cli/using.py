@@ -101,7 +101,7 @@ def enhance(
 
         from headwise.data.sound.audio import audio_info
         from headwise.runs.evaluating import as_evaluated
-        from headwise.tasks.sound.enhancing import enhance_file
+        from headwise.tasks.enhancing import enhance_file
         from headwise.tasks.speech import SpeechEnhancement
 
         silence()

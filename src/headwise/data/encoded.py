@@ -13,8 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from headwise.data.arrays import growing, mapped
-from headwise.data.rows import Rows
+from headwise.data.rows import Rows, growing, mapped
 from headwise.data.store import stored
 from headwise.ops.labels import IGNORED_LABEL
 

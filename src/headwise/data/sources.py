@@ -1,4 +1,4 @@
-"""What readers of all data share: text files, Hugging Face datasets, and the error of bad data.
+"""What readers of all data share: text files, datasets, docstrings, and the error of bad data.
 
 The readers of each kind of data are in its own package, in a module `reading`.
 
@@ -7,9 +7,12 @@ too, keeps byte order marks, takes `NA` for no text and `007` for 7, and of byte
 and of rows with too many fields it names neither file nor line.
 """
 
+import ast
 import gzip
+import importlib.util
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -260,3 +263,44 @@ def _paths(record: Mapping[str, Any], prefix: str = "") -> list[str]:
         else:
             paths.append(prefix + key)
     return paths
+
+
+# --- docstrings of installed packages ---------------------------------------------------------
+
+_Documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def docstrings_of(package: str) -> Iterator[str]:
+    """Yields the docstrings of a package's functions and classes, file by file.
+
+    Modules of tests are left out, and so are files that this version of Python cannot read.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise CorpusError(
+            f"data.packages has {package!r}, expected installed packages: install it or name others"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    for file in sorted(folder.rglob("*.py")):
+        if any(name.strip("_") in ("test", "tests", "testing") for name in file.parts):
+            continue
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):  # a template, or code for another version of Python
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, _Documented) and (text := ast.get_docstring(node)):
+                yield text
+
+
+def versions(packages: Sequence[str]) -> Iterator[str]:
+    """Yields the name and version of each package, whose distribution may have another name."""
+    distributions = metadata.packages_distributions()
+    for package in packages:
+        top = package.partition(".")[0]
+        # Python 3.10 does not know of distributions without a list of their top-level packages.
+        names = distributions.get(top, [top])
+        try:
+            yield f"{package} {metadata.version(names[0])}"
+        except metadata.PackageNotFoundError:  # of the standard library
+            yield package

@@ -9,8 +9,7 @@ from typing_extensions import Self
 from headwise.heads.ablations import HEADS, Changed, drawn_weights
 from headwise.heads.attention import Inputs, Projected
 from headwise.heads.multi_head import MultiHeadAttention
-from headwise.heads.system import Macs, Routing
-from headwise.heads.words import Words
+from headwise.heads.system import Macs, Routing, Words
 
 
 def without_subtraction(layer: Any) -> Changed:

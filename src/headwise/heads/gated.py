@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from headwise.heads.ablations import HEADS, Changed, drawn_weights, largest
 from headwise.heads.attention import Inputs
 from headwise.heads.multi_head import MultiHeadAttention
-from headwise.heads.system import Macs, Routing
-from headwise.heads.words import Words
+from headwise.heads.system import Macs, Routing, Words
 from headwise.ops.bounds import checked
 
 

@@ -16,7 +16,7 @@ from headwise.messages import did_you_mean
 from headwise.models.plan import Spec, build_system, layer_specs, system_class
 from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
-from headwise.ops.activations import Activation, check_activation
+from headwise.ops.activations import ACTIVATIONS, Activation
 from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_among, check_number
 from headwise.transformers_internals import config_fields
 
@@ -91,7 +91,7 @@ class TransformerConfig(PreTrainedConfig):
                 f"embed_dim is {embed_dim}, expected a multiple of num_heads = {num_heads}"
             )
         check_among("norm", norm, ("post", "pre"))
-        check_activation(ffn_activation)
+        check_among("ffn_activation", ffn_activation, tuple(ACTIVATIONS))
         if ffn_dim < 1:
             raise ValueError(f"ffn_dim is {ffn_dim}, expected a positive number")
         self.embed_dim = embed_dim

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead, Observer, observing
-from headwise.heads.system import AttentionOutput, Routing
-from headwise.heads.words import Words
+from headwise.heads.system import AttentionOutput, Routing, Words
 from headwise.models.evaluating import evaluating, run_as_written
 from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite, attention_sites, heads_sites

@@ -42,10 +42,9 @@ from headwise.report.cells import (
     several_seeds,
 )
 from headwise.report.figures import Dot, dots_by_row
-from headwise.report.formatting import NONE, decimals, heading, signed
+from headwise.report.formatting import NONE, decimals, heading, signed, site_name
 from headwise.report.heads import decisions_of, uniform_entropy
 from headwise.report.how_soon import how_soon_section
-from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
 from headwise.report.svg import drawing, legend, looks, panel, to_svg
 from headwise.report.table import (

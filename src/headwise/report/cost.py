@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.analysis.cost import model_cost
-from headwise.analysis.papers.figures import TOLERANCES, Paper
+from headwise.analysis.papers import TOLERANCES, Paper
 from headwise.models.config import TransformerConfig
 from headwise.report.formatting import NONE, count
 
@@ -82,7 +82,7 @@ def papers_tables(papers: Sequence[Paper]) -> Iterator[Table]:
 def papers_summary(papers: Sequence[Paper]) -> str:
     """Says with how many of the papers' figures ours agree.
 
-    >>> from headwise.analysis.papers.figures import Figure
+    >>> from headwise.analysis.papers import Figure
     >>> papers_summary([Paper("", "", (Figure("", "params", "65M", 65.2e6),))])
     '1 of 1 figures agree (MACs to 0.5%, parameters to 1.5%, or as far as they are printed)'
     """

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.results import Course
-from headwise.heads.words import Words
-from headwise.report.place_names import site_name
+from headwise.heads.system import Words
+from headwise.report.formatting import site_name
 from headwise.report.svg import (
     MUTED,
     TEXT,

@@ -9,9 +9,9 @@ from matplotlib.lines import Line2D
 
 from headwise.analysis.decisions.snapshots import AttentionRecord
 from headwise.analysis.results import SystemSummary
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.report.figures import course_panels, layers_by_unit, smoothing
-from headwise.report.place_names import site_name
+from headwise.report.formatting import site_name
 from headwise.report.svg import HeatCell, Look, drawing, panel, reference_line, to_svg
 
 _SITE_MARKERS = {"encoder_self": "o", "decoder_self": "s", "decoder_cross": "^"}

@@ -17,7 +17,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.ops.replicas import gathered
 from headwise.recipes import differences, to_yaml
 from headwise.recipes.catalogue import task_class
-from headwise.recipes.pretrained import model_folder
+from headwise.recipes.pretrained import digest_weights, model_folder
 from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.runs.folder import (
     CORPUS,
@@ -28,7 +28,6 @@ from headwise.runs.folder import (
     how_to_mend,
     is_writer,
 )
-from headwise.tasks.pretrained import digest_weights
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.loggers import check_loggers

@@ -31,18 +31,12 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.replicas import divided
-from headwise.recipes.pretrained import pretrained_config
+from headwise.recipes.pretrained import pretrained_config, read_pretrained, take_weights
 from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
-from headwise.tasks.classification_metrics import (
-    accuracy,
-    draw_confusions,
-    draw_predictions,
-    pearson,
-    spearman,
-)
+from headwise.tasks.drawing import draw_confusions, draw_predictions
+from headwise.tasks.metrics import accuracy, pearson, spearman
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
-from headwise.tasks.pretrained import read_pretrained, take_weights
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import Advance, Items
 from headwise.tasks.text_task import TextTask

@@ -31,8 +31,8 @@ from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.settings import LARGEST_SEED
-from headwise.tasks.image.drawing import sample_images, sheet, winner_map
-from headwise.tasks.image.metrics import specialisation
+from headwise.tasks.drawing import sample_images, sheet, winner_map
+from headwise.tasks.metrics import specialisation
 from headwise.tasks.outcome import Outcome, Picture, Score
 from headwise.tasks.positions import Positions, pixel_positions
 from headwise.tasks.significance import Statistic, of_totals

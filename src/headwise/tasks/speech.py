@@ -33,12 +33,12 @@ from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.ops.replicas import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
+from headwise.tasks.drawing import draw_spectrograms
+from headwise.tasks.enhancing import enhance
+from headwise.tasks.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions, frame_positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.sound.enhancing import enhance
-from headwise.tasks.sound.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
-from headwise.tasks.sound.spectrograms import draw_spectrograms
 from headwise.tasks.task import Advance, Items, Task
 
 

@@ -13,10 +13,10 @@ from typing_extensions import Self
 from headwise.data.division import PARTS
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
+from headwise.recipes.pretrained import finished_run, read_pretrained, take_weights
 from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.positions import Positions
-from headwise.tasks.pretrained import finished_run, read_pretrained, take_weights
 from headwise.tasks.significance import Statistic
 from headwise.training.batching import Items
 

@@ -12,7 +12,7 @@ from headwise.data.sound import dataset
 from headwise.data.sound.dataset import collate
 from headwise.data.sound.mixing import rms
 from headwise.data.sound.voices import speak
-from headwise.tasks.sound.metrics import si_sdr
+from headwise.tasks.metrics import si_sdr
 
 
 @pytest.fixture(scope="module")

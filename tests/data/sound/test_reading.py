@@ -16,7 +16,7 @@ from headwise.data.sound.audio import AudioError
 from headwise.data.sound.reading import read_folder
 from headwise.data.sound.voices import speak
 from headwise.data.sources import CorpusError
-from headwise.tasks.sound.metrics import si_sdr
+from headwise.tasks.metrics import si_sdr
 
 # --- folders -----------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ import reference
 import torch
 from systems import DIM, SYSTEMS
 
-import headwise.models  # noqa: F401 (the memory is in a circle of imports, which opens here)
 from headwise.heads.cache import AttentionCache, FixedAttentionCache
 from headwise.heads.mae.means import last_seen, masked_mean, running_mean
 from headwise.pretrained.memory import _MOST_REMOVED, _GrowingMemory

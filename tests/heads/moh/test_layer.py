@@ -8,7 +8,7 @@ import torch
 from systems import DIM, HEADS, SYSTEMS
 
 import headwise as hw
-from headwise.heads.moh.routing import query_norm_logits
+from headwise.heads.moh.layer import query_norm_logits
 from headwise.models.ablation import ablation_of
 
 MOH = [name for name in SYSTEMS if name.startswith("moh")]

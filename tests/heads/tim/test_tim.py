@@ -8,7 +8,7 @@ from systems import padding, randomize
 from torch import Tensor, nn
 
 from headwise.heads.tim import IndependentMechanismsLayer
-from headwise.heads.tim.grouped import attention_between_groups
+from headwise.heads.tim.mechanisms import attention_between_groups
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5

@@ -8,7 +8,7 @@ from synthetic import comparison
 
 from headwise.analysis.decisions.record import RunAnalysis, courses_of
 from headwise.analysis.decisions.snapshots import DecisionCourse, relative_entropy
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.report.analysis_page.courses import courses_section
 from headwise.report.comparison import render_report
 from headwise.report.svg import looks_of

@@ -13,8 +13,7 @@ from headwise.analysis.decisions.load import Load
 from headwise.analysis.decisions.observing import Observed
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import Tokens
-from headwise.heads.system import Routing
-from headwise.heads.words import Words
+from headwise.heads.system import Routing, Words
 from headwise.report.analysis_page.entropy import entropy_section
 from headwise.report.analysis_page.load import load_section
 from headwise.report.analysis_page.section import Section

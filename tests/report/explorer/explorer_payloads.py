@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.report.explorer.payload import (
     Ablation,
     Attention,

@@ -17,7 +17,7 @@ from headwise.analysis.decisions.ranges import PlaceRanges, Ranges
 from headwise.analysis.decisions.snapshots import DecisionCourse
 from headwise.analysis.decisions.tokens import Tokens, TokensRecord
 from headwise.analysis.results import Course, RunResult
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.tasks.outcome import RECORD
 from headwise.tasks.positions import Positions
 

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from headwise.data.arrays import growing, mapped, pieces
 from headwise.data.corpora import Source, corpus_fields, given_sources, open_corpus, read_sources
 from headwise.data.division import (
     PARTS,
@@ -43,6 +42,7 @@ from headwise.data.images.settings import (
     image_shape,
 )
 from headwise.data.parts import Facts, PartFacts, write_facts
+from headwise.data.rows import growing, mapped, pieces
 from headwise.data.sources import CorpusError, part_in_words, skipped_in_words
 
 Chosen = tuple[np.ndarray, np.ndarray]  # images, and the indices of those that are meant

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
-from headwise.data.arrays import growing, mapped, pieces
 from headwise.data.images.corpus import ImagePart
 from headwise.data.images.palette import Raster
+from headwise.data.rows import growing, mapped, pieces
 from headwise.data.store import stored
 
 

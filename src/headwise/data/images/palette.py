@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import Self
 
 from headwise.checksums import is_changed, write_summed
-from headwise.data.arrays import pieces
+from headwise.data.rows import pieces
 from headwise.data.sources import CorpusError
 from headwise.settings import LARGEST_SEED, Settings
 

@@ -32,8 +32,16 @@ from headwise.data.corpora import (
     split_source,
 )
 from headwise.data.division import parts_of, sample_in_words
-from headwise.data.labelled.glue import glue_classes, glue_origin, glue_sources
-from headwise.data.labelled.reading import Columns, Row, read_docstrings, read_hub, read_tsv
+from headwise.data.labelled.reading import (
+    Columns,
+    Row,
+    glue_classes,
+    glue_origin,
+    glue_sources,
+    read_docstrings,
+    read_hub,
+    read_tsv,
+)
 from headwise.data.labelled.settings import (
     Docstrings,
     ExampleLimits,
@@ -45,10 +53,9 @@ from headwise.data.labelled.settings import (
     LabelledSettings,
     Problem,
 )
-from headwise.data.packages import versions
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.settings import given_parts
-from headwise.data.sources import CorpusError, part_in_words
+from headwise.data.sources import CorpusError, part_in_words, versions
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
 

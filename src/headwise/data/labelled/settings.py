@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from headwise.data.labelled.probes import PAPER_BINS
 from headwise.data.running.settings import TextSettings
 from headwise.data.settings import (
     MAX_BYTES,
@@ -176,6 +175,10 @@ class DocstringTexts(Settings):
 
     corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in text.")
     packages: list[str] = Field(list(PACKAGES), min_length=1, description="Names of the packages.")
+
+
+# Smallest numbers of words of the six classes of SeLen, in its paper.
+PAPER_BINS = (5, 9, 13, 17, 21, 26)
 
 
 class GeneratedProbe(ExampleLimits):

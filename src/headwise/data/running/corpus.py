@@ -46,7 +46,6 @@ from headwise.data.corpora import (
     split_source,
 )
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
-from headwise.data.packages import versions
 from headwise.data.parts import Facts, PartFacts, keep_as_read, write_facts
 from headwise.data.rows import Rows, write_rows, writing
 from headwise.data.running.documents import (
@@ -74,7 +73,7 @@ from headwise.data.running.settings import (
 )
 from headwise.data.running.stream import TextStream
 from headwise.data.settings import given_parts
-from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields
+from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields, versions
 
 _PASSAGE_WORDS = 100
 _KNOWN = "known.npy"  # the hashes of the training lines

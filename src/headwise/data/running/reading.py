@@ -8,8 +8,7 @@ import platform
 import re
 from collections.abc import Sequence
 
-from headwise.data.packages import docstrings_of, versions
-from headwise.data.sources import CorpusError
+from headwise.data.sources import CorpusError, docstrings_of, versions
 
 # --- Python's documentation -------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from headwise.data.sound.audio import Waveform
 
@@ -105,6 +104,8 @@ def room(draw: np.random.Generator, rate: int, decay: float) -> Waveform:
 
 def reverberate(wave: Waveform, response: Waveform) -> Waveform:
     """Returns a waveform as it is heard in a room, cut to its own length."""
+    from scipy.signal import fftconvolve  # imported here: it takes a second
+
     # In float64, where the rounding of the transform cannot be heard.
     heard = fftconvolve(wave.astype(np.float64), response.astype(np.float64))
     return heard[: len(wave)].astype(np.float32)

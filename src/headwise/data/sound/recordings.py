@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.data.arrays import growing, mapped
 from headwise.data.parts import Facts, read_facts, write_facts
+from headwise.data.rows import growing, mapped
 from headwise.data.sound.audio import AudioError, Waveform
 from headwise.data.sources import skipped_in_words
 from headwise.data.store import stored

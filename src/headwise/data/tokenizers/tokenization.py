@@ -29,12 +29,12 @@ from headwise.data.tokenizers.settings import (
     TextTokenizerSettings,
     TokenizerSettings,
 )
-from headwise.data.tokenizers.token_names import token_names
 from headwise.data.tokenizers.vocabularies import (
     has_pieces,
     joined,
     read_tokenizer,
     ready_made,
+    token_names,
     train_bpe,
     train_words,
 )

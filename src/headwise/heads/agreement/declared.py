@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.heads.ablations import drawn_weights, largest, one_of
 from headwise.heads.agreement.votes import Routed
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"inverse_temperature": 0.01},

@@ -19,7 +19,7 @@ from headwise.heads.ablations import (
     system_generator,
     without,
 )
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.messages import shown_number
 from headwise.ops.bounds import MOST_EXPERTS
 

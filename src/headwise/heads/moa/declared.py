@@ -19,8 +19,7 @@ from headwise.heads.ablations import (
     one_of,
     system_generator,
 )
-from headwise.heads.system import Place
-from headwise.heads.words import Words
+from headwise.heads.system import Place, Words
 from headwise.ops.bounds import check_positive
 
 _BARRED = float("-inf")

@@ -19,7 +19,7 @@ from headwise.heads.ablations import (
     largest,
     system_generator,
 )
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 
 
 def check_options(

@@ -2,7 +2,7 @@
 
 Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
 https://arxiv.org/abs/2103.00336. Read `layer` first; `mechanisms` has the modules that it is made
-of, `grouped` their numerics, and `declared` presets, words of reports and ablations.
+of and their numerics, and `declared` presets, words of reports and ablations.
 """
 
 from headwise.heads.tim.layer import IndependentMechanismsLayer

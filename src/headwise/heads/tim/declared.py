@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.heads.ablations import drawn_weights, largest, one_of, without
 from headwise.heads.cache import AttentionCache
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.ops.masks import check_padding_mask
 from headwise.ops.shapes import check_sequences
 

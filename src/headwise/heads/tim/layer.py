@@ -18,13 +18,14 @@ from headwise.heads.tim.declared import (
     check_memory,
     exchange_width,
 )
-from headwise.heads.tim.grouped import grouped_feed_forward, grouped_linear
 from headwise.heads.tim.mechanisms import (
     MechanismAttention,
     MechanismExchange,
     MechanismNorm,
     add_maps,
     glorot_uniform,
+    grouped_feed_forward,
+    grouped_linear,
     zeros,
 )
 from headwise.ops.activations import Activation

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.ablations import drawn_weights, one_of, without
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.ops.bounds import check_positive
 from headwise.ops.simplex import keep_largest
 

@@ -11,8 +11,16 @@ from headwise.analysis.ablations.results import AblationAnalysis, AblationResult
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.section import Figures, Looks, Section
 from headwise.report.figures import Dot, dots_by_row, layers_by_unit
-from headwise.report.formatting import NONE, bare_p_value, heading, in_words, signed
-from headwise.report.place_names import SITES, place_name, site_name
+from headwise.report.formatting import (
+    NONE,
+    SITES,
+    bare_p_value,
+    heading,
+    in_words,
+    place_name,
+    signed,
+    site_name,
+)
 from headwise.report.rendering import rendered, said
 from headwise.report.svg import SURFACE, HeatCell, Look
 

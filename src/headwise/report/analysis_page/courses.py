@@ -10,11 +10,10 @@ from matplotlib.ticker import MaxNLocator
 from headwise.analysis.decisions.record import OverTraining, RunAnalysis
 from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse, relative_entropy
 from headwise.analysis.results import Course
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.report.analysis_page.section import Figures, Looks, Section, legend_of
 from headwise.report.figures import course_panels, line_of_each, smoothing
-from headwise.report.formatting import decimals
-from headwise.report.place_names import site_name
+from headwise.report.formatting import decimals, site_name
 from headwise.report.rendering import rendered
 from headwise.report.svg import MUTED, Look, Values, drawing, name_end, panel, to_svg, value_scale
 

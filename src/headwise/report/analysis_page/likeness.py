@@ -13,8 +13,7 @@ from headwise.analysis.decisions.layers import StackLikeness
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.report.analysis_page.section import Figures, Looks, Section, legend_of
 from headwise.report.figures import line_of_each
-from headwise.report.formatting import NONE, decimals, heading
-from headwise.report.place_names import SITES, place_name, place_names
+from headwise.report.formatting import NONE, SITES, decimals, heading, place_name, place_names
 from headwise.report.rendering import rendered
 from headwise.report.svg import (
     HEAT,

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.heads.words import Words
-from headwise.report.place_names import site_name
+from headwise.heads.system import Words
+from headwise.report.formatting import site_name
 from headwise.report.svg import Look, legend
 
 Looks = Mapping[str, Look]  # of runs, by name

@@ -10,10 +10,9 @@ from headwise.analysis.decisions.explained import ExplainedShare
 from headwise.analysis.decisions.ranges import PlaceRanges
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import LEADING, TokensRecord
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.report.analysis_page.section import Looks, Section, kinds, legend_of
-from headwise.report.formatting import decimals, heading
-from headwise.report.place_names import place_names
+from headwise.report.formatting import decimals, heading, place_names
 from headwise.report.rendering import rendered
 from headwise.report.svg import MUTED, Look, drawing, panel, to_svg
 

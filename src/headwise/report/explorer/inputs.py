@@ -26,8 +26,8 @@ from headwise.data.sources import read_lines
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 from headwise.recipes.catalogue import task_class
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
-from headwise.tasks.image.drawing import sample_images
-from headwise.tasks.sound.enhancing import enhance
+from headwise.tasks.drawing import sample_images
+from headwise.tasks.enhancing import enhance
 from headwise.tasks.task import Task
 
 MOST_TOKENS = 2048  # that the page shows

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from headwise.heads.words import Words
+from headwise.heads.system import Words
 from headwise.tasks.outcome import RECORD
 
 _LEVEL = 4  # of deflate: twice as fast as 6, and 3% longer

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from headwise.data.labelled.corpus import Example
 from headwise.data.labelled.dataset import Examples
-from headwise.data.tokenizers.token_names import SPACE, token_names
 from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.data.tokenizers.vocabularies import SPACE, token_names
 from headwise.models.causal_lm import CausalLM
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM

@@ -1,18 +1,22 @@
-"""The figures of all papers, read from `published.yaml`, and the models that ours are counted on.
+"""The figures that the papers print on the cost of their models, with ours.
 
-Models are built on the meta device, where they take no memory.
+The numbers of parameters and of multiply-accumulates follow from the equations of a system and the
+sizes of a model alone. If ours agree with the published ones, we read the equations as their
+authors do. The totals depend on the size of the vocabulary, which papers rarely give. Each figure
+names the size that we assume. `papers.yaml` is the table; ours are counted on models on the meta
+device, where they take no memory.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.analysis.cost import count_parameters, forward_macs, parameters_by_part
-from headwise.analysis.papers.figures import Figure, Paper
 from headwise.heads.system import Macs, Place
 from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
@@ -25,10 +29,102 @@ from headwise.models.transformer import Decoder, Encoder
 from headwise.plain_yaml import read_yaml
 from headwise.pretrained.attaching import output_parameters
 
+# How far our figure may be from a printed one and still agree with it, relative to it. Where the
+# printed figure is rounded more coarsely, half of its last digit is allowed.
+TOLERANCES = {"MACs": 0.005, "params": 0.015}
+
+_UNITS = {"": 1.0, "M": 1e6, "G": 1e9, "%": 1e-2}
+_NUMBER = re.compile(r"([\d.]+)([MG%]?)")
+
+
+class Printed(NamedTuple):
+    """A printed figure: a number, or a range of numbers."""
+
+    low: float
+    high: float
+    unit: str
+    decimals: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Printed":
+        """Reads a printed figure."""
+        numbers = _NUMBER.findall(text.replace(",", ""))
+        last, unit = numbers[-1]  # of a range, only the second number has the unit
+        low, high = (float(number) * _UNITS[unit] for number in (numbers[0][0], last))
+        return cls(low, high, unit, len(last.partition(".")[2]))
+
+    @property
+    def rounding(self) -> float:
+        """How much rounding to the printed digits may change a number."""
+        return 0.5 * 10**-self.decimals * _UNITS[self.unit] if self.low == self.high else 0.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published figure and ours."""
+
+    model: str
+    what: str  # the quantity: `params`, `MACs`, `share` or `entropy`
+    printed: str  # as the paper prints it: `65M`, `+12.6M`, `192`, `3–5%`
+    ours: float | None  # None if headwise cannot compute it
+    words: str = ""  # the size of the vocabulary that we assume; empty if it does not matter
+    remark: str = ""  # why ours differs or is missing, or what else we assume
+    exact: bool = False  # whether only the same number agrees
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether our figure agrees with the paper's; None if there is none of ours."""
+        if self.ours is None:
+            return None
+        printed = Printed.parse(self.printed)
+        if self.exact:
+            return self.ours == printed.low
+        tolerance = TOLERANCES.get(self.what, 0.0)
+        below = max(tolerance * printed.low, printed.rounding)
+        above = max(tolerance * printed.high, printed.rounding)
+        return printed.low - below <= self.ours <= printed.high + above
+
+    @property
+    def shown(self) -> str:
+        """Our figure in the unit of the paper's."""
+        if self.ours is None:
+            return "–"
+        printed = Printed.parse(self.printed)
+        sign = "+" if self.printed.startswith("+") else ""
+        if self.exact:
+            return f"{sign}{self.ours:,.0f}"
+        digits = max(2, printed.decimals)
+        return f"{sign}{self.ours / _UNITS[printed.unit]:.{digits}f}{printed.unit}"
+
+    @property
+    def difference(self) -> str:
+        """How far our figure is from the paper's."""
+        if self.ours is None:
+            return "–"
+        printed = Printed.parse(self.printed)
+        off = self.ours - printed.low
+        if self.exact:
+            return "exact" if self.agrees else f"≠ {off:+,.0f}"
+        if printed.low < printed.high:
+            return "within" if self.agrees else "≠ outside"
+        return f"{'' if self.agrees else '≠ '}{off / printed.low:+.1%}"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The figures of one paper, in the order of its tables."""
+
+    title: str  # the authors, the year, the subject and the tables
+    note: str  # what we assume for all figures
+    figures: tuple[Figure, ...]
+
+
+# --- the table --------------------------------------------------------------------------------
+
 
 def published_figures() -> list[Paper]:
     """Returns the figures of all papers, in the order of publication."""
-    file = resources.files("headwise") / "analysis" / "papers" / "published.yaml"
+    file = resources.files("headwise") / "analysis" / "papers.yaml"
     return [
         Paper(paper["title"], paper["note"], tuple(map(_figure, paper["figures"])))
         for paper in read_yaml(file.read_text(encoding="utf-8"))["papers"]
@@ -65,6 +161,9 @@ def _counted(term: Any, words: int) -> Any:
     with torch.device("meta"):
         model = _MODELS[kind](plan, words, **sizes)
     return times * _PARTS[part](model)
+
+
+# --- the models that ours are counted on ------------------------------------------------------
 
 
 def encoder_decoder(plan: Any, words: int, **sizes: Any) -> nn.ModuleDict:
@@ -120,7 +219,9 @@ def _speech_enhancer(plan: Any, _: int, **sizes: Any) -> SpeechEnhancer:
 
 def _llama(
     _: Any, words: int, embed_dim: int, ffn_dim: int, layers: int, num_heads: int
-) -> LlamaForCausalLM:
+) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM  # imported here: other tables need none
+
     config = LlamaConfig(
         vocab_size=words,
         hidden_size=embed_dim,

@@ -1,8 +1,9 @@
-"""PNG pictures of the images that a model draws, and maps of what its heads do at each pixel."""
+"""What tasks draw: images from a model, and PNG pictures of what it and its heads did."""
 
 import colorsys
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from headwise.data.images.palette import Raster
 from headwise.models.causal_lm import CausalLM
+from headwise.tasks.outcome import Picture
 
 # --- drawing from a model ---------------------------------------------------------------------
 
@@ -57,7 +59,7 @@ def sample_images(
     return ids[:, 1:].cpu().numpy()
 
 
-# --- maps -------------------------------------------------------------------------------------
+# --- maps of images ---------------------------------------------------------------------------
 
 
 Legend = list[tuple[tuple[int, int, int], str]]  # colours and what they mean
@@ -101,7 +103,7 @@ def _colour(number: int, experts: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-# --- sheets -----------------------------------------------------------------------------------
+# --- sheets of images -------------------------------------------------------------------------
 
 _GAP, _LINE, _SIDE = 6, 22, 96  # pixels: between images, height of a line, side of an image
 
@@ -152,3 +154,115 @@ def sheet(
     content = io.BytesIO()
     canvas.save(content, "PNG", optimize=True)
     return content.getvalue()
+
+
+# --- sounds -----------------------------------------------------------------------------------
+
+_RANGE = 70  # decibels between the loudest point and the darkest colour
+_FRAME = 0.016  # seconds from one frame to the next
+
+
+def draw_spectrograms(
+    sounds: Sequence[tuple[str, Tensor]], maps: Sequence[tuple[str, Tensor]], rate: int
+) -> bytes:
+    """Draws spectrograms below each other and maps below them, over one time axis, as a PNG.
+
+    Args:
+        sounds: a label and magnitudes `(time, bins)` for each sound; all have one colour scale.
+        maps: a label and weights `(time, experts)` for each layer.
+        rate: sampling rate of the sounds in samples per second.
+
+    >>> import torch
+    >>> sounds, maps = [("noisy", torch.rand(9, 129))], [("layer 2", torch.rand(9, 2))]
+    >>> draw_spectrograms(sounds, maps, rate=8_000)[1:4]
+    b'PNG'
+    """
+    import matplotlib  # imported here: it takes a second
+    from matplotlib.figure import Figure
+
+    heights = [2.0] * len(sounds) + [0.35 + 0.08 * min(8, m.size(1)) for _, m in maps]
+    with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):
+        figure = Figure(figsize=(8, 0.8 + sum(heights) * 0.75), dpi=100, layout="constrained")
+        rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+        loudest = max(float(spectrum.max()) for _, spectrum in sounds) or 1.0
+        for axes, (label, spectrum) in zip(rows[:, 0], sounds, strict=False):
+            decibels = 20 * np.log10(np.maximum(spectrum.float().cpu().numpy() / loudest, 1e-6))
+            image = axes.imshow(
+                decibels.T,
+                origin="lower",
+                aspect="auto",
+                cmap="magma",
+                vmin=-_RANGE,
+                vmax=0,
+                extent=(0, len(spectrum) * _FRAME, 0, rate / 2000),
+            )
+            axes.set_ylabel(f"{label}\nkHz")
+        figure.colorbar(image, ax=rows[: len(sounds), 0], label="dB", pad=0.01)
+        shown = None
+        for axes, (label, weights) in zip(rows[len(sounds) :, 0], maps, strict=True):
+            time, experts = weights.shape
+            shown = axes.imshow(
+                weights.float().cpu().numpy().T,
+                aspect="auto",
+                cmap="viridis",
+                interpolation="nearest",
+                vmin=0,
+                vmax=max(float(m.max()) for _, m in maps),
+                extent=(0, time * _FRAME, experts + 0.5, 0.5),
+            )
+            axes.set_ylabel(label, rotation=0, ha="right", va="center")
+            axes.set_yticks([1, experts] if experts > 1 else [1])
+        if shown is not None:
+            figure.colorbar(shown, ax=rows[len(sounds) :, 0], label="weight", pad=0.01)
+        rows[-1, 0].set_xlabel("seconds")
+        return _png(figure)
+
+
+# --- predictions ------------------------------------------------------------------------------
+
+
+def draw_confusions(rows: np.ndarray, classes: Sequence[str]) -> Picture:
+    """Draws how often examples of one class are taken for another, from rows as in `accuracy`."""
+    from sklearn.metrics import confusion_matrix  # imported here: it takes a second
+
+    labels, predictions = rows.astype(int).T
+    numbers = range(len(classes))
+    # (label, prediction); a class without examples has a row of zeros
+    shares = 100 * confusion_matrix(labels, predictions, labels=numbers, normalize="true")
+    side = 2.4 + 0.42 * len(classes)
+    figure, axes = _axes(side + 0.8, side)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+    axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right")
+    axes.set_yticks(range(len(classes)), classes)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("label")
+    for (row, column), share in np.ndenumerate(shares):
+        colour = "white" if share > 60 else "black"
+        axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=colour, fontsize=8)
+    caption = "Of 100 test examples with the label at the left, how many get each prediction."
+    return Picture.of("Confusions", _png(figure), caption)
+
+
+def draw_predictions(rows: np.ndarray) -> Picture:
+    """Draws predictions over labels."""
+    figure, axes = _axes(4.2, 4.2)
+    axes.scatter(rows[:, 0], rows[:, 1], s=8, alpha=0.4, linewidths=0)
+    ends = [rows[:, 0].min(), rows[:, 0].max()]
+    axes.plot(ends, ends, color="grey", linewidth=1)
+    axes.set_xlabel("label")
+    axes.set_ylabel("predicted")
+    caption = "Each point is a test example; on the line, the prediction is equal to the label."
+    return Picture.of("Predictions", _png(figure), caption)
+
+
+def _axes(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # imported here: it takes a second
+
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

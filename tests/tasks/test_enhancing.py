@@ -11,7 +11,7 @@ import torch
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.tasks.sound.enhancing import enhance, enhance_blocks, enhance_file
+from headwise.tasks.enhancing import enhance, enhance_blocks, enhance_file
 from headwise.tasks.speech import SpeechEvaluation
 
 MOA = {"system": "moa", "size": "2K5E4D"}

@@ -9,7 +9,7 @@ from PIL import Image
 
 from headwise.data.images.palette import Raster
 from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.tasks.image.drawing import sample_images, sheet, winner_map
+from headwise.tasks.drawing import sample_images, sheet, winner_map
 
 RASTER = Raster(3, 4, np.arange(0, 250, 50, dtype=np.uint8)[:, None])
 

@@ -6,8 +6,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from headwise.data.labelled.probes import (
-    PAPER_BINS,
+from headwise.data.labelled.probing import (
     balanced_parts,
     bigram_shift,
     sentence_length,
@@ -15,6 +14,7 @@ from headwise.data.labelled.probes import (
     word_content,
     words_of,
 )
+from headwise.data.labelled.settings import PAPER_BINS
 from headwise.data.sources import CorpusError
 
 

@@ -1,1 +1,0 @@
-"""Images for the image task: data, palette, drawn samples, maps."""

@@ -1,1 +1,0 @@
-"""What speech enhancement is made of: sounds, noise, spectra, scores."""
