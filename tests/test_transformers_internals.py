@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 import transformers
+from accelerate import DistributedType
 from torch import nn
 from transformers import (
     GPT2Config,
@@ -350,8 +351,8 @@ def test_accelerate_wraps_a_model_in_a_method_that_can_be_told_not_to(
             super().__init__()
 
     monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", Wrapper)
-    monkeypatch.setattr("accelerate.Accelerator.multi_device", True)
     trainer = Trainer(gpt2, arguments(tmp_path), train_dataset=Items())
+    monkeypatch.setattr("accelerate.Accelerator.distributed_type", DistributedType.MULTI_CPU)
     if unwrapped:
         internals.leave_unwrapped(trainer)
     assert isinstance(trainer.accelerator.prepare(gpt2), Wrapper) != unwrapped
