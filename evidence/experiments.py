@@ -221,6 +221,7 @@ _UNSET = (
     ("sample_rows", 100_000),
     ("compile", False),
     ("gradient_checkpointing", False),
+    ("fsdp", False),
 )
 
 

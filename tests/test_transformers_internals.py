@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 import transformers
+from accelerate import DistributedType
 from torch import nn
 from transformers import (
     GPT2Config,
@@ -219,12 +220,18 @@ def arguments(folder, **others):
 
 
 def test_a_checkpoint_is_written_in_one_method_and_its_parts_in_others(tmp_path, gpt2):
+    read = []
+
     class Saving(internals.TrainerHooks, Trainer):
         def save_checkpoint(self):
             folder = tmp_path / f"checkpoint-{self.state.global_step}"
             self.save_model(str(folder), _internal_call=True)
             self.save_training_state(folder, "trainer_state.json")
             self.remove_old_checkpoints(tmp_path)
+
+        def load_optimizer(self, file):
+            read.append(file)
+            super().load_optimizer(file)
 
     class Plain(Trainer):
         pass
@@ -236,9 +243,11 @@ def test_a_checkpoint_is_written_in_one_method_and_its_parts_in_others(tmp_path,
     Plain(gpt2, arguments(plain, **options), train_dataset=Items()).train()
     written = {each.name for each in (plain / "checkpoint-2").iterdir()}
     assert {each.name for each in (tmp_path / "checkpoint-2").iterdir()} == written
-    trainer = Plain(gpt2, arguments(tmp_path), train_dataset=Items())
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert trainer.state.global_step == 2
+    for kind in (Plain, Saving):
+        trainer = kind(gpt2, arguments(tmp_path), train_dataset=Items())
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        assert trainer.state.global_step == 2
+    assert read == [tmp_path / "checkpoint-2" / "optimizer.pt"]
 
 
 def test_the_trainer_decides_by_what_a_loss_is_divided(tmp_path, gpt2):
@@ -331,3 +340,19 @@ def test_a_process_that_is_not_the_first_saves_a_model_if_it_is_asked_to(
     model = internals.saved_by_this_process(gpt2)
     model.save_pretrained(tmp_path, is_main_process=here)
     assert (tmp_path / "model.safetensors").is_file() == here
+
+
+@pytest.mark.parametrize("unwrapped", [False, True])
+def test_accelerate_wraps_a_model_in_a_method_that_can_be_told_not_to(
+    tmp_path, monkeypatch, gpt2, unwrapped
+):
+    class Wrapper(nn.Module):
+        def __init__(self, module, **options):
+            super().__init__()
+
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", Wrapper)
+    trainer = Trainer(gpt2, arguments(tmp_path), train_dataset=Items())
+    monkeypatch.setattr("accelerate.Accelerator.distributed_type", DistributedType.MULTI_CPU)
+    if unwrapped:
+        internals.leave_unwrapped(trainer)
+    assert isinstance(trainer.accelerator.prepare(gpt2), Wrapper) != unwrapped

@@ -7,10 +7,11 @@ fails, and this file is what has to change.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -166,6 +167,9 @@ def config_fields() -> set[str]:
     return {field.name for field in fields(PreTrainedConfig)}
 
 
+_OPTIMIZER, _SCHEDULER = "optimizer.pt", "scheduler.pt"
+
+
 class TrainerHooks:
     """8. The Trainer writes a checkpoint in one method, and its parts in others.
 
@@ -178,6 +182,8 @@ class TrainerHooks:
     state: Any
     control: Any
     callback_handler: Any
+    optimizer: Any
+    lr_scheduler: Any
 
     def save_checkpoint(self) -> None:
         """Writes a checkpoint; a subclass says how."""
@@ -191,15 +197,25 @@ class TrainerHooks:
         from transformers.trainer_callback import ExportableState
 
         trainer: Any = self
-        trainer._save_optimizer_and_scheduler(str(folder))
+        self.save_optimizer(folder / _OPTIMIZER)
         trainer._save_scaler(str(folder))
         trainer._save_rng_state(str(folder))
         if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), folder / _SCHEDULER)
             callbacks: list[Any] = [*self.callback_handler.callbacks, self.control]
             for callback in callbacks:
                 if isinstance(callback, ExportableState):
                     self.state.stateful_callbacks[type(callback).__name__] = callback.state()
             self.state.save_to_json(str(folder / state))
+
+    def save_optimizer(self, file: Path) -> None:
+        """Writes the optimizer's state; every process calls it."""
+        if self.args.should_save:
+            torch.save(self.optimizer.state_dict(), file)
+
+    def load_optimizer(self, file: Path) -> None:
+        """Reads the optimizer's state; every process calls it."""
+        self.optimizer.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
 
     def remove_old_checkpoints(self, run: Path) -> None:
         """Removes checkpoints that are more than `save_total_limit`, but for the best one."""
@@ -214,6 +230,12 @@ class TrainerHooks:
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.save_checkpoint()
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self.load_optimizer(Path(checkpoint, _OPTIMIZER))
+            scheduler = torch.load(Path(checkpoint, _SCHEDULER), weights_only=True)
+            self.lr_scheduler.load_state_dict(scheduler)
 
 
 def loss_is_scaled(trainer: Any, items: Any) -> bool:
@@ -270,3 +292,9 @@ def saved_by_this_process(model: PreTrainedModel) -> PreTrainedModel:
     """Has a model save itself in this process too, where `save_pretrained` says that it is to."""
     vars(model)["should_save_on_this_rank"] = bool
     return model
+
+
+def leave_unwrapped(trainer: Any) -> None:
+    """16. accelerate wraps a model for several processes unless it is told that none trains it."""
+    accelerator = trainer.accelerator
+    accelerator.prepare_model = partial(accelerator.prepare_model, evaluation_mode=True)

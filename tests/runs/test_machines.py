@@ -18,16 +18,17 @@ from headwise.runs import folder, locking
 class Cluster:
     """Two machines on this one, each with a folder of its own."""
 
-    def __init__(self, world, name):
+    def __init__(self, world, name, fsdp=False):
         self.recipe = world / "numerals.yaml"
+        self.changes = ("--set", "training.fsdp=true") if fsdp else ()
         self.folders = [world / f"{name}-{rank}" for rank in range(2)]
 
     def start(self):
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        train = (machine.__file__, "train", self.recipe, "--system", "mae", "--output")
-        return [as_machine(rank, port, *train, self.folders[rank]) for rank in range(2)]
+        train = (machine.__file__, "train", self.recipe, "--system", "mae", *self.changes)
+        return [as_machine(rank, port, *train, "--output", self.folders[rank]) for rank in range(2)]
 
     def train(self):
         for process in self.start():
@@ -66,12 +67,14 @@ def undisturbed(world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["checkpoint-6", "result.json"])
+@pytest.mark.parametrize(
+    ("moment", "fsdp"), [("checkpoint-6", False), ("result.json", False), ("checkpoint-6", True)]
+)
 def test_a_machine_that_dies_and_is_started_again_ends_the_same(
-    world, undisturbed, monkeypatch, moment
+    world, undisturbed, monkeypatch, moment, fsdp
 ):
     assert undisturbed[0] == undisturbed[1]
-    cluster = Cluster(world, f"dies-at-{moment}")
+    cluster = Cluster(world, f"dies-at-{moment}-{fsdp}", fsdp)
     with monkeypatch.context() as patched:
         patched.setenv("DIES_AT", moment)
         first, second = cluster.start()

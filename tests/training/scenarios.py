@@ -1,7 +1,8 @@
 """Short trainings whose course must not depend on how many processes share the batches.
 
 Run by `torchrun`, it trains all of them and writes what it saw to the file named on the command
-line; `test_processes.py` compares that with a single process.
+line; `test_processes.py` compares that with a single process. With `--fsdp` it trains some of them
+while the processes divide the model, for `test_sharding.py`.
 """
 
 import copy
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import toy
 
@@ -60,6 +62,23 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+# Gradients are accumulated, clipped, taken in turns by G and F steps, and weights projected.
+SHARDED = ["standard, clipped and accumulated", "weighted", "mae", "moa, accumulated"]
+# Losses are recorded in float32, the weights they move are not; snapshots have five digits.
+TOLERANCES = {"loss": 1e-6, "validation": 1e-6, "weights": 1e-8, "snapshots": 2e-5}
+
+
+def differing(found: dict[str, Course], expected: dict[str, Course]) -> list[str]:
+    """Says where courses are not those that are expected."""
+    assert found.keys() == expected.keys()
+    return [
+        f"{name}, {what}: {found[name][what]}, expected {figures}"
+        for name, course in expected.items()
+        for what, figures in course.items()
+        if found[name][what] != pytest.approx(figures, abs=TOLERANCES[what])
+    ]
+
+
 class StopsOneProcess:
     """A collate function that interrupts one process during its third batch."""
 
@@ -73,10 +92,14 @@ class StopsOneProcess:
         return toy.join(items)
 
 
-def course(name: str, folder: Path, *, stopped_process: int | None = None) -> Course:
+def course(
+    name: str, folder: Path, *, stopped_process: int | None = None, fsdp: bool = False
+) -> Course:
     """Loss of each step, validation losses, and the norms of the final weights and statistics."""
     plan, options, sizes = SCENARIOS[name]
-    how = toy.settings(**{"max_steps": 4, "evaluate_every": 2, "final_model": "last", **options})
+    how = toy.settings(
+        **{"max_steps": 4, "evaluate_every": 2, "final_model": "last", "fsdp": fsdp, **options}
+    )
     # In float64, rounding cannot hide a wrong step, nor pass for one.
     network = toy.model(plan, dropout=0.0, **sizes).double()
     for layer in network.modules():
@@ -109,10 +132,24 @@ def course(name: str, folder: Path, *, stopped_process: int | None = None) -> Co
     }
 
 
+def held(folder: Path) -> list[float]:
+    """The share that this process holds of the weights, and of what Adam keeps of them."""
+    network = toy.model("mae")
+    whole = sum(parameter.nbytes for parameter in network.parameters())
+    trainer = toy.watch(folder, network, toy.settings(max_steps=1, fsdp=True))
+    averages = [state["exp_avg"] for state in trainer.optimizer.state.values()]
+    here = [sum(x.to_local().nbytes for x in of) for of in (trainer.model.parameters(), averages)]
+    return [here[0] / whole, here[1] / sum(average.nbytes for average in averages)]
+
+
 if __name__ == "__main__":
     found = Path(sys.argv[1])
-    courses = {name: course(name, found.parent / name) for name in SCENARIOS}
-    courses["stopped"] = course("mae", found.parent / "stopped", stopped_process=1)
+    fsdp = "--fsdp" in sys.argv
+    names = SHARDED if fsdp else SCENARIOS
+    courses = {name: course(name, found.parent / name, fsdp=fsdp) for name in names}
+    courses["stopped"] = course("mae", found.parent / "stopped", stopped_process=1, fsdp=fsdp)
+    if fsdp:
+        courses["held"] = {"weights": held(found.parent / "held")}
     torch.distributed.barrier()
     if torch.distributed.get_rank() == 0:
         found.write_text(json.dumps(courses), encoding="utf-8")

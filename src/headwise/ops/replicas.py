@@ -129,16 +129,21 @@ def whole(x: Tensor) -> Tensor:
     return x.full_tensor() if is_sharded(x) else x  # type: ignore[attr-defined]
 
 
+def sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """This process's part of a tensor that all have whole, where the parameter is sharded."""
+    if not is_sharded(parameter):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
+    # All have the same, so that none has to be sent it. A part is no view, which holds the whole.
+    return distribute_tensor(value, mesh, placements, src_data_rank=None).clone()
+
+
 @torch.no_grad()
 def assign(parameter: Tensor, value: Tensor) -> None:
     """Copies a value into a parameter; each process takes its own part where it is sharded."""
-    if is_sharded(parameter):
-        from torch.distributed.tensor import distribute_tensor
-
-        mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
-        # All have computed the same, so that none has to be sent it.
-        value = distribute_tensor(value, mesh, placements, src_data_rank=None)
-    parameter.copy_(value)
+    parameter.copy_(sharded_like(parameter, value))
 
 
 def mean_over_replicas(grad: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
-from headwise.ops.replicas import gathered
+from headwise.ops.replicas import gathered, replicas
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
@@ -93,6 +93,9 @@ def run_training(
     freeze_all_but(model, settings.train)
     trained = count_trained(model)
     trainer = Trainer(model, train, validation, collate, settings, folder, **watching)
+    if settings.fsdp and replicas() == 1:
+        alone = "training.fsdp divides a model among processes, and this is one: nothing is divided"
+        _say(trainer.progress.console, trainer.progress.label, alone, "yellow")
     if settings.train == "nothing":
         _evaluate_and_save(trainer, model, folder)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
@@ -122,9 +125,9 @@ def run_training(
         if why := _why_it_ended(state):
             _say(trainer.progress.console, trainer.progress.label, why)
         if not has_model:
-            _write_model(type(model), settings, folder, found)
+            _write_model(trainer.kind, settings, folder, found)
     trainer.accelerator.wait_for_everyone()
-    final = type(model).from_pretrained(folder / MODEL)
+    final = trainer.kind.from_pretrained(folder / MODEL)
     return Run(
         final.to(trainer.args.device),
         state["log_history"],

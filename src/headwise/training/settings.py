@@ -133,6 +133,12 @@ class CommonSettings(Settings):
         description="Whether layers are computed again in the backward pass in place of being "
         "remembered, which takes less memory and more time. Losses and gradients are the same.",
     )
+    fsdp: bool = Field(
+        False,
+        description="Whether the processes that train a model divide it (FSDP2), each with a part "
+        "of every weight, gradient and state of the optimizer. For models that training makes too "
+        "large for one device. Losses are the same. One process alone trains as without it.",
+    )
     loader_workers: int = Field(
         0,
         ge=0,

@@ -39,10 +39,12 @@ from headwise.training.rules import TrainingRules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
+from headwise.training.sharding import part_of_state, shard, whole_state, whole_weights
 from headwise.training.streaming import StreamedBatches, StreamedItems
 from headwise.transformers_internals import (
     TrainerHooks,
     compute_layers_again,
+    leave_unwrapped,
     saved_by_this_process,
 )
 
@@ -108,11 +110,16 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         if settings.gradient_checkpointing:
             compute_layers_again(model)
         self.stream: StreamedBatches | None = None
+        arguments = _arguments(
+            settings, folder, self.rules.leaves_out_gradients, saves_on_each_machine
+        )
+        self.kind = type(model)
+        self.is_sharded = settings.fsdp and arguments.world_size > 1 and settings.train != "nothing"
+        if self.is_sharded:
+            shard(model, arguments.device)
         super().__init__(
             model=model,
-            args=_arguments(
-                settings, folder, self.rules.leaves_out_gradients, saves_on_each_machine
-            ),
+            args=arguments,
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
@@ -126,6 +133,8 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 rank=self.args.process_index,
                 world_size=self.args.world_size,
             )
+        if self.is_sharded:
+            leave_unwrapped(self)
         write_logs_into(self, folder)
         if saves_on_each_machine:
             saved_by_this_process(model)
@@ -266,11 +275,23 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
 
     def _aside(self, **looks: Callable[[Any], Any] | None) -> dict[str, Any]:
         """What the main process finds when it looks at the model; nothing that is empty."""
+        asked = {name: look for name, look in looks.items() if look is not None}
+        whole = self._whole_model() if asked and self.is_sharded else self.model
         if not self.args.should_save:
             return {}
-        with aside_of_training(self.model):
-            found = {name: look(self.model) for name, look in looks.items() if look is not None}
+        with aside_of_training(whole):
+            found = {name: look(whole) for name, look in asked.items()}
         return {name: made for name, made in found.items() if made}
+
+    def _whole_model(self) -> Any:
+        """Returns a copy of a sharded model, in a process that saves; all call this together."""
+        weights = whole_weights(self.model, keep=self.args.should_save)
+        if not self.args.should_save:
+            return None
+        with torch.random.fork_rng():
+            copy = self.kind(self.model.config).to(self.model.dtype)
+        copy.load_state_dict(weights)
+        return copy.to(self.args.device)
 
     # Checkpoints
 
@@ -284,7 +305,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         begins = self.args.should_save
         with written_whole(final) if begins else nullcontext(partial_path(final)) as partial:
             self.accelerator.wait_for_everyone()
-            self.save_model(str(partial), _internal_call=True)
+            self._save_weights(partial)
             if self.state.best_global_step:
                 best = run / f"checkpoint-{self.state.best_global_step}"
                 self.state.best_model_checkpoint = str(best)
@@ -299,6 +320,24 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         if self.args.should_save:
             self._remove_stops(run)
             self.remove_old_checkpoints(run)
+
+    def _save_weights(self, folder: Path) -> None:
+        if not self.is_sharded:
+            self.save_model(str(folder), _internal_call=True)
+            return
+        weights = whole_weights(self.model, keep=self.args.should_save)
+        if self.args.should_save:
+            self.model.save_pretrained(folder, state_dict=weights)
+
+    def save_optimizer(self, file: Path) -> None:
+        state = whole_state(self.optimizer, keep=self.args.should_save)
+        if self.args.should_save:
+            torch.save(state, file)
+
+    def load_optimizer(self, file: Path) -> None:
+        # With `mmap` the processes of a machine share what each takes its part of.
+        state = torch.load(file, map_location="cpu", mmap=self.is_sharded, weights_only=True)
+        self.optimizer.load_state_dict(part_of_state(self.optimizer, state))
 
     def _stream_file(self, checkpoint: Path) -> Path:
         """Returns the file with this process's position in a stream."""
