@@ -43,7 +43,7 @@ from headwise.report.cells import (
 )
 from headwise.report.figures import Dot, dots_by_row
 from headwise.report.formatting import NONE, decimals, heading, signed
-from headwise.report.heads import decisions_of, uniform_entropy
+from headwise.report.heads import decisions_of
 from headwise.report.how_soon import how_soon_section
 from headwise.report.place_names import site_name
 from headwise.report.rendering import rendered
@@ -159,7 +159,6 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
             if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
         ],
         site_name=site_name,
-        uniform_entropy=uniform_entropy,
         diverged=diverged,
         perplexity=perplexity,
         pictures=[views_of(comparison, picture) for picture in comparison.pictures],
