@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple
 from evidence.claims import Quantity, Subject
 from evidence.experiments import Conditions, Places
 from evidence.fingerprint import is_stale
-from evidence.judging import interval, over_seeds
+from evidence.judging import interval
 from evidence.quantities import Found, find_quantity
 from evidence.questions import Question
 from evidence.results import Run, sound
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
-from headwise.analysis.statistics.seeds_and_items import change_of_difference, difference
+from headwise.analysis.statistics.seeds_and_items import contrast
 from headwise.report.formatting import NONE, signed
 
 TrendKind = Literal[
@@ -159,9 +159,7 @@ def answer(question: Question, places: Places) -> Answer:
 def _apart(ours: Found | None, theirs: Found | None) -> AtPoint:
     if ours is None or theirs is None:
         return AtPoint(ours)
-    return AtPoint(
-        ours, ours.mean - theirs.mean, over_seeds(difference(ours.values, theirs.values))
-    )
+    return AtPoint(ours, ours.mean - theirs.mean, contrast([ours.values, theirs.values]))
 
 
 def _trends(
@@ -178,12 +176,8 @@ def _trends(
         elif min(each.seeds for each in known) < 2:
             trends[system] = Trend("one seed", question.margin)
         else:
-            last, their_last, first, their_first = known
-            changes[system] = (
-                difference(last, first, len(others))
-                if one_baseline
-                else change_of_difference((last, their_last), (first, their_first), len(others))
-            )
+            ours = known[::2]
+            changes[system] = contrast(ours if one_baseline else known, len(others))
     trends |= {
         system: _trend(question, told[system], change)
         for system, change in corrected(changes).items()

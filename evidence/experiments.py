@@ -13,7 +13,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import Field
 
 from evidence import claims
@@ -22,11 +21,10 @@ from evidence.results import Choice, Run, Table, check_data
 from headwise.analysis.results import Tries
 from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeFile
-from headwise.recipes.file import Change, split_path
+from headwise.recipes.file import Change, flatten, split_path
 from headwise.recipes.settings import Recipe
 from headwise.recipes.shipped import shipped_recipes
 from headwise.runs.grid import Grid, parse_grid
-from headwise.runs.preparing import with_seed
 
 DATA, RUNS = "{data}", "{runs}"
 
@@ -196,40 +194,28 @@ def _recipe_file(name: str, systems: tuple[str, ...], text: str, *changes: str) 
     return RecipeFile(name, raw, parsed)
 
 
+_KINDS = ("task", "corpus")  # each kind has its own name as the default
+_UNCOUNTED: dict[str, Any] = {
+    "description": True,
+    "training": {"seed", "report_to", "snapshots", "loader_workers"},
+}
+
+
 def recipe_hash(recipe: Recipe) -> str:
-    """Returns a hash of a recipe of one system, whatever its seed, loggers and description."""
-    return _hash(with_seed(recipe, 0).model_dump_json(by_alias=True))
+    """Returns a hash of a recipe of one system, whatever its seed, loggers and description.
 
-
-@cache
-def _hash(values: str) -> str:
-    """Returns the hash of a recipe that stands there as JSON; once, since YAML takes its time."""
-    plain = json.loads(values, object_hook=_without_unset)
-    plain.pop("description", None)
-    for key in ("report_to", "snapshots", "loader_workers"):
-        plain["training"].pop(key)
-    return hashlib.sha256(yaml.safe_dump(plain, sort_keys=True).encode()).hexdigest()[:16]
-
-
-# Settings that there were none of when runs were kept, whose records lack the key.
-_UNSET = (
-    ("max_bytes", None),
-    ("warmup_share", None),
-    ("streaming", False),
-    ("held_out_rows", 1000),
-    ("shuffle_rows", 10_000),
-    ("sample_rows", 100_000),
-    ("compile", False),
-    ("gradient_checkpointing", False),
-    ("fsdp", False),
-)
-
-
-def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out what is not set and was no setting when runs were kept."""
-    if values.get("precision") == "auto":  # all were trained on CPUs
-        values["precision"] = "float32"
-    return {key: value for key, value in values.items() if (key, value) not in _UNSET}
+    What has its default does not count, so that a new key changes no hash. Nor does a new default,
+    but what is computed by it has another fingerprint.
+    """
+    given, all_values = (
+        flatten(
+            recipe.model_dump(mode="json", by_alias=True, exclude=_UNCOUNTED, exclude_defaults=only)
+        )
+        for only in (True, False)
+    )
+    kinds = {key: of for key, of in all_values.items() if key.rpartition(".")[2] in _KINDS}
+    text = json.dumps(given | kinds, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Needed(NamedTuple):

@@ -12,9 +12,10 @@ import numpy as np
 from evidence.claims import Against, Claim, Quantity, Scale, Within
 from evidence.experiments import Places, experiments
 from evidence.fingerprint import computes_alike, fingerprint
-from evidence.quantities import Evidence, Found
+from evidence.quantities import Evidence, Found, within_runs
 from evidence.results import Times, sound
 from evidence.verdicts import (
+    MORE_SEEDS,
     Finding,
     Oriented,
     Verdict,
@@ -34,14 +35,7 @@ from headwise.analysis.how_soon import (
 )
 from headwise.analysis.papers import Paper, published_figures
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
-from headwise.analysis.statistics.seeds_and_items import (
-    Resampled,
-    difference,
-    difference_to,
-    estimate,
-    samples_needed,
-    within_runs,
-)
+from headwise.analysis.statistics.seeds_and_items import Resampled, contrast, difference, estimate
 from headwise.report.formatting import p_value, signed
 
 
@@ -140,12 +134,11 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> _Tested | F
     if ours is None or theirs is None:
         return Finding(str(test), "not run")
     if evidence.runs(test.of) is evidence.runs(test.than):
-        change = within_runs(ours.values, theirs.values)
-        found = difference_to(0.0, change, count)
-        wanted = what_it_takes(samples_needed(test.margin, change, None, count))
+        systems = [within_runs(ours.values, theirs.values)]
     else:
-        found = over_seeds(difference(ours.values, theirs.values, count))
-        wanted = what_it_takes(samples_needed(test.margin, ours.values, theirs.values, count))
+        systems = [ours.values, theirs.values]
+    found = contrast(systems, count)
+    wanted = what_it_takes(test.margin, systems, count)
     finding = Finding(
         str(test),
         "cannot be told",
@@ -190,12 +183,11 @@ def _on_curves(test: Against, evidence: Evidence, count: int) -> _Tested | Findi
             bounds = f"{pairs.size - known} of {pairs.size} pairs do not get there in their budget"
     else:
         pairs = losses_at_equal_training_loss(ours, theirs)
-    found = None if pairs is None else difference_over_pairs(pairs)
-    if found is None or pairs is None:
-        return Finding(str(test), "cannot be told", remark=what_it_takes(None))
+    if pairs is None or (found := difference_over_pairs(pairs)) is None:
+        return Finding(str(test), "cannot be told", remark=MORE_SEEDS)
     rows, columns = pairs.mean(1), pairs.mean() - pairs.mean(0)
     margin = -math.log(1 - test.margin) if of_steps else test.margin
-    wanted = samples_needed(margin, Resampled(rows, None, 0), Resampled(columns, None, 0), count)
+    systems = [Resampled(rows, None, 0), Resampled(columns, None, 0)]
     if of_steps:
         value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
         at_least = "≥ " if bounds else ""
@@ -210,7 +202,7 @@ def _on_curves(test: Against, evidence: Evidence, count: int) -> _Tested | Findi
         margin=f"{test.margin:.0%} of the steps" if of_steps else f"{test.margin:g}",
         remark=f"{seeds}; {bounds}" if bounds else seeds,
     )
-    return _Tested(test, found, False, margin, what_it_takes(wanted), finding)
+    return _Tested(test, found, False, margin, what_it_takes(margin, systems, count), finding)
 
 
 def _on_lowest_losses(
@@ -221,7 +213,7 @@ def _on_lowest_losses(
     never = "no run gets down to the baseline's lowest loss"
     finding = Finding(str(test), "cannot be told")
     if found is None:
-        return finding._replace(remark=f"{never}; {what_it_takes(None)}")
+        return finding._replace(remark=f"{never}; {MORE_SEEDS}")
     finding = finding._replace(
         difference=f"lowest losses {interval(found, 3)}",
         remark=f"{min(len(ours), len(theirs))} seeds; {never}",
@@ -240,7 +232,7 @@ def _on_range(test: Within, evidence: Evidence) -> Finding:
         return Finding(str(test), "not run")
     if mean.low is None or mean.high is None or found.values.seeds < 2:
         figures = f"{_mean(found)} {found.unit}"
-        return Finding(str(test), "cannot be told", figures, remark=what_it_takes(None))
+        return Finding(str(test), "cannot be told", figures, remark=MORE_SEEDS)
     kind = judge_range(mean.low, mean.high, test.at_least, test.at_most)
     value, low, high, *each = (
         f"{x:.{found.digits}f}" for x in (mean.value, mean.low, mean.high, *found.values.scores)
@@ -249,7 +241,7 @@ def _on_range(test: Within, evidence: Evidence) -> Finding:
     bounds = [bound for bound in (test.at_least, test.at_most) if bound is not None]
     nearest = min(abs(mean.value - bound) for bound in bounds)
     if kind == "cannot be told" and nearest:
-        remark += f"; {what_it_takes(samples_needed(nearest, found.values))}"
+        remark += f"; {what_it_takes(nearest, [found.values])}"
     return Finding(str(test), kind, f"{value} [{low}, {high}] {found.unit}", remark=remark)
 
 
@@ -321,11 +313,6 @@ def _on_figures(quantity: Quantity) -> list[Finding]:
         and quantity.what in (None, figure.what)
         and re.match(quantity.models, figure.model)
     ]
-
-
-def over_seeds(found: Difference | None) -> Difference | None:
-    """Returns a difference; None of single runs, which say nothing of other seeds."""
-    return None if found is not None and found.source == "items" else found
 
 
 def _mean(found: Found) -> str:

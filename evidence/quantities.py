@@ -11,7 +11,7 @@ from evidence.fingerprint import is_stale
 from evidence.results import LOSS, Run, check_data, rows_key, sound
 from headwise.analysis.ablations.quality import MEAN_LOSS
 from headwise.analysis.results import AttentionRecord
-from headwise.analysis.statistics.seeds_and_items import Resampled, within_runs
+from headwise.analysis.statistics.seeds_and_items import Resampled
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import Recipe
 from headwise.tasks.outcome import Score
@@ -121,6 +121,14 @@ def _cost(subject: Subject, runs: Sequence[Run]) -> Found:
         before.items,
     )
     return Found(mean, False, 3, "rise of the loss")
+
+
+def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
+    """Returns by how much two scores of the same runs differ, as a score of these runs."""
+    resamples = None
+    if changed.resamples is not None and unchanged.resamples is not None:
+        resamples = changed.resamples - unchanged.resamples
+    return Resampled(changed.scores - unchanged.scores, resamples, changed.items)
 
 
 def _losses(runs: Sequence[Run], ablation: str | None) -> Resampled:

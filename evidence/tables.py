@@ -8,12 +8,12 @@ import numpy as np
 from evidence.claims import SCALES, Quantity, Subject
 from evidence.experiments import Conditions, Places, experiments
 from evidence.fingerprint import is_stale
-from evidence.judging import interval, over_seeds
+from evidence.judging import interval
 from evidence.quantities import Found, find_quantity
 from evidence.results import Run, sound
 from headwise.analysis.how_soon import Curve, curve, mean_curve
 from headwise.analysis.statistics.estimates import Difference, corrected
-from headwise.analysis.statistics.seeds_and_items import difference
+from headwise.analysis.statistics.seeds_and_items import contrast
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import Recipe
 from headwise.report.formatting import NONE, count, p_value
@@ -144,8 +144,9 @@ def _differences(found: Mapping[str, Found | None], baseline: str) -> dict[str, 
     if base is None:
         return {}
     others = {name: of for name, of in found.items() if name != baseline and of is not None}
-    made = {name: difference(of.values, base.values, len(others)) for name, of in others.items()}
-    return corrected({name: over_seeds(of) for name, of in made.items()})
+    return corrected(
+        {name: contrast([of.values, base.values], len(others)) for name, of in others.items()}
+    )
 
 
 def how_it_ended(system: SystemResult) -> str:

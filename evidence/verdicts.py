@@ -11,17 +11,26 @@ method over the tests of the claim, and a margin: the smallest difference that m
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from evidence.claims import Against
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
-from headwise.analysis.statistics.seeds_and_items import SamplesNeeded
+from headwise.analysis.statistics.estimates import (
+    SIGNIFICANT,
+    Difference,
+    Spread,
+    detectable_difference,
+    total,
+)
+from headwise.analysis.statistics.seeds_and_items import Resampled, spreads_of
 from headwise.report.formatting import NONE
 
 Kind = Literal[
     "confirmed", "contradicted", "not comparable", "no difference", "cannot be told", "not run"
 ]
+MORE_SEEDS = "it would take more than one seed"
+_MOST_SEEDS = 1000  # what more seeds do not find, only other items can
 
 
 class Oriented(NamedTuple):
@@ -147,22 +156,39 @@ def together(kinds: Sequence[Kind]) -> Kind:
     return next((kind for kind in order if kind in kinds), "confirmed")
 
 
-def what_it_takes(needed: SamplesNeeded | None) -> str:
-    """Says how many seeds or items would find what cannot be told.
+def what_it_takes(effect: float, systems: Sequence[Resampled], comparisons: int = 1) -> str:
+    """Says how many seeds, or else items, would find a true difference of a size.
 
-    >>> what_it_takes(SamplesNeeded(seeds=12, times_items=None))
-    'it would take 12 seeds'
-    >>> what_it_takes(SamplesNeeded(seeds=None, times_items=1.108))
-    'more seeds alone are not enough; it would take at least 1.2 times as many test items too'
+    The variances are taken to be those that were seen. Of one system alone the difference is that
+    to a number.
+
+    >>> import numpy as np
+    >>> what_it_takes(1.0, [Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)])
+    'it would take 22 seeds'
     """
-    if needed is None:
-        return "it would take more than one seed"
-    if needed.seeds is not None:
-        return f"it would take {needed.seeds:,} seeds"
-    if needed.times_items is not None:
-        times = math.ceil(10 * needed.times_items) / 10
-        return (
-            f"more seeds alone are not enough; it would take at least {times:g} times as many "
-            f"test items too"
-        )
-    return "it would take more than 1,000 seeds"
+    parts = spreads_of(systems)
+    if parts is None or min(each.seeds for each in systems) < 2:
+        return MORE_SEEDS
+    of_items = [] if any(each.resamples is None for each in systems) else parts[:1]
+    of_seeds = parts[len(of_items) :]
+
+    def detectable(seeds: int) -> float:
+        expected = list(of_items)
+        for spread, each in zip(of_seeds, systems, strict=True):
+            doubt = spread.doubt * (each.seeds / seeds) ** 2 * (each.seeds - 1) / (seeds - 1)
+            expected.append(Spread(spread.variance * each.seeds / seeds, doubt))
+        spread = total(expected)
+        return detectable_difference(spread, comparisons) if spread.variance else 0.0
+
+    if detectable(_MOST_SEEDS) <= effect:
+        numbers = range(2, _MOST_SEEDS)
+        found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
+        return f"it would take {found + 2:,} seeds"
+    alone = detectable_difference(of_items[0], comparisons) if of_items else 0.0
+    if alone <= effect:
+        return f"it would take more than {_MOST_SEEDS:,} seeds"
+    times = math.ceil(10 * (alone / effect) ** 2) / 10
+    return (
+        f"more seeds alone are not enough; it would take at least {times:g} times as many test "
+        f"items too"
+    )

@@ -102,11 +102,11 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def check_can_be_written(path: Path, option: str) -> None:
-    """Raises `ValueError` if no file can be written at a path, before work is done for it.
+def check_can_be_written(path: Path) -> None:
+    """Raises `ValueError` if no file can be written at a path of `--output`, before any work.
 
-    >>> check_can_be_written(Path("missing/page.html"), "--output")
-    >>> check_can_be_written(Path("/"), "--output")
+    >>> check_can_be_written(Path("missing/page.html"))
+    >>> check_can_be_written(Path("/"))
     Traceback (most recent call last):
     ...
     ValueError: / is a folder, expected the name of a file to write; give another one by --output
@@ -114,14 +114,14 @@ def check_can_be_written(path: Path, option: str) -> None:
     if path.is_dir():
         raise ValueError(
             f"{path} is a folder, expected the name of a file to write; give another one by "
-            f"{option}"
+            f"--output"
         )
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
-        raise ValueError(f"{folder} is a file, expected a folder; give another one by {option}")
+        raise ValueError(f"{folder} is a file, expected a folder; give another one by --output")
     if not os.access(folder, os.W_OK):
         raise ValueError(
-            f"{folder} is a folder in which nothing can be written; give another one by {option}"
+            f"{folder} is a folder in which nothing can be written; give another one by --output"
         )
 
 

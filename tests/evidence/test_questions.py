@@ -20,12 +20,6 @@ from evidence.results import Run
 from evidence.training import run_experiment, run_question
 from headwise.analysis.results import Tries, Try
 from headwise.analysis.statistics.estimates import Difference
-from headwise.analysis.statistics.seeds_and_items import (
-    Resampled,
-    change_of_difference,
-    difference,
-    within_runs,
-)
 from headwise.recipes import RecipeError
 from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
@@ -217,57 +211,6 @@ def test_the_plan_of_a_point_without_runs_takes_the_minutes_of_the_experiment(as
     (row,) = [row for row in rows if row.experiment == "counting gates 2"]
     assert row.each == pytest.approx(np.mean([run.minutes for run in runs]))
     assert (row.kept, row.left) == (0, pytest.approx(2 * row.each))
-
-
-def test_the_variance_of_a_change_is_that_of_four_means():
-    generator = np.random.default_rng(4)
-    several = [generator.normal(mean, 1.0, 5) for mean in (3.0, 1.0, 2.0, 1.5)]
-    last, base, first, base_before = (Resampled(scores, None, 0) for scores in several)
-    found = change_of_difference((last, base), (first, base_before))
-    a, b, c, d = (scores.mean() for scores in several)
-    parts = [scores.var(ddof=1) / 5 for scores in several]
-    assert found.value == pytest.approx((a - b) - (c - d))
-    assert found.error == pytest.approx(np.sqrt(sum(parts)))
-    assert found.freedom == pytest.approx(sum(parts) ** 2 / sum(p**2 / 4 for p in parts))
-    assert found.source == "seeds"
-    single = last._replace(scores=last.scores[:1])
-    assert change_of_difference((single, base), (first, base_before)) is None
-
-
-def test_a_change_that_is_none_is_seldom_significant():
-    """Of many questions without a true change at most about 5% find one; here it is 4%."""
-    generator = np.random.default_rng(6)
-    picks = generator.integers(40, size=(100, 40))
-
-    def drawn(items):
-        rows = items + generator.normal(0, 1.0, (3, 40)) + generator.normal(0, 0.3, (3, 1))
-        return Resampled(rows.mean(1), rows[:, picks].mean(2), 40)
-
-    p_values = []
-    for _ in range(200):
-        items = generator.normal(0, 2.0, 40)
-        several = [drawn(items) for _ in range(4)]
-        p_values.append(change_of_difference(several[:2], several[2:]).p_value)
-    assert 0.0 < np.mean(np.array(p_values) < 0.05) < 0.09
-
-
-def test_what_items_do_to_all_runs_is_no_part_of_a_change():
-    generator = np.random.default_rng(5)
-    items = generator.normal(0, 5.0, 100)  # easy and hard ones, for all runs alike
-    picks = generator.integers(100, size=(300, 100))
-
-    def drawn(mean):
-        rows = mean + items + generator.normal(0, 0.1, (4, 100))
-        return Resampled(rows.mean(1), np.stack([row[picks].mean(1) for row in rows]), 100)
-
-    pairs = (drawn(2.0), drawn(1.0)), (drawn(1.5), drawn(1.0))
-    found = change_of_difference(*pairs)
-    assert found.value == pytest.approx(0.5, abs=0.1) and found.error < 0.05
-    # With one baseline at both points the trend is the difference of the system's own means.
-    (last, base), (first, _) = pairs
-    alone = difference(last, first)
-    assert alone.value == pytest.approx(within_runs(last, first).scores.mean())
-    assert change_of_difference((last, base), (first, base)).value == pytest.approx(alone.value)
 
 
 def made(value, half=0.1, p=0.001):

@@ -1,9 +1,12 @@
 """Verdicts from made-up figures, and the claims that headwise ships."""
 
+import re
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
+from tiny_results import drawn
 from typer.testing import CliRunner
 
 from evidence.__main__ import app
@@ -11,11 +14,13 @@ from evidence.claims import SCALES, Against, Subject, all_claims, papers
 from evidence.experiments import Conditions, Places, experiments, needed_runs
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.judging import verdict_on
-from evidence.verdicts import Oriented, judge
+from evidence.verdicts import MORE_SEEDS, Oriented, judge, what_it_takes
+from headwise.analysis.statistics.seeds_and_items import Resampled
 from headwise.recipes import load_recipe
 
 RESULTS = Path(__file__).parents[2] / "evidence" / "results"
 PLACES = Places(RESULTS, RESULTS, RESULTS)
+SEEDS = re.compile(r"it would take [\d,]+ seeds")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,22 @@ PLACES = Places(RESULTS, RESULTS, RESULTS)
 def test_verdicts(holds, found, kind):
     test = Against(of="one", holds=holds, than="other", margin=1.0)
     assert judge(test, Oriented(*found), 1.0) == kind
+
+
+def test_more_items_are_needed_where_seeds_do_not_help():
+    generator = np.random.default_rng(2)
+    few = [drawn(generator, items=20) for _ in range(2)]
+    times = re.search(r"at least (.*) times as many test items too", what_it_takes(0.05, few))
+    # With so many more it is a matter of seeds.
+    items = int(20 * float(times[1]) * 1.2)
+    many = [drawn(generator, items=items) for _ in range(2)]
+    assert what_it_takes(0.05, many) == "it would take more than 1,000 seeds"
+    one, other = few
+    assert what_it_takes(1.0, [one._replace(scores=one.scores[:1]), other]) == MORE_SEEDS
+    # Without items, or with those of one system alone, it is a number of seeds.
+    alone = Resampled(np.array([1.0, 2.0, 3.0]), None, 0)
+    assert what_it_takes(0.001, [alone]) == "it would take more than 1,000 seeds"
+    assert SEEDS.fullmatch(what_it_takes(1.0, [one, other._replace(resamples=None)]))
 
 
 def test_a_subject_in_words():

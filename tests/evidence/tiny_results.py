@@ -1,4 +1,4 @@
-"""Results of an experiment whose numbers are plain to see."""
+"""Results of an experiment whose numbers are plain to see, and scores with noise."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.recipes import load_recipe
 from headwise.tasks.outcome import Score
+from headwise.tasks.significance import resampled_scores
 
 
 def system(name: str, losses: list[float]) -> SystemResult:
@@ -50,6 +51,17 @@ def result(systems: list[SystemResult]) -> ExperimentResult:
         scores=of_scores,
         losses=of_losses,
     )
+
+
+def drawn(
+    generator: np.random.Generator, *, seeds: int = 5, items: int = 200, of_seeds: float = 1.0
+) -> Resampled:
+    """Returns scores of a system to which seeds and items each add noise."""
+    rows = generator.normal(0, 5.0, (seeds, items)) + generator.normal(0, of_seeds, (seeds, 1))
+    resamples = resampled_scores(
+        list(rows[:, :, None]), lambda of, counts: counts @ of[:, 0] / items
+    )
+    return Resampled(rows.mean(1), resamples, items)
 
 
 def _run(name: str, seed: int, loss: float) -> Run:

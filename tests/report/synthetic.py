@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from headwise.analysis.decisions.snapshots import AttentionRecord
+from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.results import (
     Benchmark,
     ComparedPicture,
@@ -144,6 +145,7 @@ def _system(name: str, number: int, seeds: int, layers: int) -> SystemSummary:
             high=made.step_time + 0.06 * (number > 0),
             rounds=7,
         ),
+        how_soon=HowSoon(),
     )
 
 

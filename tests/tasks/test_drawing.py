@@ -91,11 +91,11 @@ def test_the_winner_gives_the_colour_and_its_lead_how_full_it_is():
 
 
 def test_a_sheet_shows_every_image_magnified():
-    images = np.random.default_rng(0).integers(0, 256, (5, 2, 3, 3), np.uint8)
-    picture = opened(sheet([("", images)], columns=3))
+    images = np.random.default_rng(0).integers(0, 256, (11, 2, 3, 3), np.uint8)
+    picture = opened(sheet([("", images)]))
     scale = 96 // 3
     for index, image in enumerate(images):
-        row, column = divmod(index, 3)
+        row, column = divmod(index, 8)
         top, left = 6 + row * (2 * scale + 6), 6 + column * (3 * scale + 6)
         shown = picture[top : top + 2 * scale : scale, left : left + 3 * scale : scale]
         assert np.array_equal(shown, image)

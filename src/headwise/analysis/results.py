@@ -160,7 +160,7 @@ class SystemSummary(BaseModel):
     # Time of a forward and backward pass divided by the baseline's, measured in turns.
     relative_step_time: OverRounds | None
     # How soon it learns what the baseline does, and how fast it decodes.
-    how_soon: HowSoon | None = None
+    how_soon: HowSoon
     # Name of a score to its mean over the seeds that did not diverge.
     estimates: dict[str, Estimate] = {}
     # The difference of the first score to the baseline's; None for the baseline itself, and if

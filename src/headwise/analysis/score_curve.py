@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from headwise.analysis.how_soon import target
 from headwise.analysis.results import RunResult, diverged
+from headwise.analysis.statistics.seeds_and_items import Resampled, estimate
 from headwise.messages import one_of
 
 VALIDATION_LOSS = "validation loss"
@@ -78,20 +78,17 @@ def score_curve(
 
 
 def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> CurvePoint:
-    scores = [_score(run, name) for run in runs]
-    mean, low, high = float(np.mean(scores)), None, None
-    if len(scores) > 1:
-        error = float(stats.sem(scores))
-        room = float(stats.t.ppf(0.975, len(scores) - 1)) * error
-        low, high = mean - room, mean + room
+    scores = np.array([_score(run, name) for run in runs])
+    mean = estimate(Resampled(scores, None, 0))
+    assert mean is not None
     trained = runs[0].trained_parameters
     bests = [target(run.history) for run in runs]
     return CurvePoint(
         system,
         value,
-        mean,
-        low,
-        high,
+        mean.value,
+        mean.low,
+        mean.high,
         len(runs),
         runs[0].parameters if trained is None else trained,
         float(np.mean([best.step if best else 0 for best in bests])),

@@ -193,7 +193,7 @@ def explore(
         page = output or runs[0] / "explore.html"
         explorer = Explorer(runs, given, changes or [])
         if not serve:
-            check_can_be_written(page, "--output")
+            check_can_be_written(page)
         with Console(stderr=True).status("The models read the input."):
             payload = explorer.record(served=serve, command=command_line())
         if not serve:

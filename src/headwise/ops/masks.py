@@ -4,8 +4,6 @@ Everywhere in headwise a mask means what it means in `torch.nn.MultiheadAttentio
 `True` is *not* attended; a float mask is added to the attention logits.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -173,41 +171,6 @@ def of_queries(padding: Tensor, offset: int | Tensor, queries: int) -> Tensor:
         return padding.index_select(-1, offset + torch.arange(queries, device=padding.device))
     first = padding.size(-1) - queries  # [-queries:] would be all of it where there are no queries
     return padding[..., first:]
-
-
-class Hidden(NamedTuple):
-    """What an attention mask hides, whatever else hides it too."""
-
-    cached: bool  # some position before the queries
-    past: bool  # some position among the queries that is not later than the one that attends
-    future: bool  # every later one; True too where there is none
-    anything: bool
-
-
-def what_is_hidden(blocked: Tensor, padding: Tensor | None, offset: int) -> Hidden:
-    """Reads what a boolean mask `(batch or none, queries, keys)` hides; the host waits once.
-
-    What it hides at padding `(batch, keys)`, and from the queries there, does not count. `offset`
-    keys come before those of the queries.
-
-    >>> what_is_hidden(causal_mask(3, 3), None, 0)
-    Hidden(cached=False, past=False, future=True, anything=True)
-    """
-    queries, keys = blocked.shape[-2:]
-    later = causal_mask(queries, keys, offset, blocked.device)
-    seen = ~blocked
-    if padding is not None:
-        of_padding = padding.unsqueeze(1) | padding[:, offset:].unsqueeze(2)
-        blocked, seen = blocked & ~of_padding, seen & ~of_padding
-    found = torch.stack(
-        [
-            blocked[..., :offset].any(),
-            (blocked & ~later)[..., offset:].any(),
-            ~(seen & later).any(),
-            blocked.any(),
-        ]
-    )
-    return Hidden(*found.tolist())
 
 
 def blocks(mask: Tensor) -> Tensor:

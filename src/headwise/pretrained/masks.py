@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
-from headwise.ops.masks import blocks, causal_mask, what_is_hidden
+from headwise.ops.masks import blocks, causal_mask
 from headwise.ops.packing import PackedTexts, packed_from
 from headwise.pretrained.layouts import AttentionModule
 from headwise.transformers_internals import CACHE, attn_implementation
@@ -207,9 +207,10 @@ def other_mask(
     usual = blocked
     if is_causal and sliding is not None:
         usual = blocked & causal_mask(queries, queries, -sliding, mask.device)
-    hidden = what_is_hidden(usual, query_padding(mask, queries), 0)
-    as_usual = hidden.future and not hidden.past if is_causal else not hidden.anything
-    return None if as_usual else blocked.expand(batch, -1, -1).unsqueeze(1)
+    padding = query_padding(mask, queries)  # what is hidden there, or from there, does not count
+    unusual = usual != causal_mask(queries, queries, device=mask.device) if is_causal else usual
+    unusual = unusual & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+    return blocked.expand(batch, -1, -1).unsqueeze(1) if unusual.any() else None
 
 
 def sliding_window(attention: nn.Module) -> int | None:

@@ -45,7 +45,7 @@ class Request(NamedTuple):
 def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
     """Analyses finished runs side by side and writes the page and its numbers."""
     for name in (PAGE, RECORD):
-        check_can_be_written(folder / name, "--output")
+        check_can_be_written(folder / name)
     against, folders = request.against, _different(request)
     opened = [
         open_part(run, request.part, console, data=request.data, changes=request.changes)

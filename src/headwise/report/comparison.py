@@ -43,7 +43,7 @@ from headwise.report.cells import (
 )
 from headwise.report.figures import Dot, dots_by_row
 from headwise.report.formatting import NONE, decimals, heading, signed, site_name
-from headwise.report.heads import decisions_of, uniform_entropy
+from headwise.report.heads import decisions_of
 from headwise.report.how_soon import how_soon_section
 from headwise.report.rendering import rendered
 from headwise.report.svg import drawing, legend, looks, panel, to_svg
@@ -125,7 +125,7 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
         ("From the first step", learning_curves(comparison)),
         ("Validation loss, second half", close_up(comparison)),
     ]
-    runs = [run for system in comparison.systems for run in system.runs]
+    runs = _runs(comparison)
     return rendered(
         BODY_TEMPLATE,
         at=at,
@@ -158,7 +158,6 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
             if (s.runs[0].attention or s.runs[0].courses) and diverged(s.runs[0])
         ],
         site_name=site_name,
-        uniform_entropy=uniform_entropy,
         diverged=diverged,
         perplexity=perplexity,
         pictures=[views_of(comparison, picture) for picture in comparison.pictures],
@@ -199,14 +198,14 @@ def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]
     for (png, caption), names in shown.items():
         systems = "all systems" if everybody and len(shown) == 1 else ", ".join(names)
         width, height = _png_size(png)
-        factor = math.ceil(_SMALL / width) if 0 < width < _SMALL else 1
+        factor = math.ceil(_SMALL / width)
         views.append(
             {
                 "systems": systems,
                 "caption": caption,  # unless all have the same
                 "png": png,  # base64
                 "size": (factor * width, factor * height),
-                "is_small": 0 < width < _SMALL,
+                "is_small": width < _SMALL,
             }
         )
     caption = shared.pop() if len(shared) == 1 else ""
@@ -214,12 +213,9 @@ def views_of(comparison: Comparison, picture: ComparedPicture) -> dict[str, Any]
 
 
 def _png_size(png: str) -> tuple[int, int]:
-    """Width and height, so that the page does not jump while it loads; 0 for what is no PNG."""
-    try:
-        with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
-            return picture.size
-    except (ValueError, OSError):
-        return 0, 0
+    """Width and height, so that the page does not jump while it loads."""
+    with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+        return picture.size
 
 
 # Its figures: scores, and losses over training, each an `<svg>` element.
@@ -407,6 +403,5 @@ def _last_losses(comparison: Comparison) -> str:
             ends.append(f"{system.name} diverged")
         elif losses:
             ends.append(f"{system.name} {losses[max(losses)]:.3f}")
-    several = any(len(system.runs) > 1 for system in comparison.systems)
-    which = "Last validation loss, mean over seeds" if several else "Last validation loss"
-    return f"{which}: {'; '.join(ends)}." if ends else ""
+    over_seeds = ", mean over seeds" if several_seeds(comparison) else ""
+    return f"Last validation loss{over_seeds}: {'; '.join(ends)}." if ends else ""

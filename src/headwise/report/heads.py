@@ -76,16 +76,11 @@ def _loads(
     return loads
 
 
-def uniform_entropy(record: AttentionRecord) -> float:
-    """The entropy if all experts that may count did so alike."""
-    return math.log(record.experts) if record.uniform is None else record.uniform
-
-
 def _entropy_by_layer(
     records: list[AttentionRecord], words: Words, look: Look, alone: bool
 ) -> Markup:
     """Entropy over layers, a line per site, and the entropy of equal weights for reference."""
-    bounds = sorted({round(uniform_entropy(record), 6) for record in records})
+    bounds = sorted({round(record.uniform, 6) for record in records})
     sites = list(dict.fromkeys(record.site for record in records))
     with drawing():
         figure, axes = panel(250)
@@ -105,7 +100,7 @@ def _entropy_by_layer(
             lowest = [
                 (r.layer, min(r.entropy_percentiles.values()))
                 for r in of_site
-                if words.shows_lowest and r.entropy_percentiles
+                if words.shows_lowest
             ]
             style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
             axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)

@@ -17,7 +17,7 @@ from headwise.report.svg import drawing, looks, panel, to_svg
 
 def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
     """Returns a table, its notes and a figure; None without what was compared or decoded."""
-    found = [system.how_soon for system in comparison.systems if system.how_soon is not None]
+    found = [system.how_soon for system in comparison.systems]
     decoding = [each.decoding for each in found if each.decoding is not None]
     compares = any(each.pairs for each in found)
 
@@ -55,7 +55,7 @@ def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
 
 def _steps(system: SystemSummary) -> Cell:
     found = system.how_soon
-    if found is None or not found.pairs:
+    if not found.pairs:
         return NO_CELL
     cell = _share(found.steps, f"> {found.waited:.2f}×" if found.waited is not None else NONE)
     if found.reached == found.pairs:
@@ -66,7 +66,7 @@ def _steps(system: SystemSummary) -> Cell:
 
 
 def _time(system: SystemSummary) -> Cell:
-    return _share(system.how_soon.time if system.how_soon else None, NONE)
+    return _share(system.how_soon.time, NONE)
 
 
 def _share(found: OverSeeds | None, otherwise: str) -> Cell:
@@ -78,7 +78,7 @@ def _share(found: OverSeeds | None, otherwise: str) -> Cell:
 
 
 def _loss(system: SystemSummary) -> Cell:
-    found = system.how_soon.equal_training_loss if system.how_soon else None
+    found = system.how_soon.equal_training_loss
     if found is None:
         return NO_CELL
     if found.low is None or found.high is None:
@@ -87,14 +87,14 @@ def _loss(system: SystemSummary) -> Cell:
 
 
 def _tokens_per_second(system: SystemSummary) -> Cell:
-    if system.how_soon is None or system.how_soon.decoding is None:
+    if system.how_soon.decoding is None:
         return NO_CELL
     found = system.how_soon.decoding.tokens_per_second
     return Cell(count(found.value), (f"{count(found.low)}–{count(found.high)}",))
 
 
 def _time_per_token(system: SystemSummary) -> Cell:
-    decoding = system.how_soon.decoding if system.how_soon else None
+    decoding = system.how_soon.decoding
     return times_cell(decoding.relative_time if decoding else None)
 
 

@@ -57,7 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
     if not is_writer():
         yield
         return
-    check_can_be_written(folder / LOCK, "--output")
+    check_can_be_written(folder / LOCK)
     is_new = not folder.exists()
     with no_space_told(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def meet(folder: Path) -> None:
         return
     mark = partial_path(folder / gathered(uuid4().hex)[0])
     if is_main_process():
-        check_can_be_written(mark, "--output")
+        check_can_be_written(mark)
         folder.mkdir(parents=True, exist_ok=True)
         mark.touch()
     gathered(None)  # the mark is there

@@ -106,25 +106,21 @@ def _colour(number: int, experts: int) -> tuple[int, int, int]:
 # --- sheets of images -------------------------------------------------------------------------
 
 _GAP, _LINE, _SIDE = 6, 22, 96  # pixels: between images, height of a line, side of an image
+_COLUMNS = 8
 
 
-def sheet(
-    blocks: Sequence[tuple[str, np.ndarray]],
-    columns: int = 8,
-    legend: Legend | None = None,
-) -> bytes:
+def sheet(blocks: Sequence[tuple[str, np.ndarray]], legend: Legend | None = None) -> bytes:
     """Returns a PNG with labelled rows of images on white; small images are magnified.
 
     Args:
         blocks: a label and RGB images `(images, height, width, 3)` for each block; all images have
             one size.
-        columns: how many images stand in a row.
         legend: colours and what they mean; they stand below the images.
     """
     height, width = blocks[0][1].shape[1:3]
     scale = max(1, _SIDE // max(height, width))
     cell_height, cell_width = scale * height + _GAP, scale * width + _GAP
-    columns = max(1, min(columns, max(len(images) for _, images in blocks)))
+    columns = max(1, min(_COLUMNS, max(len(images) for _, images in blocks)))
     rows = sum(-(-len(images) // columns) for _, images in blocks)
     lines = sum(bool(label) for label, _ in blocks) + bool(legend)
     font = ImageFont.load_default(13)

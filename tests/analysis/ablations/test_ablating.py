@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_a_head_on_which_everything_depends():
     def right():
         return ((outputs(model)[1] > 0) == signs).all(-1).all(-1).double().numpy()
 
-    found = analyse_ablations(model, Quality.of_numbers(right, name="accuracy"))
+    found = analyse_ablations(model, Quality.of_numbers(right))
     first, *others = found.results
     assert (first.where.path, first.number, found.value) == ("layer1", 3, 1.0)
     assert first.score.value == 0.0 and first.score.cost == 1.0
@@ -131,15 +132,13 @@ def test_random_ablations_are_means_over_draws():
         measured.append(near())
         return measured[-1]
 
-    found = analyse_ablations(model, Quality.of_numbers(quality), level="model", draws=3)
+    found = analyse_ablations(model, Quality.of_numbers(quality), level="model")
     (random,) = [result for result in found.results if result.ablation == "random"]
-    assert random.draws == 3
-    means = [
-        np.mean([rows.mean() for rows in measured[i : i + 3]]) for i in range(len(measured) - 2)
-    ]
-    assert any(mean == pytest.approx(random.score.value) for mean in means)
-    drawn = [rows.mean() for rows in measured]
-    assert len({round(value, 12) for value in drawn}) == len(drawn)  # every draw is another
+    assert random.draws == 5
+    measures = [rows.mean() for rows in measured]
+    drawn = [measures[i : i + 5] for i in range(len(measures) - 4)]
+    (own,) = [of for of in drawn if np.mean(of) == pytest.approx(random.score.value)]
+    assert len({round(value, 12) for value in own}) > 1  # not the same draw five times
 
 
 # Keeping
@@ -190,7 +189,7 @@ def test_what_is_kept_of_another_model_or_evaluation_is_not_used(tmp_path):
 
     def calls(**determined_by):
         counted = Counted(model)
-        quality = Quality.of_numbers(counted, determined_by=determined_by)
+        quality = replace(Quality.of_numbers(counted), determined_by=determined_by)
         analyse_ablations(model, quality, folder=tmp_path)
         return counted.calls
 
@@ -244,7 +243,7 @@ def test_every_declared_ablation_runs_and_is_undone(plan):
     inputs = {"input_ids": tiny.tokens(2, 5), "decoder_input_ids": tiny.tokens(2, 4)}
     with torch.no_grad():
         before = model(**inputs).logits
-        declared = declared_ablations(model, "all", draws=2)
+        declared = declared_ablations(model, "all")
         assert len({str(ablation) for ablation in declared}) == len(declared) > 4
         for ablation in declared:
             with ablation.in_force(model, 1):
@@ -281,7 +280,7 @@ def test_the_scores_of_a_task(tmp_path, name, plan):
     tiny.strengthen(model)
     quality = Quality.of_task(model, task, "validation", recipe.evaluation)
     level = "units" if plan == "standard" else "model"
-    found = analyse_ablations(model, quality, level=level, draws=1)
+    found = analyse_ablations(model, quality, level=level)
     with torch.no_grad():
         outcome = task.evaluate(model.eval(), task.validation, recipe.evaluation, lambda n: None)
     assert (found.score, found.value) == (outcome.scores[0].name, outcome.scores[0].value)

@@ -42,7 +42,6 @@ def analyse_ablations(
     quality: Quality,
     *,
     level: Level = "units",
-    draws: int = 5,
     folder: Path | None = None,
     progress: Progress = lambda done, total, name: None,
 ) -> AblationAnalysis | None:
@@ -56,7 +55,7 @@ def analyse_ablations(
         The ablations, the costliest first, with tests that are corrected over all of them; None if
         there are none.
     """
-    ablations = declared_ablations(model, level, draws)
+    ablations = declared_ablations(model, level)
     if not ablations:
         return None
     found = []

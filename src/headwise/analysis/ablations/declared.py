@@ -17,6 +17,7 @@ from headwise.models.sites import AttentionSite, attention_sites
 Level = Literal["none", "model", "units", "all"]
 _LEVELS: tuple[str, ...] = get_args(Level)
 _SEED = "seed"  # the option of ablations that draw
+_DRAWS = 5  # of which the result of such an ablation is the mean
 _REMOVES, _ISOLATES = "without-", "only-"
 
 
@@ -57,7 +58,7 @@ class Ablation:
             yield
 
 
-def declared_ablations(model: nn.Module, level: Level = "units", draws: int = 5) -> list[Ablation]:
+def declared_ablations(model: nn.Module, level: Level = "units") -> list[Ablation]:
     """Returns the ablations that the systems of a model declare, with the values of their options.
 
     Ablations with an option that has neither a default nor a range (`System.ablation_ranges`) are
@@ -67,7 +68,6 @@ def declared_ablations(model: nn.Module, level: Level = "units", draws: int = 5)
         model: a headwise model, or any module that holds systems.
         level: `model` is what changes all systems of a kind at once; `units` also removes each unit
             of each system in turn; `all` also leaves each unit alone in force; `none` is nothing.
-        draws: how many random draws there are of ablations that draw.
 
     Raises:
         ValueError: there is no such level.
@@ -82,7 +82,7 @@ def declared_ablations(model: nn.Module, level: Level = "units", draws: int = 5)
         for name in system.ablations:
             unit = _unit_of(system, name)
             if unit is None:
-                found += _of_all(system, name, places, draws)
+                found += _of_all(system, name, places)
                 continue
             needed = "all" if name.startswith(_ISOLATES) else "units"
             if _LEVELS.index(level) >= _LEVELS.index(needed):
@@ -98,9 +98,7 @@ def _unit_of(system: type[System], name: str) -> str | None:
     return next((unit for unit in units if unit in options), None)
 
 
-def _of_all(
-    system: type[System], name: str, places: list[AttentionSite], draws: int
-) -> list[Ablation]:
+def _of_all(system: type[System], name: str, places: list[AttentionSite]) -> list[Ablation]:
     """An ablation of all systems of a kind, with each value that fits all of them."""
     options = ablation_options(system.ablations[name])
     ranges = [place.module.ablation_ranges() for place in places]
@@ -115,7 +113,7 @@ def _of_all(
             name,
             dict(zip(values, chosen, strict=True)),
             tuple(places),
-            draws=draws if _SEED in options else 0,
+            draws=_DRAWS if _SEED in options else 0,
         )
         for chosen in product(*values.values())
     ]

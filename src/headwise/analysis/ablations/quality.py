@@ -1,7 +1,6 @@
 """How the quality of a model is measured under ablations: its scores, and the loss in groups."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,6 @@ def group_losses(
     model: HeadwiseModel,
     items: Items,
     collate: Callable[[list[Any]], dict[str, Tensor]],
-    precision: AbstractContextManager | None = None,
 ) -> np.ndarray:
     """Returns the total loss and the number of labels of groups of sequences.
 
@@ -44,7 +42,7 @@ def group_losses(
     order = np.argsort(longest, kind="stable").tolist()
     size = max(1, min(_LARGEST_GROUP, len(order) // _GROUPS))
     rows = []
-    with torch.no_grad(), precision or nullcontext():
+    with torch.no_grad():
         for start in range(0, len(order), size):
             batch = collate([items[index] for index in order[start : start + size]])
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
@@ -94,9 +92,7 @@ class Quality:
         cls,
         measure: Callable[[], Any],
         *,
-        name: str = "quality",
         higher_is_better: bool = True,
-        determined_by: Mapping[str, Any] | None = None,
     ) -> "Quality":
         """Quality as the mean of what `measure` returns: a number an item, in the same order."""
         mean = of_totals(lambda totals: totals[0] / totals[1])
@@ -110,11 +106,11 @@ class Quality:
                 )
             rows = np.stack([numbers, np.ones_like(numbers)], axis=1)
             score = Score(
-                name=name,
+                name="quality",
                 value=score_of(rows, mean),
                 higher_is_better=higher_is_better,
                 digits=3,
             )
             return Outcome.of([(score, rows)])
 
-        return cls(evaluate, lambda _: mean, determined_by=determined_by)
+        return cls(evaluate, lambda _: mean)

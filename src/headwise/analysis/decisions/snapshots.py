@@ -65,18 +65,16 @@ class AttentionRecord(BaseModel):
     site: str  # the site: encoder_self, decoder_self or decoder_cross
     layer: int  # the layer, counted from 0
     system: str  # the system's name in plans, a key of `RunResult.words`
-    whole_layer: bool = False  # whether the system takes the place of a layer
+    whole_layer: bool  # whether the system takes the place of a layer
     experts: int  # how many experts there are
     entropy: float  # mean of -Σ g ln g over sequences or tokens, in nats
     # Each expert's share of the work; the shares sum to 1. The system's words say how it is
     # measured.
     load: list[float]
     # The entropy if all experts, or all chosen ones, had equal weights: ln of their number.
-    # None stands for ln(experts).
-    uniform: float | None = None
-    # Percentiles of the entropies whose mean is `entropy`: percent to nats. Empty if they were
-    # not recorded.
-    entropy_percentiles: dict[int, float] = {}
+    uniform: float
+    # Percentiles of the entropies whose mean is `entropy`: percent to nats.
+    entropy_percentiles: dict[int, float]
     # The mean entropy before the first step, from the snapshots of the run: what of `entropy`
     # is the draw of the weights and not learned. None without snapshots.
     start_entropy: float | None = None

@@ -1,7 +1,6 @@
 """Means and differences of scores, with the chance of seeds and of test items together."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +12,12 @@ from headwise.analysis.statistics.estimates import (
     Source,
     Spread,
     corrected,
-    detectable_difference,
     estimated,
     judged,
     total,
 )
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
-
-_MOST_SEEDS = 1000  # what more seeds do not find, only other items can
 
 
 class Resampled(NamedTuple):
@@ -128,7 +124,7 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
     (0.97, True)
     """
     if min(system.seeds, baseline.seeds) != 1:
-        return _of_means([system, baseline], comparisons)
+        return contrast([system, baseline], comparisons)
     parts = spreads_of([system, baseline])
     if parts is None or system.resamples is None or baseline.resamples is None:
         return None
@@ -136,55 +132,29 @@ def difference(system: Resampled, baseline: Resampled, comparisons: int = 1) -> 
     return _of_runs(value, system.resamples.mean(0) - baseline.resamples.mean(0), parts[0])
 
 
-def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
-    """Returns by how much two scores of the same runs differ, as a score of these runs."""
-    resamples = None
-    if changed.resamples is not None and unchanged.resamples is not None:
-        resamples = changed.resamples - unchanged.resamples
-    return Resampled(changed.scores - unchanged.scores, resamples, changed.items)
+def contrast(systems: Sequence[Resampled], comparisons: int = 1) -> Difference | None:
+    """Returns a contrast of the mean scores of systems, with its test.
 
-
-def difference_to(number: float, system: Resampled, comparisons: int = 1) -> Difference | None:
-    """Returns the difference of a system's mean score to a number that is no estimate.
+    Of one system it is the mean itself, of two their difference, of four the difference of the
+    first two minus that of the others. All runs are independent, so that the variances of their
+    seeds add up. The test items are the same: their resamples are taken of the contrast as a whole,
+    in which much of what an item does to all runs cancels.
 
     Returns:
-        As `difference`; None also for a single run.
+        As `difference`; None also for single runs.
     """
-    return _of_means([system], comparisons, number)
-
-
-def change_of_difference(
-    last: tuple[Resampled, Resampled], first: tuple[Resampled, Resampled], comparisons: int = 1
-) -> Difference | None:
-    """Returns by how much the difference of two systems is another one under other conditions.
-
-    All runs are independent of each other, so that the variances that seeds add are those of four
-    means. The test items are the same: resamples of them are taken of the change as a whole, in
-    which much of what an item does to all runs cancels.
-
-    Returns:
-        The difference of `last` minus that of `first`; None if there is nothing to judge it by:
-        single runs, no finite scores, or fewer than ten items.
-    """
-    return _of_means([*last, *first], comparisons)
-
-
-def _of_means(
-    systems: Sequence[Resampled], comparisons: int, number: float = 0.0
-) -> Difference | None:
     parts = spreads_of(systems)
     if parts is None or min(each.seeds for each in systems) < 2:
         return None
     has_items = all(each.resamples is not None for each in systems)
     source: Source = "seeds and items" if has_items else "seeds"
-    value = float(_contrast([each.scores.mean() for each in systems])) - number
+    value = float(_contrasted([each.scores.mean() for each in systems]))
     return judged(value, total(parts), source, comparisons)
 
 
-def _contrast(means: Sequence[Any]) -> Any:
-    """Of one mean itself, of two their difference, of four the difference of two differences."""
+def _contrasted(means: Sequence[Any]) -> Any:
     half = len(means) // 2
-    return _contrast(means[:half]) - _contrast(means[half:]) if half else means[0]
+    return _contrasted(means[:half]) - _contrasted(means[half:]) if half else means[0]
 
 
 def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
@@ -199,7 +169,7 @@ def spreads_of(systems: Sequence[Resampled]) -> list[Spread] | None:
     resamples = [each.resamples.mean(0) for each in systems if each.resamples is not None]
     if len(resamples) < len(systems):
         return of_seeds
-    values = _contrast(resamples)
+    values = _contrasted(resamples)
     if systems[0].items < LEAST_ITEMS or not np.isfinite(values).all():
         return None
     return [_of_items(values, systems[0].items), *of_seeds]
@@ -281,50 +251,3 @@ def _of_runs(value: float, differences: np.ndarray, items: Spread) -> Difference
 def _percentiles(values: np.ndarray) -> tuple[float, float]:
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
-
-
-class SamplesNeeded(NamedTuple):
-    """What it would take to find a difference with probability 0.8."""
-
-    seeds: int | None  # of each system; None if no number is enough on these items
-    # How many times as many test items it takes at least, since those that there are leave too
-    # much to chance however many seeds there are; None if they do not.
-    times_items: float | None
-
-
-def samples_needed(
-    effect: float, system: Resampled, baseline: Resampled | None = None, comparisons: int = 1
-) -> SamplesNeeded | None:
-    """Returns how many seeds, or else items, would find a true difference of a size.
-
-    The variances are taken to be those that were seen. Without a baseline the difference is that to
-    a number.
-
-    Returns:
-        None if nothing is known of the seeds: single runs, or no finite scores.
-
-    >>> wide = Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)
-    >>> samples_needed(1.0, wide)
-    SamplesNeeded(seeds=22, times_items=None)
-    """
-    systems = [system] if baseline is None else [system, baseline]
-    parts = spreads_of(systems)
-    if parts is None or min(each.seeds for each in systems) < 2:
-        return None
-    of_items = [] if any(each.resamples is None for each in systems) else parts[:1]
-    of_seeds = parts[len(of_items) :]
-
-    def detectable(seeds: int) -> float:
-        expected = list(of_items)
-        for spread, each in zip(of_seeds, systems, strict=True):
-            doubt = spread.doubt * (each.seeds / seeds) ** 2 * (each.seeds - 1) / (seeds - 1)
-            expected.append(Spread(spread.variance * each.seeds / seeds, doubt))
-        spread = total(expected)
-        return detectable_difference(spread, comparisons) if spread.variance else 0.0
-
-    if detectable(_MOST_SEEDS) <= effect:
-        numbers = range(2, _MOST_SEEDS)
-        found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
-        return SamplesNeeded(found + 2, None)
-    alone = detectable_difference(of_items[0], comparisons) if of_items else 0.0
-    return SamplesNeeded(None, (alone / effect) ** 2 if alone > effect else None)
