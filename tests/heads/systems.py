@@ -184,9 +184,6 @@ SYSTEMS = {
     "moh of routed heads by query norms": System(
         "moh", {"shared_heads": 0, "top_k": 1, "router": "query-norm", "scaled_balance": False}
     ),
-}
-# Forms that differ from others in their equations alone.
-VARIANTS = {
     "moa dense with biases": System("moa", {"expert_bias": True, "num_experts": 3, "top_k": 3}),
     "agreement-em of the authors' code": System("agreement", dict(AUTHORS_OF_AGREEMENT)),
     "branched fixed": System("branched", {**LETTER, "weights": "fixed", "ffn": "full"}),

@@ -178,7 +178,7 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
     elif ablation == "uniform":
         kappa = alpha = [torch.tensor(1 / HEADS).double()] * HEADS
     elif ablation == "top-k":
-        largest = max(range(HEADS), key=lambda i: float(alpha[i].detach()))
+        largest = int(torch.stack(list(alpha)).topk(1).indices)  # which of equal ones is not said
         alpha = [torch.tensor(float(i == largest)).double() for i in range(HEADS)]
     else:
         total = sum(a for i, a in enumerate(alpha) if i != 1)

@@ -1,11 +1,8 @@
 """Every system equals its paper's equations, written as plain loops: forward and gradients."""
 
 import pytest
-import systems
 import torch
-from systems import DIM, VARIANTS, as_float, padding, random_mask
-
-SYSTEMS = {**systems.SYSTEMS, **VARIANTS}
+from systems import DIM, SYSTEMS, as_float, padding, random_mask
 
 BATCH, TIME, KEYS = 2, 4, 5
 

@@ -27,6 +27,21 @@ def test_the_table_has_a_row_for_each_system():
     assert max(map(len, lines)) <= 80
 
 
+def test_the_share_of_the_exchange_is_that_of_its_layers_parameters():
+    def said(attention):
+        sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
+        configs = {"mine": Seq2SeqLMConfig(attention=attention, **sizes)}
+        return cost_table("", configs, {"encoder": 4, "decoder": 5}).caption.plain
+
+    plan = {"system": "tim", "num_mechanisms": 2, "exchange_heads": 1, "exchange_head_dim": 4}
+    exchange = 4 * 16 * 4
+    encoder = 4 * 16 * 8 + 16 * 32 + 3 * 2 * 16 + 16 + exchange  # the 16 are the competition's
+    decoder = encoder + 4 * 16 * 8 + 2 * 16
+    share = 2 * exchange / (encoder + decoder)  # as many layers here as there
+    assert f" The exchange has {share:.1%} of the parameters of mine's layers." in said(plan)
+    assert "exchange" not in said("standard")
+
+
 def test_it_is_said_whose_lengths_they_are():
     caption = cost_table(
         "", {"a": Seq2SeqLMConfig()}, {"encoder": 4, "decoder": 5}, "table 9"

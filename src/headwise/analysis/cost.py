@@ -6,6 +6,7 @@ Counting reads no weights, so it builds models on the meta device, where they ta
 for a pair of sequences of a translation model, `{"decoder": 128}` for a text of a language model.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import NamedTuple
@@ -41,6 +42,7 @@ class Cost(NamedTuple):
     parameters: Parameters
     linear_macs: int | None  # of products with weights alone; None if a system has no formula
     macs: int  # of these and of the products of attention
+    shares: Mapping[str, float]  # of parts in the parameters of their systems
 
 
 def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
@@ -53,12 +55,12 @@ def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
     """
     with torch.device("meta"):
         model = model_class(config)(config)
-    parameters = parameters_by_part(model)
+    parameters, shares = parameters_by_part(model), shares_of_parts(model)
     try:
         macs = forward_macs(model, lengths)
     except NotImplementedError:
-        return Cost(parameters, None, measure_macs(model, lengths))
-    return Cost(parameters, macs.linear, sum(macs))
+        return Cost(parameters, None, measure_macs(model, lengths), shares)
+    return Cost(parameters, macs.linear, sum(macs), shares)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -93,6 +95,21 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
     if path is not None:
         return "attention"
     return "embeddings" if {"embedding", "positions", "lm_head"} & set(words) else "rest"
+
+
+def shares_of_parts(model: nn.Module) -> dict[str, float]:
+    """Returns the share of each of `System.costed_parts` in the parameters of its systems.
+
+    >>> from headwise.heads.tim import TIM
+    >>> shares_of_parts(TIM(64, num_heads=4, ffn_dim=128, num_mechanisms=2, exchange_heads=0))
+    {'exchange': 0.0}
+    """
+    parts, wholes = Counter[str](), Counter[str]()
+    for system in model.modules():
+        for name in system.costed_parts if isinstance(system, System) else ():
+            parts[name] += count_parameters(getattr(system, name) or nn.Module())
+            wholes[name] += count_parameters(system)
+    return {name: parts[name] / wholes[name] for name in parts}
 
 
 def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:

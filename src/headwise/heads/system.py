@@ -135,6 +135,7 @@ class System(nn.Module):
             a plan asks for that by `{SYSTEM: LAYERS}`. None if the paper has no such arrangement.
         routing_parameters: beginnings of the names of the parameters that decide how heads are
             combined; they are counted apart, and `training.train: gates` trains them alone.
+        costed_parts: the modules in it whose share of its parameters `headwise cost` tells.
         output_parameters: those of the parameters that map what the heads have read to the width of
             the model.
         no_decay: those of the parameters that take no weight decay, beside biases, scalars, vectors
@@ -159,6 +160,7 @@ class System(nn.Module):
     default_layers: ClassVar[LayerWord] = "all"
     first_site_layers: ClassVar[LayerWord | None] = None
     routing_parameters: ClassVar[tuple[str, ...]] = ()
+    costed_parts: ClassVar[tuple[str, ...]] = ()
     output_parameters: ClassVar[tuple[str, ...]] = ()
     no_decay: ClassVar[tuple[str, ...]] = ()
     rule: ClassVar["type[Rule] | None"] = None

@@ -24,7 +24,7 @@ def cost_table(
     counted = f"{_input(lengths)} ({source})" if source else _input(lengths)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")
-    table.caption = Text(
+    caption = (
         f"{_vocabulary(next(iter(configs.values())))}MACs: {counted}; linear: products with "
         f"weights alone."
     )
@@ -38,6 +38,9 @@ def cost_table(
         found = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
         figures = (NONE if figure is None else count(figure) for figure in found)
         table.add_row(Text(name, style="bold"), *figures)
+        for part, share in cost.shares.items():
+            caption += f" The {part} has {share:.1%} of the parameters of {name}'s layers."
+    table.caption = Text(caption)
     return table
 
 

@@ -1,6 +1,7 @@
-"""The batch norm of MAE's gates: which passes move its statistics, and which compute by them."""
+"""MAE's gates: their first weights; which passes move their batch norm, and which compute by it."""
 
 import copy
+import math
 import warnings
 
 import pytest
@@ -16,6 +17,20 @@ from headwise.heads.mae.rule import computing
 
 DIM, TIME = 12, 5
 CAUSAL = {"is_causal": True}
+
+
+@pytest.mark.parametrize(
+    ("init", "entropy", "within"),
+    [("zero", math.log(8), 1e-6), ("default", 2.048, 0.01), ("xavier", 1.845, 0.03)],
+)
+def test_how_undecided_a_gate_over_8_experts_starts(init, entropy, within):
+    """Of the three draws each is farther from the next than its bound; see docs/readings.md."""
+    layer = hw.MixtureOfAttentiveExperts(128, 8, gate_init=init, gate_dropout=0.0)
+    out = layer(torch.randn(400, 1, 128))
+    found = torch.special.entr(out.routing.weights).sum(-1).mean()
+    assert abs(found.item() - entropy) < within
+    out.output.square().sum().backward()
+    assert layer.gate.output.weight.grad.any()  # a first map at zero too would never learn
 
 
 class Stack(nn.Module):

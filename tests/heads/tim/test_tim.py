@@ -229,6 +229,26 @@ def test_names_and_shapes_of_parameters():
     )
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "heads", "width"),
+    [
+        (512, 2, 32),  # the paper's BERT: an eighth of a mechanism
+        (256, 2, 16),
+        (256, 4, 8),
+        (512, 1, 32),  # not 64
+        (32, 2, 4),  # not 2
+    ],
+)
+def test_the_exchange_is_an_eighth_of_a_mechanism_from_4_to_32(mechanism, heads, width):
+    sizes = {"num_heads": 2, "ffn_dim": 2, "num_mechanisms": 2}
+    with torch.device("meta"):
+        layer = IndependentMechanismsLayer(2 * mechanism, **sizes, exchange_heads=heads)
+        paper = {"exchange_heads": heads, **IndependentMechanismsLayer.presets["paper"]}
+        as_printed = IndependentMechanismsLayer(2 * mechanism, **sizes, **paper)
+    assert layer.exchange.q_weight.shape == (2, mechanism, heads * width)
+    assert as_printed.exchange.q_weight.shape == (2, mechanism, heads * 32)
+
+
 @each_form
 def test_weights_are_those_of_self_attention(form):
     """The heads of the first mechanism first."""

@@ -103,6 +103,7 @@ class IndependentMechanismsLayer(System):
     replaces = "layer"
     default_layers = "middle"
     routing_parameters = ("competition_weight", "exchange.")
+    costed_parts = ("exchange",)
     output_parameters = ("self_attention.out_weight", "cross_attention.out_weight")
     no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
     ablations = ABLATIONS

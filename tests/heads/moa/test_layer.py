@@ -1,0 +1,51 @@
+"""What MoA's options change: the noise of its router, its first weights, and its precision."""
+
+import math
+
+import pytest
+import torch
+from systems import DIM, SYSTEMS
+
+import headwise as hw
+
+EXPERTS = 4
+
+
+@pytest.mark.parametrize(("learned", "size"), [(-1e3, 0.0), (0.0, math.log(2))])
+def test_noise_has_at_least_the_deviation_of_its_floor(learned, size):
+    """With the router's zeros a logarithm of a ratio of weights is the difference of two noises."""
+    layer = hw.MixtureOfAttentionHeads(DIM, EXPERTS, EXPERTS, 3, noisy=True, noise_floor=0.3)
+    torch.nn.init.constant_(layer.router_noise.weight, learned)
+    x = torch.ones(20_000, 1, DIM)
+    with torch.no_grad():
+        noise = layer(x).routing.weights.log().diff(dim=-1)
+        quiet = layer.eval()(x).routing.weights
+    assert noise.std().item() == pytest.approx(2**0.5 * (0.3 + size), rel=0.03)
+    assert torch.equal(quiet, torch.full_like(quiet, 1 / EXPERTS))
+
+
+@pytest.mark.parametrize("gains", [{"key_gain": 0.5}, {"output_gain": 4.0}, {}])
+def test_gains_scale_the_bounds_of_what_is_drawn(gains):
+    width = 64
+    layer = hw.MixtureOfAttentionHeads(width, EXPERTS, 2, 16, **gains)
+    glorot = (6 / (width + 16)) ** 0.5
+    drawn = {
+        layer.k_proj.weight: gains.get("key_gain", 1),
+        layer.v_proj.weight: gains.get("key_gain", 1),
+        layer.expert_output: gains.get("output_gain", 1),
+        layer.expert_query: 1,
+    }
+    for weight, gain in drawn.items():
+        assert 0.97 < weight.abs().max().item() / (gain * glorot) < 1 + 1e-6
+
+
+def test_the_router_chooses_in_float32_under_autocast():
+    layer = SYSTEMS["moa"].build(dtype=torch.float32)
+    x = torch.randn(2_000, 1, DIM)
+    with torch.no_grad():
+        expected = layer(x).routing.indices
+        with torch.autocast("cpu", torch.bfloat16):
+            chosen = layer(x).routing.indices
+            in_bf16 = layer.router(x).topk(layer.top_k).indices
+    assert torch.equal(chosen, expected)
+    assert not torch.equal(in_bf16, expected)
