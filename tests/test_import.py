@@ -121,9 +121,10 @@ IMPORTS = [
     f"import headwise\nfrom transformers import Trainer\n{AUTO}",
     f"import headwise\nfrom transformers import BertForMaskedLM\n{AUTO}",
 ]
-# Each in a process of its own; PyTorch, of whose import nothing depends, is there in all.
+# Each in a process of its own; libraries of whose import nothing depends are there in all.
 EACH_ALONE = """
-import json, os, sys, torch
+import json, os, sys
+import accelerate, datasets, scipy.optimize, torch._dynamo, torch.distributed.tensor
 assert "transformers" not in sys.modules
 for code in json.load(sys.stdin):
     if not os.fork():
