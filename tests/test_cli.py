@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 import tiny_tasks
-from torchrun import on_copies
+from torchrun import on_processes
 from typer.testing import CliRunner
 
-from headwise import __main__ as script
 from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
 from headwise.recipes import load_recipe, shipped_recipes
@@ -39,13 +38,9 @@ def no_network():
         tried.append(address)
         raise OSError("there is no network")
 
-    def connect(of, address, connect=socket.socket.connect):
-        """To processes of this machine alone."""
-        return connect(of, address) if of.family == socket.AF_UNIX else refuse(address)
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", refuse)
-        patched.setattr(socket.socket, "connect", connect)
+        patched.setattr(socket.socket, "connect", refuse)
         yield
     assert tried == []
 
@@ -492,7 +487,7 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     changes += ["--tune", "training.learning_rate=3e-3,1e-3"]
     compare = ["compare", str(world / "numerals.yaml"), "--systems", "standard,mae", *changes]
     compare += ["--output"]
-    printed = on_copies(2, script.__file__, *compare, world / "two", timeout=300)
+    printed = on_processes(2, "-m", "headwise", *compare, world / "two", timeout=300)
     assert printed.count("report: ") == 1  # one process prints
     assert headwise(*compare, world / "one").exit_code == 0
     two, one = (
