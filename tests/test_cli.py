@@ -485,7 +485,8 @@ def test_compare_with_two_processes_gives_the_losses_of_one(world):
     attention = "{encoder_self: {system: mae, gate_dropout: 0}, decoder_self: moa}"
     changes += ["--set", f"systems.mae.model.attention={attention}"]
     changes += ["--tune", "training.learning_rate=3e-3,1e-3"]
-    compare = ["compare", str(world / "numerals.yaml"), *changes, "--output"]
+    compare = ["compare", str(world / "numerals.yaml"), "--systems", "standard,mae", *changes]
+    compare += ["--output"]
     printed = on_processes(2, "-m", "headwise", *compare, world / "two", timeout=300)
     assert printed.count("report: ") == 1  # one process prints
     assert headwise(*compare, world / "one").exit_code == 0

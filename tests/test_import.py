@@ -123,9 +123,10 @@ IMPORTS = [
     # Our models import this, and it imports the Auto classes before it is whole.
     f"import headwise.transformers_internals\n{AUTO}",
 ]
-# Each in a process of its own; of what is there in all, nothing depends on its import.
+# Each in a process of its own; libraries of whose import nothing depends are there in all.
 EACH_ALONE = """
-import json, os, sys, accelerate, torch
+import json, os, sys
+import accelerate, datasets, scipy.optimize, torch._dynamo, torch.distributed.tensor
 assert "transformers" not in sys.modules
 for code in json.load(sys.stdin):
     if not os.fork():

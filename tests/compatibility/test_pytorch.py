@@ -14,7 +14,7 @@ from processes import model_without_dropout
 from tiny import tokens
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torchrun import on_processes
+from torchrun import on_copies
 
 from headwise.models.sites import attention_sites
 
@@ -117,7 +117,7 @@ def test_second_derivatives(system):
 def two_processes(tmp_path_factory):
     """How far apart weights are after steps of two processes, by system; see `processes`."""
     found = tmp_path_factory.mktemp("processes") / "apart.json"
-    on_processes(2, processes.__file__, found)
+    on_copies(2, processes.__file__, found)
     return json.loads(found.read_text(encoding="utf-8"))
 
 

@@ -9,15 +9,16 @@ import signal
 import sys
 
 from headwise.cli import app
+from headwise.runs import locking
 
 
 def die(event: str, arguments: tuple) -> None:
     if event == "os.rename" and str(arguments[1]).endswith(os.environ["DIES_AT"]):
-        os.kill(os.getppid(), signal.SIGKILL)  # torchrun, so that nobody says what has happened
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
+    locking._SECONDS_TO_SEE = 0.0  # what two machines share on this one, both see at once
     if "DIES_AT" in os.environ and os.environ["RANK"] == "1":
         sys.addaudithook(die)
     app()

@@ -2,15 +2,13 @@
 
 import json
 import signal
-import socket
 import time
-from contextlib import closing
 
 import machine
 import numerals
 import pytest
 from safetensors.torch import load_file
-from torchrun import as_machine
+from torchrun import Copy, end_well, free_port
 
 from headwise.runs import folder, locking
 
@@ -24,16 +22,23 @@ class Cluster:
         self.folders = [world / f"{name}-{rank}" for rank in range(2)]
 
     def start(self):
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        train = (machine.__file__, "train", self.recipe, "--system", "mae", *self.changes)
-        return [as_machine(rank, port, *train, "--output", self.folders[rank]) for rank in range(2)]
+        train = (
+            machine.__file__,
+            "train",
+            self.recipe,
+            "--system",
+            "mae",
+            *self.changes,
+            "--output",
+        )
+        port = free_port()
+        return [
+            Copy(port, rank, 2, *train, "--output", place, LOCAL_RANK="0", GROUP_RANK=str(rank))
+            for rank, place in enumerate(self.folders)
+        ]
 
     def train(self):
-        for process in self.start():
-            _, errors = process.communicate(timeout=200)
-            assert process.returncode == 0, errors
+        end_well(self.start(), timeout=200)
 
     def left(self):
         """What each machine has at the end: names, curves but for the clock, scores, weights."""
@@ -77,15 +82,17 @@ def test_a_machine_that_dies_and_is_started_again_ends_the_same(
     cluster = Cluster(world, f"dies-at-{moment}-{fsdp}", fsdp)
     with monkeypatch.context() as patched:
         patched.setenv("DIES_AT", moment)
-        first, second = cluster.start()
-    assert second.wait(200) == -signal.SIGKILL
+        copies = cluster.start()
+    first, second = (copy.process for copy in copies)
+    second.join(200)
+    assert second.exitcode == -signal.SIGKILL
     until = time.monotonic() + 100
     last = cluster.folders[0] / "model" / "README.md"
-    while first.poll() is None and not last.is_file():  # torchrun waits for the other machine
+    while first.is_alive() and not last.is_file():
         assert time.monotonic() < until
-        time.sleep(0.2)
+        time.sleep(0.05)
     first.kill()
-    first.wait()
+    first.join()
     # The first machine is ahead of the one that has died.
     assert [(place / moment).exists() for place in cluster.folders] == [True, False]
     written = [(place / "checkpoint-3").stat().st_mtime_ns for place in cluster.folders]

@@ -7,7 +7,7 @@ import pytest
 import scenarios
 import toy
 from safetensors.torch import load_file
-from torchrun import on_processes
+from torchrun import on_copies
 
 
 def test_a_single_process_divides_nothing_and_says_so(tmp_path):
@@ -27,7 +27,7 @@ def of_one(tmp_path_factory):
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    on_processes(2, scenarios.__file__, folder / "courses.json", "--fsdp")
+    on_copies(2, scenarios.__file__, folder / "courses.json", "--fsdp")
     return folder, json.loads((folder / "courses.json").read_text(encoding="utf-8"))
 
 

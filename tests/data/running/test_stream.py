@@ -7,8 +7,9 @@ from itertools import chain
 import pytest
 import tiny_tasks
 import torch
-from torchrun import on_processes
+from torchrun import on_copies
 
+from headwise import __main__ as entry
 from headwise.data.running import stream as module
 from headwise.data.running.corpus import load_text_corpus
 from headwise.data.running.settings import TextFiles, TextHub
@@ -167,8 +168,8 @@ def test_another_number_of_processes_does_not_go_on(tmp_path):
     """Two processes train on a stream; one alone has not the positions of both."""
     path = tiny_tasks.write_recipe("language-modelling", tmp_path)
     changes = list(chain.from_iterable(("--set", change) for change in STREAM))
-    command = ["-m", "headwise", "train", path, "--output", tmp_path / "run", *changes]
-    on_processes(2, *command, "--system", "standard")
+    command = [entry.__file__, "train", path, "--output", tmp_path / "run", *changes]
+    on_copies(2, *command, "--system", "standard")
     folder = tmp_path / "run"
     positions = [
         json.loads((folder / "checkpoint-4" / f"stream_{rank}.json").read_text())
