@@ -22,18 +22,12 @@ class Cluster:
         self.folders = [world / f"{name}-{rank}" for rank in range(2)]
 
     def start(self):
-        train = (
-            machine.__file__,
-            "train",
-            self.recipe,
-            "--system",
-            "mae",
-            *self.changes,
-            "--output",
-        )
+        train = ("train", self.recipe, "--system", "mae", *self.changes, "--output")
         port = free_port()
         return [
-            Copy(port, rank, 2, *train, "--output", place, LOCAL_RANK="0", GROUP_RANK=str(rank))
+            Copy(
+                port, rank, 2, machine.__file__, *train, place, LOCAL_RANK="0", GROUP_RANK=str(rank)
+            )
             for rank, place in enumerate(self.folders)
         ]
 
