@@ -138,7 +138,8 @@ def write_parts(
         chosen["train"] = _train(facts, train, chosen, read, drop_leaks, train_fraction)
     hashed = {name: read.get(name, train)[chosen[name]] for name in names}
     digest = hashlib.sha256(whole())
-    trained = hashed["train"]["identity"] if corpus is None else _known(corpus, "train")
+    trained = hashed.get("train", train)["identity"]
+    trained = trained if corpus is None else _known(corpus, "train")
     earlier = trained[:0] if corpus is None else np.union1d(trained, _known(corpus, "validation"))
     whole_parts = [name for name in read if chosen[name].all()]
     for name, of_part in facts.parts.items():
@@ -209,7 +210,9 @@ def _path(folder: Path, name: str, suffix: str = ".arrow") -> Path:
 
 
 def _known(folder: Path, name: str) -> Hashes:
-    found: Hashes = np.load(_path(folder, name, _KNOWN))
+    """Returns the identities of a part's rows: of none, where it is a stream."""
+    path = _path(folder, name, _KNOWN)
+    found: Hashes = np.load(path) if path.exists() else np.empty(0, np.uint64)
     return found
 
 

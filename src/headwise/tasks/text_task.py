@@ -16,8 +16,8 @@ from headwise.data.division import PARTS
 from headwise.data.running.corpus import TextCorpus, load_text_corpus
 from headwise.data.running.documents import digest_documents, lines_of
 from headwise.data.running.settings import PydocTopics, TextSettings
-from headwise.data.running.stream import TextStream
 from headwise.data.store import stored
+from headwise.data.streams import Stream
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
 from headwise.models.config import LanguageModelConfig
@@ -25,6 +25,28 @@ from headwise.recipes.settings import LanguageModelSettings, Recipe
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Items, Task
 from headwise.training.streaming import StreamedItems
+
+
+class StreamedRecipe(Recipe):
+    """A recipe for texts whose training part may be a stream."""
+
+    encoding_keys = ("tokenizer",)
+
+    @model_validator(mode="after")
+    def _check_streaming(self) -> Self:
+        if not getattr(self.data, "streaming", False):
+            return self
+        if self.training.max_steps is None:
+            raise ValueError(
+                f"training.epochs is {self.training.epochs} and data.streaming is true, expected "
+                f"training.max_steps in its place: the length of a stream is not known"
+            )
+        if self.training.loader_workers:
+            raise ValueError(
+                f"training.loader_workers is {self.training.loader_workers} and data.streaming is "
+                f"true, expected 0: the process that trains reads the stream; leave it out"
+            )
+        return self
 
 
 class TokenizerTask(Task):
@@ -76,8 +98,8 @@ class TokenizerTask(Task):
         def learn(folder: Path) -> None:
             train: Callable[[Any, Any], Any] = cls.tokenizer_class.train
             texts = cls.texts_of(corpus)
-            if isinstance(corpus.train, TextStream):
-                texts = islice(texts, settings.sample_rows)
+            if isinstance(corpus.train, Stream):
+                texts = list(islice(texts, settings.sample_rows))
             train(texts, settings).save(folder / TOKENIZER)
 
         learned = stored("tokenizers", [corpus.digest, settings.model_dump_json()], learn)
@@ -88,6 +110,24 @@ class TokenizerTask(Task):
         self.train = streamed(self.corpus.train, make)
         self.validation, self.test = make(self.corpus.validation), make(self.corpus.test)
         self.tests = {name: make(texts) for name, texts in self.corpus.tests.items()}
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the training part is a stream, whose items are not counted."""
+        return isinstance(self.corpus.train, Stream)
+
+    def part(self, name: str) -> Items:
+        found = super().part(name)
+        if isinstance(found, StreamedItems):
+            raise ValueError(
+                f"the {name} part is a stream (data.streaming), expected a part that is stored, "
+                f"such as validation: a stream is only trained on"
+            )
+        return found
+
+    def counted_parts(self) -> Iterable[str]:
+        """Returns the parts whose items are counted."""
+        return PARTS[1:] if self.is_streamed else PARTS
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save(folder / TOKENIZER)
@@ -109,7 +149,7 @@ class TokenizerTask(Task):
 
 def streamed(texts: Any, make: Callable[[Any], Any]) -> Any:
     """Returns what `make` makes of texts; of a stream, the items that are made as it is read."""
-    if isinstance(texts, TextStream):
+    if isinstance(texts, Stream):
         return StreamedItems(texts.rows(), make, texts.settings.shuffle_rows)
     return make(texts)
 
@@ -156,10 +196,8 @@ class TextTask(TokenizerTask):
 # --- running text -----------------------------------------------------------------------------
 
 
-class RunningTextRecipe(Recipe):
+class RunningTextRecipe(StreamedRecipe):
     """A recipe for running text: data, vocabulary and the length of blocks."""
-
-    encoding_keys = ("tokenizer",)
 
     data: TextSettings = Field(
         default_factory=lambda: PydocTopics(), description="Which text the model learns from."
@@ -174,22 +212,6 @@ class RunningTextRecipe(Recipe):
         description="Number of tokens that the model reads and predicts at once.",
     )
 
-    @model_validator(mode="after")
-    def _check_streaming(self) -> Self:
-        if not getattr(self.data, "streaming", False):
-            return self
-        if self.training.max_steps is None:
-            raise ValueError(
-                f"training.epochs is {self.training.epochs} and data.streaming is true, expected "
-                f"training.max_steps in its place: the length of a stream is not known"
-            )
-        if self.training.loader_workers:
-            raise ValueError(
-                f"training.loader_workers is {self.training.loader_workers} and data.streaming is "
-                f"true, expected 0: the process that trains reads the stream; leave it out"
-            )
-        return self
-
 
 class RunningTextTask(TextTask):
     """The base of the tasks of language models: documents in blocks of tokens."""
@@ -203,24 +225,6 @@ class RunningTextTask(TextTask):
         self.tokenizer = tokenizer
         self.block_length = block_length
         self.notes = corpus.notes | {"vocabulary": self.vocabulary()}
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the training part is a stream, whose items are not counted."""
-        return isinstance(self.corpus.train, TextStream)
-
-    def part(self, name: str) -> Items:
-        found = super().part(name)
-        if isinstance(found, StreamedItems):
-            raise ValueError(
-                f"the {name} part is a stream (data.streaming), expected a part that is stored, "
-                f"such as validation: a stream is only trained on"
-            )
-        return found
-
-    def counted_parts(self) -> Iterable[str]:
-        """Returns the parts whose items are counted."""
-        return PARTS[1:] if self.is_streamed else PARTS
 
     @staticmethod
     def texts_of(corpus: TextCorpus) -> Iterable[str]:

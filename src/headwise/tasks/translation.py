@@ -18,7 +18,7 @@ from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipes.settings import Recipe, TokenModelSettings
+from headwise.recipes.settings import TokenModelSettings
 from headwise.tasks.bleu import (
     TranslationEvaluation,
     corpus_scores,
@@ -28,7 +28,7 @@ from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
 from headwise.tasks.task import Advance, Items
-from headwise.tasks.text_task import TokenizerTask
+from headwise.tasks.text_task import StreamedRecipe, TokenizerTask
 from headwise.tasks.translating import (
     generation_config,
     translate,
@@ -63,10 +63,8 @@ class TranslationModel(TokenModelSettings):
         return Seq2SeqLMConfig(share_embeddings=shared, **settings, **encoding)
 
 
-class TranslationRecipe(Recipe):
+class TranslationRecipe(StreamedRecipe):
     """The recipe of a translation: data, vocabularies, model, training, search and scores."""
-
-    encoding_keys = ("tokenizer",)
 
     task: Literal["translation"] = Field("translation", description="Selects translation.")
     data: ParallelSettings = Field(
@@ -90,6 +88,12 @@ class TranslationRecipe(Recipe):
                 "model.share_embeddings is 'all' and tokenizer.joint is false, expected a joint "
                 "vocabulary: all embeddings have the same tokens then; set model.share_embeddings "
                 "to target, or tokenizer.joint to true"
+            )
+        if self.model.max_positions is not None and getattr(self.data, "streaming", False):
+            raise ValueError(
+                f"model.max_positions is {self.model.max_positions} and data.streaming is true, "
+                f"expected no limit: the longest pair of a stream is not known before its end; set "
+                f"model.positions to sinusoidal"
             )
         return self
 

@@ -10,10 +10,12 @@ would have had, whatever stood in memory. (The buffers by which `datasets` shuff
 run goes on: it would not see what was in them.)
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -111,13 +113,14 @@ class StreamedBatches(IterableDataset[Batch | None]):
         at = self._position
         yield from repeat(None, at["batches"])
         while True:
+            is_whole_pass, before = at["window"] is None and not at["of_window"], at["batches"]
             for window in self._windows():
                 items = self._items.make(window)
                 for batch in islice(self._batches_of(items), at["of_window"], None):
                     at["of_window"] += 1
                     at["batches"] += 1
                     yield self._collate([items[i] for i in batch])
-            if at["window"] is None:
+            if is_whole_pass and at["batches"] == before:
                 raise ValueError(
                     "the training part is a stream, and this process finds no row in it: give "
                     "more data, or use fewer processes"
@@ -141,9 +144,24 @@ class StreamedBatches(IterableDataset[Batch | None]):
             }
 
     def _batches_of(self, items: Items) -> Iterator[list[int]]:
-        sampler = TokenBudgetSampler(items.lengths, self._batch_tokens, seed=self._seed)
+        """Yields the batches of a window, without items that are too long for any."""
         number = self._position["windows"]
-        sampler.set_epoch(number)
         if hasattr(items, "set_epoch"):
             items.set_epoch(number)  # items that are random differ between windows
-        return iter(sampler)
+        lengths = np.asarray(items.lengths)
+        longest = lengths.reshape(len(lengths), -1).max(axis=1)
+        fitting = np.flatnonzero(longest <= self._batch_tokens)
+        if not len(fitting) and number == 0:
+            fitting = np.arange(len(lengths))  # the sampler says what is wrong from the start
+        elif len(fitting) < len(lengths):
+            warnings.warn(
+                f"the stream has items that are longer than a batch of one process, "
+                f"{self._batch_tokens} tokens, such as one of {longest.max()}: they are left out",
+                stacklevel=2,
+            )
+        if not len(fitting):
+            return
+        sampler = TokenBudgetSampler(lengths[fitting], self._batch_tokens, seed=self._seed)
+        sampler.set_epoch(number)
+        for batch in sampler:
+            yield fitting[batch].tolist()

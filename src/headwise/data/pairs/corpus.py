@@ -47,6 +47,7 @@ from headwise.data.pairs.settings import (
 )
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.sources import CorpusError, part_in_words, text_fields
+from headwise.data.streams import Stream
 
 
 class Pair(NamedTuple):
@@ -87,13 +88,17 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         >>> len(corpus.train) > len(corpus.validation) > 50
         True
     """
-    sources = _sources(settings)
-    source, make = partial(_source, settings.max_bytes), partial(_make, settings, sources)
-    fields = corpus_fields("pairs", settings, sources, source, make, _make_test, PAIRS.open)
+    source = partial(_source, settings.max_bytes)
+    stream: PairStream | None = None
     if isinstance(settings, InterfaceStrings):
         language: str | None = settings.language
     else:
         language = settings.target_language
+        stream = PairStream(settings) if settings.streaming else None
+    sources = _sources(settings) if stream is None else stream.sources(partial(source, settings))
+    make = partial(_make, settings, sources)
+    fields = corpus_fields("pairs", settings, sources, source, make, _make_test, PAIRS.open)
+    fields = fields if stream is None else stream.added_to(fields)
     return ParallelCorpus(**fields, target_language=language)
 
 
@@ -121,11 +126,13 @@ def _source(
     return files_source(paths, partial(read_text_pairs, *paths, max_bytes))
 
 
+_MENDING = "Set source_field and target_field to two of these."
+
+
 def _read_split(
     settings: ParallelHub | HubPairTest, rows: Any, where: str
 ) -> Iterator[Sequence[str]]:
-    fields = (settings.source_field, settings.target_field)
-    return text_fields(rows, fields, where, "Set source_field and target_field to two of these.")
+    return text_fields(rows, (settings.source_field, settings.target_field), where, _MENDING)
 
 
 def _origin(settings: ParallelSettings) -> str | None:
@@ -148,7 +155,7 @@ def _make(settings: ParallelSettings, sources: Mapping[str, Source], folder: Pat
         folder,
         PAIRS,
         rows,
-        PARTS,
+        PARTS if "train" in read else PARTS[1:],  # it is not read where it is a stream
         divide=(lambda keys: rule(keys, *shares)) if any(shares) else None,
         drop_leaks=settings.drop_leaks,
         train_fraction=settings.train_fraction,
@@ -156,8 +163,8 @@ def _make(settings: ParallelSettings, sources: Mapping[str, Source], folder: Pat
     left_out["train"][_DROPPED] = facts.dropped
     _check_not_empty(facts, left_out)
     facts.notes = {"corpus": words["corpus"]}
-    for part in PARTS:
-        facts.notes[part] = _note(facts.parts[part], left_out[part], words.get(part, ""))
+    for part, of_part in facts.parts.items():
+        facts.notes[part] = _note(of_part, left_out[part], words.get(part, ""))
     if settings.train_fraction < 1.0:
         kept = facts.parts["train"].number
         facts.notes |= sample_in_words(kept, facts.sampled_from, "pairs")
@@ -231,16 +238,41 @@ def _note(facts: PartFacts, left_out: Counter[str], origin: str) -> str:
 
 
 def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None:
-    kept = {part: facts.parts[part].number for part in PARTS}
-    kept["train"] = facts.sampled_from
-    empty = next((part for part in PARTS if not kept[part]), None)
+    kept = {part: of_part.number for part, of_part in facts.parts.items()}
+    if "train" in kept:
+        kept["train"] = facts.sampled_from
+    empty = next((part for part in kept if not kept[part]), None)
     if empty is not None:
         numbers = ", ".join(
             f"{name} {kept[name]:,} of {kept[name] + left_out[name].total():,} read"
-            for name in PARTS
+            for name in kept
         )
         raise CorpusError(
             f"corpus: there are no pairs for the {empty} part ({numbers}). Give more pairs, a "
             "larger validation_fraction or test_fraction, files of their own for the part, or "
             "larger max_length and max_ratio."
         )
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+class PairStream(Stream[Pair]):
+    """The training part of a parallel corpus that is read while it is trained on."""
+
+    def __init__(self, settings: ParallelFiles | ParallelHub) -> None:
+        train = settings.train if isinstance(settings, ParallelFiles) else None
+        super().__init__(settings, [] if train is None else [[train.source, train.target]])
+
+    def rows_of(self, shard: int) -> Iterator[Sequence[str]]:
+        settings = self.settings
+        if isinstance(settings, ParallelFiles):
+            pair = settings.train
+            return read_text_pairs(pair.source, pair.target, settings.max_bytes)
+        return self.fields_of(shard, (settings.source_field, settings.target_field), _MENDING)
+
+    def read(self, shard: int, rows: Iterable[Sequence[str]]) -> Iterable[Sequence[str]]:
+        return rows
+
+    def items(self, shard: int, rows: Iterable[Sequence[str]]) -> Iterator[Pair]:
+        return _cleaned("train", rows, self.settings, Counter())

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import Self
 
 from headwise.data.settings import (
     MAX_BYTES,
@@ -12,6 +13,7 @@ from headwise.data.settings import (
     HubSettings,
     HubTest,
     PlainFiles,
+    StreamedSettings,
     part_of_files,
 )
 from headwise.recipes.settings import Name
@@ -91,7 +93,7 @@ class InterfaceStrings(PairSettings):
     )
 
 
-class OwnPairs(PairSettings):
+class OwnPairs(StreamedSettings, PairSettings):
     """Settings of pairs that are not built in."""
 
     target_language: str | None = Field(
@@ -99,6 +101,15 @@ class OwnPairs(PairSettings):
         description="Code of the target language. BLEU needs it for languages that put no spaces "
         "between words (zh, ja).",
     )
+
+    @model_validator(mode="after")
+    def _check_leaks(self) -> Self:
+        if self.streaming and self.drop_leaks:
+            raise ValueError(
+                "drop_leaks is true and streaming is true, expected one of them: a stream is not "
+                "compared with the other parts; leave out drop_leaks"
+            )
+        return self
 
 
 class ParallelFiles(OwnPairs, PlainFiles):

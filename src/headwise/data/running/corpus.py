@@ -72,7 +72,6 @@ from headwise.data.running.settings import (
     TextSettings,
 )
 from headwise.data.running.stream import TextStream
-from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields, versions
 
 _PASSAGE_WORDS = 100
@@ -97,34 +96,17 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
             message names the file or dataset and says how to mend it.
     """
+    source = partial(_source, settings.max_bytes)
     stream = None
     if isinstance(settings, TextFiles | TextHub) and settings.streaming:
         stream = TextStream(settings)
-        sources = _held_out(settings, stream)
-    else:
-        sources = _sources(settings)
-    source, make = partial(_source, settings.max_bytes), partial(_make, settings, sources)
+    sources = _sources(settings) if stream is None else stream.sources(partial(source, settings))
+    make = partial(_make, settings, sources)
     fields = corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
-    return TextCorpus(**(fields if stream is None else _with_stream(fields, stream)))
-
-
-def _with_stream(fields: dict[str, Any], stream: TextStream) -> dict[str, Any]:
-    """Returns the fields of a corpus whose training part is a stream, from those of the others."""
-    notes = fields["notes"]
-    note = f"a stream, of which nothing is stored or counted; {stream.origin}"
-    digest = hashlib.sha256(f"{stream.digest} {fields['digest']}".encode()).hexdigest()
-    notes = {"corpus": notes["corpus"], "train": note, **notes}
-    return {**fields, "train": stream, "notes": notes, "digest": digest}
+    return TextCorpus(**(fields if stream is None else stream.added_to(fields)))
 
 
 # --- sources ----------------------------------------------------------------------------------
-
-
-def _held_out(settings: TextFiles | TextHub, stream: TextStream) -> dict[str, Source]:
-    """Returns the sources of the parts beside a training part that is a stream."""
-    given = {part: each for part, each in given_parts(settings).items() if part != "train"}
-    source = partial(_source, settings.max_bytes, settings)
-    return stream.head() | {part: source(each) for part, each in given.items()}
 
 
 def _sources(settings: TextSettings) -> dict[str, Source]:

@@ -43,6 +43,13 @@ class VocabularySettings(Settings):
         "lacks is added to it. Default: what the tokenizer says, and its `cls` and `sep` in the "
         "place of a missing `bos` and `eos`.",
     )
+    sample_rows: int = Field(
+        100_000,
+        ge=1,
+        le=1_000_000_000,
+        description="From how many lines or pairs at the head of a stream (`data.streaming`) the "
+        "vocabulary is learned; from a training part that is stored, it is learned as a whole.",
+    )
 
     @model_validator(mode="after")
     def _check_ready_made(self) -> Self:
@@ -139,13 +146,6 @@ class TextTokenizerSettings(VocabularySettings):
         ge=1,
         le=1_000_000_000,
         description="Subwords and words that occur less often than this are left out.",
-    )
-    sample_rows: int = Field(
-        100_000,
-        ge=1,
-        le=1_000_000_000,
-        description="From how many lines at the head of a stream (`data.streaming`) the vocabulary "
-        "is learned; from a training part that is stored, it is learned as a whole.",
     )
 
     @model_validator(mode="after")
