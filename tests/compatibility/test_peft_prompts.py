@@ -64,7 +64,7 @@ def test_learned_prompts(system, kind, config, tmp_path):
     ids = tokens(2, 5)
     before = made(input_ids=ids, labels=ids)
     learned = [parameter for parameter in made.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(learned, lr=0.02)
+    optimizer = torch.optim.Adam(learned, lr=0.005)
     for _ in range(5):
         optimizer.zero_grad()
         made(input_ids=ids, labels=ids).loss.backward()

@@ -52,7 +52,8 @@ def assert_adapters_learn_and_merge(
     dtype: torch.dtype = torch.float64,
 ) -> None:
     """Adapters alone get gradients, and merging them leaves the output as it is."""
-    tolerance = {"rtol": 0, "atol": 1e-9 if dtype == torch.float64 else 1e-5}
+    # EM routing's activations enlarge what float32 rounds.
+    tolerance = {"rtol": 0, "atol": 1e-9 if dtype == torch.float64 else 1e-4}
     model.to(dtype)
     plain = outputs(model, inputs)
     own, names = {id(parameter) for parameter in model.parameters()}, set(model.state_dict())
