@@ -98,7 +98,7 @@ def test_no_more_than_a_window_is_read_ahead():
 
 
 def test_what_cannot_be_streamed_says_so():
-    with pytest.warns(UserWarning, match="longer than a batch of one process, 2 tokens, such as"):
+    with pytest.warns(UserWarning, match="longer than a batch of one process, 2 tokens: they are"):
         assert len(next(iter(stream().batches(list, 2).loader())))
     with pytest.raises(ValueError, match="stream, and this process finds no row in it"):
         next(iter(batches(stream(window=1), rank=200, world_size=201).loader()))

@@ -154,9 +154,10 @@ class StreamedBatches(IterableDataset[Batch | None]):
         if not len(fitting) and number == 0:
             fitting = np.arange(len(lengths))  # the sampler says what is wrong from the start
         elif len(fitting) < len(lengths):
+            # Without the length of an item: what is the same each time is shown once.
             warnings.warn(
                 f"the stream has items that are longer than a batch of one process, "
-                f"{self._batch_tokens} tokens, such as one of {longest.max()}: they are left out",
+                f"{self._batch_tokens} tokens: they are left out; raise batch_tokens to have them",
                 stacklevel=2,
             )
         if not len(fitting):
