@@ -1,6 +1,7 @@
 """Speed of a whole encoder layer of each system beside the standard one, forward and backward.
 
     python benchmarks/layers.py                       # d=512, ffn 2048, batch 16, time 128
+    python benchmarks/layers.py --norm pre            # with pre-norm
     python benchmarks/layers.py --memory              # peak memory instead
     python benchmarks/layers.py --model               # training steps of a base model
     python benchmarks/layers.py --device cuda --batch 64 --time 512
@@ -38,7 +39,7 @@ from torch.profiler import ProfilerActivity, profile
 import headwise as hw
 from headwise.models.layers import LayerInputs
 from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.transformer import EncoderStack
+from headwise.models.transformer import Encoder
 
 LAYERS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},
@@ -105,9 +106,10 @@ def encoder_layer(system: dict[str, Any], options: argparse.Namespace) -> nn.Mod
         encoder_layers=1,
         decoder_layers=1,
         attention={"encoder_self": {**system, "layers": [0]}},
+        norm=options.norm,
         dropout=0.0,
     )
-    return EncoderStack(config).layers[0]
+    return Encoder(config).layers[0]
 
 
 def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -> None:
@@ -239,6 +241,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--time", type=int, default=128, help="length of the sequences")
+    parser.add_argument("--norm", default="post", choices=("post", "pre"), help="of the layers")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--rounds", type=int, default=20, help="measured rounds")

@@ -198,9 +198,10 @@ def pretrain(kind: str, texts: list[str], folder: Path) -> Path:
 # little: docs/pretrained.md measures by how much, beside LoRA and training all weights.
 
 # %%
-first, second = map(docstrings, PACKAGES)
-with TemporaryDirectory() as scratch:
-    folder = Path(scratch)
-    models = [MODEL] if MODEL else [pretrain(kind, first, folder) for kind in ("gpt2", "bert")]
-    for name in models:
-        gate(str(name), second, folder)
+if __name__ == "__main__":
+    first, second = map(docstrings, PACKAGES)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        models = [MODEL] if MODEL else [pretrain(kind, first, folder) for kind in ("gpt2", "bert")]
+        for name in models:
+            gate(str(name), second, folder)
