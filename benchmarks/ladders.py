@@ -161,6 +161,7 @@ LADDERS: dict[str, dict[str, list[str]]] = {
                 ("steps k times as long", LONGEST, "size: 8K16E32D"),
                 ("preset authors", "moa", "size: 8K16E32D, preset: authors"),
                 ("8K32E16D", "moa", "size: 8K32E16D"),
+                ("8K32E16D, losses per batch", "moa", "size: 8K32E16D, auxiliary: per batch"),
                 ("8K8E64D", "moa", "size: 8K8E64D"),
             )
         },
