@@ -138,8 +138,8 @@ def write_parts(
         chosen["train"] = _train(facts, train, chosen, read, drop_leaks, train_fraction)
     hashed = {name: read.get(name, train)[chosen[name]] for name in names}
     digest = hashlib.sha256(whole())
-    trained = hashed.get("train", train)["identity"]
-    trained = trained if corpus is None else _known(corpus, "train")
+    trained_here = hashed.get("train", train)["identity"]
+    trained = trained_here if corpus is None else _known(corpus, "train")
     earlier = trained[:0] if corpus is None else np.union1d(trained, _known(corpus, "validation"))
     whole_parts = [name for name in read if chosen[name].all()]
     for name, of_part in facts.parts.items():

@@ -235,7 +235,7 @@ class System(nn.Module):
         return None
 
     def unit_of_head(self) -> list[int] | None:
-        """The unit of its decisions to which each of its heads belongs; None if there is none."""
+        """For each head the number of the expert or mechanism it belongs to; None if to none."""
         return None
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:

@@ -128,7 +128,7 @@ def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
 
 
 def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
-    """Returns which queries are padding, from an attention mask as transformers makes them.
+    """Returns which queries are padding, read from an attention mask that transformers has made.
 
     A position attends to itself unless it is padding, whatever else it sees.
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
+from headwise.data.division import PARTS
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.running.corpus import TextCorpus
 from headwise.data.running.dataset import (
@@ -134,7 +135,8 @@ class MaskedLanguageModelling(RunningTextTask):
             name: self._blocks(name, documents, kind=MaskedBlocks, stream=2)
             for name, documents in corpus.tests.items()
         }
-        counts = ", ".join(f"{len(self.part(part)):,} {part}" for part in self.counted_parts())
+        counted = PARTS[1:] if self.is_streamed else PARTS
+        counts = ", ".join(f"{len(self.part(part)):,} {part}" for part in counted)
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
         self.note_unknown(self.test.ids)
 

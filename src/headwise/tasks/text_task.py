@@ -125,10 +125,6 @@ class TokenizerTask(Task):
             )
         return found
 
-    def counted_parts(self) -> Iterable[str]:
-        """Returns the parts whose items are counted."""
-        return PARTS[1:] if self.is_streamed else PARTS
-
     def save(self, folder: Path) -> None:
         self.tokenizer.save(folder / TOKENIZER)
 

@@ -215,7 +215,7 @@ def _write_as_read(folder: Path, part: str, lines: Iterable[tuple[str, bool]]) -
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines of a part, of those that `_write_as_read` has written.
+    """The lines of one part, in the file that `_write_as_read` has written, and facts on each.
 
     Attributes:
         text: returns the lines.

@@ -52,7 +52,7 @@ def uniform(layer: Any) -> Rerouting:
 
 
 def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Rerouting:
-    """The first iteration alone, in which each head has a random share, others in each layer."""
+    """The first iteration alone, in which each head has a random share, drawn for each layer."""
     (drawn,) = drawn_weights(layer.num_heads, 1, seed, index, count)
     return Rerouting({"iterations": 1, "shares": tuple(drawn.tolist())})
 

@@ -103,10 +103,11 @@ class EM(NamedTuple):
             if i < self.iterations - 1:
                 # Without the terms that are equal for all capsules: they cancel.
                 log_density = -square / (2 * variance).unsqueeze(-3) - log_sigma.unsqueeze(-3)
-                # log sigmoid, which ONNX computes as the log of what may have become 0.
-                log_a = -torch.logaddexp(torch.zeros_like(logit), -logit)
-                prior = 0.0 if self.activation == "none" else log_a.unsqueeze(-2)
-                log_c = (prior + log_density.sum(-1)).log_softmax(-1)
+                log_c = log_density.sum(-1)
+                if self.activation != "none":
+                    # log sigmoid, which ONNX computes as the log of what may have become 0.
+                    log_c = log_c - torch.logaddexp(torch.zeros_like(logit), -logit).unsqueeze(-2)
+                log_c = log_c.log_softmax(-1)
         output = mu if self.activation == "none" else logit.sigmoid().unsqueeze(-1) * mu
         return plain_routed(output, share, votes.dtype)
 

@@ -88,7 +88,7 @@ def uniform(layer: Any) -> Choosing:
 
 
 def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Choosing:
-    """All tokens have the same random experts with random weights, others in each layer."""
+    """All tokens have the same random experts and weights, drawn anew for each layer."""
     generator = system_generator(seed, index, count)
     with torch.device("cpu"):
         experts = torch.randperm(layer.num_experts, generator=generator)[: layer.top_k]

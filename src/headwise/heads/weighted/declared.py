@@ -63,7 +63,7 @@ def uniform(layer: Any) -> Weigh:
 
 
 def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Weigh:
-    """κ and α are random points of the simplex, others in each layer (table 3)."""
+    """κ and α are random points of the simplex, drawn anew for each layer (table 3)."""
     drawn = drawn_weights(layer.num_branches, 2, seed, index, count)
     return lambda kappa, alpha: (drawn[0].to(kappa), drawn[1].to(alpha))
 

@@ -206,7 +206,7 @@ class Item(Record):
 
 
 class Payload(Record):
-    """All that the page shows."""
+    """All data that the page of the explorer shows."""
 
     title: str
     served: bool  # whether a model is running that answers to `/api/explore`
