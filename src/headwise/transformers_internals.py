@@ -5,10 +5,11 @@ release of transformers breaks an assumption, its test in `tests/test_transforme
 fails, and this file is what has to change.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from transformers.modeling_layers import (
     GradientCheckpointingLayer as GradientCheckpointingLayer,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import ModelOutput
 
 # 1. Models, their outputs and `generate()` pass a cache under one name. It is `cache` from
@@ -298,3 +300,17 @@ def leave_unwrapped(trainer: Any) -> None:
     """16. accelerate wraps a model for several processes unless it is told that none trains it."""
     accelerator = trainer.accelerator
     accelerator.prepare_model = partial(accelerator.prepare_model, evaluation_mode=True)
+
+
+# 17. The functions by which rotary positions are scaled read a few attributes of a configuration.
+def scaled_rotary_frequencies(
+    parameters: Mapping[str, Any], head_dim: int, device: torch.device
+) -> tuple[Tensor, float]:
+    """The rates of rotary positions of a `rope_type` for long texts, and the scale of the turns."""
+    config = SimpleNamespace(
+        rope_parameters={"rope_theta": 10_000.0, **parameters},
+        head_dim=head_dim,
+        max_position_embeddings=parameters.get("original_max_position_embeddings"),
+        standardize_rope_params=lambda: None,
+    )
+    return ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, device)

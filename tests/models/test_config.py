@@ -57,7 +57,7 @@ def test_heads_of_keys_are_those_of_the_plan(attention):
 def test_another_name_with_another_value_is_an_error():
     with pytest.raises(TypeError, match=r"hidden_size is not an argument .* 'embed_dim'"):
         hw.CausalLMConfig(**SIZES, hidden_size=32)
-    with pytest.raises(TypeError, match="num_key_value_heads is not an argument"):
+    with pytest.raises(ValueError, match="num_key_value_heads is 5, expected a divisor of"):
         hw.CausalLMConfig(**SIZES, num_key_value_heads=5)
 
 

@@ -8,7 +8,7 @@ from tiny import config, padded, tokens
 from torch import nn
 
 import headwise as hw
-from headwise.models.embedding import embed, sinusoids
+from headwise.models.embedding import embed, sinusoids, token_positions
 
 
 def copy_attention(ours: hw.MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -56,6 +56,11 @@ def pytorchs(made: hw.Seq2SeqLM) -> nn.Transformer:
     return theirs
 
 
+def embedded(words, padding=None, offset=0, learned=None):
+    positions = token_positions(words, padding, offset, learned)
+    return embed(words, positions, "sinusoidal", math.sqrt(words.size(-1)), learned)
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_standard_model_equals_pytorchs_transformer(norm):
     made = hw.Seq2SeqLM(config(norm=norm)).double()
@@ -67,8 +72,8 @@ def test_the_standard_model_equals_pytorchs_transformer(norm):
     target = tokens(2, 4)
     out = made(input_ids=source, attention_mask=mask, decoder_input_ids=target)
     hidden = theirs(
-        embed(made.encoder.embedding(source)),
-        embed(made.decoder.embedding(target)),
+        embedded(made.encoder.embedding(source)),
+        embedded(made.decoder.embedding(target)),
         tgt_mask=torch.ones(4, 4, dtype=torch.bool).triu(1),
         src_key_padding_mask=mask == 0,
         memory_key_padding_mask=mask == 0,
@@ -90,31 +95,31 @@ def test_positions_by_their_formula(dim):
 def test_embeddings_are_scaled_and_start_at_the_offset():
     embedding = nn.Embedding(9, 6)
     ids = torch.tensor([[3, 4, 5]])
-    x = embed(embedding(ids), offset=2)
+    x = embedded(embedding(ids), offset=2)
     expected = embedding.weight[3:6] * math.sqrt(6) + sinusoids(torch.arange(2, 5), 6)
     torch.testing.assert_close(x[0], expected)
 
 
 def test_learned_positions_are_added_to_tokens_before_both_are_scaled():
     embedding, learned = nn.Embedding(9, 6), nn.Embedding(7, 6)
-    x = embed(embedding(torch.tensor([[3, 4, 5]])), offset=2, learned=learned)
+    x = embedded(embedding(torch.tensor([[3, 4, 5]])), offset=2, learned=learned)
     expected = (embedding.weight[3:6] + learned.weight[2:5]) * math.sqrt(6)
     torch.testing.assert_close(x[0], expected)
     ids = torch.tensor([[0, 3, 4], [3, 4, 0]])
-    x = embed(embedding(ids), ids == 0, learned=learned)
+    x = embedded(embedding(ids), ids == 0, learned=learned)
     torch.testing.assert_close(x[0, 1:], x[1, :2])
 
 
 def test_a_token_stands_behind_the_tokens_before_it_whatever_the_padding():
     embedding = nn.Embedding(9, 6)
     ids = torch.tensor([[0, 0, 3, 4], [3, 4, 0, 0], [3, 0, 4, 0]])
-    x = embed(embedding(ids), ids == 0)
-    expected = embed(embedding(torch.tensor([[3, 4]])))[0]
+    x = embedded(embedding(ids), ids == 0)
+    expected = embedded(embedding(torch.tensor([[3, 4]])))[0]
     for row, places in enumerate([[2, 3], [0, 1], [0, 2]]):
         torch.testing.assert_close(x[row, places], expected)
     seen = torch.tensor([[True, False, False, False, True]])
-    x = embed(embedding(torch.tensor([[4, 0]])), seen, offset=3)
-    torch.testing.assert_close(x[0, 0], embed(embedding(torch.tensor([[4]])), offset=2)[0, 0])
+    x = embedded(embedding(torch.tensor([[4, 0]])), seen, offset=3)
+    torch.testing.assert_close(x[0, 0], embedded(embedding(torch.tensor([[4]])), offset=2)[0, 0])
 
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "ffn_dropout"])

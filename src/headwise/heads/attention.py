@@ -1,6 +1,6 @@
 """Attention in three steps, each of which a subclass may change: project, attend, combine."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,27 @@ from headwise.ops.masks import (
     padding_positions,
 )
 from headwise.ops.recompute import is_repeated
+from headwise.ops.rotary import Rotary
+
+Bias = bool | Literal["qkv"]
+
+
+class Sizes(TypedDict, total=False):
+    """Options that most attentions have; see `headwise.MultiHeadAttention` for what they mean."""
+
+    head_dim: int | None
+    num_key_value_heads: int | None
+    kdim: int | None
+    vdim: int | None
+    dropout: float
+    qk_norm: bool
+    norm_eps: float
+
+
+class Projections(Sizes, total=False):
+    """The options of standard attention."""
+
+    bias: Bias
 
 
 class Inputs(NamedTuple):
@@ -33,6 +54,7 @@ class Inputs(NamedTuple):
         query_padding: boolean `(batch, queries)`, `True` at padding; None if none is known.
         is_causal, attn_mask, cache: as they were given.
         is_self_attention: whether queries and keys are the same positions.
+        rotary: the turns of their positions, or None.
     """
 
     query: Tensor
@@ -43,17 +65,19 @@ class Inputs(NamedTuple):
     attn_mask: Tensor | None
     cache: AttentionCache | None
     is_self_attention: bool = False
+    rotary: Rotary | None = None
 
 
 class Projected(NamedTuple):
     """Queries, keys and values by head, and what projecting decided for `combine` to use.
 
-    `attend` and `attention_weights` get q as it is here: what they need beside queries, such as a
-    number for each head and position, stands in further columns of q, which they split off.
+    `attend` and `attention_weights` get q as `placed` leaves it: what they need beside queries,
+    such as a number for each head and position, stands in further columns of q, which they split
+    off; `placed` then is the subclass's own.
     """
 
     q: Tensor  # (batch, heads, queries, head_dim)
-    k: Tensor  # (batch, heads or 1, keys, head_dim)
+    k: Tensor  # (batch, key heads, keys, head_dim)
     v: Tensor
     choice: Any = None
 
@@ -66,7 +90,8 @@ class Attention(InTorchLayers, System):
     attention; `combine` is each subclass's own.
 
     Args:
-        embed_dim, num_heads, head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
+        embed_dim, num_heads, head_dim, kdim, vdim, dropout, num_key_value_heads, qk_norm,
+            norm_eps: as in `MultiHeadAttention`.
 
     Attributes:
         chooses_heads: whether each query has heads of its own, those of `routing.indices`.
@@ -86,6 +111,8 @@ class Attention(InTorchLayers, System):
     q_proj: nn.Linear
     k_proj: nn.Linear
     v_proj: nn.Linear
+    q_norm: Any  # a norm with `reset_parameters`, or None
+    k_norm: Any
 
     @checked
     def __init__(
@@ -96,6 +123,9 @@ class Attention(InTorchLayers, System):
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
+        num_key_value_heads: int | None = None,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
         kdim = embed_dim if kdim is None else kdim
@@ -115,18 +145,24 @@ class Attention(InTorchLayers, System):
         self.kdim = kdim
         self.vdim = vdim
         self.dropout = dropout
+        self.num_key_value_heads = key_heads(num_heads, num_key_value_heads)
+        self.q_norm = self.k_norm = None
+        if qk_norm:
+            self.q_norm = nn.RMSNorm(head_dim, norm_eps)
+            self.k_norm = nn.RMSNorm(head_dim, norm_eps)
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:
         sizes = {"num_heads": place.num_heads, "dropout": place.attention_dropout}
-        return cls(place.embed_dim, **{**sizes, **options})
+        return cls(place.embed_dim, **{**sizes, **place.projections(), **options})
 
-    def dense_projections(self, bias: bool) -> None:
+    def dense_projections(self, bias: Bias) -> None:
         """Make `q_proj`, `k_proj` and `v_proj`."""
         inner_dim = self.num_heads * self.head_dim
-        self.q_proj = nn.Linear(self.embed_dim, inner_dim, bias=bias)
-        self.k_proj = nn.Linear(self.kdim, inner_dim, bias=bias)
-        self.v_proj = nn.Linear(self.vdim, inner_dim, bias=bias)
+        key_dim = self.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(self.embed_dim, inner_dim, bias=bool(bias))
+        self.k_proj = nn.Linear(self.kdim, key_dim, bias=bool(bias))
+        self.v_proj = nn.Linear(self.vdim, key_dim, bias=bool(bias))
 
     def reset_projections(self) -> None:
         """Draw them afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
@@ -135,6 +171,13 @@ class Attention(InTorchLayers, System):
             nn.init.xavier_uniform_(proj.weight, gain=2**-0.5)
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
+        self.reset_norms()
+
+    def reset_norms(self) -> None:
+        """The norms of queries and keys start without a scale."""
+        for norm in (self.q_norm, self.k_norm):
+            if norm is not None:
+                norm.reset_parameters()
 
     def forward(
         self,
@@ -149,6 +192,7 @@ class Attention(InTorchLayers, System):
         average_attn_weights: bool = False,
         query_padding_mask: Tensor | None = None,
         cache: AttentionCache | None = None,
+        rotary: Rotary | None = None,
     ) -> AttentionOutput:
         """Computes the attention of the queries to the keys.
 
@@ -169,6 +213,8 @@ class Attention(InTorchLayers, System):
                 known from `key_padding_mask`; in cross-attention only the caller knows.
             cache: for decoding step by step: the call sees what earlier calls with this cache
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
+            rotary: the positions of the queries, by which queries and keys are turned; in
+                self-attention only, where they are those of the keys too.
         """
         is_self_attention = key is None or key is query or value is query
         offset = 0 if cache is None or cache.static else cache.get_seq_length()
@@ -183,8 +229,14 @@ class Attention(InTorchLayers, System):
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
         query_padding = padding_positions(query_padding_mask)
         masks = (query_padding, is_causal, attn_mask)
-        inputs = Inputs(query, key, value, *masks, cache, is_self_attention)
+        if rotary is not None and not is_self_attention:
+            raise ValueError(
+                "rotary is given with keys of their own, expected None: it turns queries and keys "
+                "by the same positions, in self-attention"
+            )
+        inputs = Inputs(query, key, value, *masks, cache, is_self_attention, rotary)
         q, k, v, choice = self.project(inputs)
+        q = self.placed(q, inputs)
         shape = (q.size(1), q.size(2), k.size(2))
         check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), k.size(2))
         check_attention_mask(attn_mask, query.size(0), *shape)
@@ -214,13 +266,17 @@ class Attention(InTorchLayers, System):
         return AttentionOutput(output, weights, routing)
 
     def project(self, inputs: Inputs) -> Projected:
-        """Queries, keys and values, by head."""
+        """Queries, keys and values, by head; the queries neither normed nor turned."""
         q = self._by_head(self.q_proj(inputs.query))
         return Projected(q, *self._keys_and_values(inputs))
 
     def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Keys and values of this call's own inputs, by head; the cache is the caller's."""
         return self._by_head(self.k_proj(inputs.key)), self._by_head(self.v_proj(inputs.value))
+
+    def placed(self, q: Tensor, inputs: Inputs) -> Tensor:
+        """Queries as keys meet them: normed and turned, where the attention is to."""
+        return self._placed(q, self.q_norm, inputs.rotary)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
@@ -265,7 +321,7 @@ class Attention(InTorchLayers, System):
         return self.ablation.weights(weights) if ablated else weights
 
     def key_size(self) -> tuple[int, int] | None:
-        return self.num_heads, self.head_dim
+        return self.num_key_value_heads, self.head_dim
 
     def unit_of_head(self) -> list[int] | None:
         return list(range(self.num_heads)) if self.heads_are_units else None
@@ -273,7 +329,8 @@ class Attention(InTorchLayers, System):
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         """Those of dense projections and of attention; subclasses add their combination's."""
         inner_dim = self.num_heads * self.head_dim
-        linear = inner_dim * (queries * self.embed_dim + keys * (self.kdim + self.vdim))
+        key_dim = self.num_key_value_heads * self.head_dim
+        linear = queries * inner_dim * self.embed_dim + keys * key_dim * (self.kdim + self.vdim)
         return Macs(linear, 2 * queries * keys * inner_dim)
 
     def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -282,8 +339,29 @@ class Attention(InTorchLayers, System):
             assert cache.keys is not None and cache.values is not None
             return cache.keys, cache.values
         k, v = self.project_memory(inputs)
+        k = self._placed(k, self.k_norm, inputs.rotary)
         return (k, v) if cache is None else cache.extend(k, v)
+
+    def _placed(self, x: Tensor, norm: nn.Module | None, rotary: Rotary | None) -> Tensor:
+        x = x if norm is None else norm(x)
+        return x if rotary is None else rotary(x)
 
     def _by_head(self, x: Tensor) -> Tensor:
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def key_heads(num_heads: int, given: int | None) -> int:
+    """How many heads of keys there are: as many as are given, or one for each head.
+
+    >>> key_heads(8, None), key_heads(8, 2)
+    (8, 2)
+    """
+    if given is None:
+        return num_heads
+    if given < 1 or num_heads % given:
+        raise ValueError(
+            f"num_key_value_heads is {given}, expected a divisor of num_heads = {num_heads}: as "
+            f"many heads share each head of keys"
+        )
+    return given

@@ -4,10 +4,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from headwise.heads.ablations import HEADS, Changed, drawn_weights
-from headwise.heads.attention import Inputs, Projected
+from headwise.heads.attention import Inputs, Projected, Projections
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing, Words
 
@@ -44,7 +44,7 @@ class DifferentialAttention(MultiHeadAttention):
 
     Args:
         num_heads: number of heads, each with two queries.
-        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, projections: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is σ(λ(x)), `(batch, queries, heads)`: between 0
@@ -81,19 +81,9 @@ class DifferentialAttention(MultiHeadAttention):
         "the heads: how much it subtracts in comparison with the others, not by itself.",
     )
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-    ) -> None:
-        sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
-        super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
+    def __init__(self, embed_dim: int, num_heads: int, **projections: Unpack[Projections]) -> None:
+        super().__init__(embed_dim, num_heads, **projections)
+        bias = self.q_proj.bias is not None
         self.second_q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias)
         self.lambda_proj = nn.Linear(embed_dim, num_heads, bias=False)
         self._reset_second()
@@ -140,6 +130,13 @@ class DifferentialAttention(MultiHeadAttention):
         share = shares.transpose(1, 2).unsqueeze(-1).to(projected.q.dtype)
         q = torch.cat([projected.q, second.to(projected.q.dtype), share], dim=-1)
         return projected._replace(q=q, choice=shares)
+
+    def placed(self, q: Tensor, inputs: Inputs) -> Tensor:
+        if self.q_norm is None and inputs.rotary is None:
+            return q
+        first, second, share = q.split([self.head_dim, self.head_dim, 1], dim=-1)
+        first, second = super().placed(first, inputs), super().placed(second, inputs)
+        return torch.cat([first, second, share], dim=-1)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool

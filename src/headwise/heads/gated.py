@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from headwise.heads.ablations import HEADS, Changed, drawn_weights, largest
-from headwise.heads.attention import Inputs
+from headwise.heads.attention import Inputs, Projections
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing, Words
 from headwise.ops.bounds import checked
@@ -62,7 +63,7 @@ class GatedAttention(MultiHeadAttention):
             all gates are 1, and the layer is standard attention until it is trained; for models
             that have been trained without gates. `from_attention` starts either so, and
             `over_heads` chooses it unless it is told otherwise.
-        embed_dim, num_heads, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, num_heads, projections: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`, the gate of each
@@ -112,14 +113,9 @@ class GatedAttention(MultiHeadAttention):
         *,
         gate: Literal["headwise", "elementwise"] = "headwise",
         gate_start: Literal["random", "neutral"] = "random",
-        head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
+        **projections: Unpack[Projections],
     ) -> None:
-        sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
-        super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
+        super().__init__(embed_dim, num_heads, **projections)
         self.elementwise = gate == "elementwise"
         self.neutral_start = gate_start == "neutral"
         gates = num_heads * self.head_dim if self.elementwise else num_heads

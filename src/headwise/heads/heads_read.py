@@ -23,7 +23,7 @@ class HeadsRead(NamedTuple):
         attention: the module.
         inputs: what the call was given.
         q: queries, `(batch, heads, queries, head_dim)`.
-        k, v: keys and values, `(batch, heads or 1, keys, head_dim)`.
+        k, v: keys and values, `(batch, key heads, keys, head_dim)`.
         mask: broadcasts to `(batch, heads, queries, keys)`; boolean `True` is not attended, a
             float mask is added. None where all keys are attended, or `is_causal` says which.
         is_causal: query t attends to the keys 0 … t.
@@ -50,14 +50,19 @@ class HeadsRead(NamedTuple):
         """
         if not self.attention.chooses_heads or self.routing is None:
             return None
-        return self.routing.indices
+        indices, units = self.routing.indices, self.routing.weights.size(-1)
+        assert indices is not None
+        # A unit may have a head for each head of keys: those of the first head of keys come first.
+        each = self.q.size(1) // indices.size(-1)
+        return torch.cat([indices + head * units for head in range(each)], dim=-1)
 
     @property
     def num_heads(self) -> int:
         """How many heads there are, chosen or not."""
-        if self.chosen is None or self.routing is None:
+        chosen = self.chosen
+        if chosen is None or self.routing is None or self.routing.indices is None:
             return self.q.size(1)
-        return self.routing.weights.size(-1)
+        return self.routing.weights.size(-1) * (chosen.size(-1) // self.routing.indices.size(-1))
 
     def weights(self, sequences: slice = slice(None)) -> Tensor:
         """Computes the attention weights of some sequences, `(batch, heads, queries, keys)`.
@@ -101,7 +106,7 @@ class HeadsRead(NamedTuple):
                 f"attn_mask was given for each of {self.mask.size(1)} chosen heads, expected one "
                 f"that is the same for all heads: it does not say what the others attend to"
             )
-        q = self.attention.queries_of_every_head(self.inputs)
+        q = self.attention.placed(self.attention.queries_of_every_head(self.inputs), self.inputs)
         outputs = self.attention.attend(q, self.k, self.v, self.mask, self.is_causal)
         return self._replace(q=q, outputs=outputs, routing=None)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from headwise.heads.ablations import HEADS
-from headwise.heads.attention import Attention, Inputs, Projected
+from headwise.heads.attention import Attention, Bias, Inputs, Projected
 from headwise.heads.standard_weights import FromStandardWeights
 from headwise.heads.system import Macs, Routing
 
@@ -29,9 +29,16 @@ class MultiHeadAttention(FromStandardWeights, Attention):
         embed_dim: width of queries and of the output.
         num_heads: number of heads.
         head_dim: width of a head; `embed_dim // num_heads` if not given.
+        num_key_value_heads: how many heads of keys and values there are, each for as many heads of
+            queries, one behind another; one for each if not given. Ainslie et al. 2023, *GQA*,
+            https://arxiv.org/abs/2305.13245.
         kdim, vdim: width of keys and values; `embed_dim` if not given.
         dropout: probability with which an attention weight is dropped in training.
-        bias: whether the four projections have a bias.
+        bias: whether the four projections have a bias; `"qkv"`: all but that of the output.
+        qk_norm: whether queries and keys are divided by their root mean square, head by head, and
+            scaled by learned numbers, before they are turned. Henry et al. 2020, *Query-Key
+            Normalization for Transformers*, https://arxiv.org/abs/2010.04245.
+        norm_eps: ε of these norms.
 
     Shape:
         query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
@@ -63,14 +70,19 @@ class MultiHeadAttention(FromStandardWeights, Attention):
         num_heads: int,
         *,
         head_dim: int | None = None,
+        num_key_value_heads: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
-        bias: bool = True,
+        bias: Bias = True,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
     ) -> None:
-        super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
+        sizes = (head_dim, kdim, vdim, dropout, num_key_value_heads, qk_norm, norm_eps)
+        super().__init__(embed_dim, num_heads, *sizes)
         self.dense_projections(bias)
-        self.out_proj = nn.Linear(self.num_heads * self.head_dim, embed_dim, bias=bias)
+        inner_dim = self.num_heads * self.head_dim
+        self.out_proj = nn.Linear(inner_dim, embed_dim, bias=bias is True)
         self.reset_parameters()
 
     @classmethod

@@ -15,6 +15,7 @@ from typing_extensions import Self
 from headwise.heads.system import System
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+_NORMS = ("q_norm", "k_norm")
 
 
 class FromStandardWeights(System):
@@ -113,7 +114,14 @@ def standard_sizes(attention: Any) -> dict[str, Any]:
     """
     names = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim")
     sizes = {name: getattr(attention, name) for name in names}
-    return {**sizes, "bias": attention.out_proj.bias is not None}
+    bias: Any = attention.out_proj.bias is not None
+    if isinstance(attention, nn.MultiheadAttention):
+        return {**sizes, "bias": bias}
+    if not bias and attention.q_proj.bias is not None:
+        bias = "qkv"
+    norm = attention.q_norm
+    sizes |= {"num_key_value_heads": attention.num_key_value_heads, "qk_norm": norm is not None}
+    return {**sizes, "bias": bias, **({} if norm is None else {"norm_eps": norm.eps})}
 
 
 def _check_is_standard(attention: Any) -> None:
@@ -145,17 +153,18 @@ def copy_standard_weights(source: nn.Module, target: nn.Module) -> None:
             been replaced, as adapters do.
     """
     _check_is_standard(source)
-    expected = standard_sizes(source)
+    usual = {"num_key_value_heads": source.num_heads, "qk_norm": False}
+    expected = {**usual, **standard_sizes(source)}
     for name, size in standard_sizes(target).items():
-        if size != expected[name]:
+        if size != expected.get(name):
             raise ValueError(
-                f"{name} is {size}, expected {expected[name]}, as in the attention whose weights "
-                f"are taken"
+                f"{name} is {size}, expected {expected.get(name)}, as in the attention whose "
+                f"weights are taken"
             )
     weights = dict(source.state_dict(keep_vars=True))
     with torch.enable_grad():  # the parts of a packed weight learn if it does
         unpack_projections(weights)
-    projections = tuple(f"{name}." for name in (*_PROJECTIONS, "out_proj"))
+    projections = tuple(f"{name}." for name in (*_PROJECTIONS, *_NORMS, "out_proj"))
     wanted = {name for name, _ in target.named_parameters() if name.startswith(projections)}
     if weights.keys() != wanted:
         strange = ", ".join(sorted(weights.keys() ^ wanted))

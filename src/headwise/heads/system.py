@@ -10,6 +10,7 @@ from typing_extensions import Self
 from headwise.heads.auxiliary_loss import NotedLosses
 from headwise.heads.watching import watched
 from headwise.ops.activations import Activation
+from headwise.ops.norms import NormKind
 
 if TYPE_CHECKING:
     from headwise.heads.rule import Rule
@@ -65,6 +66,20 @@ class Place(NamedTuple):
     ffn_activation: Activation = "relu"
     # The rest of the layer, for a system that takes the place of all of it.
     cross_attention: bool = False
+    norm_kind: NormKind = "layer"
+    norm_eps: float = 1e-5
+    bias: bool | Literal["qkv"] = True
+    head_dim: int | None = None
+    num_key_value_heads: int | None = None
+    qk_norm: bool = False
+
+    def projections(self) -> dict[str, Any]:
+        """The options of projections that the model has settled, where they are not the usual."""
+        settled = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
+        given: dict[str, Any] = {k: v for k, v in settled.items() if v is not None}
+        if self.qk_norm:
+            given |= {"qk_norm": True, "norm_eps": self.norm_eps}
+        return given if self.bias is True else {**given, "bias": self.bias}
 
 
 class Macs(NamedTuple):

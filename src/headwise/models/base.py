@@ -190,6 +190,8 @@ class HeadwiseModel(ModelHooks):
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.RMSNorm):
+            nn.init.ones_(module.weight)
 
     def _asked(self, others: Mapping[str, Any]) -> dict[str, Any]:
         """What a call asks of its layers, by the arguments that its forward does not name.

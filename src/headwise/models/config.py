@@ -11,6 +11,7 @@ import transformers
 from packaging.version import Version
 from transformers import GenerationConfig, PreTrainedConfig
 
+from headwise.heads.attention import Bias
 from headwise.heads.system import Place, System
 from headwise.messages import did_you_mean
 from headwise.models.plan import Spec, build_system, layer_specs, system_class
@@ -18,6 +19,8 @@ from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
 from headwise.ops.activations import ACTIVATIONS, Activation
 from headwise.ops.bounds import MOST_HEADS, MOST_LAYERS, check_among, check_number
+from headwise.ops.norms import NormKind
+from headwise.ops.rotary import DEFAULT_BASE, check_rope_parameters
 from headwise.transformers_internals import config_fields
 
 # Larger than of every model that has been trained: a mistyped size is an error at once.
@@ -46,8 +49,22 @@ class TransformerConfig(PreTrainedConfig):
         dropout: dropout of embeddings and of each sub-layer's output.
         attention_dropout: dropout of attention weights.
         ffn_dropout: dropout inside the feed-forward.
-        ffn_activation: activation of the feed-forward: `relu`, `gelu` or `leaky-relu`.
-        positions: what tells the model where a token stands: `sinusoidal` or `learned` positions.
+        ffn_activation: activation of the feed-forward, see `headwise.ops.activations`; `swiglu` and
+            `geglu` have a third map, which `ffn_dim` units have each.
+        positions: what tells the model where a token stands: `sinusoidal`, `learned`, or `rotary`
+            positions, which turn queries and keys of self-attention.
+        rope_parameters: of rotary positions, as in transformers: `rope_theta`, `rope_type`,
+            `partial_rotary_factor` and so on; see `headwise.ops.rotary`.
+        norm_kind: `layer` norms, or `rms`, by the root mean square.
+        norm_eps: ε of these norms.
+        head_dim: width of a head; `embed_dim // num_heads` if not given.
+        num_key_value_heads: heads of keys and values of each attention, of which each serves
+            several heads of queries; as many as those if not given.
+        qk_norm: whether queries and keys of each head are normed, before they are turned.
+        bias: whether linear maps of layers have one, `"qkv"`: those of queries, keys and values
+            alone. Those of MoA and TIM have none anyway, by their equations.
+        scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
+        embedding_norm: whether a norm follows the embeddings, as in BERT.
         max_positions: number of learned positions, the longest sequence that the model can read;
             None otherwise. Its default follows from the model, see `default_positions`.
         kwargs: arguments of every configuration of transformers, such as `pad_token_id`.
@@ -57,7 +74,7 @@ class TransformerConfig(PreTrainedConfig):
         ValueError: the sizes and the plan do not fit together.
     """
 
-    known_positions: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned")
+    known_positions: ClassVar[tuple[str, ...]] = ("sinusoidal", "learned", "rotary")
     # Of the models' outputs, what is no prediction to transformers' Trainer.
     keys_to_ignore_at_inference = [  # noqa: RUF012
         *("token_loss", "auxiliary_loss", "cache", "past_key_values", "encoder_last_hidden_state")
@@ -82,15 +99,27 @@ class TransformerConfig(PreTrainedConfig):
         ffn_activation: Activation = "relu",
         positions: str = "sinusoidal",
         max_positions: int | None = None,
+        rope_parameters: dict[str, Any] | None = None,
+        norm_kind: NormKind = "layer",
+        norm_eps: float = 1e-5,
+        head_dim: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: bool = False,
+        bias: Bias = True,
+        scale_embeddings: bool = True,
+        embedding_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         if num_heads < 1:
             raise ValueError(f"num_heads is {num_heads}, expected a positive number")
-        if embed_dim % num_heads:
+        if head_dim is None and embed_dim % num_heads:
             raise ValueError(
-                f"embed_dim is {embed_dim}, expected a multiple of num_heads = {num_heads}"
+                f"embed_dim is {embed_dim}, expected a multiple of num_heads = {num_heads}, or "
+                f"head_dim"
             )
         check_among("norm", norm, ("post", "pre"))
+        check_among("norm_kind", norm_kind, ("layer", "rms"))
+        check_among("bias", bias, (True, False, "qkv"))
         check_among("ffn_activation", ffn_activation, tuple(ACTIVATIONS))
         if ffn_dim < 1:
             raise ValueError(f"ffn_dim is {ffn_dim}, expected a positive number")
@@ -103,12 +132,24 @@ class TransformerConfig(PreTrainedConfig):
         self.attention_dropout = attention_dropout
         self.ffn_dropout = ffn_dropout
         self.ffn_activation = ffn_activation
+        self.norm_kind: NormKind = norm_kind
+        self.norm_eps = norm_eps
+        self.qk_norm = qk_norm
+        self.bias = bias
+        self.scale_embeddings = scale_embeddings
+        self.embedding_norm = embedding_norm
         self.positions = positions
+        turns = self._checked_rotary(rope_parameters, head_dim)
         self.max_positions = self._checked_positions(max_positions)
         kwargs = self._without_other_names(kwargs)
         check_arguments(type(self), kwargs)
+        # A dictionary of all arguments also says what was given.
+        given: int | None = kwargs.pop("_key_heads", num_key_value_heads)
+        self._head_dim, self._key_heads = head_dim, given
         self._check_sizes()
         super().__init__(**kwargs)
+        # Not before: transformers would deny the one and fill in the other.
+        self.head_dim, self.rope_parameters = head_dim, turns
 
     @classmethod
     def from_pretrained(
@@ -139,6 +180,14 @@ class TransformerConfig(PreTrainedConfig):
     def validate_output_attentions(self) -> None:
         """Any implementation goes with `output_attentions`."""
 
+    def validate(self) -> None:
+        """As in transformers, which denies that heads may have any width."""
+        head_dim = self.__dict__.pop("head_dim", None)
+        try:
+            super().validate()
+        finally:
+            self.head_dim = head_dim
+
     def to_dict(self) -> dict[str, Any]:
         """Returns all arguments by name, and those that other tools look for by their names too.
 
@@ -147,16 +196,22 @@ class TransformerConfig(PreTrainedConfig):
         # transformers makes copies of a configuration that lack some of our arguments.
         others = {name: getattr(self, name, _LACKING) for name in self._other_names()}
         there = {name: value for name, value in others.items() if value is not _LACKING}
-        return super().to_dict() | there
+        values = super().to_dict() | there
+        values.pop("_head_dim", None)
+        return values
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns the values that `save_pretrained` writes: no second names of the same setting."""
-        others = self._other_names()
+        others = {*self._other_names(), "_key_heads"}
+        if self._key_heads is not None:
+            others.discard("num_key_value_heads")
         return {name: value for name, value in super().to_diff_dict().items() if name not in others}
 
     @property
     def num_key_value_heads(self) -> int:
         """How many heads of keys a layer caches: the first layer, if the plan has several kinds."""
+        if self._key_heads is not None:
+            return self._key_heads
         systems = self.systems()
         site = "decoder_self" if "decoder_self" in systems else next(iter(systems))
         size = _built_once(systems[site][0], self.place(site)).key_size()
@@ -189,6 +244,12 @@ class TransformerConfig(PreTrainedConfig):
             ffn_dropout=self.ffn_dropout,
             ffn_activation=self.ffn_activation,
             cross_attention=site == "decoder_self" and "decoder_cross" in self.depths(),
+            norm_kind=self.norm_kind,
+            norm_eps=self.norm_eps,
+            bias=self.bias,
+            head_dim=self._head_dim,
+            num_key_value_heads=self._key_heads,
+            qk_norm=self.qk_norm,
         )
 
     def _other_names(self) -> set[str]:
@@ -203,6 +264,21 @@ class TransformerConfig(PreTrainedConfig):
             for name, value in given.items()
             if name not in others or value != getattr(self, name)
         }
+
+    def _checked_rotary(
+        self, given: dict[str, Any] | None, head_dim: int | None
+    ) -> dict[str, Any] | None:
+        if self.positions != "rotary":
+            if given is not None:
+                raise ValueError(
+                    f"rope_parameters is {given} and positions is {self.positions!r}, which has "
+                    f"none; leave rope_parameters out, or set positions to 'rotary'"
+                )
+            return None
+        given = {} if given is None else given
+        check_rope_parameters(given, head_dim or self.embed_dim // self.num_heads)
+        usual = {"rope_theta": DEFAULT_BASE, "rope_type": "default"}
+        return {**usual, **given}
 
     def _checked_positions(self, given: int | None) -> int | None:
         check_among("positions", self.positions, self.known_positions)

@@ -1,9 +1,9 @@
 """Tokens and their positions as vectors: what a stack of layers reads.
 
-Positions are sinusoids, as in Vaswani et al. 2017, *Attention Is All You Need*,
-https://arxiv.org/abs/1706.03762, or learned embeddings, as in Devlin et al. 2018, *BERT*,
-https://arxiv.org/abs/1810.04805. Learned positions are drawn and scaled as tokens are, so that the
-two start equally large, as in BERT.
+Positions are rotary, see `headwise.ops.rotary`; or sinusoids, as in Vaswani et al. 2017, *Attention
+Is All You Need*, https://arxiv.org/abs/1706.03762; or learned embeddings, as in Devlin et al. 2018,
+*BERT*, https://arxiv.org/abs/1810.04805. Learned positions are drawn and scaled as tokens are, so
+that the two start equally large, as in BERT.
 
 Adaptive embeddings and an adaptive softmax have fewer weights for rare words:
 Baevski & Auli 2019, *Adaptive Input Representations for Neural Language Modeling*,
@@ -24,6 +24,7 @@ share with the input. As in the paper, the output does not use P₀: it multipli
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -51,17 +52,17 @@ def position_embedding(config: TransformerConfig) -> nn.Embedding | None:
     return nn.Embedding(config.max_positions, config.embed_dim)
 
 
-def embed(
+def token_positions(
     words: Tensor,
     padding: Tensor | None = None,
     offset: int | Tensor = 0,
     learned: nn.Embedding | None = None,
     position_ids: Tensor | None = None,
 ) -> Tensor:
-    """Returns √d times the embeddings plus sinusoids, or √d times the sum with learned positions.
+    """Returns the positions of tokens, `(time,)` or `(batch or 1, time)`; -1 before all tokens.
 
     Args:
-        words: embeddings of tokens, not scaled, `(batch, time, embed_dim)`.
+        words: embeddings of tokens, `(batch, time, embed_dim)`.
         padding: `(batch, offset + time)`, `True` at padding. A token's position is the number of
             tokens before it, so that it does not matter on which side the padding stands.
         offset: how many positions earlier calls have seen; a tensor if their cache is of a fixed
@@ -69,21 +70,28 @@ def embed(
         learned: the embedding of positions, if they are learned.
         position_ids: the positions, `(batch or 1, time)` or `(time,)`, if they are given.
     """
-    time, width = words.shape[1:]
+    time = words.size(1)
     if position_ids is not None:
-        positions = _checked_positions(position_ids, time, learned)
-    else:
-        if learned is not None and not isinstance(offset, Tensor):
-            _check_length(learned, offset + time, padding)
-        if padding is None:
-            positions = offset + torch.arange(time, device=words.device)  # (time,)
-        else:
-            # (batch, time); -1 before all tokens
-            positions = of_queries((~padding).cumsum(1), offset, time) - 1
-    scale = math.sqrt(width)
+        return _checked_positions(position_ids, time, learned)
+    if learned is not None and not isinstance(offset, Tensor):
+        _check_length(learned, offset + time, padding)
+    if padding is None:
+        return offset + torch.arange(time, device=words.device)
+    return of_queries((~padding).cumsum(1), offset, time) - 1
+
+
+def embed(words: Tensor, positions: Tensor, how: str, scale: float, learned: Any = None) -> Tensor:
+    """Returns embeddings with their positions, `(batch, time, embed_dim)`.
+
+    They are scale times the sum with learned positions, or scale times the embeddings plus
+    sinusoids; rotary positions come later.
+    """
     if learned is not None:
         return (words + learned(positions.clamp(min=0))) * scale
-    return words * scale + sinusoids(positions, width).to(words.dtype)
+    words = words if scale == 1 else words * scale
+    return (
+        words + sinusoids(positions, words.size(-1)).to(words.dtype) if how != "rotary" else words
+    )
 
 
 def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:

@@ -15,19 +15,29 @@ from headwise.heads.system import Macs, System
 from headwise.models.config import TransformerConfig
 from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Spec, build_system
-from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.ops.activations import ACTIVATIONS, Activation, hidden_width
+from headwise.ops.norms import norm_of
+from headwise.ops.rotary import Rotary
 from headwise.transformers_internals import GradientCheckpointingLayer
 
 
 class FeedForward(nn.Module):
-    """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation."""
+    """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation.
+
+    Gated activations take both of their maps from W₁, that of the gate first.
+    """
 
     def __init__(
-        self, embed_dim: int, ffn_dim: int, dropout: float, activation: Activation = "relu"
+        self,
+        embed_dim: int,
+        ffn_dim: int,
+        dropout: float,
+        activation: Activation = "relu",
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.ffn_up = nn.Linear(embed_dim, ffn_dim)
-        self.ffn_down = nn.Linear(ffn_dim, embed_dim)
+        self.ffn_up = nn.Linear(embed_dim, hidden_width(activation, ffn_dim), bias=bias)
+        self.ffn_down = nn.Linear(ffn_dim, embed_dim, bias=bias)
         self.dropout = dropout
         self.activation = activation
 
@@ -47,11 +57,11 @@ class Residual(nn.Module):
     Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x))).
     """
 
-    def __init__(self, embed_dim: int, norm: str, dropout: float) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(embed_dim)
-        self.pre_norm = norm == "pre"
-        self.dropout = dropout
+        self.norm = norm_of(config.norm_kind, config.embed_dim, config.norm_eps)
+        self.pre_norm = config.norm == "pre"
+        self.dropout = config.dropout
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre_norm:
@@ -67,6 +77,7 @@ class LayerInputs(NamedTuple):
     query_padding: Tensor | None = None  # of a decoder: (batch, time), the end of `padding`
     encoded: Tensor | None = None  # (batch, source time, embed_dim), where there is an encoder
     encoder_padding: Tensor | None = None  # (batch, source time)
+    rotary: Rotary | None = None  # the turns of the positions of this call
 
 
 class Layer(GradientCheckpointingLayer):
@@ -96,9 +107,13 @@ class Layer(GradientCheckpointingLayer):
         self.feed_forward: FeedForward | None = None
         if last.replaces == "attention":
             self.feed_forward = FeedForward(
-                config.embed_dim, config.ffn_dim, config.ffn_dropout, config.ffn_activation
+                config.embed_dim,
+                config.ffn_dim,
+                config.ffn_dropout,
+                config.ffn_activation,
+                config.bias is True,
             )
-            self.feed_forward_residual = Residual(config.embed_dim, config.norm, config.dropout)
+            self.feed_forward_residual = Residual(config)
 
     def forward(
         self,
@@ -108,7 +123,7 @@ class Layer(GradientCheckpointingLayer):
         cross_cache: AttentionCache | None = None,
     ) -> Tensor:
         def attend(y: Tensor) -> Tensor:
-            options = _self_options(inputs, self_cache) if self.is_causal else {}
+            options = _self_options(inputs, self_cache) if self.is_causal else _turned(inputs)
             out = self.self_attention(y, key_padding_mask=inputs.padding, **options)
             return inputs.losses.collect(out)
 
@@ -151,7 +166,8 @@ class WholeLayer(GradientCheckpointingLayer):
         cross_cache: AttentionCache | None = None,
     ) -> Tensor:
         if not self.is_causal:
-            return inputs.losses.collect(self.system(x, key_padding_mask=inputs.padding))
+            out = self.system(x, key_padding_mask=inputs.padding, **_turned(inputs))
+            return inputs.losses.collect(out)
         out = self.system(
             x,
             inputs.encoded,
@@ -169,14 +185,20 @@ def _at_self(config: TransformerConfig, spec: Spec, is_causal: bool) -> System:
 
 def _self_options(inputs: LayerInputs, cache: AttentionCache | None) -> dict[str, Any]:
     """What a decoder's self-attention is called with beside the padding of its keys."""
-    return {"query_padding_mask": inputs.query_padding, "is_causal": True, "cache": cache}
+    options = {"query_padding_mask": inputs.query_padding, "is_causal": True, "cache": cache}
+    return options | _turned(inputs)
+
+
+def _turned(inputs: LayerInputs) -> dict[str, Any]:
+    # A system of a user's own need not know rotary positions, where there are none.
+    return {} if inputs.rotary is None else {"rotary": inputs.rotary}
 
 
 def _residual(config: TransformerConfig, system: System) -> Residual | None:
     """None where the system adds to the stream by itself."""
     if system.holds_residual:
         return None
-    return Residual(config.embed_dim, config.norm, config.dropout)
+    return Residual(config)
 
 
 def _added(residual: Residual | None, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

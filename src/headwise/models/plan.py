@@ -29,9 +29,10 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from typing_extensions import Unpack
 
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.differential import DifferentialAttention
@@ -66,7 +67,7 @@ OVER_HEADS = "mae"
 SET_BY_MODEL = {
     *("embed_dim", "kdim", "vdim", "norm", "causal_queries", "cross_attention"),
     *("dropout", "attention_dropout", "residual_dropout", "ffn_dropout"),
-    "ffn_activation",
+    *("ffn_activation", "norm_kind", "norm_eps"),
 }
 _LAYER_WORDS = get_args(LayerWord)
 
@@ -99,7 +100,14 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
 def build_system(spec: Spec, place: Place) -> System:
     """The module for one of `layer_specs`, at its place."""
     options = {key: value for key, value in spec.items() if key != "system"}
-    return system_class(spec["system"]).from_plan(place, **options)
+    system = system_class(spec["system"])
+    if settled := place.projections():
+        for name in settled.keys() - options_of(system).keys():
+            raise ValueError(
+                f"model.{name} is {settled[name]!r}, which {spec['system']} does not go with: its "
+                f"constructor takes no {name}; leave it out, or choose another system"
+            )
+    return system.from_plan(place, **options)
 
 
 def system_class(name: Any) -> type[System]:
@@ -255,6 +263,8 @@ def options_of(system: type[System]) -> dict[str, Any]:
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if not variadic and name not in ("self", "place"):
                 options[name] = hints.get(name, Any)
+            elif get_origin(hints.get(name)) is Unpack:
+                options |= get_type_hints(*get_args(hints[name]))
     if system.presets:
         options["preset"] = Literal[tuple(system.presets)]
     return options

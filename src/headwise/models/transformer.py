@@ -21,12 +21,19 @@ from headwise.models.base import WithoutHead
 from headwise.models.cache import DecodingCache, OwnCacheMixin
 from headwise.models.config import TransformerConfig
 from headwise.models.decisions import attentions_noted
-from headwise.models.embedding import embed, position_embedding, token_embedding
+from headwise.models.embedding import (
+    embed,
+    position_embedding,
+    token_embedding,
+    token_positions,
+)
 from headwise.models.layers import Layer, LayerInputs, WholeLayer
 from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries
+from headwise.ops.norms import norm_of
 from headwise.ops.packing import PackedTexts, packed_by_positions
+from headwise.ops.rotary import Rotary
 from headwise.ops.shapes import check_sequences, check_token_mask, check_tokens
 from headwise.transformers_internals import CACHE, given_cache
 
@@ -63,9 +70,11 @@ class Stack(WithoutHead):
             self.embedding = token_embedding(config, words)
         self.layers = nn.ModuleList(self.planned_layers(config))
         # With pre-norm nothing has normalised the last residual sum yet.
-        self.final_norm = nn.LayerNorm(config.embed_dim) if config.norm == "pre" else nn.Identity()
+        norm = (config.norm_kind, config.embed_dim, config.norm_eps)
+        self.final_norm = norm_of(*norm) if config.norm == "pre" else nn.Identity()
         if words:
             self.positions = position_embedding(config)
+        self.embedding_norm = norm_of(*norm) if words and config.embedding_norm else None
         self.post_init()
 
     def planned_layers(self, config: TransformerConfig) -> Iterable[nn.Module]:
@@ -95,6 +104,18 @@ class Stack(WithoutHead):
         check_tokens(ids, input_ids, size)
         words: Tensor = self.embedding(input_ids)
         return words
+
+    def placed(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings with their positions, where these are no turns, scaled and normed."""
+        config = self.config
+        scale = config.embed_dim**0.5 if config.scale_embeddings else 1.0
+        x = embed(words, positions, config.positions, scale, self.positions)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def rotary(self, positions: Tensor) -> Rotary | None:
+        """The turns of positions, if they are rotary."""
+        parameters = self.config.rope_parameters
+        return None if parameters is None else Rotary(positions, parameters)
 
     def through_layers(
         self,
@@ -159,8 +180,10 @@ class Encoder(Stack):
         words = self.words(input_ids, inputs_embeds)
         check_token_mask("attention_mask", attention_mask, *words.shape[:2])
         padding = None if attention_mask is None else attention_mask == 0
-        x = embed(words, padding, learned=self.positions, position_ids=position_ids)
-        arguments = [(LayerInputs(asked["losses"], padding),)] * len(self.layers)
+        positions = token_positions(words, padding, 0, self.positions, position_ids)
+        inputs = LayerInputs(asked["losses"], padding, rotary=self.rotary(positions))
+        x = self.placed(words, positions)
+        arguments = [(inputs,)] * len(self.layers)
         return self._returned(self.through_layers(x, arguments, **asked), others)
 
 
@@ -211,7 +234,8 @@ class Decoder(Stack, OwnCacheMixin):
         padding = None if attention_mask is None else attention_mask == 0
         if cache is not None and padding is not None:
             padding = cache.of_all_positions(padding, time)
-        x = embed(words, padding, offset, self.positions, position_ids)
+        positions = token_positions(words, padding, offset, self.positions, position_ids)
+        x = self.placed(words, positions)
         texts = None
         if position_ids is not None and attention_mask is None and time > 1:
             texts = packed_by_positions(position_ids.expand(batch, -1))
@@ -219,8 +243,10 @@ class Decoder(Stack, OwnCacheMixin):
             shows = asked["output_attentions"]
             _check_packed(of_target, cache, encoder_hidden_states, shows)
             x, padding = texts.apart(x), texts.padding
+            positions = texts.apart(positions.expand(batch, -1))
         encoder_padding = None if encoder_attention_mask is None else encoder_attention_mask == 0
-        decoded = self.run(x, padding, asked, cache, encoder_hidden_states, encoder_padding)
+        turns = self.rotary(positions)
+        decoded = self.run(x, padding, asked, cache, encoder_hidden_states, encoder_padding, turns)
         if texts is not None:
             _put_together(decoded, texts)
         return self._returned(decoded, others)
@@ -233,18 +259,20 @@ class Decoder(Stack, OwnCacheMixin):
         cache: DecodingCache | None = None,
         encoded: Tensor | None = None,
         encoder_padding: Tensor | None = None,
+        rotary: Rotary | None = None,
     ) -> StackOutput:
         """Runs the layers over `x`, the input `(batch, time, embed_dim)`, positions included.
 
         `padding` is that of cached positions and this call's, `(batch, cached + time)`; this call
         adds to the cache. `encoded` is what the encoder gave, `(batch, source time, embed_dim)`;
-        `asked` is as in `Stack.through_layers`.
+        `asked` is as in `Stack.through_layers`, `rotary` the turns of the positions of `x`.
         """
         query_padding = None
         if padding is not None:
             offset = 0 if cache is None else cache.get_seq_length()
             query_padding = of_queries(padding, offset, x.size(1))
-        inputs = LayerInputs(asked["losses"], padding, query_padding, encoded, encoder_padding)
+        of_encoder = (encoded, encoder_padding)
+        inputs = LayerInputs(asked["losses"], padding, query_padding, *of_encoder, rotary)
         none: list[None] = [None] * len(self.layers)
         of_self = none if cache is None else cache.self_attention
         of_cross = none if cache is None else cache.cross_attention or none

@@ -33,7 +33,8 @@ def dot_product_attention(
 
     Args:
         q: `(batch, heads, queries, head_dim)`.
-        k, v: `(batch, heads or 1, keys, head_dim)`; a single head is shared by all queries' heads.
+        k, v: `(batch, key heads, keys, head_dim)`, where key heads divide heads: as many heads of
+            queries as there are for each, one behind another, share one.
         mask: broadcasts to `(batch, heads, queries, keys)`; boolean `True` is not attended, a
             float mask is added. A query that may attend to nothing gets zeros, never NaN.
         is_causal: query `t` attends to keys 0 … t; only without `mask`.
@@ -45,14 +46,17 @@ def dot_product_attention(
     if implementation == "eager":
         if is_causal:
             mask = causal_mask(q.size(2), k.size(2), device=q.device)
-        return F.dropout(attention_weights(q, k, mask).to(v.dtype), dropout) @ v
+        weights = attention_weights(q, k, mask).to(v.dtype)
+        return F.dropout(weights, dropout) @ _share_heads(q, v)
     if implementation == "flex_attention":
         return _flex_attention(q, k, v, mask, is_causal, dropout)
     if mask is not None:
         mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
-    k, v = _share_heads(q, k), _share_heads(q, v)
+    grouped = 1 < k.size(1) < q.size(1)
+    if k.size(1) == 1:
+        k, v = _share_heads(q, k), _share_heads(q, v)
     read = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped
     )
     if mask is None or not torch.compiler.is_exporting():
         return read
@@ -104,7 +108,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
     """The weights themselves, `(batch, heads, queries, keys)`; rows sum to 1, or to 0 where a
     query may attend to nothing.
     """
-    logits = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    logits = q @ _share_heads(q, k).transpose(-2, -1) / math.sqrt(q.size(-1))
     if mask is None:
         return logits.softmax(-1)
     blocks = mask.dtype == torch.bool
@@ -114,5 +118,9 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
 
 
 def _share_heads(q: Tensor, k: Tensor) -> Tensor:
-    """One key head, seen by every query head: a view, not a copy."""
-    return k.expand(-1, q.size(1), -1, -1) if k.size(1) == 1 and q.size(1) > 1 else k
+    """Key heads as the queries' heads see them: of a single one a view, of groups copies."""
+    if k.size(1) == q.size(1):
+        return k
+    if k.size(1) == 1:
+        return k.expand(-1, q.size(1), -1, -1)
+    return k.repeat_interleave(q.size(1) // k.size(1), dim=1)

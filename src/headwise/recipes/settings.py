@@ -11,6 +11,7 @@ from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import rule_name, rules_by_name, system_class
 from headwise.ops.activations import Activation
+from headwise.ops.norms import NormKind
 from headwise.recipes.errors import RecipeError
 from headwise.recipes.pretrained import SEED, with_encoding, with_sizes
 from headwise.settings import LARGEST_SEED, Settings
@@ -57,7 +58,29 @@ class ModelSettings(Settings, ABC):
     ffn_activation: Activation = Field(
         "relu",
         description="Activation of each feed-forward, also of those that are parts of a system: "
-        "`relu`, `gelu` or `leaky-relu`.",
+        "`relu`, `gelu`, `gelu-tanh` (as GPT-2), `silu`, `leaky-relu`; or `swiglu` and `geglu`, "
+        "whose `ffn_dim` units have a gate each.",
+    )
+    norm_kind: NormKind = Field(
+        "layer", description="`layer` norms, or `rms` norms, which have no mean and no shift."
+    )
+    norm_eps: float = Field(1e-5, gt=0, description="ε of the norms.")
+    head_dim: int | None = Field(
+        None, ge=1, description="Width of a head. Default: `embed_dim / num_heads`."
+    )
+    num_key_value_heads: int | None = Field(
+        None,
+        ge=1,
+        description="Heads of keys and values of each attention, each for several heads of "
+        "queries. Default: one for each.",
+    )
+    qk_norm: bool = Field(
+        False, description="Whether queries and keys of each head have an `rms` norm."
+    )
+    bias: Literal[True, False, "qkv"] = Field(
+        True,
+        description="Whether the linear maps of layers have biases; `qkv`: those of queries, keys "
+        "and values alone. By their equations MoA and TIM have none.",
     )
     pretrained: Path | None = Field(
         None,
@@ -97,10 +120,23 @@ class ModelSettings(Settings, ABC):
 class TokenModelSettings(ModelSettings):
     """The settings of a model that reads tokens, each with its position."""
 
-    positions: Literal["sinusoidal", "learned"] = Field(
+    positions: Literal["sinusoidal", "learned", "rotary"] = Field(
         "sinusoidal",
         description="What tells the model where a token stands: `sinusoidal` positions, which set "
-        "no limit to the length, or `learned` embeddings.",
+        "no limit to the length, `learned` embeddings, or `rotary` positions, which turn queries "
+        "and keys.",
+    )
+    rope_parameters: dict[str, Any] | None = Field(
+        None,
+        description="Of rotary positions, as transformers has them: `rope_theta` (default: "
+        "10000), `partial_rotary_factor`, and `rope_type` with its own: `default`, `linear`, "
+        "`llama3` or `yarn`.",
+    )
+    scale_embeddings: bool = Field(
+        True, description="Whether embeddings are multiplied by the root of `embed_dim`."
+    )
+    embedding_norm: bool = Field(
+        False, description="Whether a norm follows the embeddings, as in BERT."
     )
     max_positions: int | None = Field(
         None,

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from headwise.heads.agreement.declared import ABLATIONS, PRESETS, WORDS
 from headwise.heads.agreement.em import EM
@@ -16,7 +17,7 @@ from headwise.heads.agreement.votes import (
     Normalize,
     Routed,
 )
-from headwise.heads.attention import Attention, Inputs
+from headwise.heads.attention import Attention, Bias, Inputs, Sizes
 from headwise.heads.system import Macs, Routing
 from headwise.heads.torch_layers import NoPackedWeights
 from headwise.ops.bounds import check_positive, checked
@@ -60,8 +61,9 @@ class AgreementAttention(Attention):
         inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
             of one head. If not given, the output starts at about the scale of standard attention.
-        embed_dim, head_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
-        bias: whether the projections and the input capsules have one; votes have none.
+        bias: whether the projections and the input capsules have one, `"qkv"`: the projections
+            alone; votes have none.
+        embed_dim, sizes: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`: the mean over
@@ -106,13 +108,10 @@ class AgreementAttention(Attention):
         iterations: int = 3,
         inverse_temperature: float = INVERSE_TEMPERATURE,
         vote_gain: float | None = None,
-        head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
+        bias: Bias = True,
+        **sizes: Unpack[Sizes],
     ) -> None:
-        super().__init__(embed_dim, num_heads, head_dim, kdim, vdim, dropout)
+        super().__init__(embed_dim, num_heads, **sizes)
         if num_capsules is not None and (num_capsules < 1 or embed_dim % num_capsules):
             raise ValueError(
                 f"num_capsules is {num_capsules}, expected a divisor of embed_dim = {embed_dim}: a "
@@ -137,7 +136,8 @@ class AgreementAttention(Attention):
         read_dim = num_heads * self.head_dim // capsules
         self.capsule_norm = nn.LayerNorm(read_dim) if inputs == "all" else None
         self.capsule_weight = nn.Parameter(torch.empty(capsules, read_dim, embed_dim))
-        self.capsule_bias = nn.Parameter(torch.empty(capsules, embed_dim)) if bias else None
+        has_bias = bias is True
+        self.capsule_bias = nn.Parameter(torch.empty(capsules, embed_dim)) if has_bias else None
         self.vote_weight = nn.Parameter(torch.empty(num_heads, embed_dim, embed_dim))
         # Vectors of one entry, since fully_shard takes no scalars.
         betas = self.num_capsules if activation == "standardised" else 1

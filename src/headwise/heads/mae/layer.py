@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from headwise.heads.attention import Inputs
+from headwise.heads.attention import Inputs, Projections
 from headwise.heads.mae.declared import ABLATIONS, WORDS, GateInit, count_experts
 from headwise.heads.mae.gate import ExpertGate
 from headwise.heads.mae.means import each_decides, look
@@ -70,7 +70,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
         causal_queries: the queries are a causal sequence though the keys are not.
-        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, projections: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, experts)` or, where
@@ -111,18 +111,13 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate_statistics: Literal["kept", "fresh"] = "kept",
         gate_window: int | None = None,
         causal_queries: bool = False,
-        head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
+        **projections: Unpack[Projections],
     ) -> None:
         experts = count_experts(num_heads, dropped_heads)
         how = (gate_hidden_dim, gate_dropout, gate_init, gate_scaling, gate_statistics)
         window = 1 if gate_window is None else gate_window
         check_positive(gate_window=window, gate_hidden_dim=gate_hidden_dim)
-        sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
-        super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
+        super().__init__(embed_dim, num_heads, **projections)
         self.dropped_heads = dropped_heads
         self.num_experts = experts
         self.gate_window = gate_window

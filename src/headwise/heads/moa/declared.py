@@ -32,6 +32,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "noise_floor": 0.01,
         "key_gain": 0.5**0.5,
     },
+    "jetmoe": {"detach_normalizer": False, "expert_bias": "output"},
 }
 
 
@@ -57,9 +58,13 @@ def sizes_at(place: Place, size: str | None, options: Mapping[str, Any]) -> dict
     Heads are twice as wide as the standard ones, as in the paper's MoA base: with one key head for
     all of them, narrow ones lose much (docs/readings.md).
     """
+    settled = place.projections()
+    settled.pop("head_dim", None)
+    each = options.get("num_key_value_heads", settled.get("num_key_value_heads")) or 1
     sizes: dict[str, Any] = {
+        **settled,
         "dropout": place.attention_dropout,
-        "top_k": place.num_heads,
+        "top_k": max(1, place.num_heads // each),
         "head_dim": max(1, 2 * place.embed_dim // place.num_heads),
         **({} if size is None else moa_size(size)),
         **options,

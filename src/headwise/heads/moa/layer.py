@@ -50,7 +50,9 @@ class MixtureOfAttentionHeads(Attention):
         y  = Σ_{i∈G(x)} wᵢ oᵢ Wᵢ^o
         loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
 
-    All experts share one key and one value head, so a decoding cache is one head wide. f and P
+    All experts share one key and one value head, so a decoding cache is one head wide. With
+    `num_key_value_heads` n each expert has n heads, one for each of n shared key heads (Shen et al.
+    2024, *JetMoE*, https://arxiv.org/abs/2404.07413, `presets["jetmoe"]`). f and P
     are the tokens and the probability that each expert gets, each normalised to sum 1; padding
     counts in neither loss. The router works in float32 at least, under autocast too.
 
@@ -66,6 +68,8 @@ class MixtureOfAttentionHeads(Attention):
         head_dim: D, width of an expert's head.
         normalize_weights: divide by the sum of the selected probabilities, as in the paper's
             equation 9; False is what the authors' code does.
+        detach_normalizer: whether no gradient goes through that sum. Without, the weights are a
+            softmax over the selected, as in JetMoE.
         balance: what the balance loss balances the experts over, `"batch"` or each `"sequence"`.
         balance_coef: α, weight of the balance loss.
         z_coef: β, weight of the router's z-loss.
@@ -74,17 +78,20 @@ class MixtureOfAttentionHeads(Attention):
         noisy: add noise to the router's logits in training, of a learned size (equation 3).
         noise_floor: the least size of that noise.
         expert_bias: whether Wᵢ^q and Wᵢ^o have a bias, which the equations lack; with them the
-            counts of the paper's table 2 fit to the last digit.
+            counts of the paper's table 2 fit to the last digit. `"output"`: one bias for the sum
+            of all experts, as in JetMoE.
         output_gain: the factor by which Wᵢ^o is drawn larger than Glorot's bound for the map of
             one expert. The paper gives no scale.
         key_gain: the same of W^k and W^v. The authors' code has 1/√2.
-        embed_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
+        num_key_value_heads: n, how many heads each expert has.
+        embed_dim, kdim, vdim, dropout, qk_norm, norm_eps: as in `MultiHeadAttention`.
         bias: whether the shared key and value projections have one.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
         not chosen; `routing.indices` is `(batch, queries, top_k)`; attention weights are
-        `(batch, top_k, queries, keys)` in the order of `routing.indices`.
+        `(batch, n * top_k, queries, keys)`: those of the first key head in the order of
+        `routing.indices`, then those of the next.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -115,26 +122,33 @@ class MixtureOfAttentionHeads(Attention):
         head_dim: int,
         *,
         normalize_weights: bool = True,
+        detach_normalizer: bool = True,
         balance: Literal["batch", "sequence"] = "batch",
         balance_coef: float = 0.01,
         z_coef: float = 0.001,
         auxiliary: Literal["per token", "per batch"] = "per token",
         noisy: bool = False,
         noise_floor: float = 0.0,
-        expert_bias: bool = False,
+        expert_bias: bool | Literal["output"] = False,
         output_gain: float = 1.0,
         key_gain: float = 1.0,
+        num_key_value_heads: int = 1,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
-        bias: bool = False,
+        bias: bool | Literal["qkv"] = False,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
     ) -> None:
         check_options(num_experts, top_k, noisy, noise_floor)
         check_positive(output_gain=output_gain, key_gain=key_gain)
-        super().__init__(embed_dim, top_k, head_dim, kdim, vdim, dropout)
+        sizes = (head_dim, kdim, vdim, dropout, num_key_value_heads, qk_norm, norm_eps)
+        super().__init__(embed_dim, top_k * num_key_value_heads, *sizes)
+        width = num_key_value_heads * head_dim  # of an expert
         self.num_experts = num_experts
         self.top_k = top_k
         self.normalize_weights = normalize_weights
+        self.detach_normalizer = detach_normalizer
         self.balance = balance
         self.balance_coef = balance_coef
         self.z_coef = z_coef
@@ -144,13 +158,15 @@ class MixtureOfAttentionHeads(Attention):
         self.output_gain = output_gain
         self.router = nn.Linear(embed_dim, num_experts, bias=False)
         self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
-        self.k_proj = nn.Linear(self.kdim, head_dim, bias=bias)
-        self.v_proj = nn.Linear(self.vdim, head_dim, bias=bias)
-        self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, head_dim))
-        self.expert_output = nn.Parameter(torch.empty(num_experts, head_dim, embed_dim))
+        self.k_proj = nn.Linear(self.kdim, width, bias=bool(bias))
+        self.v_proj = nn.Linear(self.vdim, width, bias=bool(bias))
+        self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, width))
+        self.expert_output = nn.Parameter(torch.empty(num_experts, width, embed_dim))
         self.query_bias = self.output_bias = None
-        if expert_bias:
-            self.query_bias = nn.Parameter(torch.empty(num_experts, head_dim))
+        if expert_bias == "output":
+            self.output_bias = nn.Parameter(torch.empty(embed_dim))
+        elif expert_bias:
+            self.query_bias = nn.Parameter(torch.empty(num_experts, width))
             self.output_bias = nn.Parameter(torch.empty(num_experts, embed_dim))
         self.reset_parameters()
 
@@ -180,38 +196,42 @@ class MixtureOfAttentionHeads(Attention):
             if bias is not None:
                 nn.init.zeros_(bias)
         # Each expert is a map of its own, so Glorot's bound is that of one expert.
-        bound = (6 / (self.embed_dim + self.head_dim)) ** 0.5
+        bound = (6 / (self.embed_dim + self.expert_query.size(2))) ** 0.5
         nn.init.uniform_(self.expert_query, -bound, bound)
         nn.init.uniform_(self.expert_output, -self.output_gain * bound, self.output_gain * bound)
+        self.reset_norms()
 
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
         if choice.assignment is None:
             q = self.queries_of_every_head(inputs)
             if choice.indices.size(-1) < self.num_experts:
-                chosen = choice.indices.transpose(1, 2).unsqueeze(-1)
-                q = q.gather(1, chosen.expand(-1, -1, -1, self.head_dim))
+                q = q.unflatten(1, (-1, self.num_experts))  # (batch, n, experts, queries, head_dim)
+                chosen = choice.indices.transpose(1, 2)[:, None, ..., None]
+                shape = (-1, self.num_key_value_heads, -1, -1, self.head_dim)
+                q = q.gather(2, chosen.expand(shape)).flatten(1, 2)
         else:
             rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
             chosen = expert_project(rows, self.expert_query, choice.assignment)
             if self.query_bias is not None:
                 chosen = chosen + self.query_bias[choice.assignment.indices].to(chosen.dtype)
-            q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
-        # q: (batch, top_k, queries, head_dim)
+            q = self._by_expert(chosen.unflatten(0, inputs.query.shape[:2]))
+        # q: (batch, n * top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
 
     def queries_of_every_head(self, inputs: Inputs) -> Tensor:
-        # (embed_dim, experts * head_dim): all experts as one matrix
+        # (embed_dim, experts * n * head_dim): all experts as one matrix
         dense = self.expert_query.transpose(0, 1).flatten(1)
         bias = None if self.query_bias is None else self.query_bias.flatten()
-        return self._by_head(F.linear(inputs.query, dense.t(), bias))
+        every = F.linear(inputs.query, dense.t(), bias)
+        return self._by_expert(every.unflatten(-1, (self.num_experts, -1)))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         # A mask that is the same for all heads and queries: (1, keys) or (batch, 1, 1, keys).
         same_keys = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
-        if is_causal or not same_keys:
+        if is_causal or not same_keys or self.num_key_value_heads > 1:
             return super().attend(q, k, v, mask, is_causal)
         # Each chosen head is then a further query to the only key head, in the order in which they
         # lie in memory: nothing is copied.
@@ -220,12 +240,14 @@ class MixtureOfAttentionHeads(Attention):
         return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: _Choice) -> tuple[Tensor, Routing]:
-        joined = heads.transpose(1, 2)  # (batch, queries, top_k, head_dim)
+        # (batch, queries, top_k, n * head_dim)
+        by_key = heads.unflatten(1, (self.num_key_value_heads, -1))
+        joined = by_key.permute(0, 3, 2, 1, 4).flatten(3)
         scales = choice.scales.to(joined.dtype)
         if choice.assignment is None:
             scaled = joined * scales.unsqueeze(-1)
             if choice.indices.size(-1) < self.num_experts:
-                every = scaled.new_zeros(*scaled.shape[:2], self.num_experts, self.head_dim)
+                every = scaled.new_zeros(*scaled.shape[:2], self.num_experts, scaled.size(-1))
                 scaled = every.scatter(2, choice.indices.unsqueeze(-1).expand_as(scaled), scaled)
             output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
         else:
@@ -234,7 +256,8 @@ class MixtureOfAttentionHeads(Attention):
             output = output.unflatten(0, inputs.query.shape[:2])
         weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
         if self.output_bias is not None:
-            output = output + (weights.to(output.dtype) @ self.output_bias.to(output.dtype))
+            bias = self.output_bias.to(output.dtype)
+            output = output + (bias if bias.dim() == 1 else weights.to(output.dtype) @ bias)
         return output, Routing(weights, choice.indices, self._loss(choice, inputs))
 
     def _route(self, query: Tensor) -> _Choice:
@@ -258,7 +281,8 @@ class MixtureOfAttentionHeads(Attention):
             if not (torch.compiler.is_exporting() or is_transformed()):
                 assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
-            selected = selected / selected.sum(-1, keepdim=True).detach()
+            total = selected.sum(-1, keepdim=True)
+            selected = selected / (total.detach() if self.detach_normalizer else total)
         if ablation is not None:
             selected = ablation.weigh(selected)
         return _Choice(indices, selected, logits, assignment)
@@ -278,13 +302,15 @@ class MixtureOfAttentionHeads(Attention):
         loss = self.balance_coef * losses.balance + self.z_coef * losses.z
         return loss / losses.tokens if self.auxiliary == "per batch" else loss
 
-    def key_size(self) -> tuple[int, int] | None:
-        return 1, self.head_dim
+    def _by_expert(self, x: Tensor) -> Tensor:
+        """`(batch, queries, experts, n * head_dim)` to `(batch, n * experts, queries, …)`."""
+        by_key = x.unflatten(-1, (self.num_key_value_heads, self.head_dim))
+        return by_key.permute(0, 3, 2, 1, 4).flatten(1, 2)
 
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "top_k": range(1, self.top_k)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        linear = queries * self.embed_dim * (2 * self.top_k * self.head_dim + self.num_experts)
-        linear += keys * (self.kdim + self.vdim) * self.head_dim
-        return Macs(linear, 2 * queries * keys * self.top_k * self.head_dim)
+        linear = queries * self.embed_dim * (2 * self.num_heads * self.head_dim + self.num_experts)
+        linear += keys * (self.kdim + self.vdim) * self.num_key_value_heads * self.head_dim
+        return Macs(linear, 2 * queries * keys * self.num_heads * self.head_dim)

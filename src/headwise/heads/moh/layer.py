@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from headwise.heads.ablations import Choosing
-from headwise.heads.attention import Inputs, Projected
+from headwise.heads.attention import Inputs, Projected, Projections
 from headwise.heads.moh.declared import ABLATIONS, WORDS, check_options, default_sizes
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Place, Routing
@@ -60,7 +60,7 @@ class MixtureOfHeads(MultiHeadAttention):
         router_start: of learned routers: `"random"`, or `"neutral"`, where W_h, W_s and W_r start
             at zero, for models that have been trained without them: the layer starts as standard
             attention if all heads are selected. If not, all tokens select the same heads at first.
-        embed_dim, head_dim, kdim, vdim, dropout, bias: as in `MultiHeadAttention`.
+        embed_dim, projections: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, queries, heads)`:
@@ -104,15 +104,10 @@ class MixtureOfHeads(MultiHeadAttention):
         balance_coef: float = 0.01,
         scaled_balance: bool = True,
         router_start: Literal["random", "neutral"] = "random",
-        head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
+        **projections: Unpack[Projections],
     ) -> None:
         check_options(num_heads, shared_heads, top_k, router, router_start, scaled_gates)
-        sizes = {"head_dim": head_dim, "kdim": kdim, "vdim": vdim}
-        super().__init__(embed_dim, num_heads, **sizes, dropout=dropout, bias=bias)
+        super().__init__(embed_dim, num_heads, **projections)
         self.shared_heads = shared_heads
         self.routed_heads = num_heads - shared_heads
         self.top_k = top_k

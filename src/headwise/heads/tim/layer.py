@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.heads.attention import key_heads
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.tim.declared import (
@@ -28,9 +29,11 @@ from headwise.heads.tim.mechanisms import (
     grouped_linear,
     zeros,
 )
-from headwise.ops.activations import Activation
+from headwise.ops.activations import Activation, hidden_width
 from headwise.ops.bounds import checked
 from headwise.ops.masks import of_queries, padding_positions
+from headwise.ops.norms import NormKind
+from headwise.ops.rotary import Rotary
 from headwise.ops.shapes import check_sequences
 
 
@@ -81,8 +84,12 @@ class IndependentMechanismsLayer(System):
         dropout: of attention weights, the exchange's too.
         residual_dropout: of each sub-layer's output.
         ffn_dropout: behind the activation of the feed-forward.
-        ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of the
-            feed-forward.
+        ffn_activation: what stands in the place of the ReLU of the feed-forward; see
+            `headwise.ops.activations`. With `"swiglu"` and `"geglu"` W⁽¹⁾ is twice as wide.
+        num_key_value_heads: heads of keys and values of all mechanisms together, each for as many
+            heads of its mechanism; `num_heads` if not given.
+        qk_norm: as in `MultiHeadAttention`, with scales of each mechanism's own.
+        norm_kind, norm_eps: `"layer"` norms or `"rms"`, and their ε.
 
     Shape:
         x `(batch, time, embed_dim)`; memory `(batch, keys, kdim)`; output
@@ -105,7 +112,11 @@ class IndependentMechanismsLayer(System):
     routing_parameters = ("competition_weight", "exchange.")
     costed_parts = ("exchange",)
     output_parameters = ("self_attention.out_weight", "cross_attention.out_weight")
-    no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
+    no_decay = (
+        *("norm1.", "norm2.", "norm3.", "cross_norm."),
+        *("self_attention.q_norm.", "self_attention.k_norm."),
+        *("cross_attention.q_norm.", "cross_attention.k_norm."),
+    )
     ablations = ABLATIONS
     presets = PRESETS
     unlike_standard = (
@@ -141,6 +152,10 @@ class IndependentMechanismsLayer(System):
         residual_dropout: float = 0.0,
         ffn_dropout: float = 0.0,
         ffn_activation: Activation = "relu",
+        num_key_value_heads: int | None = None,
+        qk_norm: bool = False,
+        norm_kind: NormKind = "layer",
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
         if kdim is not None and not cross_attention:
@@ -150,6 +165,7 @@ class IndependentMechanismsLayer(System):
             )
         self.kdim = embed_dim if kdim is None else kdim
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
+        sizes["num_key_value_heads"] = key_heads(num_heads, num_key_value_heads)
         check_division(num_mechanisms, **sizes, kdim=self.kdim)
         n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
         exchange_dim = exchange_width(exchange_head_dim, exchange_heads, d_mech)
@@ -165,20 +181,24 @@ class IndependentMechanismsLayer(System):
 
         self.competition_weight = nn.Parameter(torch.empty(n_s, d_mech, 1)) if competition else None
         how: dict[str, Any] = {"head_dim": head_dim, "dropout": dropout, "bias": bias}
+        how |= {"num_key_value_heads": num_key_value_heads}
+        how |= {"qk_norm": qk_norm, "norm_eps": norm_eps}
+        norms: Any = (n_s, d_mech, norm_kind, norm_eps)
         self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
-        self.norm1 = MechanismNorm(n_s, d_mech)
+        self.norm1 = MechanismNorm(*norms)
         self.cross_attention = self.cross_norm = self.exchange = self.norm2 = None
         if cross_attention:
             how["kdim"] = self.kdim
             self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
-            self.cross_norm = MechanismNorm(n_s, d_mech)
+            self.cross_norm = MechanismNorm(*norms)
         if exchange_heads:
             self.exchange = MechanismExchange(
                 n_s, d_mech, exchange_heads, exchange_dim, dropout, bias
             )
-            self.norm2 = MechanismNorm(n_s, d_mech)
-        add_maps(self, n_s, {"ffn_up": (d_mech, d_ffn), "ffn_down": (d_ffn, d_mech)}, bias)
-        self.norm3 = MechanismNorm(n_s, d_mech)
+            self.norm2 = MechanismNorm(*norms)
+        hidden = hidden_width(ffn_activation, d_ffn)
+        add_maps(self, n_s, {"ffn_up": (d_mech, hidden), "ffn_down": (d_ffn, d_mech)}, bias)
+        self.norm3 = MechanismNorm(*norms)
         self.reset_parameters()
 
     @classmethod
@@ -193,7 +213,11 @@ class IndependentMechanismsLayer(System):
             "residual_dropout": place.dropout,
             "ffn_dropout": place.ffn_dropout,
             "ffn_activation": place.ffn_activation,
+            "norm_kind": place.norm_kind,
+            "norm_eps": place.norm_eps,
+            **place.projections(),
         }
+        given["bias"] = False  # but for a plan that asks for biases
         return cls(place.embed_dim, **{**given, **options})
 
     def reset_parameters(self) -> None:
@@ -222,6 +246,7 @@ class IndependentMechanismsLayer(System):
         average_attn_weights: bool = False,
         cache: AttentionCache | None = None,
         cross_cache: AttentionCache | None = None,
+        rotary: Rotary | None = None,
     ) -> AttentionOutput:
         """The whole layer, residual sums and norms included.
 
@@ -236,6 +261,7 @@ class IndependentMechanismsLayer(System):
             need_weights, average_attn_weights: as in `MultiHeadAttention`, of self-attention.
             cache: of self-attention, for decoding step by step.
             cross_cache: of cross-attention, a static one.
+            rotary: the turns of the positions, for the self-attention of each mechanism.
         """
         check_sequences("x", x, self.embed_dim)
         check_memory(self, x.size(0), memory, memory_key_padding_mask, cross_cache)
@@ -251,6 +277,7 @@ class IndependentMechanismsLayer(System):
             average_attn_weights=average_attn_weights,
             query_padding_mask=query_padding_mask,
             cache=cache,
+            rotary=rotary,
         )
         update = read.output
         if competition is not None:

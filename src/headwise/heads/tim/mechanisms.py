@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise.heads.attention import Attention, Inputs, Projected
 from headwise.heads.system import Macs, System
 from headwise.ops.activations import ACTIVATIONS, Activation
+from headwise.ops.norms import NormKind
 
 
 class GroupedMaps(nn.Module):
@@ -43,7 +44,7 @@ class MechanismAttention(GroupedMaps, Attention):
     """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
 
     The arguments are those of `MultiHeadAttention`, of all mechanisms together; values are as wide
-    as keys. `num_mechanisms` divides `embed_dim`, `num_heads` and `kdim`.
+    as keys. `num_mechanisms` divides `embed_dim`, both numbers of heads, and `kdim`.
     """
 
     gain = 2**-0.5  # as where nn.MultiheadAttention draws the three as one matrix
@@ -55,16 +56,28 @@ class MechanismAttention(GroupedMaps, Attention):
         num_mechanisms: int,
         *,
         head_dim: int | None = None,
+        num_key_value_heads: int | None = None,
         kdim: int | None = None,
         dropout: float = 0.0,
         bias: bool = False,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
     ) -> None:
-        super().__init__(embed_dim, num_heads, head_dim, kdim, kdim, dropout)
+        sizes = (head_dim, kdim, kdim, dropout, num_key_value_heads)
+        super().__init__(embed_dim, num_heads, *sizes)
+        if qk_norm:
+            self.q_norm = HeadNorm(num_mechanisms, self.head_dim, norm_eps)
+            self.k_norm = HeadNorm(num_mechanisms, self.head_dim, norm_eps)
         d_mech, d_key = embed_dim // num_mechanisms, self.kdim // num_mechanisms
         d_heads = num_heads * self.head_dim // num_mechanisms
-        maps = {"q": (d_mech, d_heads), "k": (d_key, d_heads), "v": (d_key, d_heads)}
+        d_kept = self.num_key_value_heads * self.head_dim // num_mechanisms
+        maps = {"q": (d_mech, d_heads), "k": (d_key, d_kept), "v": (d_key, d_kept)}
         add_maps(self, num_mechanisms, {**maps, "out": (d_heads, d_mech)}, bias)
         self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.reset_norms()
 
     def project(self, inputs: Inputs) -> Projected:
         q = self._by_head(grouped_linear(inputs.query, self.q_weight, self.q_bias))
@@ -128,23 +141,47 @@ class MechanismExchange(GroupedMaps):
         return Macs(positions * weights, 2 * positions * pairs * self.q_weight.size(-1))
 
 
-class MechanismNorm(nn.Module):
-    """Layer norm of each mechanism by itself."""
+class HeadNorm(nn.Module):
+    """RMS norm of each head, scaled by numbers of its mechanism: `(batch, heads, time, width)`."""
 
-    def __init__(self, num_mechanisms: int, mechanism_dim: int) -> None:
+    def __init__(self, num_mechanisms: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_mechanisms, width))
+        self.eps = eps
+
+    def reset_parameters(self) -> None:
+        """Sets the scale to 1."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(batch, heads, time, width)` to the same."""
+        scale = self.weight.repeat_interleave(x.size(1) // self.weight.size(0), dim=0)
+        return F.rms_norm(x, x.shape[-1:], eps=self.eps) * scale.unsqueeze(1).to(x.dtype)
+
+
+class MechanismNorm(nn.Module):
+    """Norm of each mechanism by itself, a layer norm or one by the root mean square."""
+
+    def __init__(
+        self, num_mechanisms: int, mechanism_dim: int, kind: NormKind = "layer", eps: float = 1e-5
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim))
-        self.bias = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim))
+        shift = torch.empty(num_mechanisms, mechanism_dim) if kind == "layer" else None
+        self.bias = None if shift is None else nn.Parameter(shift)
+        self.eps = eps
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Sets the scale to 1 and the shift to 0."""
         nn.init.ones_(self.weight)
-        nn.init.zeros_(self.bias)
+        zeros(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(batch, time, embed_dim)` to the same."""
-        return grouped_layer_norm(x, self.weight, self.bias)
+        if self.bias is None:
+            return grouped_rms_norm(x, self.weight, self.eps)
+        return grouped_layer_norm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"num_mechanisms={self.weight.size(0)}, mechanism_dim={self.weight.size(1)}"
@@ -213,7 +250,7 @@ def grouped_feed_forward(
     return y.transpose(0, 1).reshape(*x.shape[:-1], groups * y.size(-1))
 
 
-def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     """Layer norm of each group by itself: `y_j = (x_j - mean x_j) / √(var x_j + ε) · γ_j + β_j`.
 
     Group by group, which for two or four groups takes half the time of PyTorch's `group_norm`. γ
@@ -221,7 +258,14 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     groups, width = weight.shape
     parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
-    return torch.cat([F.layer_norm(part, (width,), w, b) for part, w, b in parts], -1)
+    return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)
+
+
+def grouped_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Norm of each group by its root mean square: `y_j = x_j / √(mean x_j² + ε) · γ_j`."""
+    groups, width = weight.shape
+    parts = zip(x.chunk(groups, -1), weight.unbind(0), strict=True)
+    return torch.cat([F.rms_norm(part, (width,), w, eps) for part, w in parts], -1)
 
 
 def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:

@@ -109,24 +109,40 @@ def feed_forward_of_streams(
 
 
 def branched_macs(
-    tokens: int, branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = False
+    tokens: int,
+    branches: int,
+    head_dim: int,
+    embed_dim: int,
+    ffn_dim: int,
+    up_dim: int,
+    *,
+    split: bool = False,
 ) -> int:
     """Multiply-accumulates of `branched_feed_forward`, whichever way it takes.
 
-    >>> branched_macs(2048, 8, 64, 512, 2048) == 2048 * (512 * 512 + 2 * 512 * 2048)  # folded
+    `up_dim` is the width of the map into the hidden layer, `ffn_dim` that of the map out of it.
+
+    >>> branched_macs(2048, 8, 64, 512, 2048, 2048) == 2048 * (512 * 512 + 2 * 512 * 2048)  # folded
     True
     """
-    units = ffn_dim // branches if split else ffn_dim
+    units = up_dim // branches if split else up_dim
     sizes = (tokens, branches, head_dim, embed_dim, units)
     return min(_folded_macs(*sizes), _unfolded_macs(*sizes)) + tokens * ffn_dim * embed_dim
 
 
 def streams_macs(
-    tokens: int, branches: int, head_dim: int, embed_dim: int, ffn_dim: int, *, split: bool = True
+    tokens: int,
+    branches: int,
+    head_dim: int,
+    embed_dim: int,
+    ffn_dim: int,
+    up_dim: int,
+    *,
+    split: bool = True,
 ) -> int:
     """Multiply-accumulates from what the heads have read to the output, with residual streams."""
-    products = 2 if split else branches + 1
-    return tokens * (branches * head_dim * embed_dim + products * embed_dim * ffn_dim)
+    into = up_dim if split else branches * up_dim
+    return tokens * embed_dim * (branches * head_dim + into + ffn_dim)
 
 
 def _maps_of_branches(up: LinearMap, branches: int) -> Tensor:

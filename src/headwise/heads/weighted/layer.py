@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from headwise.heads.attention import Attention, Inputs, Projected
+from headwise.heads.attention import Attention, Bias, Inputs, Projected, Sizes
 from headwise.heads.system import Macs, Place, Routing
 from headwise.heads.torch_layers import NoPackedWeights
 from headwise.heads.weighted.declared import (
@@ -26,9 +26,10 @@ from headwise.heads.weighted.feed_forward import (
     streams_macs,
 )
 from headwise.heads.weighted.rule import BranchesOnSimplex
-from headwise.ops.activations import Activation
+from headwise.ops.activations import Activation, hidden_width
 from headwise.ops.bounds import check_positive, checked
-from headwise.ops.linear_maps import linear_map
+from headwise.ops.linear_maps import LinearMap, linear_map
+from headwise.ops.norms import NormKind, norm_of
 from headwise.ops.simplex import keep_largest, random_simplex
 
 
@@ -84,12 +85,13 @@ class BranchedAttention(Attention):
             them; all of them if not given. The others are computed all the same.
         output_gain: the factor by which W is drawn larger than Glorot's bound for the map of one
             branch, M if not given; with residual sums, for the map of all heads, 1 if not given.
-        head_dim: width of a branch's head; `embed_dim // num_branches` if not given.
-        embed_dim, kdim, vdim, dropout: as in `MultiHeadAttention`.
         residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
         ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
-        ffn_activation: `"relu"`, `"gelu"` or `"leaky-relu"`, in the place of the ReLU of FFN.
-        bias: whether the query, key and value projections have one; the feed-forward always has.
+        ffn_activation: what stands in the place of the ReLU of FFN; see
+            `headwise.ops.activations`. With `"swiglu"` and `"geglu"` W₁ is twice as wide.
+        norm_kind: `"layer"` norms, or `"rms"`.
+        bias: whether projections and feed-forward have one, `"qkv"`: the projections alone.
+        embed_dim, sizes: as in `MultiHeadAttention`, which has the other options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is α, `(num_branches,)`, the same for all
@@ -134,18 +136,16 @@ class BranchedAttention(Attention):
         merged: bool = False,
         top_k: int | None = None,
         output_gain: float | None = None,
-        head_dim: int | None = None,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        dropout: float = 0.0,
         residual_dropout: float = 0.0,
         ffn_dropout: float = 0.0,
         ffn_activation: Activation = "relu",
-        bias: bool = True,
+        norm_kind: NormKind = "layer",
+        bias: Bias = True,
+        **sizes: Unpack[Sizes],
     ) -> None:
-        check_sizes(embed_dim, num_branches, ffn_dim, ffn, head_dim)
+        check_sizes(embed_dim, num_branches, ffn_dim, ffn, sizes.get("head_dim"))
         check_weights(weights, top_k, num_branches)
-        super().__init__(embed_dim, num_branches, head_dim, kdim, vdim, dropout)
+        super().__init__(embed_dim, num_branches, **sizes)
         self.num_branches = num_branches
         self.ffn_dim = ffn_dim
         self.inner = inner
@@ -174,10 +174,12 @@ class BranchedAttention(Attention):
             else:
                 self.register_parameter(name, nn.Parameter(drawn))
         self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
-        self.ffn_up = nn.Linear(embed_dim, self.hidden_dim)
-        self.ffn_down = nn.Linear(self.hidden_dim, embed_dim)
-        self.norm1 = nn.LayerNorm(embed_dim) if self.holds_residual else None
-        self.norm2 = nn.LayerNorm(embed_dim) if self.holds_residual else None
+        width = hidden_width(ffn_activation, self.hidden_dim)
+        self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
+        self.ffn_down = nn.Linear(self.hidden_dim, embed_dim, bias=bias is True)
+        eps = sizes.get("norm_eps", 1e-5)
+        self.norm1: Any = norm_of(norm_kind, embed_dim, eps) if self.holds_residual else None
+        self.norm2: Any = norm_of(norm_kind, embed_dim, eps) if self.holds_residual else None
         self.reset_parameters()
 
     @classmethod
@@ -185,7 +187,8 @@ class BranchedAttention(Attention):
         sizes: dict[str, Any] = {"num_branches": place.num_heads, "ffn_dim": place.ffn_dim}
         sizes |= {"dropout": place.attention_dropout, "ffn_dropout": place.ffn_dropout}
         sizes |= {"ffn_activation": place.ffn_activation, "norm": place.norm}
-        sizes |= {"residual_dropout": place.dropout}
+        sizes |= {"residual_dropout": place.dropout, "norm_kind": place.norm_kind}
+        sizes |= {"norm_eps": place.norm_eps, **place.projections()}
         return cls(place.embed_dim, **{**sizes, **options})
 
     def reset_parameters(self) -> None:
@@ -199,7 +202,8 @@ class BranchedAttention(Attention):
         ffn_bound = (6 / (self.embed_dim + self.ffn_dim)) ** 0.5
         for linear in (self.ffn_up, self.ffn_down):
             nn.init.uniform_(linear.weight, -ffn_bound, ffn_bound)
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
         for norm in (self.norm1, self.norm2):
             if norm is not None:
                 norm.reset_parameters()
@@ -251,8 +255,8 @@ class BranchedAttention(Attention):
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         kappa, alpha = self.branch_weights()
         how: dict[str, Any] = {
-            "up": linear_map(self.ffn_up, self.embed_dim, heads),
-            "down": linear_map(self.ffn_down, self.hidden_dim, heads),
+            "up": _with_bias(linear_map(self.ffn_up, self.embed_dim, heads)),
+            "down": _with_bias(linear_map(self.ffn_down, self.hidden_dim, heads)),
             "split": self.ffn != "shared",
             "dropout": self.ffn_dropout if self.training else 0.0,
             "activation": self.ffn_activation,
@@ -288,7 +292,8 @@ class BranchedAttention(Attention):
         return {"branch": range(self.num_branches), "top_k": range(1, self.num_branches)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        sizes = (self.num_branches, self.head_dim, self.embed_dim, self.hidden_dim)
+        up_dim = hidden_width(self.ffn_activation, self.hidden_dim)
+        sizes = (self.num_branches, self.head_dim, self.embed_dim, self.hidden_dim, up_dim)
         count = streams_macs if self.holds_residual else branched_macs
         branches = Macs(count(queries, *sizes, split=self.ffn != "shared"), 0)
         return super().macs(queries, keys, is_causal=is_causal) + branches
@@ -297,3 +302,10 @@ class BranchedAttention(Attention):
 def weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:
     """Σᵢ αᵢzᵢ over the branches, `(rows, embed_dim)`."""
     return torch.einsum("irc,i->rc", z, alpha.to(z.dtype))
+
+
+def _with_bias(linear: LinearMap) -> LinearMap:
+    """The map with a bias, of zeros if it has none."""
+    if linear.bias is not None:
+        return linear
+    return LinearMap(linear.matrix, linear.matrix.new_zeros(linear.matrix.size(0)))
