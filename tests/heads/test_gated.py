@@ -1,8 +1,11 @@
 """The gates by themselves: where they start, and what analyses and ablations make of them."""
 
+import math
+
 import pytest
 import reference
 import torch
+import transformers
 from systems import DIM, HEADS, SYSTEMS
 
 import headwise as hw
@@ -79,6 +82,42 @@ def test_other_inputs_than_its_own_do_not_change_a_gate():
         gated = hw.GatedAttention(DIM, HEADS, gate_inputs=inputs)
         same = gated(x).routing.weights == gated(moved).routing.weights
         assert same[0, 0].nonzero().flatten().tolist() == unmoved, inputs
+
+
+@pytest.mark.parametrize(
+    ("config", "theirs", "name", "options"),
+    [
+        ("LagunaConfig", {"gating": "per-head"}, "g_proj", {"gate_activation": "softplus"}),
+        (
+            *("LagunaConfig", {"gating": "per-element"}, "g_proj"),
+            {"gate_activation": "softplus", "gate": "elementwise"},
+        ),
+        ("AfmoeConfig", {"num_dense_layers": 1}, "gate_proj", {"gate": "elementwise"}),
+    ],
+)
+@torch.no_grad()
+def test_gates_are_those_of_models_that_ship_with_them(config, theirs, name, options):
+    """What reaches the output projection in transformers' layer is what our gates give."""
+    sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "num_key_value_heads": 2}
+    sizes |= {"vocab_size": 9, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 6}
+    model = transformers.AutoModel.from_config(getattr(transformers, config)(**sizes, **theirs))
+    attention = model.eval().layers[0].self_attn
+    seen = []
+    attention.register_forward_pre_hook(
+        lambda module, args, given: seen.append(given["hidden_states"]), with_kwargs=True
+    )
+    attention.o_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    gate = getattr(attention, name)
+    torch.nn.init.normal_(gate.weight)
+    gates = hw.GatedAttention.over_heads(DIM, HEADS, 6, neutral=False, **options)
+    gates.gate_proj.load_state_dict(gate.state_dict())
+    tokens = torch.randint(9, (BATCH, TIME))
+    model(tokens)
+    torch.nn.init.zeros_(gate.weight)  # what is read, times the activation of 0
+    model(tokens)
+    x, expected, _, read = seen
+    read = read / (math.log(2) if "gate_activation" in options else 0.5)
+    torch.testing.assert_close(gates(x, value=read).output, expected)
 
 
 def test_presets_have_as_many_parameters_as_their_papers_print():
