@@ -74,8 +74,7 @@ class GatedAttention(MultiHeadAttention):
 
     Other papers have other gates behind the heads. `presets` has the options that they print:
 
-    - `gated-attention-elementwise` and `gated-attention-headwise`: the paper above, of which the
-      first is the best.
+    - `gated-attention-elementwise` and `gated-attention-headwise`: the paper above.
     - `quantizable-transformers`: Bondarenko et al. 2023, *Quantizable Transformers: Removing
       Outliers by Helping Attention Heads Do Nothing*, https://arxiv.org/abs/2306.12929, equations 5
       to 7: a gate for each head, of the head's share of x, with a bias.
@@ -104,7 +103,8 @@ class GatedAttention(MultiHeadAttention):
         doubled or starts neutral. They are no distribution.
 
         The parameters are those of `MultiHeadAttention`, and `gate_proj.weight`, `(heads, inputs)`
-        or `(heads * head_dim, inputs)`, where inputs are `embed_dim`, m, or `embed_dim / heads`.
+        or `(heads * head_dim, inputs)`, where inputs are `embed_dim`, m, or `embed_dim / heads`;
+        with `gate_bias` also `gate_proj.bias`.
 
     Raises:
         ValueError: `gate_inputs` that x has not, or cannot be divided into; sizes that do not fit
