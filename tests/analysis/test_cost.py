@@ -77,6 +77,8 @@ PLANS = {
     "gated": "gated",
     "differential": "differential",
     "gated elementwise": {"system": "gated", "gate": "elementwise"},
+    "gated by few entries": {"system": "gated", "gate_inputs": 3, "gate_bias": True},
+    "gated by shares": {"system": "gated", "preset": "quantizable-transformers"},
     "moh": "moh",
     "moh of routed heads": {"system": "moh", "shared_heads": 0, "top_k": 2},
     "weighted": "weighted",

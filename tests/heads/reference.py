@@ -164,10 +164,24 @@ def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:
     return _over_queries(query, compute)
 
 
-def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
-    """Σⱼ (oⱼ ⊙ scale · σ(x Vⱼ)) Wⱼ, element by element, and the mean gate of each head."""
+def head_gate(p, x, heads, j, row, module) -> Tensor:
+    """One number of the gate of head j, of one position x: that of one row of V."""
+    weights = p["gate_proj.weight"][row]
+    first = j * (len(x) // heads) if module.gate_inputs == "head" else 0
+    logit = p["gate_proj.bias"][row] if "gate_proj.bias" in p else torch.zeros_like(x[0])
+    for i in range(len(weights)):  # as many as the gate sees
+        logit = logit + weights[i] * x[first + i]
+    if module.gate_activation == "softplus":
+        base = 2.0 if module.neutral_start else math.e
+        return torch.log(1 + base**logit) / math.log(base)
+    doubled = module.neutral_start or module.gate_activation == "doubled-sigmoid"
+    return (2.0 if doubled else 1.0) / (1 + torch.exp(-logit))
+
+
+def gated(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Tensor]:
+    """Σⱼ (oⱼ ⊙ gateⱼ(x)) Wⱼ, element by element, and the mean gate of each head."""
     size = p["out_proj.weight"].size(1) // heads
-    rows = p["gate_proj.weight"]
+    headwise = len(p["gate_proj.weight"]) == heads
     weights = torch.zeros(*query.shape[:2], heads, dtype=query.dtype)
 
     def compute(b, t):
@@ -175,10 +189,10 @@ def gated(p, query, key, value, heads, scale, **masks) -> tuple[Tensor, Tensor]:
         read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
         for j, o in enumerate(read_by):
             for e in range(size):
-                row = rows[j] if len(rows) == heads else rows[j * size + e]
-                gate = scale / (1 + torch.exp(-(row @ query[b, t])))
-                y = y + gate * o[e] * p["out_proj.weight"][:, j * size + e]
-                weights[b, t, j] += gate.detach() / size
+                row = j if headwise else j * size + e
+                scale = head_gate(p, query[b, t], heads, j, row, module)
+                y = y + scale * o[e] * p["out_proj.weight"][:, j * size + e]
+                weights[b, t, j] += scale.detach() / size
         return y + _bias(p)
 
     return _over_queries(query, compute), weights

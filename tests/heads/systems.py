@@ -14,6 +14,7 @@ from headwise.heads.weighted import BranchedAttention
 DIM, HEADS = 12, 4
 LETTER = BranchedAttention.presets["paper"]
 AUTHORS_OF_AGREEMENT = AgreementAttention.presets["authors"]
+QUANTIZABLE = hw.GatedAttention.presets["quantizable-transformers"]
 AUTHORS_OF_MOA = hw.MixtureOfAttentionHeads.presets["authors"]
 
 
@@ -65,8 +66,7 @@ class System:
         if self.kind == "standard":
             return reference.standard(*given, HEADS, **masks), None, None
         if self.kind == "gated":
-            scale = 2.0 if module.neutral_start else 1.0
-            return *reference.gated(*given, HEADS, scale, **masks), None
+            return *reference.gated(*given, HEADS, module, **masks), None
         if self.kind == "differential":
             return *reference.differential(*given, HEADS, **masks), None
         if self.kind == "agreement":
@@ -172,6 +172,23 @@ SYSTEMS = {
     "gated": System("gated"),
     "gated elementwise": System("gated", {"gate": "elementwise", "head_dim": 5, "bias": False}),
     "gated from a neutral start": System("gated", {"gate_start": "neutral"}),
+    "gated by a softplus": System(
+        "gated", {"gate_activation": "softplus", "gate": "elementwise", "gate_bias": True}
+    ),
+    "gated by a softplus of few entries from a neutral start": System(
+        "gated", {"gate_activation": "softplus", "gate_inputs": 5, "gate_start": "neutral"}
+    ),
+    "gated by shares of the input": System("gated", dict(QUANTIZABLE)),
+    "gated by elements of shares of the input": System(
+        "gated",
+        {
+            "gate_activation": "doubled-sigmoid",
+            "gate": "elementwise",
+            "gate_inputs": "head",
+            "head_dim": 5,
+            "bias": False,
+        },
+    ),
     "differential": System("differential"),
     "differential without bias": System("differential", {"bias": False, "head_dim": 5}),
     "moh": System("moh", {"shared_heads": 1, "top_k": 2}),

@@ -54,6 +54,8 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
         ("mae window", True),
         ("moa", True),
         ("gated", True),
+        ("gated by a softplus of few entries from a neutral start", True),
+        ("gated by elements of shares of the input", False),
         ("moh", True),
         ("moh by query norms", True),
     ],

@@ -176,17 +176,19 @@ def test_the_sizes_of_both_have_to_agree():
     [
         (MAE, {}),
         (MAE, {"dropped_heads": 2, "gate_window": 2}),
-        (hw.GatedAttention, {"gate_start": "neutral"}),
-        (hw.GatedAttention, {"gate_start": "neutral", "gate": "elementwise"}),
+        (hw.GatedAttention, {}),
+        (hw.GatedAttention, {"gate": "elementwise"}),
+        (hw.GatedAttention, {"gate_activation": "softplus", "gate_inputs": 3, "gate_bias": True}),
         (hw.MixtureOfHeads, {"shared_heads": 2, "top_k": 2}),
         (hw.MixtureOfHeads, {"shared_heads": 0, "top_k": 4}),
     ],
 )
 def test_over_heads_of_another_module(system, options):
     over = system.over_heads(10, 4, 3, **options).eval()
-    whole = system(10, 4, head_dim=3, **options).eval()
+    started = {"gate_start": "neutral"} if system is hw.GatedAttention else {}
+    whole = system(10, 4, head_dim=3, **started, **options).eval()
     assert not {name for name, _ in over.named_parameters() if "_proj." in name} - {
-        "gate_proj.weight"
+        *("gate_proj.weight", "gate_proj.bias")
     }
     x, read = torch.randn(2, 5, 10), torch.randn(2, 5, 12)
     torch.testing.assert_close(over(x, value=read).output, read, rtol=0, atol=1e-6)

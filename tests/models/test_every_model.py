@@ -45,6 +45,7 @@ PLANS = {
     "tim": {"system": "tim", "layers": "all"},
     "moa": MOA,
     "gated": "gated",
+    "softplus": {"system": "gated", "gate_activation": "softplus", "gate_inputs": 5},
     "differential": "differential",
     "moh": {"system": "moh", "shared_heads": 1, "top_k": 2},
 }

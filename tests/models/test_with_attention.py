@@ -19,6 +19,7 @@ PLANS = {
     "uni-mae": {"system": "mae", "gate": "uniform"},
     "one layer": {"system": "mae", "layers": [1]},
     "gated": "gated",
+    "gated by shares": {"system": "gated", "preset": "quantizable-transformers"},
     "moh": {"system": "moh", "shared_heads": 1, "top_k": 3},
 }
 SITES = {

@@ -12,6 +12,8 @@ import headwise as hw
 SYSTEMS = {
     "mae": {"dropped_heads": 2},
     "gated": {"gate_start": "neutral"},
+    "gated by a softplus": {"gate_activation": "softplus", "gate_inputs": 5, "gate_bias": True},
+    "gated by shares": dict(hw.GatedAttention.presets["quantizable-transformers"]),
     "moh": {"shared_heads": 1, "top_k": 2, "router_start": "neutral"},
     "standard": {},
 }
@@ -31,7 +33,7 @@ def test_every_system_that_can_start_so(system, name):
     model = tiny(name)
     given = inputs(model, random.Random(0))
     before = model(**given).logits
-    hw.gate_heads(model, system, **SYSTEMS[system])
+    hw.gate_heads(model, system.split()[0], **SYSTEMS[system])
     assert relative(before, model(**given).logits) <= 1e-6
 
 

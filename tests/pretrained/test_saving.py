@@ -29,6 +29,20 @@ def test_saved_and_loaded(name, tmp_path):
     assert torch.equal(loaded(**given).logits, model(**given).logits)
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+@torch.no_grad()
+def test_other_gates_saved_and_loaded(name, tmp_path):
+    for given_by in (
+        hw.GatedAttention.presets["quantizable-transformers"],
+        {"gate_activation": "softplus", "gate_inputs": 5, "gate": "elementwise"},
+    ):
+        model = train_at_random(hw.gate_heads(tiny(name), "gated", **given_by))
+        hw.save_gates(model, tmp_path)
+        loaded = hw.load_gates(tiny(name), tmp_path)
+        given = inputs(model, random.Random(0))
+        assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
 def test_a_model_with_another_head_or_with_adapters(tmp_path):
     model = train_at_random(hw.gate_heads(tiny("bert")))
     hw.save_gates(model, tmp_path)

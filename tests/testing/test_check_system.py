@@ -15,6 +15,7 @@ FORMS = [(name, {}) for name in SYSTEMS] + [
     ("moa", {"balance": "sequence"}),
     ("weighted", {"weights": "random"}),
     ("gated", {"gate_start": "neutral"}),
+    ("gated", {"gate_activation": "softplus", "gate_inputs": "head", "gate_bias": True}),
     ("tim", {"norm": "pre", "competition_input": "normalised", "bias": True}),
     ("tim", {"competition": False, "exchange_heads": 0}),
     ("moh", {"shared_heads": 1, "top_k": 3}),  # all heads: it can start as standard attention

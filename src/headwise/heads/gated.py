@@ -1,10 +1,12 @@
-"""Gated attention: a sigmoid of the query's input scales what each head has read."""
+"""Gated attention: a gate of the query's input scales what each head has read."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
 from headwise.heads.ablations import HEADS, Changed, drawn_weights, largest
@@ -12,6 +14,20 @@ from headwise.heads.attention import Inputs, Projections
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import Macs, Routing, Words
 from headwise.ops.bounds import checked
+
+_HEADWISE: Mapping[str, Any] = {
+    "gate": "headwise",
+    "gate_activation": "sigmoid",
+    "gate_inputs": "all",
+    "gate_bias": False,
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "gated-attention-elementwise": {**_HEADWISE, "gate": "elementwise"},
+    "gated-attention-headwise": _HEADWISE,
+    "quantizable-transformers": {**_HEADWISE, "gate_inputs": "head", "gate_bias": True},
+    "quantizable-transformers-all-heads": {**_HEADWISE, "gate_bias": True},
+    "step-3.5-flash": _HEADWISE,
+}
 
 
 def opened(layer: Any) -> Changed:
@@ -53,25 +69,47 @@ class GatedAttention(MultiHeadAttention):
     best: behind the heads, other gates for each head, multiplied, and a sigmoid.
 
     x is what the query projection sees, as in the authors' code. The gate has no bias, as in the
-    equation; in their code it has one where the query projection has. V is drawn by Glorot's rule.
-    The paper trains with gates from the start on, and has none that start at 1.
+    equation; in their code it has one where the query projection has. V is drawn by Glorot's rule,
+    and a bias starts at zero. The paper trains with gates from the start on, and has none that
+    start at 1.
+
+    Other papers have other gates behind the heads. `presets` has the options that they print:
+
+    - `gated-attention-elementwise` and `gated-attention-headwise`: the paper above.
+    - `quantizable-transformers`: Bondarenko et al. 2023, *Quantizable Transformers: Removing
+      Outliers by Helping Attention Heads Do Nothing*, https://arxiv.org/abs/2306.12929, equations 5
+      to 7: a gate for each head, of the head's share of x, with a bias.
+    - `quantizable-transformers-all-heads`: the same, table 4: each gate of all of x.
+    - `step-3.5-flash`: StepFun 2026, *Step 3.5 Flash: Open Frontier-Level Intelligence with 11B
+      Active Parameters*, https://arxiv.org/abs/2602.10604, equation 5: a gate for each head.
 
     Args:
         gate: `"headwise"`, one gate for a head; or `"elementwise"`, one for each element of it.
-        gate_start: what the gates are before training. `"random"`: σ of a map that is drawn at
-            random, as in the paper. `"neutral"`: the gate is 2σ(x Vᵢ) and V starts at zero, so that
-            all gates are 1, and the layer is standard attention until it is trained; for models
-            that have been trained without gates. `from_attention` starts either so, and
-            `over_heads` chooses it unless it is told otherwise.
+        gate_activation: `"sigmoid"`; `"doubled-sigmoid"`, 2σ, as where Quantizable Transformers are
+            fine-tuned (appendix B.6); or `"softplus"`, log(1 + eˣ), which has no upper bound.
+        gate_inputs: what of x the gates are made of: `"all"`; a number m, its first m entries; or
+            `"head"`, for each head its own share of x, the i-th of `num_heads` equal ones.
+        gate_bias: whether the map V has a bias.
+        gate_start: what the gates are before training. `"random"`: those of a map that is drawn at
+            random, as in the papers. `"neutral"`: V starts at zero, and the activation is one that
+            is 1 there, so that the layer is standard attention until it is trained; for models that
+            have been trained without gates. Both sigmoids are then 2σ(x Vᵢ), and softplus is
+            log₂(1 + 2ˣ). `from_attention` starts either so, and `over_heads` chooses it unless it
+            is told otherwise.
         embed_dim, num_heads, projections: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`, the gate of each
-        head, or the mean over its elements: between 0 and 1, or 2 after a neutral start. They are
-        no distribution.
+        head, or the mean over its elements: above 0, and of a sigmoid below 1, or 2 if it is
+        doubled or starts neutral. They are no distribution.
 
-        The parameters are those of `MultiHeadAttention`, and `gate_proj.weight`, `(heads,
-        embed_dim)` or `(heads * head_dim, embed_dim)`.
+        The parameters are those of `MultiHeadAttention`, and `gate_proj.weight`, `(heads, inputs)`
+        or `(heads * head_dim, inputs)`, where inputs are `embed_dim`, m, or `embed_dim / heads`;
+        with `gate_bias` also `gate_proj.bias`.
+
+    Raises:
+        ValueError: `gate_inputs` that x has not, or cannot be divided into; sizes that do not fit
+            together.
 
     Example:
         >>> attention = GatedAttention(embed_dim=32, num_heads=4)
@@ -80,11 +118,17 @@ class GatedAttention(MultiHeadAttention):
         >>> neutral = GatedAttention(32, 4, gate_start="neutral")
         >>> neutral(torch.randn(2, 5, 32)).routing.weights.unique()
         tensor([1.], grad_fn=<Unique2Backward0>)
+        >>> GatedAttention(32, 4, **GatedAttention.presets["quantizable-transformers"]).gate_proj
+        Linear(in_features=8, out_features=4, bias=True)
     """
 
     routing_parameters = ("gate_proj",)
     heads_are_units = True
-    shown = (*MultiHeadAttention.shown, "elementwise", "neutral_start")
+    shown = (
+        *(*MultiHeadAttention.shown, "elementwise", "neutral_start"),
+        *("gate_activation", "gate_inputs"),
+    )
+    presets = PRESETS
     ablations: ClassVar = {
         "open": opened,
         "uniform": uniform,
@@ -112,14 +156,20 @@ class GatedAttention(MultiHeadAttention):
         num_heads: int,
         *,
         gate: Literal["headwise", "elementwise"] = "headwise",
+        gate_activation: Literal["sigmoid", "doubled-sigmoid", "softplus"] = "sigmoid",
+        gate_inputs: int | Literal["all", "head"] = "all",
+        gate_bias: bool = False,
         gate_start: Literal["random", "neutral"] = "random",
         **projections: Unpack[Projections],
     ) -> None:
         super().__init__(embed_dim, num_heads, **projections)
         self.elementwise = gate == "elementwise"
         self.neutral_start = gate_start == "neutral"
+        self.gate_activation = gate_activation
+        self.gate_inputs = gate_inputs
         gates = num_heads * self.head_dim if self.elementwise else num_heads
-        self.gate_proj = nn.Linear(embed_dim, gates, bias=False)
+        width = _inputs_of_a_gate(gate_inputs, embed_dim, num_heads)
+        self.gate_proj = nn.Linear(width, gates, bias=gate_bias)
         self._reset_gates()
 
     @classmethod
@@ -135,40 +185,81 @@ class GatedAttention(MultiHeadAttention):
 
     def _reset_gates(self) -> None:
         draw = nn.init.zeros_ if self.neutral_start else nn.init.xavier_uniform_
+        self._fill_gates(draw)
+
+    def _fill_gates(self, draw: Callable[[Tensor], object]) -> None:
         draw(self.gate_proj.weight)
+        if self.gate_proj.bias is not None:
+            nn.init.zeros_(self.gate_proj.bias)
 
     @torch.no_grad()
     def start_as_standard(self, attention: nn.Module) -> None:
         """Takes its weights; the gates' map starts at zero, so that all gates are equal.
 
-        After a neutral start they are 1. Otherwise they are σ(0) = 1/2, which twice the output
-        projection makes up for.
+        After a neutral start they are 1. Otherwise they are what the activation is at 0, such as
+        σ(0) = 1/2, which a division of the output projection makes up for.
         """
         self.take_standard_weights(attention)
-        nn.init.zeros_(self.gate_proj.weight)
-        if not self.neutral_start:
-            self.out_proj.weight.mul_(2)
+        self._fill_gates(nn.init.zeros_)
+        self.out_proj.weight.div_(self._at_zero())
 
     def start_neutral(self) -> None:
-        """The gates' map starts at zero, so that all gates are 2σ(0) = 1.
+        """The gates' map starts at zero, so that all gates are 1.
 
         Raises:
-            ValueError: gates without the factor 2 cannot be 1.
+            ValueError: the activation is not 1 at 0.
         """
-        if not self.neutral_start:
+        if self._at_zero() != 1:
             raise ValueError(
-                "gate_start is 'random', expected 'neutral': the gates are then 2σ and start at 1"
+                f"gate_start is 'random', expected 'neutral', by which gates start at 1, and not "
+                f"at {self._at_zero():.2g}, where a {self.gate_activation} is at 0"
             )
-        nn.init.zeros_(self.gate_proj.weight)
+        self._fill_gates(nn.init.zeros_)
+
+    def _at_zero(self) -> float:
+        """What the activation is at 0."""
+        if self.neutral_start or self.gate_activation == "doubled-sigmoid":
+            return 1.0
+        return math.log(2) if self.gate_activation == "softplus" else 0.5
+
+    def _activated(self, logits: Tensor) -> Tensor:
+        if self.gate_activation == "softplus":
+            return softplus(logits, beta=math.log(2) if self.neutral_start else 1.0)
+        gates = torch.sigmoid(logits)
+        return 2 * gates if self._at_zero() == 1 else gates
+
+    def _logits(self, query: Tensor) -> Tensor:
+        """From `(batch, queries, embed_dim)` to `(batch, queries, heads, head_dim or 1)`."""
+        if self.gate_inputs == "head":
+            # Every head's map of every share, of which its own counts: no dearer than all of x.
+            shares = query.unflatten(-1, (self.num_heads, -1))
+            logits = self.gate_proj(shares).unflatten(-1, (self.num_heads, -1))
+            return logits.diagonal(dim1=-3, dim2=-2).transpose(-1, -2)
+        seen = query if self.gate_inputs == "all" else query[..., : self.gate_inputs]
+        return self.gate_proj(seen).unflatten(-1, (self.num_heads, -1))
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        logits = self.gate_proj(inputs.query).unflatten(-1, (self.num_heads, -1))
+        logits = self._logits(inputs.query)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
-        gates = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        gates = 2 * gates if self.neutral_start else gates  # (batch, queries, heads, head_dim or 1)
-        gates = self.in_force(gates)
+        gates = self._activated(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        gates = self.in_force(gates)  # (batch, queries, heads, head_dim or 1)
         return self.join(heads, gates), Routing(gates.mean(-1))
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        gating = Macs(queries * self.gate_proj.weight.numel(), 0)
+        shares = self.num_heads if self.gate_inputs == "head" else 1
+        gating = Macs(queries * shares * self.gate_proj.weight.numel(), 0)
         return super().macs(queries, keys, is_causal=is_causal) + gating
+
+
+def _inputs_of_a_gate(gate_inputs: Any, embed_dim: int, num_heads: int) -> int:
+    """How many entries of the input a gate is made of."""
+    if gate_inputs == "all":
+        return embed_dim
+    if gate_inputs == "head" and embed_dim % num_heads == 0:
+        return embed_dim // num_heads
+    if type(gate_inputs) is int and 1 <= gate_inputs <= embed_dim:
+        return gate_inputs
+    raise ValueError(
+        f"gate_inputs is {gate_inputs!r}, expected 'all', a number from 1 to embed_dim = "
+        f"{embed_dim}, or 'head' where embed_dim is a multiple of num_heads = {num_heads}"
+    )

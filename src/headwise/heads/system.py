@@ -160,7 +160,8 @@ class System(nn.Module):
             `(system, *, option=default, ...)` that returns what `ablation` is to be; the first line
             of its docstring says what it does. See `headwise.models.ablation`.
         presets: options together, by name, for what a paper leaves open: `paper` are those of its
-            text, `authors` those of their public code. A plan names one as the option `preset`.
+            text, `authors` those of their public code; or by the names of the papers that print
+            them, where there are several. A plan names one as the option `preset`.
         words: what its decisions are called in reports.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
         is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
