@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -85,35 +86,47 @@ def our_attentions(options: argparse.Namespace) -> dict[str, tuple[Run, nn.Modul
 
 def jetmoe_attentions(options: argparse.Namespace) -> dict[str, tuple[Run, nn.Module]]:
     """transformers' mixture of attention heads, of the same sizes, if there is one."""
+    contenders = {}
+    for top_k, experts in SIZES:
+        head_dim = options.dim // top_k
+        module = jetmoe_attention(options.dim, top_k, experts, head_dim)
+        if module is None:
+            return {}
+        module.is_causal = options.causal
+        contenders[f"JetMoE {top_k}K{experts}E{head_dim}D"] = (
+            lambda x, m=module: run_jetmoe(m, x),
+            module,
+        )
+    return contenders
+
+
+def jetmoe_attention(dim: int, top_k: int, experts: int, head_dim: int) -> Any:
+    """One of transformers' mixtures of attention heads; None where it has none."""
     try:
         from transformers import JetMoeConfig
         from transformers.models.jetmoe.modeling_jetmoe import JetMoeAttention
     except ImportError:
-        return {}
-    contenders = {}
-    for top_k, experts in SIZES:
-        head_dim = options.dim // top_k
-        config = JetMoeConfig(
-            hidden_size=options.dim,
-            num_key_value_heads=1,
-            kv_channels=head_dim,
-            num_local_experts=experts,
-            num_experts_per_tok=top_k,
-            attn_implementation="sdpa",
-        )
-        module = JetMoeAttention(config, layer_idx=0)
-        module.is_causal = options.causal
-        for name, parameter in module.named_parameters():
-            # It leaves weights to its model, which is not built here.
-            nn.init.normal_(parameter, std=1.0 if "router" in name else 0.02)
-        dtype = getattr(torch, options.dtype)
-        still = torch.ones(1, options.time, head_dim, device=options.device, dtype=dtype)
-        positions = (still, torch.zeros_like(still))
-        contenders[f"JetMoE {top_k}K{experts}E{head_dim}D"] = (
-            (lambda x, m=module, p=positions: m(x, position_embeddings=p)[0]),
-            module,
-        )
-    return contenders
+        return None
+    config = JetMoeConfig(
+        hidden_size=dim,
+        num_key_value_heads=1,
+        kv_channels=head_dim,
+        num_local_experts=experts,
+        num_experts_per_tok=top_k,
+        attn_implementation="sdpa",
+    )
+    module = JetMoeAttention(config, layer_idx=0)
+    module.is_causal = False
+    for name, parameter in module.named_parameters():
+        # It leaves weights to its model, which is not built here.
+        nn.init.normal_(parameter, std=1.0 if "router" in name else 0.02)
+    return module
+
+
+def run_jetmoe(module: Any, x: Tensor) -> Tensor:
+    """Its output where its rotary positions are no rotation."""
+    still = x.new_ones(1, x.size(1), module.head_dim)
+    return module(x, position_embeddings=(still, torch.zeros_like(still)))[0]
 
 
 def forward_backward(run: Run, module: nn.Module, x: Tensor) -> float:

@@ -58,6 +58,11 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
         ("gated by elements of shares of the input", False),
         ("moh", True),
         ("moh by query norms", True),
+        ("moa dense", True),
+        ("agreement-em", True),
+        ("agreement-simple", False),
+        ("branched layer", True),
+        ("differential", False),
     ],
 )
 def test_compiles_to_one_graph(name, causal):

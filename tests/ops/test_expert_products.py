@@ -217,10 +217,53 @@ def test_bfloat16_sums_experts_in_float32(monkeypatch):
 @pytest.mark.parametrize("choice", [c for c in CHOICES if c != "no tokens"])
 def test_grouped_products(choice, monkeypatch):
     # The kernel runs on CUDA in bfloat16; PyTorch's slow version of it runs anywhere.
-    monkeypatch.setattr(products, "_can_group", lambda a, b: True)
+    monkeypatch.setattr(products, "_is_looped", lambda x: False)
+    monkeypatch.setattr(products, "_can_group", lambda a, b, ends: True)
     for name, value in {"EMBED": 16, "HEAD": 8, "DTYPE": torch.float32}.items():
         monkeypatch.setitem(globals(), name, value)
     assert_both_same(choice, rtol=1e-4, atol=1e-4)
+
+
+@each_choice
+def test_products_in_tiles(choice, monkeypatch):
+    """What a GPU computes where no kernel does all experts."""
+    monkeypatch.setattr(products, "_is_looped", lambda x: False)
+    assert_both_same(choice)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 64, 300])
+def test_tiles_have_room_for_all_rows(rows):
+    torch.manual_seed(rows)
+    for experts in (1, 3, 16):
+        for owner in (
+            torch.randint(experts, (rows,)).sort().values,
+            torch.zeros(rows, dtype=torch.long),
+            torch.full((rows,), experts - 1),
+        ):
+            ends = torch.searchsorted(owner, torch.arange(experts), right=True, out_int32=True)
+            tiles = products._Tiles.of(ends, torch.empty(rows, 1))
+            x = torch.arange(1.0, rows + 1).unsqueeze(1)
+            filled = tiles.fill(x)
+            assert filled.shape == (len(tiles.expert), tiles.size, 1)
+            torch.testing.assert_close(filled.flatten(0, 1)[tiles.place.long()], x)
+            assert torch.equal(tiles.expert.long()[tiles.place.long() // tiles.size], owner)
+            assert filled.count_nonzero() == rows
+
+
+@each_choice
+def test_no_product_looks_at_values(choice, monkeypatch):
+    """The host never waits for a GPU: meta tensors have no values."""
+    monkeypatch.setattr(products, "_is_looped", lambda x: False)
+    x, weight, _, (indices, *plan) = project_inputs(choice)
+    rows = leaf(indices.numel(), HEAD)
+    x, weight, rows, *plan = (t.detach().to("meta") for t in (x, weight, rows, *plan))
+    # The operators have a way of their own for meta tensors: these are their functions.
+    operators = (products.gather_rows, products.scatter_rows, products._outer)
+    gather, scatter, outer = (operator._init_fn for operator in operators)
+    assert gather(x, weight, *plan).shape == rows.shape
+    assert scatter(rows, weight.mT, *plan, len(x)).shape == x.shape
+    assert outer(x, rows, *plan, False).shape == weight.shape
+    assert outer(x, rows, *plan, True).shape == weight.mT.shape
 
 
 def test_flops_are_counted():

@@ -34,6 +34,7 @@ from headwise.models.config import TransformerConfig
 from headwise.ops.bounds import check_probability
 from headwise.ops.linear_maps import linear_map
 from headwise.ops.masks import of_queries
+from headwise.ops.shapes import can_be_looked_at
 
 
 def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Module:
@@ -126,7 +127,7 @@ def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | 
             f"position_ids has shape {tuple(position_ids.shape)}, expected (batch, time) or (time,)"
             f", where time is {time}: a position for each token of this call"
         )
-    if learned is not None and not torch.compiler.is_compiling():
+    if learned is not None and can_be_looked_at(position_ids):
         _check_length(learned, int(position_ids.max()) + 1)
     return position_ids
 

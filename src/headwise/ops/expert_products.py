@@ -8,6 +8,10 @@ r are assignments of tokens to experts, sorted by expert so that each expert mul
 block of rows. `order` `(assignments,)` has the numbers r in that order, `token` their tokens, and
 expert e owns those from `ends[e - 1]` to `ends[e]`. `rows` are in the order of the tokens; sorted
 by expert they are `rows[order]`. The gradient of each product is made of the other two.
+
+On the CPU a loop multiplies block by block. On any other device the host would have to wait to know
+`ends`: there one kernel does all experts where PyTorch has it, and otherwise tiles of equally many
+rows, whose number does not depend on `ends`.
 """
 
 from collections.abc import Iterator
@@ -29,8 +33,8 @@ _BLOCK_ROWS = 1024
 @torch.library.custom_op("headwise::expert_gather", mutates_args=())
 def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
     """Each token by the matrices of its experts: x `(tokens, a)` to rows `(assignments, b)`."""
-    if _can_group(x, weight):
-        sorted_rows = F.grouped_mm(x.index_select(0, token), weight, offs=ends)
+    if not _is_looped(x):
+        sorted_rows = _multiply(x.index_select(0, token), weight, ends)
     else:
         sorted_rows = x.new_empty(len(token), weight.shape[2])
         for block in _blocks(token, ends, x, x.shape[1]):
@@ -47,11 +51,12 @@ def scatter_rows(
 ) -> Tensor:
     """The sum of each token's rows by their experts: rows `(assignments, b)` to `(tokens, a)`."""
     sorted_rows = rows.index_select(0, order)
-    if _can_group(rows, weight):
-        products = F.grouped_mm(sorted_rows, weight, offs=ends)
+    if not _is_looped(rows):
+        products = _multiply(sorted_rows, weight, ends)
         # Back to the order of the tokens and summed: atomic additions would not be reproducible.
         products = torch.empty_like(products).index_copy_(0, order, products)
-        return products.view(tokens, -1, weight.shape[2]).sum(1)
+        top_k = len(order) // max(tokens, 1)
+        return products.view(tokens, top_k, weight.shape[2]).sum(1)
     # In half precision the sum over a token's experts would be rounded after each of them.
     exact = torch.promote_types(rows.dtype, torch.float32)
     y = rows.new_zeros(tokens, weight.shape[2], dtype=exact)
@@ -73,13 +78,10 @@ def _outer(
     # x (tokens, a), rows (assignments, b) -> weight (experts, a, b); (experts, b, a) if rows_first,
     # for a gradient that does not have its parameter's layout would be copied once more.
     sorted_rows = rows.index_select(0, order)
-    if _can_group(x, rows):
+    if not _is_looped(x):
         gathered = x.index_select(0, token)
         a, b = (sorted_rows, gathered) if rows_first else (gathered, sorted_rows)
-        weight = F.grouped_mm(a.t(), b, offs=ends)
-        # On some GPUs the kernel leaves the matrix of an expert without tokens unwritten.
-        idle = ends.diff(prepend=ends.new_zeros(1)) == 0
-        return weight.masked_fill_(idle[:, None, None], 0.0)
+        return _sum_products(a, b, ends)
     shape = (rows.shape[1], x.shape[1]) if rows_first else (x.shape[1], rows.shape[1])
     weight = x.new_empty(len(ends), *shape)
     for block in _blocks(token, ends, x, x.shape[1]):
@@ -92,16 +94,93 @@ def _outer(
     return weight
 
 
-def _can_group(a: Tensor, b: Tensor) -> bool:
-    """Whether one CUDA kernel can do all experts: bfloat16, rows aligned to 16 bytes."""
+def _is_looped(x: Tensor) -> bool:
+    """Whether the host can read `ends` at no cost."""
+    return x.device.type == "cpu"
+
+
+def _multiply(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Each row by the matrix of its expert, where the rows are sorted by expert."""
+    if _can_group(rows, weight, ends):
+        return _grouped_mm(rows, weight, offs=ends)
+    tiles = _Tiles.of(ends, rows)
+    if weight.stride(1) == 1:  # a view with its last dimensions exchanged, as backward passes it
+        chosen = weight.transpose(1, 2).index_select(0, tiles.expert).transpose(1, 2)
+    else:
+        chosen = weight.index_select(0, tiles.expert)
+    products = torch.bmm(tiles.fill(rows), chosen).flatten(0, 1)
+    return products if tiles.size == 1 else products.index_select(0, tiles.place)
+
+
+def _sum_products(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """The sum of aᵀb over the rows of each expert, where the rows are sorted by expert."""
+    if _can_group(a, b, ends):
+        sums = _grouped_mm(a.t(), b, offs=ends)
+        # On some GPUs the kernel leaves the matrix of an expert without tokens unwritten.
+        idle = ends.diff(prepend=ends.new_zeros(1)) == 0
+        return sums.masked_fill_(idle[:, None, None], 0.0)
+    tiles = _Tiles.of(ends, a)
+    products = torch.bmm(tiles.fill(a).transpose(1, 2), tiles.fill(b))
+    # A product sums them in the same order each time, which atomic additions would not.
+    experts = torch.arange(len(ends), device=ends.device)
+    of_expert = (experts.unsqueeze(1) == tiles.expert).to(products.dtype)
+    return (of_expert @ products.flatten(1)).unflatten(1, products.shape[1:])
+
+
+# It has a public name from PyTorch 2.10 on.
+_grouped_mm: Any = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+
+
+def _can_group(a: Tensor, b: Tensor, ends: Tensor) -> bool:
+    """Whether one CUDA kernel does all experts, and none of them waits for the host.
+
+    It takes bfloat16 with rows aligned to 16 bytes, and fewer than 1024 experts, on GPUs of compute
+    capability 9, and 10 with recent releases. For all else `grouped_mm` copies `ends` to the host
+    and loops over experts, or raises.
+    """
+    capabilities = (9, 10) if hasattr(F, "grouped_mm") else (9,)
     return (
         a.is_cuda
-        and hasattr(F, "grouped_mm")
+        and _grouped_mm is not None
+        and torch.version.hip is None
         and a.dtype == b.dtype == torch.bfloat16
-        and torch.cuda.get_device_capability(a.device) >= (8, 0)
+        and torch.cuda.get_device_capability(a.device)[0] in capabilities
         and a.shape[0] > 0
-        and all(size % 8 == 0 for size in (a.shape[-1], *b.shape[1:]))
+        and len(ends) < 1024
+        and all(size % 8 == 0 for size in (a.shape[-1], *b.shape[1:], b.storage_offset()))
     )
+
+
+class _Tiles(NamedTuple):
+    """Rows sorted by expert in tiles of equally many, each of one expert; some rows stay empty."""
+
+    expert: Tensor  # (tiles,)
+    place: Tensor  # (rows,) where each row stands among those of all tiles
+    size: int  # rows of a tile
+
+    @classmethod
+    def of(cls, ends: Tensor, rows: Tensor) -> "_Tiles":
+        # So many that a quarter of all rows may stay empty, or that each row is a tile.
+        size = 1 << max(0, (len(rows) // (4 * len(ends))).bit_length() - 1)
+        number = (len(rows) + min(len(ends), len(rows)) * (size - 1)) // size
+        index = torch.arange(max(len(rows), number), device=ends.device, dtype=ends.dtype)
+        owner = torch.searchsorted(ends, index[: len(rows)], right=True)
+        if size == 1:
+            return cls(owner, index, size)
+        counts = ends.diff(prepend=ends.new_zeros(1))
+        tiles = (counts + (size - 1)) // size
+        last = tiles.cumsum(0)
+        expert = torch.searchsorted(last, index[:number].to(last.dtype), right=True)
+        moved = (last - tiles) * size - (ends - counts)  # how far the rows of each expert move
+        place = index[: len(rows)] + moved.index_select(0, owner)
+        return cls(expert.clamp_(max=len(ends) - 1), place, size)  # empty tiles are the last's
+
+    def fill(self, rows: Tensor) -> Tensor:
+        """`(rows, width)` to `(tiles, size, width)`."""
+        if self.size == 1:
+            return rows.unsqueeze(1)
+        room = rows.new_zeros(len(self.expert) * self.size, rows.shape[1])
+        return room.index_copy_(0, self.place, rows).unflatten(0, (-1, self.size))
 
 
 class _Block(NamedTuple):
