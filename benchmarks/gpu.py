@@ -35,7 +35,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -188,7 +188,8 @@ def tolerated(what: str) -> Iterator[None]:
         CONSOLE.print(frames, markup=False, highlight=False)
         if torch.cuda.is_available():
             torch.cuda.set_sync_debug_mode("default")
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # after a fault of a kernel nothing works any more
+                torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -6,9 +6,11 @@ When a release of transformers breaks one, its test says which; then that module
 import inspect
 import re
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from accelerate import DistributedType
 from torch import nn
@@ -22,6 +24,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers import modeling_flash_attention_utils as flash
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -356,3 +359,58 @@ def test_accelerate_wraps_a_model_in_a_method_that_can_be_told_not_to(
     if unwrapped:
         internals.leave_unwrapped(trainer)
     assert isinstance(trainer.accelerator.prepare(gpt2), Wrapper) != unwrapped
+
+
+def plain_attention(q, k, v, causal=False, softmax_scale=None, dropout_p=0.0):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    how = {"is_causal": causal, "scale": softmax_scale, "dropout_p": dropout_p, "enable_gqa": True}
+    return F.scaled_dot_product_attention(q, k, v, **how).transpose(1, 2)
+
+
+def attention_of_lengths(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    causal=False,
+    softmax_scale=None,
+):
+    places = zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True)
+    reads = [
+        plain_attention(q[None, a:b], k[None, c:d], v[None, c:d], causal, softmax_scale)[0]
+        for (a, b), (c, d) in places
+    ]
+    return torch.cat(reads)
+
+
+@pytest.mark.parametrize("queries", [6, 4, 1])
+def test_flash_attention_takes_lengths_in_the_place_of_masks(monkeypatch, queries):
+    """transformers' own function, around plain kernels in the place of those of a GPU."""
+    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    kernels = (plain_attention, attention_of_lengths, None, flash._pad_input, flash._unpad_input)
+    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: kernels)
+    config = GPT2Config()
+    config._attn_implementation_internal = "flash_attention_2"
+    read = internals.RegisteredAttention("flash_attention_2", config)
+    assert read.takes_padding_alone and "flash_attention_2" in read.names()
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, queries, 8).double()
+    k, v = torch.randn(2, 2, 2, 6, 8).double()
+    with pytest.raises(ValueError, match=r"computes in torch.float64, expected torch.float16"):
+        read(q, k, v, None, False, 0.0)
+    monkeypatch.setattr(read, "_check", lambda q, mask: None)
+    padding = torch.tensor([[False] * 6, [True, False, False, False, False, True]])
+    for is_causal in (False, True) if queries == 6 else (False,):
+        for mask in (None, padding[:, None, None]):
+            allowed = torch.ones(2, 1, queries, 6, dtype=torch.bool)
+            allowed = allowed.tril() if is_causal else allowed
+            allowed = allowed if mask is None else allowed & ~mask
+            expected = F.scaled_dot_product_attention(q, k, v, allowed, enable_gqa=True)
+            got = read(q, k, v, mask, is_causal, 0.0)
+            if is_causal and mask is not None:  # what padding reads does not matter
+                got, expected = (x.transpose(1, 2)[~padding] for x in (got, expected))
+            torch.testing.assert_close(got, expected)
+    monkeypatch.setattr(flash, "_loaded_implementation", None)

@@ -13,17 +13,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.convert_slow_tokenizer import bytes_to_unicode as bytes_to_unicode
 from transformers.generation import GenerationMixin
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_layers import (
     GradientCheckpointingLayer as GradientCheckpointingLayer,
 )
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
 # 1. Models, their outputs and `generate()` pass a cache under one name. It is `cache` from
@@ -302,7 +305,85 @@ def leave_unwrapped(trainer: Any) -> None:
     accelerator.prepare_model = partial(accelerator.prepare_model, evaluation_mode=True)
 
 
-# 17. The functions by which rotary positions are scaled read a few attributes of a configuration.
+class RegisteredAttention:
+    """17. Attention by a function of `ALL_ATTENTION_FUNCTIONS`, which a module calls.
+
+    It reads some attributes of the module, and gives `(batch, queries, heads, head_dim)`. A table
+    has the masks that a function takes: those of flash attention are True at tokens, `(batch,
+    keys)`, and of queries and keys alike; others are as for `"sdpa"`. In the place of a mask flash
+    attention takes sequences one behind another, and where each begins.
+    """
+
+    def __init__(self, name: str, config: Any) -> None:
+        self.name = name
+        self.config = config
+        masks = ALL_MASK_ATTENTION_FUNCTIONS
+        self.takes_padding_alone = masks.get(name) is masks["flash_attention_2"]
+
+    @staticmethod
+    def names() -> list[str]:
+        """The names that are registered, but for those that need a cache in pages."""
+        return [name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "paged|" not in name]
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
+    ) -> Tensor:
+        how = {"is_causal": is_causal, "dropout": dropout}
+        if self.takes_padding_alone:
+            self._check(q, mask)
+            real = None if mask is None else ~mask.flatten(0, -2).expand(q.size(0), -1)
+            if real is None or is_causal:
+                return self._read(q, k, v, real, **how)
+            return self._of_lengths(q, k, v, real, **how)
+        if mask is not None:
+            mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
+            mask = mask[(None,) * (4 - mask.dim())]
+        return self._read(q, k, v, mask, **how)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **how: Any) -> Tensor:
+        module = SimpleNamespace(
+            config=self.config,
+            is_causal=how["is_causal"],
+            num_key_value_groups=q.size(1) // k.size(1),
+            training=True,  # what is dropped in evaluation is the caller's business
+        )
+        function = ALL_ATTENTION_FUNCTIONS[self.name]
+        read: Tensor = function(module, q, k, v, mask, scaling=q.size(-1) ** -0.5, **how)[0]
+        return read.transpose(1, 2)
+
+    def _of_lengths(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, **how: Any) -> Tensor:
+        """All queries of a sequence, which may be another one's, and its keys without padding."""
+        batch, queries = q.size(0), q.size(2)
+        starts = torch.arange(0, (batch + 1) * queries, queries, device=q.device, dtype=torch.int32)
+        ends = real.sum(1).cumsum(0, dtype=torch.int32)
+        q = q.transpose(1, 2).flatten(0, 1).transpose(0, 1).unsqueeze(0)  # (1, heads, all, width)
+        k, v = (x.transpose(1, 2)[real].transpose(0, 1).unsqueeze(0) for x in (k, v))
+        where: dict[str, Any] = {"cu_seq_lens_q": starts, "cu_seq_lens_k": F.pad(ends, (1, 0))}
+        where |= {"max_length_q": queries, "max_length_k": real.size(1)}
+        read = self._read(q, k, v, None, **how, **where).squeeze(0)  # (heads, all, width)
+        return read.unflatten(1, (batch, queries)).transpose(0, 1)
+
+    def _check(self, q: Tensor, mask: Tensor | None) -> None:
+        halves = (torch.float16, torch.bfloat16)
+        in_halves = q.dtype in halves or torch.is_autocast_enabled(q.device.type)
+        if "flash" in self.name and not in_halves:
+            raise ValueError(
+                f"attn_implementation is {self.name!r} and the model computes in {q.dtype}, "
+                f"expected torch.float16 or torch.bfloat16: convert the model, or use autocast"
+            )
+        if mask is None:
+            return
+        of_keys = mask.size(-2) == 1 and (mask.dim() == 2 or mask.size(1) == 1)
+        if of_keys and mask.dtype == torch.bool:
+            return
+        raise ValueError(
+            f"attn_implementation is {self.name!r}, which has no masks but of padding and of what "
+            f"is causal from the first key on, expected no attn_mask, and one token in a call with "
+            f"a cache that is not empty: use 'sdpa' for others"
+        )
+
+
+# 18. The functions by which rotary positions are scaled read a few attributes of a configuration.
 def scaled_rotary_frequencies(
     parameters: Mapping[str, Any], head_dim: int, device: torch.device
 ) -> tuple[Tensor, float]:

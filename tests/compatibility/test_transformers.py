@@ -273,7 +273,7 @@ def test_attn_implementation(system, tmp_path):
         assert eager.config._attn_implementation == "eager"
         assert model.config._attn_implementation == "sdpa"
         torch.testing.assert_close(eager(**given).logits, expected, atol=1e-5, rtol=1e-5)
-        with pytest.raises(ValueError, match="'flash_attention_2', expected one of 'sdpa'"):
+        with pytest.raises(ImportError, match=r"(?i)flash.?attention"):
             model.set_attn_implementation("flash_attention_2")
         model.set_attn_implementation("flex_attention")
         with torch.no_grad():

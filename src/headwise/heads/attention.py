@@ -244,10 +244,13 @@ class Attention(InTorchLayers, System):
         # boolean unless it decides a branch.
         plain = False
         if is_causal and not isinstance(offset, Tensor) and offset == 0:
-            plain = key_padding_mask is None and attn_mask is None
+            alone = getattr(self.implementation, "takes_padding_alone", False)
+            plain = (key_padding_mask is None or alone) and attn_mask is None
         given = (key_padding_mask, attn_mask, is_causal and not plain)
         mask = merge_masks(*given, *shape, offset=offset, device=query.device)
         heads = self.attend(q, k, v, mask, plain)
+        if plain and mask is not None and (self.observers or need_weights):
+            mask, plain = merge_masks(key_padding_mask, None, True, *shape, device=q.device), False
         # Other ablations, which have other objects there, are for the steps that they change.
         if isinstance(self.ablation, Heads) and not self.training:
             heads = self.ablation(heads)

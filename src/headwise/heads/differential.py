@@ -142,6 +142,8 @@ class DifferentialAttention(MultiHeadAttention):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         first, second, share = q.split([self.head_dim, self.head_dim, 1], dim=-1)
+        if q.device.type != "cpu":  # a GPU's kernels want rows that begin at multiples of 16 bytes
+            first, second = first.contiguous(), second.contiguous()
         read = super().attend(first, k, v, mask, is_causal)
         return read - share * super().attend(second, k, v, mask, is_causal)
 

@@ -19,8 +19,13 @@ from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
 from headwise.models.trust import trusting
-from headwise.ops.attention import Implementation
-from headwise.transformers_internals import ModelHooks, attn_implementation, is_loaded
+from headwise.ops.attention import Implementation, Known
+from headwise.transformers_internals import (
+    ModelHooks,
+    RegisteredAttention,
+    attn_implementation,
+    is_loaded,
+)
 
 # What peft adapts by default: as in most decoders that it knows, and in BART.
 _TARGET_MODULES = ["q_proj", "v_proj"]
@@ -63,6 +68,7 @@ class HeadwiseModel(ModelHooks):
     _input_embed_layer = "embedding"
     _supports_sdpa = True
     _supports_flex_attn = True
+    _supports_flash_attn = True
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -141,10 +147,13 @@ class HeadwiseModel(ModelHooks):
     def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
         """Has all attentions compute by `"sdpa"`, `"eager"` or `"flex_attention"` from now on.
 
-        They give the same output, up to rounding; see `headwise.ops.attention`.
+        They give the same output, up to rounding; see `headwise.ops.attention`. So do functions
+        that transformers knows by name (`ALL_ATTENTION_FUNCTIONS`): flash attention, kernels of
+        the hub, and those that are registered there.
 
         Raises:
             ValueError: another name.
+            ImportError: what the name stands for is not installed.
         """
         super().set_attn_implementation(*args, **kwargs)
         self._hand_on_attn_implementation()
@@ -152,17 +161,21 @@ class HeadwiseModel(ModelHooks):
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        known = get_args(Implementation)
+        known = (*get_args(Known), *RegisteredAttention.names())
         if requested_attention is not None and requested_attention not in known:
             raise ValueError(
                 f"attn_implementation is {requested_attention!r}, expected one of "
-                f"{', '.join(map(repr, known))}: where a GPU has flash attention for a call, "
+                f"{', '.join(map(repr, known))}, or a kernel of the hub, such as "
+                f"'kernels-community/flash-attn2': where a GPU has flash attention for a call, "
                 f"PyTorch's 'sdpa' uses it by itself"
             )
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _hand_on_attn_implementation(self) -> None:
-        implementation = cast(Implementation, attn_implementation(self.config))
+        name = attn_implementation(self.config)
+        implementation = cast(Implementation, name)
+        if name not in get_args(Known) and name is not None:
+            implementation = RegisteredAttention(name, self.config)
         for module in self.modules():
             if isinstance(module, Attention):
                 module.implementation = implementation

@@ -8,7 +8,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,21 @@ from torch import Tensor
 
 from headwise.ops.masks import causal_mask
 
-Implementation = Literal["sdpa", "eager", "flex_attention"]
+Known = Literal["sdpa", "eager", "flex_attention"]
+
+
+class Kernel(Protocol):
+    """Attention computed elsewhere, as by transformers' `ALL_ATTENTION_FUNCTIONS`."""
+
+    takes_padding_alone: bool
+    """Whether its only mask is padding, boolean `(batch, 1, 1, keys)`, and it is causal with it."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, dropout: float
+    ) -> Tensor: ...
+
+
+Implementation = Known | Kernel
 
 
 def dot_product_attention(
@@ -40,9 +54,11 @@ def dot_product_attention(
         is_causal: query `t` attends to keys 0 … t; only without `mask`.
         dropout: probability with which an attention weight is dropped.
         implementation: `"sdpa"`, PyTorch's own kernel; `"eager"`, the equation, which keeps all
-            weights in memory; or `"flex_attention"`, PyTorch's compiled kernel, which has no
-            dropout, and on the CPU no backward pass.
+            weights in memory; `"flex_attention"`, PyTorch's compiled kernel, which has no
+            dropout, and on the CPU no backward pass; or a kernel from elsewhere.
     """
+    if callable(implementation):
+        return implementation(q, k, v, mask, is_causal, dropout)
     if implementation == "eager":
         if is_causal:
             mask = causal_mask(q.size(2), k.size(2), device=q.device)

@@ -14,7 +14,8 @@ On the CPU a loop multiplies block by block. On any other device the host would 
 rows, whose number does not depend on `ends`.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,7 +24,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from headwise.ops.precision import without_autocast
+
 _BLOCK_ROWS = 1024
+
+
+def _in_one_dtype(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The operator without autocast, which would compute parts of it in another dtype."""
+
+    @functools.wraps(product)
+    def computed(x: Tensor, *others: Any) -> Tensor:
+        with without_autocast(x):
+            return product(x, *others)
+
+    return computed
 
 
 # They are registered as operators so that torch.compile leaves them whole instead of breaking its
@@ -31,6 +45,7 @@ _BLOCK_ROWS = 1024
 
 
 @torch.library.custom_op("headwise::expert_gather", mutates_args=())
+@_in_one_dtype
 def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor) -> Tensor:
     """Each token by the matrices of its experts: x `(tokens, a)` to rows `(assignments, b)`."""
     if not _is_looped(x):
@@ -46,6 +61,7 @@ def gather_rows(x: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: T
 
 
 @torch.library.custom_op("headwise::expert_scatter", mutates_args=())
+@_in_one_dtype
 def scatter_rows(
     rows: Tensor, weight: Tensor, order: Tensor, token: Tensor, ends: Tensor, tokens: int
 ) -> Tensor:
@@ -72,6 +88,7 @@ def scatter_rows(
 
 
 @torch.library.custom_op("headwise::expert_outer", mutates_args=())
+@_in_one_dtype
 def _outer(
     x: Tensor, rows: Tensor, order: Tensor, token: Tensor, ends: Tensor, rows_first: bool
 ) -> Tensor:
