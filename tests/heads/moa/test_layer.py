@@ -56,7 +56,8 @@ def test_the_router_chooses_in_float32_under_autocast():
 @pytest.mark.parametrize("experts", [2, 4, 16])
 def test_without_gradients_the_output_is_the_same(tokens, experts):
     """Few tokens go another way there; float64."""
-    attention = hw.MixtureOfAttentionHeads(8, experts, top_k=2, head_dim=4, expert_bias=True).double()
+    sizes = {"num_experts": experts, "top_k": 2, "head_dim": 4}
+    attention = hw.MixtureOfAttentionHeads(8, **sizes, expert_bias=True).double()
     for parameter in attention.parameters():
         nn.init.normal_(parameter)
     x = torch.randn(tokens, 2, 8, dtype=torch.float64)
