@@ -193,20 +193,19 @@ class MixtureOfAttentionHeads(Attention):
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
         rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
-        if choice.few is None and choice.assignment is None:
+        if choice.few is not None:
+            chosen = project_few(rows, self.expert_query, choice.few)
+        elif choice.assignment is not None:
+            chosen = expert_project(rows, self.expert_query, choice.assignment)
+        else:
             q = self.queries_of_every_head(inputs)
             if choice.indices.size(-1) < self.num_experts:
-                chosen = choice.indices.transpose(1, 2).unsqueeze(-1)
-                q = q.gather(1, chosen.expand(-1, -1, -1, self.head_dim))
-        else:
-            if choice.few is not None:
-                chosen = project_few(rows, self.expert_query, choice.few)
-            else:
-                chosen = expert_project(rows, self.expert_query, choice.assignment)
-            if self.query_bias is not None:
-                bias = self.query_bias[choice.indices.flatten(0, 1)]
-                chosen = chosen + bias.to(chosen.dtype)
-            q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
+                numbers = choice.indices.transpose(1, 2).unsqueeze(-1)
+                q = q.gather(1, numbers.expand(-1, -1, -1, self.head_dim))
+            return Projected(q, *self._keys_and_values(inputs), choice)
+        if self.query_bias is not None:
+            chosen = chosen + self.query_bias[choice.indices.flatten(0, 1)].to(chosen.dtype)
+        q = chosen.unflatten(0, inputs.query.shape[:2]).transpose(1, 2)
         # q: (batch, top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
 
