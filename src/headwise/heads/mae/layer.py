@@ -213,8 +213,8 @@ def head_scales(gates: Tensor, left_out: Tensor, dropped: int, kept: float) -> T
     """How much each head counts in a mixture, aⱼ = h/(h−t) · (1 − Σ_{S∋j} g_S).
 
     From gates `(..., experts)` to `(..., heads)`, with t = `dropped` and the rest as
-    `left_out_heads` and `kept_shares` give it. With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of the paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no
-    expert is computed by itself.
+    `left_out_heads` and `kept_shares` give it. With the scales, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of
+    the paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no expert is computed by itself.
     """
     without = gates
     if dropped > 1:  # else an expert leaves out the head of its own number
