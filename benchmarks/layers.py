@@ -73,13 +73,20 @@ def main() -> None:
         bytes_held = {name: peak_memory(step, options) for name, step in contenders.items()}
         Console().print(memory_table(bytes_held, options))
         return
+    what = "training step" if options.model else "layer"
+    seconds = in_turns(contenders, options)
+    Console().print(ratios_table(seconds, what, f"{sizes(options)}, {options.rounds} rounds"))
+
+
+def in_turns(contenders: dict[str, Step], options: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of each contender in each round, but for the first ones, which warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for round_number in track(range(options.rounds + options.warmup), "measuring", transient=True):
         for name, step in contenders.items():
             taken = time_of(step, options)
             if round_number >= options.warmup:
                 seconds[name].append(taken)
-    Console().print(ratios_table(seconds, options))
+    return seconds
 
 
 def layer_steps(options: argparse.Namespace) -> dict[str, Step]:
@@ -151,11 +158,12 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
 
 def time_of(step: Step, options: argparse.Namespace) -> float:
     """Seconds of one step."""
+    clock = time.process_time if options.cpu_time else time.perf_counter
     synchronize(options)
-    start = time.perf_counter()
+    start = clock()
     step()
     synchronize(options)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def synchronize(options: argparse.Namespace) -> None:
@@ -200,12 +208,11 @@ def memory_table(bytes_held: dict[str, int], options: argparse.Namespace) -> Tab
     return table
 
 
-def ratios_table(seconds: dict[str, list[float]], options: argparse.Namespace) -> Table:
-    """Median ratio of each contender, with the middle half of its rounds."""
+def ratios_table(seconds: dict[str, list[float]], what: str, sizes: str) -> Table:
+    """Median ratio of each contender to the first, with the middle half of its rounds."""
     first, baseline = next(iter(seconds.items()))
-    what = "training step" if options.model else "layer"
     table = Table(
-        title=f"time over the {first} {what}; {sizes(options)}, {options.rounds} rounds",
+        title=f"time over the {first} {what}; {sizes}",
         caption=f"torch {torch.__version__}, {torch.get_num_threads()} threads; the baseline took "
         f"{statistics.median(baseline) * 1e3:.1f} ms",
     )
@@ -244,10 +251,18 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--norm", default="post", choices=("post", "pre"), help="of the layers")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--rounds", type=int, default=20, help="measured rounds")
+    add_measuring(parser, rounds=20)
+    return parser.parse_args()
+
+
+def add_measuring(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """The options that say how something is measured."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="measured rounds")
     parser.add_argument("--warmup", type=int, default=3, help="rounds before those")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch; 0 for its default")
-    return parser.parse_args()
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="of this process, for a machine that is not idle"
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
     torch.float32
     """
     device = x.device.type
-    if not torch.amp.is_autocast_available(device):  # the meta device has none to turn off
+    # The meta device has none to turn off. Where it is off already, to say so takes time.
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
-from headwise.heads.mae.means import running_mean
+from headwise.heads.mae.means import View, running_mean
 from headwise.heads.mae.rule import computing
 
 DIM, TIME = 12, 5
@@ -31,6 +31,25 @@ def test_how_undecided_a_gate_over_8_experts_starts(init, entropy, within):
     assert abs(found.item() - entropy) < within
     out.output.square().sum().backward()
     assert layer.gate.output.weight.grad.any()  # a first map at zero too would never learn
+
+
+def test_a_norm_in_evaluation_is_that_of_running_statistics():
+    """Forward and backward, in float64, against the equation."""
+    gate = hw.MixtureOfAttentiveExperts(DIM, 4).double().gate.eval()
+    norm = gate.norm
+    for tensor in (norm.running_mean, norm.weight, norm.bias):
+        nn.init.normal_(tensor)
+    nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    nn.init.normal_(gate.output.weight)
+    x = torch.randn(2, TIME, DIM, dtype=torch.float64, requires_grad=True)
+    found = gate(View(x, torch.ones(2, TIME, 1), None, True), {}, fixed=False)
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    hidden = gate.hidden((x - norm.running_mean) * scale + norm.bias)
+    expected = gate.output(hidden.tanh()).softmax(-1)
+    leaves = [x, *gate.parameters()]
+    grads = [torch.autograd.grad(y.square().sum(), leaves) for y in (found, expected)]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*grads)
 
 
 class Stack(nn.Module):

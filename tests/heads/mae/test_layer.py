@@ -1,11 +1,13 @@
-"""The draw of experts in F steps: one for each training instance, or for each position."""
+"""How heads are scaled, and the draw of experts in F steps: one for each training instance, or for
+each position.
+"""
 
 import pytest
 import torch
 from systems import DIM, SYSTEMS
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.heads.mae.layer import draw_expert
+from headwise.heads.mae.layer import draw_expert, head_scales, kept_shares, left_out_heads
 
 INSTANCE, POSITION = "expert", "expert by position"
 
@@ -83,3 +85,15 @@ def test_the_expert_of_a_position_depends_on_nothing_later(monkeypatch, step):
         drawn.append(drawn_by(monkeypatch, layer, inputs, is_causal=True))
     assert torch.equal(drawn[0][:, :6], drawn[1][:, :6])
     assert not torch.equal(drawn[0][:, 6:], drawn[1][:, 6:])
+
+
+@pytest.mark.parametrize(("heads", "dropped"), [(2, 1), (6, 1), (8, 1), (6, 2), (5, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scales_of_heads_are_those_of_the_mixture_to_the_digit(heads, dropped, dtype):
+    left_out = left_out_heads(heads, dropped).to(dtype)
+    gates = torch.randn(3, len(left_out), dtype=dtype).softmax(-1).requires_grad_()
+    found = head_scales(gates, left_out, dropped, kept_shares(heads, dropped)[dtype])
+    expected = (1 - gates @ left_out) / (1 - left_out.mean(0))
+    assert torch.equal(found, expected)
+    grads = [torch.autograd.grad(y.square().sum(), gates) for y in (found, expected)]
+    torch.testing.assert_close(*grads)

@@ -1,9 +1,17 @@
-"""The two losses of MoA's router, where the equations do not say it all."""
+"""The two losses of MoA's router, where the equations do not say it all, and few tokens."""
 
 import pytest
 import torch
 
-from headwise.heads.moa.experts import router_losses
+from headwise.heads.moa.experts import (
+    assign_experts,
+    combine_few,
+    expert_combine,
+    expert_project,
+    few_tokens,
+    project_few,
+    router_losses,
+)
 
 BATCH, TIME, EXPERTS = 3, 4, 5
 
@@ -51,3 +59,34 @@ def test_half_precision_sums_in_float32(dtype):
     expected = router_losses(logits.double(), logits.topk(2).indices)
     for loss, exact in zip(losses, expected, strict=True):
         torch.testing.assert_close(loss.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k", "used"),
+    [(1, 8, 3, 3), (2, 16, 2, 4), (16, 8, 3, None), (5, 3, 3, None), (0, 8, 3, 0)],
+    ids=["one token", "their own matrices", "all matrices", "all chosen", "none"],
+)
+def test_few_tokens_get_what_sorted_ones_get(tokens, experts, top_k, used):
+    """Forward and backward, in float64."""
+    chosen = torch.rand(tokens, experts).topk(top_k, dim=-1).indices
+    if used:  # a token behind another has the next experts
+        chosen = torch.arange(tokens * top_k).flip(0).view(tokens, top_k)
+    few, assignment = few_tokens(chosen, experts), assign_experts(chosen, experts)
+    assert (None if few.used is None else len(few.used)) == used
+    sizes = ((tokens, 6), (experts, 6, 4), (experts, 4, 6), (tokens, top_k))
+    results = []
+    inputs = [torch.randn(size, dtype=torch.float64) for size in sizes]
+    for project, combine, how in (
+        (project_few, combine_few, few),
+        (expert_project, expert_combine, assignment),
+    ):
+        x, into, out, scale = leaves = [each.clone().requires_grad_() for each in inputs]
+        y = combine(project(x, into, how).sin(), out, how, scale)
+        results.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+    torch.testing.assert_close(*results)
+
+
+def test_many_tokens_are_sorted():
+    assert few_tokens(torch.rand(33, 8).topk(3, dim=-1).indices, 8) is None
+    even = torch.arange(32 * 2).view(32, 2) % 16
+    assert few_tokens(even, 16) is None  # eight times the work of those that are chosen

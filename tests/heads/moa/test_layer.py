@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from systems import DIM, SYSTEMS
+from torch import nn
 
 import headwise as hw
 
@@ -49,3 +50,27 @@ def test_the_router_chooses_in_float32_under_autocast():
             in_bf16 = layer.router(x).topk(layer.top_k).indices
     assert torch.equal(chosen, expected)
     assert not torch.equal(in_bf16, expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+@pytest.mark.parametrize("experts", [2, 4, 16])
+def test_without_gradients_the_output_is_the_same(tokens, experts):
+    """Few tokens go another way there; float64."""
+    sizes = {"num_experts": experts, "top_k": 2, "head_dim": 4}
+    attention = hw.MixtureOfAttentionHeads(8, **sizes, expert_bias=True).double()
+    for parameter in attention.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(tokens, 2, 8, dtype=torch.float64)
+    with torch.no_grad():
+        without = attention(x)
+    torch.testing.assert_close(without.output, attention(x).output.detach())
+    torch.testing.assert_close(without.routing.weights, attention(x).routing.weights.detach())
+
+
+def test_generation_computes_no_loss():
+    attention = hw.MixtureOfAttentionHeads(8, num_experts=4, top_k=2, head_dim=4)
+    x = torch.randn(1, 3, 8)
+    with torch.no_grad():
+        assert attention(x, is_causal=True, cache=hw.AttentionCache()).routing.loss is None
+        assert attention(x, is_causal=True).routing.loss > 0
+    assert attention(x, is_causal=True, cache=hw.AttentionCache()).routing.loss.requires_grad

@@ -25,9 +25,10 @@ from headwise.heads.agreement.votes import Routed, by_capsule, widened
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import compute
 
-# Elements of the votes of a chunk: 4 MiB in float32. A GPU wants larger ones.
+# Elements of the votes of a chunk: 4 MiB in float32. A GPU wants larger ones, since each of their
+# many operators takes as long as a thousandth of a large one.
 _CHUNK = 2**20
-_GPU_CHUNK = 2**22
+_GPU_CHUNK = 2**24
 # A chunk's tensors are not to take more memory than the votes of all tokens do.
 _CHUNKS = 16
 _SMALL_CHUNK = 2**17
@@ -98,7 +99,7 @@ class _Chunked(NamedTuple):
 def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
     """Slices of tokens `(tokens, heads, embed_dim)`, with what routes them, and their gradients."""
     count, elements = tokens.size(0), tokens.numel()
-    largest = _GPU_CHUNK if tokens.is_cuda else _CHUNK
+    largest, least = (_GPU_CHUNK, _GPU_CHUNK // 4) if tokens.is_cuda else (_CHUNK, _SMALL_CHUNK)
     per_token = max(1, tokens.size(1) * tokens.size(2))
     whole = max(1, largest // per_token)
     # Compiled chunks are all of one size, whatever the number of tokens; the rest, and calls that
@@ -106,7 +107,7 @@ def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
     compiles = is_worth_compiling(tokens) and count >= whole
     # Given shares, as the ablation with random ones has them in each layer, are not compiled anew.
     compiles = compiles and algorithm.shares is None
-    small = min(max(elements // _CHUNKS, _SMALL_CHUNK), largest) // per_token
+    small = min(max(elements // _CHUNKS, least), largest) // per_token
     size = whole if compiles else max(1, small)
     plain, fast = (algorithm.route, algorithm.gradients), _compiled_methods(algorithm)
     for start in range(0, count, size):

@@ -82,11 +82,14 @@ class ExpertGate(nn.Module):
                 f"running statistics: leave gate.norm out of what is adapted, or have the whole "
                 f"gate trained and saved, as by modules_to_save=['gate']"
             )
+        root = view.number.sqrt() if self.scaling == "root" else None
+        if not norm.training and root is None and view.mean.dtype == norm.weight.dtype:
+            known = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+            return F.batch_norm(view.mean.flatten(0, 1), *known, eps=norm.eps).view_as(view.mean)
         # What nothing learns from may see the batch itself, so that layers behind get what they get
         # in evaluation: `torch.optim.swa_utils.update_bn` measures by such passes.
         calibrates = norm.training and norm.momentum is None and not facts["moves"]
         before = norm.running_mean, norm.running_var
-        root = view.number.sqrt() if self.scaling == "root" else None
         # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
         measures = calibrates or (takes and norm.training and _learns(norm))
         if measures:

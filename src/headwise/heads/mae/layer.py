@@ -1,5 +1,6 @@
 """Mixture of attentive experts: gates over experts that each leave out some of the heads."""
 
+import struct
 from itertools import combinations
 from typing import Any, Literal
 
@@ -122,6 +123,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         self.num_experts = experts
         self.gate_window = gate_window
         self.causal_queries = causal_queries
+        self.kept = kept_shares(num_heads, dropped_heads)
         self.step: Step = "joint"
         self.passes = Passes()
         left_out = left_out_heads(num_heads, dropped_heads)  # (experts, heads)
@@ -155,7 +157,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
         scales = None  # a uniform mixture scales every head by 1
         if draws or self.ablation is not None or self.gate is not None:
-            scales = head_scales(mixture, self.left_out.to(mixture.dtype)).unsqueeze(-1)
+            how = (self.dropped_heads, self.kept[mixture.dtype])
+            scales = head_scales(mixture, self.left_out, *how).unsqueeze(-1)
         return self.join(heads, scales), Routing(gates if each else gates.squeeze(1))
 
     def _gates(self, inputs: Inputs, facts: dict[str, Any], fixed: bool) -> tuple[Tensor, bool]:
@@ -201,15 +204,32 @@ def left_out_heads(num_heads: int, dropped_heads: int) -> Tensor:
     return torch.zeros(len(experts), num_heads).scatter_(1, experts, 1.0)
 
 
-def head_scales(gates: Tensor, left_out: Tensor) -> Tensor:
+def head_scales(gates: Tensor, left_out: Tensor, dropped: int, kept: float) -> Tensor:
     """How much each head counts in a mixture, aⱼ = h/(h−t) · (1 − Σ_{S∋j} g_S).
 
-    From gates `(..., experts)` to `(..., heads)`. With it, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of the
-    paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no expert is computed by itself.
+    From gates `(..., experts)` to `(..., heads)`, with t = `dropped` and the rest as
+    `left_out_heads` and `kept_shares` give it. With the scales, Σ_S g_S · h/(h−t) Σ_{j∉S} oⱼWⱼ of
+    the paper's equations 5 and 6 is Σⱼ aⱼ oⱼWⱼ: no expert is computed by itself.
     """
-    # h/(h−t) = 1/(1 − t/h). So divided, uniform gates give 1 without rounding where t is 1.
-    with without_autocast(gates):
-        return (1 - gates @ left_out) / (1 - left_out.mean(0))
+    without = gates
+    if dropped > 1:  # else an expert leaves out the head of its own number
+        with without_autocast(gates):
+            without = gates @ left_out.to(gates.dtype)
+    return (1 - without) / kept
+
+
+def kept_shares(heads: int, dropped: int) -> dict[torch.dtype, float]:
+    """1 − t/h as each dtype rounds it, so that uniform gates are divided to 1 where t is 1.
+
+    >>> kept_shares(4, 1)[torch.float32]
+    0.75
+    """
+
+    def single(number: float) -> float:
+        return struct.unpack("f", struct.pack("f", number))[0]
+
+    share = dropped / heads
+    return {torch.float32: single(1 - single(share)), torch.float64: 1 - share}
 
 
 def draw_expert(gates: Tensor, noise: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def running_mean(
     counted = _counted(x, padding)
     if window is not None:
         return _mean(_window_sums(counted, padding, window, cache))
-    return _mean(counted.cumsum(1) if cache is None else _sums(counted, cache)[:, 1:])
+    return _mean(counted.cumsum(1) if cache is None else _sums(counted, cache))
 
 
 def masked_mean(
@@ -127,7 +127,7 @@ def masked_mean(
     counted = _counted(x, padding)
     with without_autocast(x):
         total = seen.to(x.dtype) @ counted
-    return _mean(total if cache is None else total + _sums(counted, cache)[:, :1])
+    return _mean(total if cache is None else _sums(counted, cache, total))
 
 
 def last_seen(seen: Tensor, window: int) -> Tensor:
@@ -141,8 +141,10 @@ def last_seen(seen: Tensor, window: int) -> Tensor:
 
 def _counted(x: Tensor, padding: Tensor | None) -> Tensor:
     """Zeros at padding, and the count of real positions as one more channel, to sum with them."""
+    if padding is None:
+        return F.pad(x, (0, 1), value=1.0)  # (batch, time, embed_dim + 1)
     real = real_positions(x, padding).unsqueeze(-1)
-    return torch.cat([x * real, real], dim=-1)  # (batch, time, embed_dim + 1)
+    return torch.cat([x * real, real], dim=-1)
 
 
 def _mean(total: Tensor) -> Mean:
@@ -151,15 +153,18 @@ def _mean(total: Tensor) -> Mean:
     return Mean(total[..., :-1] / count, count)
 
 
-def _sums(counted: Tensor, cache: AttentionCache) -> Tensor:
-    """The sum of all that a cache has seen before, and behind it those up to each position.
+def _sums(counted: Tensor, cache: AttentionCache, seen: Tensor | None = None) -> Tensor:
+    """The sum of all that a cache has seen before, and of what each position sees of this call.
 
-    The cache remembers them: `(batch, 1 + time, embed_dim + 1)`.
+    That is all up to it if `seen`, of the shape of `counted`, is not given. The cache remembers the
+    sums up to each position.
     """
     past = cache.recall("total", 1, counted)
-    sums = torch.cat([past, past + counted.cumsum(1)], dim=1)
-    cache.remember("total", sums, counted.size(1))
-    return sums
+    time = counted.size(1)
+    sums = past + (counted if time == 1 else counted.cumsum(1))
+    found = sums if seen is None else past + seen
+    cache.remember("total", sums if time else past, time)
+    return found
 
 
 def _window_sums(

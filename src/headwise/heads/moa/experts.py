@@ -5,7 +5,8 @@ With token n assigned to experts e(n, 1) … e(n, k):
     project    y[n, j] = x[n] W[e(n, j)]                      queries of the selected heads
     combine    y[n]    = Σ_j  s[n, j] · o[n, j] W[e(n, j)]    weighted sum of their outputs
 
-Under autocast they work in its dtype, as `nn.Linear` does.
+Under autocast they work in its dtype, as `nn.Linear` does. Of a few tokens, as in decoding step by
+step, these are batched products of whole matrices: sorting the tokens by expert would take longer.
 """
 
 from typing import NamedTuple
@@ -67,6 +68,61 @@ def expert_combine(
     # Scaling the heads costs head_dim per assignment, scaling their products would cost embed_dim.
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype).reshape(-1, heads.shape[2])
     return scatter_rows(rows, weight, order, token, ends, indices.shape[0])
+
+
+# Tokens up to which batched products of whole matrices take less time than sorting.
+_FEW_TOKENS = 32
+
+
+class FewTokens(NamedTuple):
+    """The experts of a few tokens, made by `few_tokens`: so few that sorting them does not pay."""
+
+    indices: Tensor  # (tokens, top_k) the experts of each token, numbered among those in use
+    used: Tensor | None  # (experts in use,) their numbers; None for all that there are
+
+
+def few_tokens(indices: Tensor, num_experts: int) -> FewTokens | None:
+    """Which experts a few tokens `(tokens, top_k)` use; None where sorting them takes less time.
+
+    The bounds are those of CPUs with one or two threads, at 512 dimensions.
+    """
+    tokens, top_k = indices.shape
+    if indices.device.type != "cpu" or tokens > _FEW_TOKENS:
+        return None
+    # How many are in use no compiled graph knows.
+    if top_k < num_experts and not torch.compiler.is_compiling():
+        used, renumbered = indices.unique(return_inverse=True)
+        if 2 * len(used) <= num_experts:  # copying these is less than reading all
+            return FewTokens(renumbered, used)
+    return FewTokens(indices, None) if num_experts <= 4 * top_k else None
+
+
+def computes_all(x: Tensor, num_experts: int, top_k: int) -> bool:
+    """Whether to compute all experts of all tokens, which are then one product of matrices.
+
+    On a GPU that takes less time than moving each token's rows to its experts and back, up to
+    several times the multiplications: bounds of an H100 (`benchmarks/gpu.py --parts products`).
+    """
+    times = 1
+    if x.is_cuda:
+        times = 4 if x.dtype == torch.float32 and not torch.is_autocast_enabled("cuda") else 8
+    return num_experts <= times * top_k
+
+
+def project_few(x: Tensor, weight: Tensor, few: FewTokens) -> Tensor:
+    """`expert_project` of a few tokens: all experts in use at once, of which each takes its own."""
+    weight = weight if few.used is None else weight.index_select(0, few.used)
+    every = torch.bmm(x.expand(len(weight), -1, -1), weight).transpose(0, 1)
+    return every.gather(1, few.indices.unsqueeze(-1).expand(-1, -1, weight.size(2)))
+
+
+def combine_few(heads: Tensor, weight: Tensor, few: FewTokens, scale: Tensor) -> Tensor:
+    """`expert_combine` of a few tokens: one product, with zeros for experts not chosen."""
+    weight = weight if few.used is None else weight.index_select(0, few.used)
+    rows = (heads * scale.unsqueeze(-1)).to(heads.dtype)
+    every = rows.new_zeros(len(rows), *weight.shape[:2])
+    every.scatter_(1, few.indices.unsqueeze(-1).expand_as(rows), rows)
+    return every.flatten(1) @ weight.flatten(0, 1)
 
 
 class RouterLosses(NamedTuple):

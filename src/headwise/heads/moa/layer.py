@@ -18,9 +18,14 @@ from headwise.heads.moa.declared import (
 )
 from headwise.heads.moa.experts import (
     ExpertAssignment,
+    FewTokens,
     assign_experts,
+    combine_few,
+    computes_all,
     expert_combine,
     expert_project,
+    few_tokens,
+    project_few,
     router_losses,
 )
 from headwise.heads.system import Macs, Place, Routing
@@ -37,6 +42,7 @@ class _Choice(NamedTuple):
     scales: Tensor  # (batch, queries, top_k)
     logits: Tensor  # (batch, queries, experts)
     assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are computed
+    few: FewTokens | None  # the same of so few tokens that they are not sorted
 
 
 class MixtureOfAttentionHeads(Attention):
@@ -91,7 +97,8 @@ class MixtureOfAttentionHeads(Attention):
         As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
         not chosen; `routing.indices` is `(batch, queries, top_k)`; attention weights are
         `(batch, n * top_k, queries, keys)`: those of the first key head in the order of
-        `routing.indices`, then those of the next.
+        `routing.indices`, then those of the next. `routing.loss` is None where there is a cache and
+        gradients are disabled, as in generation.
 
     Example:
         >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
@@ -203,19 +210,22 @@ class MixtureOfAttentionHeads(Attention):
 
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
-        if choice.assignment is None:
+        rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
+        if choice.few is not None:
+            chosen = project_few(rows, self.expert_query, choice.few)
+        elif choice.assignment is not None:
+            chosen = expert_project(rows, self.expert_query, choice.assignment)
+        else:
             q = self.queries_of_every_head(inputs)
             if choice.indices.size(-1) < self.num_experts:
                 q = q.unflatten(1, (-1, self.num_experts))  # (batch, n, experts, queries, head_dim)
-                chosen = choice.indices.transpose(1, 2)[:, None, ..., None]
+                numbers = choice.indices.transpose(1, 2)[:, None, ..., None]
                 shape = (-1, self.num_key_value_heads, -1, -1, self.head_dim)
-                q = q.gather(2, chosen.expand(shape)).flatten(1, 2)
-        else:
-            rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
-            chosen = expert_project(rows, self.expert_query, choice.assignment)
-            if self.query_bias is not None:
-                chosen = chosen + self.query_bias[choice.assignment.indices].to(chosen.dtype)
-            q = self._by_expert(chosen.unflatten(0, inputs.query.shape[:2]))
+                q = q.gather(2, numbers.expand(shape)).flatten(1, 2)
+            return Projected(q, *self._keys_and_values(inputs), choice)
+        if self.query_bias is not None:
+            chosen = chosen + self.query_bias[choice.indices.flatten(0, 1)].to(chosen.dtype)
+        q = self._by_expert(chosen.unflatten(0, inputs.query.shape[:2]))
         # q: (batch, n * top_k, queries, head_dim)
         return Projected(q, *self._keys_and_values(inputs), choice)
 
@@ -244,17 +254,23 @@ class MixtureOfAttentionHeads(Attention):
         by_key = heads.unflatten(1, (self.num_key_value_heads, -1))
         joined = by_key.permute(0, 3, 2, 1, 4).flatten(3)
         scales = choice.scales.to(joined.dtype)
-        if choice.assignment is None:
+        rows = joined.flatten(0, 1)  # (batch * queries, top_k, head_dim)
+        if choice.few is not None:
+            output = combine_few(rows, self.expert_output, choice.few, scales.flatten(0, 1))
+            output = output.unflatten(0, inputs.query.shape[:2])
+        elif choice.assignment is None:
             scaled = joined * scales.unsqueeze(-1)
             if choice.indices.size(-1) < self.num_experts:
                 every = scaled.new_zeros(*scaled.shape[:2], self.num_experts, scaled.size(-1))
                 scaled = every.scatter(2, choice.indices.unsqueeze(-1).expand_as(scaled), scaled)
             output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
         else:
-            rows, scales = joined.flatten(0, 1), scales.flatten(0, 1)
+            scales = scales.flatten(0, 1)
             output = expert_combine(rows, self.expert_output, choice.assignment, scales)
             output = output.unflatten(0, inputs.query.shape[:2])
-        weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
+        weights = choice.scales
+        if choice.indices.size(-1) < self.num_experts:
+            weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
         if self.output_bias is not None:
             bias = self.output_bias.to(output.dtype)
             output = output + (bias if bias.dim() == 1 else weights.to(output.dtype) @ bias)
@@ -270,22 +286,25 @@ class MixtureOfAttentionHeads(Attention):
         if ablation is not None:
             logits, top_k = ablation.choose(logits, top_k)
         probability = logits.softmax(-1)
-        assignment = None
+        assignment = few = None
         if top_k == self.num_experts:
             indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
             selected = probability
         else:
             selected, indices = probability.topk(top_k, dim=-1)
-            # An exported program has no operators of ours, and torch.func knows no derivatives of
-            # them: both compute all experts.
-            if not (torch.compiler.is_exporting() or is_transformed()):
-                assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
+        # An exported program has no operators of ours, and torch.func knows no derivatives of them:
+        # both compute all experts.
+        if not (torch.compiler.is_exporting() or is_transformed()):
+            flat = indices.flatten(0, 1)
+            few = None if torch.is_grad_enabled() else few_tokens(flat, self.num_experts)
+            if few is None and not computes_all(query, self.num_experts, top_k):
+                assignment = assign_experts(flat, self.num_experts)
         if self.normalize_weights:
             total = selected.sum(-1, keepdim=True)
             selected = selected / (total.detach() if self.detach_normalizer else total)
         if ablation is not None:
             selected = ablation.weigh(selected)
-        return _Choice(indices, selected, logits, assignment)
+        return _Choice(indices, selected, logits, assignment, few)
 
     def _in_float32(self, linear: nn.Module, query: Tensor) -> Tensor:
         """A map of the router in float32, under autocast too: near ties are told apart there."""
@@ -296,7 +315,9 @@ class MixtureOfAttentionHeads(Attention):
             logits: Tensor = linear(query)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def _loss(self, choice: _Choice, inputs: Inputs) -> Tensor:
+    def _loss(self, choice: _Choice, inputs: Inputs) -> Tensor | None:
+        if inputs.cache is not None and not torch.is_grad_enabled():
+            return None  # a step of generation, which nothing learns from
         how = {"per_sequence": self.balance == "sequence"}
         losses = router_losses(choice.logits, choice.indices, inputs.query_padding, **how)
         loss = self.balance_coef * losses.balance + self.z_coef * losses.z

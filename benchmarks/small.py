@@ -1,0 +1,91 @@
+"""Training steps of small models: where operators are small, what counts is how many there are.
+
+    python benchmarks/small.py                         # 2 + 2 layers, d=128, 64 × 16 tokens
+    python benchmarks/small.py --threads 1 --cpu-time  # on a machine that is not idle
+
+A step is forward, backward and Adam of a `Seq2SeqLM` of each system at all of its sites, as the
+demo's models are, on the same random sentences. Every round runs all models, one after the other,
+and takes each time over that of our own standard model in the same round; the table shows the
+median over rounds and the range of the middle half. Nothing in a step depends on the time of day,
+so `--cpu-time`, which leaves out what other programs take, is that of the step alone.
+"""
+
+import argparse
+from typing import Any
+
+import torch
+from layers import Step, add_measuring, in_turns, ratios_table
+from rich.console import Console
+from torch import nn
+
+import headwise as hw
+
+PLANS: dict[str, Any] = {
+    "standard": "standard",
+    "mae": "mae",
+    "moa, 8K16E32D": {"system": "moa", "size": "8K16E32D"},
+    "moa, 8K32E32D": {"system": "moa", "size": "8K32E32D"},
+    "tim": {"system": "tim", "layers": "all"},
+    "weighted": "weighted",
+    "agreement, EM": "agreement",
+    "agreement, simple": {"system": "agreement", "routing": "simple"},
+}
+VOCABULARY = 2_000
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_options()
+    torch.manual_seed(0)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    shape = f"d={options.dim}, batch {options.batch}, time {options.time}, {options.device}"
+    seconds = in_turns(model_steps(options), options)
+    Console().print(ratios_table(seconds, "training step", f"{shape}, {options.rounds} rounds"))
+
+
+def model_steps(options: argparse.Namespace) -> dict[str, Step]:
+    """A training step of each model, on the same random sentences."""
+    source, target = torch.randint(
+        3, VOCABULARY, (2, options.batch, options.time), device=options.device
+    )
+    steps = {}
+    for name in options.systems or PLANS:
+        config = hw.Seq2SeqLMConfig(
+            vocab_size=VOCABULARY,
+            embed_dim=options.dim,
+            num_heads=8,
+            ffn_dim=2 * options.dim,
+            encoder_layers=2,
+            decoder_layers=2,
+            dropout=0.0,
+            attention=PLANS[name],
+        )
+        model = hw.Seq2SeqLM(config).to(options.device).train()
+        for router in (m.router for m in model.modules() if hasattr(m, "router")):
+            nn.init.normal_(router.weight)  # tokens spread over the experts, as in training
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+
+        def step(model: Any = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            model(input_ids=source, labels=target).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        steps[name] = step
+    return steps
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--systems", nargs="+", choices=PLANS, help="the baseline first")
+    parser.add_argument("--dim", type=int, default=128, help="embed_dim; the feed-forward has 2 ×")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--time", type=int, default=16, help="length of the sequences")
+    parser.add_argument("--device", default="cpu")
+    add_measuring(parser, rounds=21)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
