@@ -624,21 +624,17 @@ class Decoding:
 
     def __init__(self, model: hw.CausalLM, ids: Tensor, *, fixed: bool, room: int) -> None:
         self.model = model.eval()
-        self.fixed, self.room, self.ids = fixed, room, ids
+        self.fixed = fixed
         self.graph: Any = None
-        self.start()
-
-    @torch.no_grad()
-    def start(self) -> None:
-        """Reads the prompt."""
-        self.cache = self.model.new_cache(self.room if self.fixed else None)
-        logits = self.model(input_ids=self.ids, cache=self.cache, logits_to_keep=1).logits
+        self.cache = self.model.new_cache(room if fixed else None)
+        with torch.no_grad():
+            logits = self.model(input_ids=ids, cache=self.cache, logits_to_keep=1).logits
         self.token = logits.argmax(-1)
-        if self.fixed:
-            held = [self.token]
-            for layer in self.cache.self_attention:
-                held += [layer.keys, layer.values, layer.length, *layer.memory.values()]
-            self.kept = [(tensor, tensor.clone()) for tensor in held]
+        held = [self.token]
+        for layer in self.cache.self_attention if fixed else ():
+            held += [layer.keys, layer.values, layer.length, *layer.memory.values()]
+        self.kept = [(tensor, tensor.clone()) for tensor in held]
+        self.prompt = copy.deepcopy(self.cache)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -669,13 +665,12 @@ class Decoding:
         """Goes back to the end of the prompt; a graph has to stay with its tensors."""
         for tensor, kept in self.kept:
             tensor.copy_(kept)
+        if not self.fixed:
+            self.cache = copy.deepcopy(self.prompt)
 
     def run(self, steps: int) -> list[Tensor]:
         """The tokens of so many steps."""
-        if not self.fixed:
-            self.start()
-        else:
-            self.rewind()
+        self.rewind()
         tokens = []
         for _ in range(steps):
             if self.graph is None:
@@ -732,7 +727,7 @@ def decoding_at(
         middle = statistics.median(each) / options.steps
         ratio, cell = ratio_cell(each, times["standard"])
         state = states[name]
-        state.rewind() if state.fixed else state.start()
+        state.rewind()
         flops = flops_of(state.step) if way != "compiled" else math.inf
         weights = sum(p.numel() for p in state.model.parameters())
         # A product reads a number of a weight or of the cache, which sequences may share.
