@@ -35,7 +35,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -248,7 +248,7 @@ def plan_at(name: str, dim: int) -> dict[str, Any]:
 
 
 def language_model(
-    name: str, dim: int, layers: int, device: str = "cpu", dtype: str = "float32"
+    name: str, dim: int, layers: int, device: str | None = None, dtype: str = "float32"
 ) -> hw.CausalLM:
     """A decoder with one system in all layers."""
     config = hw.CausalLMConfig(
@@ -260,13 +260,13 @@ def language_model(
         attention={"decoder_self": plan_at(name, dim)},
         dropout=0.0,
     )
-    with torch.device(device):
+    with nullcontext() if device is None else torch.device(device):
         return spread(hw.CausalLM(config)).to(DTYPES[dtype])
 
 
-def layer_of(name: str, dim: int, device: str = "cpu") -> nn.Module:
+def layer_of(name: str, dim: int) -> nn.Module:
     """The attention of a system, or what it has in the place of a layer."""
-    model = language_model(name, dim, 1, device)
+    model = language_model(name, dim, 1)
     found = [m for m in model.modules() if isinstance(m, System)]
     return found[0]
 
@@ -534,9 +534,9 @@ def layers_at(
     x = torch.randn(options.tokens // options.time, options.time, dim, device=options.device)
     x = x.to(DTYPES[dtype])
     modules: dict[str, nn.Module] = {}
-    for name, build in layer_contenders(dim, names, options.device).items():
-        with tolerated(f"{name}, d={dim}"):
-            modules[name] = build().to(x.device, x.dtype).train()
+    for name, build in layer_contenders(dim, names).items():
+        with tolerated(f"{name}, d={dim}"), torch.device(options.device):
+            modules[name] = build().to(x.dtype).train()
     runs = {name: (lambda m=module: forward_backward(m, x)) for name, module in modules.items()}
     share = options.seconds / len(options.dims) / 2
     compiles = options.compile_routing and dim == min(options.dims)
@@ -577,7 +577,7 @@ def layers_at(
     CONSOLE.print(table)
 
 
-def layer_contenders(dim: int, names: list[str], device: str) -> dict[str, Callable[[], nn.Module]]:
+def layer_contenders(dim: int, names: list[str]) -> dict[str, Callable[[], nn.Module]]:
     """What builds each layer."""
     heads, head_dim, _ = sizes_at(dim)
 
@@ -592,7 +592,7 @@ def layer_contenders(dim: int, names: list[str], device: str) -> dict[str, Calla
             nn.MultiheadAttention(dim, heads, batch_first=True),
             lambda m, x: m(x, x, x, need_weights=False)[0],
         ),
-        **{name: (lambda name=name: layer_of(name, dim, device)) for name in names},
+        **{name: (lambda name=name: layer_of(name, dim)) for name in names},
     }
     if "moa" in names:
         contenders["JetMoE"] = jetmoe
