@@ -35,7 +35,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -249,7 +249,7 @@ def plan_at(name: str, dim: int) -> dict[str, Any]:
 
 
 def language_model(
-    name: str, dim: int, layers: int, device: str = "cpu", dtype: str = "float32"
+    name: str, dim: int, layers: int, device: str | None = None, dtype: str = "float32"
 ) -> hw.CausalLM:
     """A decoder with one system in all layers."""
     config = hw.CausalLMConfig(
@@ -261,13 +261,13 @@ def language_model(
         attention={"decoder_self": plan_at(name, dim)},
         dropout=0.0,
     )
-    with torch.device(device):
+    with nullcontext() if device is None else torch.device(device):
         return spread(hw.CausalLM(config)).to(DTYPES[dtype])
 
 
-def layer_of(name: str, dim: int, device: str = "cpu") -> nn.Module:
+def layer_of(name: str, dim: int) -> nn.Module:
     """The attention of a system, or what it has in the place of a layer."""
-    model = language_model(name, dim, 1, device)
+    model = language_model(name, dim, 1)
     found = [m for m in model.modules() if isinstance(m, System)]
     return found[0]
 
@@ -535,9 +535,9 @@ def layers_at(
     x = torch.randn(options.tokens // options.time, options.time, dim, device=options.device)
     x = x.to(DTYPES[dtype])
     modules: dict[str, nn.Module] = {}
-    for name, build in layer_contenders(dim, names, options.device).items():
-        with tolerated(f"{name}, d={dim}"):
-            modules[name] = build().to(x.device, x.dtype).train()
+    for name, build in layer_contenders(dim, names).items():
+        with tolerated(f"{name}, d={dim}"), torch.device(options.device):
+            modules[name] = build().to(x.dtype).train()
     runs = {name: (lambda m=module: forward_backward(m, x)) for name, module in modules.items()}
     share = options.seconds / len(options.dims) / 2
     compiles = options.compile_routing and dim == min(options.dims)
@@ -578,7 +578,7 @@ def layers_at(
     CONSOLE.print(table)
 
 
-def layer_contenders(dim: int, names: list[str], device: str) -> dict[str, Callable[[], nn.Module]]:
+def layer_contenders(dim: int, names: list[str]) -> dict[str, Callable[[], nn.Module]]:
     """What builds each layer."""
     heads, head_dim, _ = sizes_at(dim)
 
@@ -593,7 +593,7 @@ def layer_contenders(dim: int, names: list[str], device: str) -> dict[str, Calla
             nn.MultiheadAttention(dim, heads, batch_first=True),
             lambda m, x: m(x, x, x, need_weights=False)[0],
         ),
-        **{name: (lambda name=name: layer_of(name, dim, device)) for name in names},
+        **{name: (lambda name=name: layer_of(name, dim)) for name in names},
     }
     if "moa" in names:
         contenders["JetMoE"] = jetmoe
@@ -625,21 +625,17 @@ class Decoding:
 
     def __init__(self, model: hw.CausalLM, ids: Tensor, *, fixed: bool, room: int) -> None:
         self.model = model.eval()
-        self.fixed, self.room, self.ids = fixed, room, ids
+        self.fixed = fixed
         self.graph: Any = None
-        self.start()
-
-    @torch.no_grad()
-    def start(self) -> None:
-        """Reads the prompt."""
-        self.cache = self.model.new_cache(self.room if self.fixed else None)
-        logits = self.model(input_ids=self.ids, cache=self.cache, logits_to_keep=1).logits
+        self.cache = self.model.new_cache(room if fixed else None)
+        with torch.no_grad():
+            logits = self.model(input_ids=ids, cache=self.cache, logits_to_keep=1).logits
         self.token = logits.argmax(-1)
-        if self.fixed:
-            held = [self.token]
-            for layer in self.cache.self_attention:
-                held += [layer.keys, layer.values, layer.length, *layer.memory.values()]
-            self.kept = [(tensor, tensor.clone()) for tensor in held]
+        held = [self.token]
+        for layer in self.cache.self_attention if fixed else ():
+            held += [layer.keys, layer.values, layer.length, *layer.memory.values()]
+        self.kept = [(tensor, tensor.clone()) for tensor in held]
+        self.prompt = copy.deepcopy(self.cache)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -670,13 +666,12 @@ class Decoding:
         """Goes back to the end of the prompt; a graph has to stay with its tensors."""
         for tensor, kept in self.kept:
             tensor.copy_(kept)
+        if not self.fixed:
+            self.cache = copy.deepcopy(self.prompt)
 
     def run(self, steps: int) -> list[Tensor]:
         """The tokens of so many steps."""
-        if not self.fixed:
-            self.start()
-        else:
-            self.rewind()
+        self.rewind()
         tokens = []
         for _ in range(steps):
             if self.graph is None:
@@ -733,7 +728,7 @@ def decoding_at(
         middle = statistics.median(each) / options.steps
         ratio, cell = ratio_cell(each, times["standard"])
         state = states[name]
-        state.rewind() if state.fixed else state.start()
+        state.rewind()
         flops = flops_of(state.step) if way != "compiled" else math.inf
         weights = sum(p.numel() for p in state.model.parameters())
         # A product reads a number of a weight or of the cache, which sequences may share.

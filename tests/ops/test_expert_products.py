@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from pretended_gpu import PretendedGPU
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -250,20 +251,53 @@ def test_tiles_have_room_for_all_rows(rows):
             assert filled.count_nonzero() == rows
 
 
-@each_choice
-def test_no_product_looks_at_values(choice, monkeypatch):
-    """The host never waits for a GPU: meta tensors have no values."""
-    monkeypatch.setattr(products, "_is_looped", lambda x: False)
+def on_gpu(choice: str, dtype: torch.dtype) -> None:
+    """The operators' functions with tensors that pretend to be on a GPU, where no value is seen."""
     x, weight, _, (indices, *plan) = project_inputs(choice)
     rows = leaf(indices.numel(), HEAD)
-    x, weight, rows, *plan = (t.detach().to("meta") for t in (x, weight, rows, *plan))
-    # The operators have a way of their own for meta tensors: these are their functions.
+    x, weight, rows = (t.detach().to("meta", dtype) for t in (x, weight, rows))
+    plan = [t.to("meta") for t in plan]
+    # The operators have a way of their own for meta tensors.
     operators = (products.gather_rows, products.scatter_rows, products._outer)
     gather, scatter, outer = (operator._init_fn for operator in operators)
-    assert gather(x, weight, *plan).shape == rows.shape
-    assert scatter(rows, weight.mT, *plan, len(x)).shape == x.shape
-    assert outer(x, rows, *plan, False).shape == weight.shape
-    assert outer(x, rows, *plan, True).shape == weight.mT.shape
+    with PretendedGPU():
+        assert gather(x, weight, *plan).shape == rows.shape
+        assert scatter(rows, weight.mT, *plan, len(x)).shape == x.shape
+        assert outer(x, rows, *plan, False).shape == weight.shape
+        assert outer(x, rows, *plan, True).shape == weight.mT.shape
+
+
+@each_choice
+def test_no_product_looks_at_values(choice):
+    on_gpu(choice, torch.float32)
+
+
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this PyTorch has no grouped_mm")
+@pytest.mark.parametrize(
+    "capability, dtype, size, hip, groups",
+    [
+        ((9, 0), torch.bfloat16, 16, None, True),
+        ((10, 0), torch.bfloat16, 16, None, True),
+        ((8, 0), torch.bfloat16, 16, None, False),  # there it copies to the host
+        ((12, 0), torch.bfloat16, 16, None, False),
+        ((9, 0), torch.float32, 16, None, False),
+        ((9, 0), torch.float16, 16, None, False),
+        ((9, 0), torch.bfloat16, 12, None, False),
+        ((9, 4), torch.bfloat16, 16, "6.4", False),
+    ],
+)
+def test_one_kernel_where_it_does_not_wait(capability, dtype, size, hip, groups, monkeypatch):
+    called = []
+    grouped_mm = products._grouped_mm
+    monkeypatch.setattr(
+        products, "_grouped_mm", lambda *a, **k: called.append(1) or grouped_mm(*a, **k)
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    for name, value in {"EMBED": size, "HEAD": 8}.items():
+        monkeypatch.setitem(globals(), name, value)
+    on_gpu("many", dtype)
+    assert len(called) == (4 if groups else 0)
 
 
 def test_flops_are_counted():

@@ -9,7 +9,7 @@ from torch import Tensor
 def as_autocast(*tensors: Tensor) -> list[Tensor]:
     """The tensors in the dtype of autocast where it is on; float64 stays, as in `nn.Linear`."""
     device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not _has_autocast(device) or not torch.is_autocast_enabled(device):
         return list(tensors)
     dtype = torch.get_autocast_dtype(device)
     return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
@@ -23,7 +23,14 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
     torch.float32
     """
     device = x.device.type
-    # The meta device has none to turn off. Where it is off already, to say so takes time.
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not _has_autocast(device):  # the meta device has none to turn off
         return nullcontext()
+    if not torch.compiler.is_compiling() and not torch.is_autocast_enabled(device):
+        return nullcontext()  # it is off already, and to say so takes time
     return torch.autocast(device, enabled=False)
+
+
+def _has_autocast(device: str) -> bool:
+    if torch.compiler.is_compiling():  # before PyTorch 2.13 the compiler knows no way to ask
+        return device != "meta"
+    return torch.amp.is_autocast_available(device)

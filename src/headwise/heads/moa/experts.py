@@ -72,6 +72,8 @@ def expert_combine(
 
 # Tokens up to which batched products of whole matrices take less time than sorting.
 _FEW_TOKENS = 32
+# Multiplications in float32 up to which a GPU is busier moving rows.
+_MANY_MULTIPLICATIONS = 2**35
 
 
 class FewTokens(NamedTuple):
@@ -97,16 +99,24 @@ def few_tokens(indices: Tensor, num_experts: int) -> FewTokens | None:
     return FewTokens(indices, None) if num_experts <= 4 * top_k else None
 
 
-def computes_all(x: Tensor, num_experts: int, top_k: int) -> bool:
+def computes_all(x: Tensor, weight: Tensor, top_k: int) -> bool:
     """Whether to compute all experts of all tokens, which are then one product of matrices.
 
     On a GPU that takes less time than moving each token's rows to its experts and back, up to
     several times the multiplications: bounds of an H100 (`benchmarks/gpu.py --parts products`).
+
+    Args:
+        x: `(batch, time, embed_dim)`.
+        weight: of all experts, `(experts, embed_dim, head_dim)`.
+        top_k: how many experts a token chooses.
     """
     times = 1
     if x.is_cuda:
-        times = 4 if x.dtype == torch.float32 and not torch.is_autocast_enabled("cuda") else 8
-    return num_experts <= times * top_k
+        slow = x.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        slow = slow and not torch.is_autocast_enabled("cuda")
+        many = x.shape[0] * x.shape[1] * weight.numel() > _MANY_MULTIPLICATIONS
+        times = 2 if slow and many else 8
+    return len(weight) <= times * top_k
 
 
 def project_few(x: Tensor, weight: Tensor, few: FewTokens) -> Tensor:

@@ -297,7 +297,7 @@ class MixtureOfAttentionHeads(Attention):
         if not (torch.compiler.is_exporting() or is_transformed()):
             flat = indices.flatten(0, 1)
             few = None if torch.is_grad_enabled() else few_tokens(flat, self.num_experts)
-            if few is None and not computes_all(query, self.num_experts, top_k):
+            if few is None and not computes_all(query, self.expert_query, top_k):
                 assignment = assign_experts(flat, self.num_experts)
         if self.normalize_weights:
             total = selected.sum(-1, keepdim=True)
