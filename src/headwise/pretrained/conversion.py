@@ -108,6 +108,11 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
 
 
 def _loaded(name: str | Path) -> PreTrainedModel:
+    if not isinstance(name, (str, Path)):
+        raise ValueError(
+            f"model is a {type(name).__name__}, expected a model of transformers itself, its "
+            f"folder, or its name on the hub; merge_and_unload() takes one out of peft"
+        )
     config = AutoConfig.from_pretrained(name)
     row = _row(config.model_type)
     _settings(row, config)  # before the weights are read
