@@ -260,6 +260,14 @@ def test_sinusoids_of_marian_stay_frozen():
     assert frozen == {*stacks, "lm_head.bias"}
 
 
+def test_a_vocabulary_grows_with_its_bias():
+    _, ours = both("marian")
+    inputs = read("marian")
+    before = ours(**inputs).logits
+    ours.resize_token_embeddings(before.size(-1) + 3)
+    torch.testing.assert_close(ours(**inputs).logits[..., :-3], before, **EXACT)
+
+
 def test_a_converted_model_learns():
     theirs, ours = both("qwen3")
     other = ours.with_attention("gated").train()

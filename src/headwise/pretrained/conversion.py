@@ -57,8 +57,9 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
 
     In evaluation logits are equal up to rounding, in one pass and through a cache, and so are
     generated texts. Positions are counted without padding, as `generate()` counts them. Embeddings
-    of BERT's first token type are added to those of positions, so that all tokens are of this type;
-    Marian's sinusoids become learned positions, frozen until `requires_grad_` says otherwise.
+    of BERT's first token type are added to those of positions, so that all tokens are of this type
+    (call its tokenizer with `return_token_type_ids=False`). Marian's sinusoids become learned
+    positions, frozen until `requires_grad_` says otherwise.
 
     Args:
         model: a model, which stays as it is; or its folder or name on the hub, which is read from
@@ -172,23 +173,18 @@ def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> Stat
 
 # --- settings ---------------------------------------------------------------------------------
 
-_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "silu": "silu",
-    "swish": "silu",
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh"),
-}
+_TANH = dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh")
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu", **_TANH}
 _GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
 
 
 def _activation(name: str, known: Mapping[str, str] = _ACTIVATIONS) -> str:
-    if name not in known:
-        raise ValueError(
-            f"the activation of the feed-forward is {name!r}, expected one of "
-            f"{', '.join(known)}; {_INSTEAD}"
-        )
-    return known[name]
+    if name in known:
+        return known[name]
+    raise ValueError(
+        f"the activation of the feed-forward is {name!r}, expected one of {', '.join(known)}; "
+        f"{_INSTEAD}"
+    )
 
 
 def _check(config: Any, **expected: Any) -> None:
@@ -203,11 +199,8 @@ def _check(config: Any, **expected: Any) -> None:
 
 def _of_all(config: Any) -> Settings:
     tokens = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
-    return {
-        "embed_dim": config.hidden_size,
-        "num_heads": config.num_attention_heads,
-        **{key: getattr(config, key) for key in tokens},
-    }
+    sizes = {"embed_dim": config.hidden_size, "num_heads": config.num_attention_heads}
+    return {**sizes, **{key: getattr(config, key) for key in tokens}}
 
 
 def _of_stack(config: Any) -> Settings:
@@ -306,8 +299,8 @@ def _bert(config: Any) -> Settings:
 
 
 def _marian(config: Any) -> Settings:
-    _check(config, encoder_attention_heads=config.decoder_attention_heads)
-    _check(config, encoder_ffn_dim=config.decoder_ffn_dim)
+    heads, width = config.decoder_attention_heads, config.decoder_ffn_dim
+    _check(config, encoder_attention_heads=heads, encoder_ffn_dim=width)
     _check(config, encoder_layerdrop=0, decoder_layerdrop=0)
     shared = config.share_encoder_decoder_embeddings
     share = ("all" if shared else "target") if config.tie_word_embeddings else "none"
@@ -324,7 +317,7 @@ def _marian(config: Any) -> Settings:
         "max_target_length": config.max_position_embeddings,
         "scale_embeddings": config.scale_embedding,
         "label_smoothing": 0.0,
-        "ffn_dim": config.encoder_ffn_dim,
+        "ffn_dim": width,
         "ffn_activation": _activation(config.activation_function),
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
