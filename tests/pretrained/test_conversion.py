@@ -170,14 +170,18 @@ def test_generated_texts_are_equal(name):
     theirs, ours = both(name)
     inputs = read(name)
     inputs.pop("decoder_input_ids", None)
-    for options in ({}, {"num_beams": 3}, {"num_beams": 2, "cache_implementation": "static"}):
-        options = {"max_new_tokens": 10, **options}
-        expected = theirs.generate(
-            **inputs, **{k: v for k, v in options.items() if k != "cache_implementation"}
-        )
-        if "cache_implementation" in options:
-            options["compile_config"] = tf.CompileConfig(backend="eager", fullgraph=False)
-        assert torch.equal(ours.generate(**inputs, **options), expected)
+    static = {
+        "cache_implementation": "static",
+        "compile_config": tf.CompileConfig(backend="eager", fullgraph=False),
+    }
+    searches = [{"num_beams": 1}, {"num_beams": 3}]
+    if name == "marian, two vocabularies":  # whose beams transformers 5.16 cannot search
+        searches = searches[:1]
+    for options in searches:
+        expected = theirs.generate(**inputs, max_new_tokens=10, **options)
+        for cache in ({}, static):
+            made = ours.generate(**inputs, max_new_tokens=10, **options, **cache)
+            assert torch.equal(made, expected)
 
 
 @pytest.mark.parametrize("name", FIRST)
