@@ -193,6 +193,7 @@ def test_losses_and_gradients_are_equal(name):
     inputs["labels"][:, 5:] = -100
     losses = [model(**inputs).loss for model in (theirs, ours)]
     torch.testing.assert_close(losses[1], losses[0], **EXACT)
+    assert ours.config.label_smoothing == 0  # in training too
     for loss in losses:
         loss.backward()
     words = [model.get_input_embeddings().weight.grad for model in (theirs, ours)]
@@ -257,11 +258,14 @@ def test_what_else_is_taken_from_the_source():
         torch.testing.assert_close(weight, before[name].double())
 
 
-def test_sinusoids_of_marian_stay_frozen():
-    ours = hw.from_transformers(marian())
+@pytest.mark.parametrize("name", FIRST)
+@torch.no_grad()
+def test_what_learned_learns(name):
+    """Whether or not gradients are wanted here; the sinusoids and the bias of Marian do not."""
+    ours = hw.from_transformers(EVERY[name]())
     frozen = {n for n, p in ours.named_parameters() if not p.requires_grad}
     stacks = {f"model.{stack}.positions.weight" for stack in ("encoder", "decoder")}
-    assert frozen == {*stacks, "lm_head.bias"}
+    assert frozen == ({*stacks, "lm_head.bias"} if name == "marian" else set())
 
 
 def test_a_vocabulary_grows_with_its_bias():
