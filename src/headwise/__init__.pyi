@@ -37,6 +37,7 @@ from .models.speech import SpeechEnhancerConfig as SpeechEnhancerConfig
 from .pretrained.attaching import gate_heads as gate_heads
 from .pretrained.attaching import output_parameters as output_parameters
 from .pretrained.attaching import remove_gates as remove_gates
+from .pretrained.conversion import from_transformers as from_transformers
 from .pretrained.layouts import HeadLayout as HeadLayout
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates

@@ -181,12 +181,12 @@ class TransformerConfig(PreTrainedConfig):
         """Any implementation goes with `output_attentions`."""
 
     def validate(self) -> None:
-        """As in transformers, which denies that heads may have any width."""
-        head_dim = self.__dict__.pop("head_dim", None)
+        """As in transformers, which denies that heads may have any width, and texts any length."""
+        ours = {name: self.__dict__.pop(name, None) for name in ("head_dim", "rope_parameters")}
         try:
             super().validate()
         finally:
-            self.head_dim = head_dim
+            self.__dict__.update(ours)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all arguments by name, and those that other tools look for by their names too.

@@ -19,7 +19,8 @@ class MaskedLMConfig(LanguageModelConfig):
     """The configuration of an encoder that predicts hidden tokens.
 
     Args:
-        mask_token_id: id of the special token that takes the place of a hidden token.
+        mask_token_id: id of the special token that takes the place of a hidden token; None if it
+            is not known.
         vocab_size, share_embeddings, label_smoothing, max_length, pad_token_id, bos_token_id,
             eos_token_id: see `LanguageModelConfig`.
         layers, embed_dim, num_heads, ffn_dim, attention, norm, dropout, attention_dropout,
@@ -33,7 +34,9 @@ class MaskedLMConfig(LanguageModelConfig):
     model_type = "headwise-masked-lm"
     site = "encoder_self"
 
-    def __init__(self, vocab_size: int = 32_000, *, mask_token_id: int = 4, **kwargs: Any) -> None:
+    def __init__(
+        self, vocab_size: int = 32_000, *, mask_token_id: int | None = 4, **kwargs: Any
+    ) -> None:
         self.mask_token_id = mask_token_id
         super().__init__(vocab_size, **kwargs)
 
@@ -82,7 +85,7 @@ class MaskedLM(HeadwiseModel):
         super().__init__(config)
         self.encoder = MaskedLMEncoder(config, held=True)
         self.transform = nn.Linear(config.embed_dim, config.embed_dim)
-        self.transform_norm = nn.LayerNorm(config.embed_dim)
+        self.transform_norm = nn.LayerNorm(config.embed_dim, config.norm_eps)
         self.lm_head = nn.Linear(config.embed_dim, config.vocab_size)
         if config.share_embeddings:
             self._tied_weights_keys = {"lm_head.weight": "encoder.embedding.weight"}

@@ -30,6 +30,7 @@ class Seq2SeqLMConfig(TransformerConfig):
         encoder_layers, decoder_layers: numbers of layers.
         share_embeddings: which embeddings share their weights: `all` (source, target and output,
             which needs a joint vocabulary), `target` (target and output) or `none`.
+        output_bias: whether the map to the target vocabulary has a bias for each token.
         label_smoothing: probability that the training loss spreads over the vocabulary.
         max_target_length: the greatest length of generated sequences, unless generation is called
             with another.
@@ -54,6 +55,7 @@ class Seq2SeqLMConfig(TransformerConfig):
         encoder_layers: int = 6,
         decoder_layers: int = 6,
         share_embeddings: str = "all",
+        output_bias: bool = False,
         label_smoothing: float = 0.1,
         max_target_length: int = 256,
         pad_token_id: int = 0,
@@ -74,6 +76,7 @@ class Seq2SeqLMConfig(TransformerConfig):
         self.encoder_layers = encoder_layers
         self.decoder_layers = decoder_layers
         self.share_embeddings = share_embeddings
+        self.output_bias = output_bias
         self.label_smoothing = label_smoothing
         self.max_target_length = max_target_length
         start = bos_token_id if decoder_start_token_id is None else decoder_start_token_id
@@ -221,7 +224,8 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     def __init__(self, config: Seq2SeqLMConfig) -> None:
         super().__init__(config)
         self.model = EncoderDecoder(config, held=True)
-        self.lm_head = nn.Linear(config.embed_dim, config.target_vocab_size, bias=False)
+        words = config.target_vocab_size
+        self.lm_head = nn.Linear(config.embed_dim, words, bias=config.output_bias)
         if config.share_embeddings != "none":
             stack = "encoder" if config.share_embeddings == "all" else "decoder"
             self._tied_weights_keys = {"lm_head.weight": f"model.{stack}.embedding.weight"}

@@ -1,1 +1,1 @@
-"""Systems over the heads of pretrained models of transformers."""
+"""Pretrained models of transformers: systems over their heads, and models of ours from them."""
