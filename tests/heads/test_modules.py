@@ -46,6 +46,20 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
     assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 12)], ids=str)
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_without_gradients_the_output_is_the_same(name, shape):
+    """Few rows then go other ways, which round otherwise; in float64."""
+    module = SYSTEMS[name].build(train=False)
+    x = torch.randn(*shape, DIM, dtype=torch.float64)
+    expected = module(x, is_causal=True)
+    with torch.no_grad():
+        out = module(x, is_causal=True)
+    torch.testing.assert_close(out.output, expected.output.detach())
+    if out.routing is not None:
+        torch.testing.assert_close(out.routing.weights, expected.routing.weights.detach())
+
+
 @pytest.mark.parametrize(
     "name, causal",
     [

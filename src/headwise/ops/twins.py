@@ -36,6 +36,8 @@ def compute(twins: Twins, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Computes the function in the fast way; compilers and `torch.func` get the plain one."""
     if torch.compiler.is_compiling() or is_transformed():
         return twins.plain(*inputs)
+    if not torch.is_grad_enabled():
+        return twins.fast(*inputs)
     outputs: tuple[Tensor, ...] = _Fast.apply(twins, *inputs)
     return outputs
 

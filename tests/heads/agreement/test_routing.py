@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounter
 from headwise.heads.agreement import routing
 from headwise.heads.agreement.em import EM
 from headwise.heads.agreement.simple import Simple
+from headwise.heads.agreement.votes import first_shares, mean_over_heads, weighted_sum
 
 # leading shape, heads, embed_dim, capsules, iterations
 SIZES = {
@@ -279,3 +280,9 @@ def test_what_is_compiled(wish, large, compiler, expected, monkeypatch):
     if wish is not None:
         monkeypatch.setenv("HEADWISE_COMPILE", wish)
     assert routing.is_worth_compiling(torch.zeros(10 if large else 9)) == expected
+
+
+def test_equal_shares_are_a_mean_to_the_digit():
+    """A power of two scales without rounding, so that training stays as it was."""
+    votes = torch.randn(8, 5, 6, 3)
+    assert torch.equal(mean_over_heads(votes), weighted_sum(first_shares(votes, None), votes))

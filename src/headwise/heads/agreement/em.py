@@ -7,6 +7,7 @@ The fast form routes a chunk of votes, `(heads, tokens, capsules, dims)`; the we
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from headwise.heads.agreement.votes import (
     exponential,
     first_shares,
     heads_heard,
+    mean_over_heads,
     over_dims,
     plain_routed,
     temperature,
@@ -114,17 +116,21 @@ class EM(NamedTuple):
     def _rate(self, iteration: int) -> float:
         return temperature(iteration, self.iterations, self.inverse_temperature, self.activation)
 
-    def steps(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> list[EMStep]:
-        """The M steps, with an E step between each and the next."""
+    def steps(
+        self, votes: Tensor, beta_a: Tensor, beta_u: Tensor, *, keep: bool = True
+    ) -> list[EMStep]:
+        """The M steps, with an E step between each and the next; the last alone unless `keep`."""
         heads, tokens, capsules, dims = votes.shape
         share = first_shares(votes, self.shares)
         mass = votes.new_full((tokens, capsules), heads / capsules)
         steps: list[EMStep] = []
         for i in range(self.iterations):
-            mean = weighted_sum(share, votes)
+            alike = i == 0 and self.shares is None
+            total = mean_over_heads if alike else partial(weighted_sum, share)
+            mean = total(votes)
             offset = votes - mean
             square = offset * offset
-            variance = weighted_sum(share, square)
+            variance = total(square)
             floored = variance.clamp(min=VARIANCE_FLOOR)
             log_sigma = over_dims(floored.log()).mul_(0.5)
             cost = (log_sigma + (beta_u + dims * ENTROPY)) * mass
@@ -136,7 +142,8 @@ class EM(NamedTuple):
                 cost = cost / spread
             logit = (beta_a - cost).mul_(rate)
             made = (share, mass, mean, offset, variance, floored, log_sigma, logit, rate)
-            steps.append(EMStep(*made, spread, None if spread is None else cost))
+            step = EMStep(*made, spread, None if spread is None else cost)
+            steps = [*steps, step] if keep else [step]
             if i < self.iterations - 1:
                 prior = -log_sigma
                 if self.activation != "none":
@@ -146,7 +153,7 @@ class EM(NamedTuple):
 
     def route(self, votes: Tensor, beta_a: Tensor, beta_u: Tensor) -> tuple[Tensor, ...]:
         """Capsules, how much each head counts `(heads, tokens)`, how many are heard `(tokens,)`."""
-        last = self.steps(votes, beta_a, beta_u)[-1]
+        (last,) = self.steps(votes, beta_a, beta_u, keep=False)
         output = last.mean
         if self.activation != "none":
             output = last.logit.sigmoid().unsqueeze(-1) * output
@@ -225,8 +232,8 @@ def _as(beta: Tensor, grad: Tensor) -> Tensor:
 
 
 def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares and mass, from squared offsets and log A − Σ_i log σ."""
-    logits = over_dims(square * variance.reciprocal().mul_(-0.5)).add_(log_prior)
+    """Shares and mass, from squared offsets, which are overwritten, and log A − Σ_i log σ."""
+    logits = over_dims(square.mul_(variance.reciprocal().mul_(-0.5))).add_(log_prior)
     if square.size(-1) > 1:
         # Densities of many dimensions differ so much that all C of a capsule may vanish.
         log_weight = logits.log_softmax(-1)

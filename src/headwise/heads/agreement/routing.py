@@ -64,19 +64,17 @@ class _Chunked(NamedTuple):
 
     def fast(self, votes: Tensor, *betas: Tensor) -> Routed:
         tokens = votes.detach().reshape(-1, *votes.shape[-2:])  # (tokens, heads, embed_dim)
-        output = tokens.new_empty(tokens.size(0), tokens.size(2))
-        weights = tokens.new_empty(tokens.shape[:2], dtype=widened(votes.dtype))
-        heard = weights.new_empty(tokens.size(0))
-        wide = [beta.detach().to(weights.dtype) for beta in betas]
+        wide = [beta.detach().to(widened(votes.dtype)) for beta in betas]
+        routed = []
         with without_autocast(votes):
             for rows, route, _ in _chunks(tokens, self.algorithm):
                 chunk = _chunk(tokens[rows], self.algorithm.num_capsules)
-                capsules, counts, heard[rows] = route(chunk, *wide)
-                output[rows] = capsules.flatten(1)
-                weights[rows] = counts.t()
+                capsules, counts, heard = route(chunk, *wide)
+                routed.append((capsules.flatten(1).to(votes.dtype), counts.t(), heard))
+        chunks = zip(*routed, strict=True)
+        joined = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in chunks)
         leading = votes.shape[:-2]
-        output = output.view(*leading, votes.size(-1))
-        return Routed(output, weights.view(*leading, votes.size(-2)), heard.view(leading))
+        return Routed(*(each.reshape((*leading, *each.shape[1:])) for each in joined))
 
     def gradients(self, grad: Tensor, votes: Tensor, *betas: Tensor) -> tuple[Tensor, ...]:
         tokens = votes.detach().reshape(-1, *votes.shape[-2:])
@@ -110,7 +108,7 @@ def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
     small = min(max(elements // _CHUNKS, least), largest) // per_token
     size = whole if compiles else max(1, small)
     plain, fast = (algorithm.route, algorithm.gradients), _compiled_methods(algorithm)
-    for start in range(0, count, size):
+    for start in range(0, max(count, 1), size):  # of no tokens there is one, which is empty
         is_whole = start + size <= count
         yield slice(start, start + size), *(fast if compiles and is_whole else plain)
 

@@ -18,6 +18,7 @@ from headwise.heads.agreement.votes import (
     exponential,
     first_shares,
     heads_heard,
+    mean_over_heads,
     over_dims,
     plain_routed,
     weighted_sum,
@@ -74,29 +75,32 @@ class Simple(NamedTuple):
                 b = b + (output.unsqueeze(-3) * v).sum(-1)
         return plain_routed(output, share, votes.dtype)
 
-    def steps(self, votes: Tensor) -> list[SimpleStep]:
-        """The iterations."""
+    def steps(self, votes: Tensor, *, keep: bool = True) -> list[SimpleStep]:
+        """The iterations; unless `keep` the last alone, without C."""
         share = first_shares(votes, self.shares)
         weight = constant(share, 1 / votes.size(2))  # no gradient is made of it
         logits: Tensor | None = None
         steps: list[SimpleStep] = []
-        for _ in range(self.iterations):
-            if steps:
+        for i in range(self.iterations):
+            if i > 0:
                 agreement = over_dims(steps[-1].output * votes)
                 logits = agreement if logits is None else agreement.add_(logits)
                 if self.normalize == "heads":
                     share = weight = logits.softmax(0)
                 else:
                     log_weight = logits.log_softmax(-1)
-                    share, weight = log_weight.softmax(0), exponential(log_weight)
-            mean = weighted_sum(share, votes)
+                    share = log_weight.softmax(0)
+                    weight = exponential(log_weight) if keep else share
+            alike = i == 0 and self.shares is None
+            mean = mean_over_heads(votes) if alike else weighted_sum(share, votes)
             output = mean * _squash_factor(mean)[0] if self.squash else mean
-            steps.append(SimpleStep(share, weight, mean, output))
+            step = SimpleStep(share, weight, mean, output)
+            steps = [*steps, step] if keep else [step]
         return steps
 
     def route(self, votes: Tensor) -> tuple[Tensor, ...]:
         """Capsules, how much each head counts `(heads, tokens)`, how many are heard `(tokens,)`."""
-        last = self.steps(votes)[-1]
+        (last,) = self.steps(votes, keep=False)
         return last.output, last.share.mean(-1), heads_heard(last.share)
 
     def gradients(self, votes: Tensor, grad: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -85,6 +85,11 @@ def weighted_sum(weights: Tensor, votes: Tensor) -> Tensor:
     return (weights.unsqueeze(-1) * votes).sum(0)
 
 
+def mean_over_heads(votes: Tensor) -> Tensor:
+    """What `weighted_sum` gives for equal shares: to the digit where heads are a power of 2."""
+    return votes.sum(0).mul_(1 / votes.size(0))
+
+
 def heads_heard(share: Tensor, over: int = 0) -> Tensor:
     """1 / Σ_h share², the mean over capsules (the last dimension); heads are in `over`."""
     return share.square().sum(over).reciprocal().mean(-1)

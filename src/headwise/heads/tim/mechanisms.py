@@ -211,6 +211,9 @@ def glorot_uniform(weight: Tensor, gain: float = 1.0) -> None:
     nn.init.uniform_(weight, -bound, bound)
 
 
+_FEW_ROWS = 256  # up to which one operator of many parts takes less time than many
+
+
 # --- numerics ---------------------------------------------------------------------------------
 
 
@@ -257,6 +260,9 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
     and β are `(groups, width)`.
     """
     groups, width = weight.shape
+    if not torch.is_grad_enabled():  # two operators, which round otherwise
+        normed = F.layer_norm(x.unflatten(-1, (groups, width)), (width,))
+        return torch.addcmul(bias, normed, weight).flatten(-2)
     parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
     return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)
 
@@ -274,8 +280,14 @@ def attention_between_groups(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0
         o_i = Σ_j softmax_j(q_i k_jᵀ / √head_dim) v_j,  for groups i and j and each head
 
     The products are tiny and many. As plain batched products they take a third of the time of
-    PyTorch's attention kernel. All are `(..., groups, heads, head_dim)`.
+    PyTorch's attention kernel, but for a few rows, as in decoding step by step. All are
+    `(..., groups, heads, head_dim)`.
     """
+    if not torch.is_grad_enabled() and q[..., 0, 0, 0].numel() <= _FEW_ROWS:
+        shape = v.shape
+        q, k, v = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
+        read = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        return read.transpose(1, 2).reshape(shape)
     logits = torch.einsum("...ihd,...jhd->...hij", q / math.sqrt(q.size(-1)), k)
     weights = F.dropout(logits.softmax(-1), dropout)  # (..., heads, groups, groups)
     return torch.einsum("...hij,...jhd->...ihd", weights.to(v.dtype), v)

@@ -274,8 +274,12 @@ class BranchedAttention(Attention):
         branches, dropout = self.num_branches, self.residual_dropout if self.training else 0.0
         rows = x.flatten(0, 1)  # (batch * time, embed_dim)
         read = heads.transpose(0, 1).flatten(1, 2)  # (branches, batch * time, head_dim)
-        # Mκᵢ oᵢWᵢ: (branches, batch * time, embed_dim)
-        added = read @ (self.branch_output * (branches * kappa).view(-1, 1, 1))
+        scales = (branches * kappa).view(-1, 1, 1)
+        if not torch.is_grad_enabled() and len(rows) < self.embed_dim:
+            added = (read * scales) @ self.branch_output  # less than to scale the maps
+        else:
+            added = read @ (self.branch_output * scales)
+        # added: Mκᵢ oᵢWᵢ, (branches, batch * time, embed_dim)
         added = F.dropout(added, dropout)
         z = (self.norm2 if self.pre_norm else self.norm1)(rows + added)
         factor = branches if self.ffn == "split" else 1
