@@ -310,7 +310,8 @@ def scaled_rotary_frequencies(
     config = SimpleNamespace(
         rope_parameters={"rope_theta": 10_000.0, **parameters},
         head_dim=head_dim,
-        **{"hidden_size": head_dim, "num_attention_heads": 1},
+        hidden_size=head_dim,
+        num_attention_heads=1,
         max_position_embeddings=parameters.get("original_max_position_embeddings"),
         standardize_rope_params=lambda: None,
     )

@@ -432,7 +432,9 @@ def activation(name: str, x: Tensor) -> Tensor:
     """
     if name in ("swiglu", "geglu"):
         gate, units = slices(x, 2)
-        return (gate / (1 + torch.exp(-gate)) if name == "swiglu" else activation("gelu", gate)) * units
+        return (
+            gate / (1 + torch.exp(-gate)) if name == "swiglu" else activation("gelu", gate)
+        ) * units
     if name == "gelu":
         return x * (1 + torch.erf(x / math.sqrt(2))) / 2
     return torch.where(x > 0, x, {"relu": 0.0, "leaky-relu": 0.01}[name] * x)
@@ -528,7 +530,7 @@ def moa(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
 
     def compute(b, t):
         chosen, probabilities, _ = moa_router(p, query[b, t], module.top_k)
-        total = sum(probabilities[i] for i in chosen) if module.normalize_weights else torch.ones(1)
+        total = sum(probabilities[i] for i in chosen)
         total = total.detach() if module.detach_normalizer else total
         ks = [slices(linear(p, "k_proj", x), shared) for x in key[b]]
         ks = [placed(p, "k_norm", k, s) for s, k in enumerate(ks)]
@@ -542,7 +544,7 @@ def moa(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
             q = placed(p, "q_norm", slices(q, shared), t)
             each = [read(q[h], _stack(ks, h), _stack(vs, h), biases) for h in range(shared)]
             added = torch.cat(each) @ p["expert_output"][i]
-            w = probabilities[i] / total
+            w = probabilities[i] / total if module.normalize_weights else probabilities[i]
             y = y + w * (added if output_bias.dim() == 1 else added + output_bias[i])
             weights[b, t, i] = w.detach()
         return y + output_bias if output_bias.dim() == 1 else y

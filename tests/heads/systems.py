@@ -54,6 +54,11 @@ class System:
             module.register_forward_pre_hook(with_positions, with_kwargs=True)
         return randomize(module.to(dtype)).train(train)
 
+    def parameters(self, module: Any, *, in_self_attention: bool = True) -> dict[str, Any]:
+        """What the loops compute with, by name: the base of rotary positions too."""
+        turns = {"rotary": ROTARY_BASE} if self.rotary and in_self_attention else {}
+        return {**dict(module.named_parameters()), **dict(module.named_buffers()), **turns}
+
     def reference(
         self,
         module: Any,
@@ -65,9 +70,7 @@ class System:
         **masks: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Output, what `routing.weights` holds, and the auxiliary loss, from plain loops."""
-        p = dict(module.named_parameters()) | dict(module.named_buffers())
-        if self.rotary and key is None:
-            p["rotary"] = ROTARY_BASE
+        p = self.parameters(module, in_self_attention=key is None)
         padding = query_padding_mask
         if padding is None and key is None:
             padding = as_padding(masks.get("key_padding_mask"))
@@ -131,7 +134,7 @@ class System:
 
 def with_positions(module, args, kwargs):
     """Gives a self-attention rotary positions: behind what its cache has seen."""
-    if kwargs.get("key") is not None or any(x is not None for x in args[1:]):
+    if any(x is not None and x is not args[0] for x in (*args, kwargs.get("key"))):
         return None
     cache = kwargs.get("cache")
     offset = 0 if cache is None else cache.get_seq_length()
@@ -231,7 +234,9 @@ SYSTEMS = {
         "branched", {**GROUPED, **GATED_UNITS, "bias": False, "norm": "pre"}, rotary=True
     ),
     "branched layer shared, modern": System(
-        "branched", {**MODERN, **GATED_UNITS, "ffn_activation": "geglu", "ffn": "shared"}, rotary=True
+        "branched",
+        {**MODERN, **GATED_UNITS, "ffn_activation": "geglu", "ffn": "shared"},
+        rotary=True,
     ),
     "moa of two key heads": System("moa", {**GROUPED, "qk_norm": False}, rotary=True),
     "moa, modern": System("moa", {**GROUPED, **JETMOE}, rotary=True),

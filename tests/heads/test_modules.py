@@ -56,6 +56,7 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
         ("gated", True),
         ("moh", True),
         ("moh by query norms", True),
+        *((name, True) for name in SYSTEMS if "modern" in name),
     ],
 )
 def test_compiles_to_one_graph(name, causal):

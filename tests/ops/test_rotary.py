@@ -60,8 +60,11 @@ def test_products_depend_on_distances_alone():
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {
-    **{"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64},
-    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
 }
 SCALED = [{"rope_type": "linear", "factor": 2.0}, LLAMA3, YARN, {**YARN, "beta_fast": 16}]
 
