@@ -133,8 +133,9 @@ class System:
 
 
 def with_positions(module, args, kwargs):
-    """Gives a self-attention rotary positions: behind what its cache has seen."""
-    if any(x is not None and x is not args[0] for x in (*args, kwargs.get("key"))):
+    """Gives a self-attention or a layer rotary positions: behind what its cache has seen."""
+    others = (*args, kwargs.get("key")) if module.replaces != "layer" else ()
+    if any(x is not None and x is not args[0] for x in others):
         return None
     cache = kwargs.get("cache")
     offset = 0 if cache is None else cache.get_seq_length()
