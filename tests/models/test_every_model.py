@@ -326,7 +326,7 @@ def test_a_configuration_without_a_model_is_an_error():
 # What it costs
 
 
-@pytest.mark.parametrize("plan", ["standard", "tim", "moa"])
+@pytest.mark.parametrize("plan", ["standard", "tim", "moa", "gated", "differential", "moh"])
 @pytest.mark.parametrize("kind", [kind for kind in CONFIGS if "seq2seq" not in kind])
 def test_formulas_are_what_the_flop_counter_counts(kind, plan):
     made = build(kind, plan)

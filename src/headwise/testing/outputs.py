@@ -270,7 +270,7 @@ def check_blocks(subject: Subject) -> None:
             "project returns queries as they are, which `placed` turns, and keys from "
             "self._keys_and_values(inputs), which turns them",
         )
-    for check in (check_sizes, check_causality, check_padding, check_decoding):
+    for check in (check_sizes, check_causality, check_padding, check_decoding, check_macs):
         check(modern)
 
 
