@@ -62,7 +62,7 @@ class TransformerConfig(PreTrainedConfig):
             several heads of queries; as many as those if not given.
         qk_norm: whether queries and keys of each head are normed, before they are turned.
         bias: whether linear maps of layers have one, `"qkv"`: those of queries, keys and values
-            alone. Those of MoA and TIM have none anyway, by their equations.
+            alone. A system whose equations have none has none by default, whatever this says.
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
         embedding_norm: whether a norm follows the embeddings, as in BERT.
         max_positions: number of learned positions, the longest sequence that the model can read;
