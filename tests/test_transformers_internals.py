@@ -28,6 +28,7 @@ from transformers import modeling_flash_attention_utils as flash
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from headwise import transformers_internals as internals
 from headwise.heads.cache import AttentionCache
@@ -414,3 +415,18 @@ def test_flash_attention_takes_lengths_in_the_place_of_masks(monkeypatch, querie
                 got, expected = (x.transpose(1, 2)[~padding] for x in (got, expected))
             torch.testing.assert_close(got, expected)
     monkeypatch.setattr(flash, "_loaded_implementation", None)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_rotary_positions_are_scaled_by_functions_of_a_few_attributes(kind):
+    given = {"rope_type": kind, "rope_theta": 500.0, "factor": 4.0}
+    if kind != "linear":
+        given["original_max_position_embeddings"] = 32
+    if kind == "llama3":
+        given |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 128}
+    config = LlamaConfig(**sizes, rope_parameters=dict(given))
+    rates, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    found, factor = internals.scaled_rotary_frequencies(given, 16, torch.device("cpu"))
+    torch.testing.assert_close(found, rates)
+    assert factor == scale and (scale != 1) == (kind == "yarn")

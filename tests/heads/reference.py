@@ -59,15 +59,40 @@ def slices(x: Tensor, heads: int) -> list[Tensor]:
     return [x[i * size : (i + 1) * size] for i in range(heads)]
 
 
+def rms_norm(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
+    """x / √(mean x² + ε) · weight."""
+    return x / torch.sqrt((x * x).mean() + eps) * weight
+
+
+def turned(x: Tensor, position: int, base: float) -> Tensor:
+    """Entries i and i + half of a head, turned by the angle position · base^(-i / half)."""
+    half, out = len(x) // 2, list(x)
+    for i in range(half):
+        angle = position * base ** (-i / half)
+        cosine, sine = math.cos(angle), math.sin(angle)
+        out[i] = x[i] * cosine - x[i + half] * sine
+        out[i + half] = x[i + half] * cosine + x[i] * sine
+    return torch.stack(out)
+
+
+def placed(p: dict[str, Tensor], name: str, heads: list[Tensor], position: int) -> list[Tensor]:
+    """Queries or keys of one position, normed and turned where there is a norm and a base."""
+    if f"{name}.weight" in p:
+        heads = [rms_norm(x, p[f"{name}.weight"], 1e-6) for x in heads]
+    return [turned(x, position, p["rotary"]) for x in heads] if "rotary" in p else heads
+
+
 def heads_read(p, query, key, value, heads, b, t, **masks) -> list[Tensor]:
     """oⱼ of each head, for query t of row b; `query`, `key` and `value` are rows."""
-    q = slices(linear(p, "q_proj", query[t]), heads)
-    ks = [slices(linear(p, "k_proj", x), heads) for x in key]
-    vs = [slices(linear(p, "v_proj", x), heads) for x in value]
+    q = placed(p, "q_norm", slices(linear(p, "q_proj", query[t]), heads), t)
+    kept = len(p["k_proj.weight"]) // len(q[0])  # heads of keys
+    ks = [placed(p, "k_norm", slices(linear(p, "k_proj", x), kept), s) for s, x in enumerate(key)]
+    vs = [slices(linear(p, "v_proj", x), kept) for x in value]
     out = []
     for j in range(heads):
         biases = [attention_bias(b, j, t, s, heads, **masks) for s in range(len(key))]
-        out.append(read(q[j], _stack(ks, j), _stack(vs, j), biases))
+        i = j * kept // heads
+        out.append(read(q[j], _stack(ks, i), _stack(vs, i), biases))
     return out
 
 
@@ -415,7 +440,15 @@ def agreement(p, query, key, value, heads, module, **masks) -> tuple[Tensor, Ten
 
 
 def activation(name: str, x: Tensor) -> Tensor:
-    """That of a feed-forward: ReLU, LeakyReLU, or x Φ(x) with the normal distribution Φ."""
+    """That of a feed-forward: ReLU, LeakyReLU, or x Φ(x) with the normal distribution Φ.
+
+    SwiGLU and GEGLU multiply the second half of the entries by the SiLU or GELU of the first.
+    """
+    if name in ("swiglu", "geglu"):
+        gate, units = slices(x, 2)
+        return (
+            gate / (1 + torch.exp(-gate)) if name == "swiglu" else activation("gelu", gate)
+        ) * units
     if name == "gelu":
         return x * (1 + torch.erf(x / math.sqrt(2))) / 2
     return torch.where(x > 0, x, {"relu": 0.0, "leaky-relu": 0.01}[name] * x)
@@ -441,7 +474,12 @@ def branch_weights(p, branches, weights, merged, top_k) -> tuple[list[Tensor], l
 
 
 def layer_norm(p, name: str, x: Tensor) -> Tensor:
-    """(x − mean) / √(variance + 1e-5), with a weight and a bias of each entry."""
+    """(x − mean) / √(variance + 1e-5), with a weight and a bias of each entry.
+
+    Without a bias it is x / √(mean x² + 1e-5), with a weight.
+    """
+    if f"{name}.bias" not in p:
+        return rms_norm(x, p[f"{name}.weight"], 1e-5)
     centred = x - x.mean()
     normal = centred / torch.sqrt((centred * centred).mean() + 1e-5)
     return normal * p[f"{name}.weight"] + p[f"{name}.bias"]
@@ -455,17 +493,17 @@ def branched(p, query, key, value, heads, module, weights, **masks) -> Tensor:
     """
     kappa, alpha = weights
     residual, pre_norm = module.inner == "residual", module.inner == "residual" and module.pre_norm
-    units = p["ffn_up.weight"].size(0)
     factor = heads if residual and module.ffn == "split" else 1
 
     def normed(rows):  # what attention reads in self-attention
         return [layer_norm(p, "norm1", x) for x in rows] if pre_norm else list(rows)
 
     def fed_forward(i, z):
-        hidden = activation(module.ffn_activation, linear(p, "ffn_up", z))
-        if module.ffn != "shared":  # all other hidden units are those of other branches
-            hidden = hidden * (torch.arange(units) // (units // heads) == i)
-        return factor * alpha[i] * (p["ffn_down.weight"] @ hidden + p["ffn_down.bias"] / factor)
+        wide, down = linear(p, "ffn_up", z), p["ffn_down.weight"]
+        if module.ffn != "shared":  # other parts of the hidden layer are those of other branches
+            wide, down = slices(wide, heads)[i], down.chunk(heads, 1)[i]
+        fed = down @ activation(module.ffn_activation, wide)
+        return factor * alpha[i] * (fed + p.get("ffn_down.bias", 0.0) / factor)
 
     def compute(b, t):
         keys = normed(key[b]) if key is query else list(key[b])
@@ -496,25 +534,34 @@ def moa_router(p, x: Tensor, top_k: int) -> tuple[list[int], Tensor, Tensor]:
     return by_probability[:top_k], probabilities, logits
 
 
-def moa(p, query, key, value, top_k, normalize=True, **masks) -> tuple[Tensor, Tensor]:
-    """y = Σ_{i∈G(x)} wᵢ oᵢWᵢ (equations 6 to 12), and w; masks are the same for all experts."""
+def moa(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
+    """y = Σ_{i∈G(x)} wᵢ oᵢWᵢ (equations 6 to 12), and w; masks are the same for all experts.
+
+    Each expert has a head for each shared head of keys.
+    """
     weights = query.new_zeros(*query.shape[:2], len(p["router.weight"]))
+    shared = len(p["k_proj.weight"]) // module.head_dim
 
     def compute(b, t):
-        chosen, probabilities, _ = moa_router(p, query[b, t], top_k)
-        total = sum(probabilities[i] for i in chosen).detach() if normalize else 1.0
-        keys = torch.stack([linear(p, "k_proj", x) for x in key[b]])
-        values = torch.stack([linear(p, "v_proj", x) for x in value[b]])
-        biases = [attention_bias(b, 0, t, s, top_k, **masks) for s in range(key.size(1))]
+        chosen, probabilities, _ = moa_router(p, query[b, t], module.top_k)
+        total = sum(probabilities[i] for i in chosen)
+        total = total.detach() if module.detach_normalizer else total
+        ks = [slices(linear(p, "k_proj", x), shared) for x in key[b]]
+        ks = [placed(p, "k_norm", k, s) for s, k in enumerate(ks)]
+        vs = [slices(linear(p, "v_proj", x), shared) for x in value[b]]
+        biases = [attention_bias(b, 0, t, s, module.top_k, **masks) for s in range(key.size(1))]
         y = torch.zeros(query.size(2), dtype=torch.float64)
         nothing = torch.zeros(len(probabilities), 1, dtype=torch.float64)
+        output_bias = p.get("output_bias", nothing)
         for i in chosen:
             q = query[b, t] @ p["expert_query"][i] + p.get("query_bias", nothing)[i]
-            added = read(q, keys, values, biases) @ p["expert_output"][i]
-            w = probabilities[i] / total
-            y = y + w * (added + p.get("output_bias", nothing)[i])
+            q = placed(p, "q_norm", slices(q, shared), t)
+            each = [read(q[h], _stack(ks, h), _stack(vs, h), biases) for h in range(shared)]
+            added = torch.cat(each) @ p["expert_output"][i]
+            w = probabilities[i] / total if module.normalize_weights else probabilities[i]
+            y = y + w * (added if output_bias.dim() == 1 else added + output_bias[i])
             weights[b, t, i] = w.detach()
-        return y
+        return y + output_bias if output_bias.dim() == 1 else y
 
     return _over_queries(query, compute), weights
 

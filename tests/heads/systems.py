@@ -10,12 +10,19 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.heads.agreement import AgreementAttention
 from headwise.heads.weighted import BranchedAttention
+from headwise.ops.rotary import Rotary
 
 DIM, HEADS = 12, 4
 LETTER = BranchedAttention.presets["paper"]
 AUTHORS_OF_AGREEMENT = AgreementAttention.presets["authors"]
 QUANTIZABLE = hw.GatedAttention.presets["quantizable-transformers"]
 AUTHORS_OF_MOA = hw.MixtureOfAttentionHeads.presets["authors"]
+JETMOE = hw.MixtureOfAttentionHeads.presets["jetmoe"]
+ROTARY_BASE = 10.0  # tokens that stand near one another are turned far apart
+# The blocks of models of today; rotary positions want heads of an even width.
+GROUPED = {"num_key_value_heads": 2, "qk_norm": True, "head_dim": 4}
+MODERN = {**GROUPED, "bias": "qkv"}
+GATED_UNITS = {"ffn_activation": "swiglu", "norm_kind": "rms"}
 
 
 # Classes, and sizes that are small.
@@ -37,13 +44,21 @@ class System:
 
     kind: str
     options: dict[str, Any] = field(default_factory=dict)
+    rotary: bool = False
 
     def build(self, dim: int = DIM, *, dtype=torch.float64, train=False, **more) -> Any:
         """A module with random parameters and, if there is a batch norm, random statistics."""
         kind, sizes = KINDS[self.kind]
         heads = () if self.kind == "moa" else (HEADS,)
         module = kind(dim, *heads, **{**sizes, **self.options, **more})
+        if self.rotary:
+            module.register_forward_pre_hook(with_positions, with_kwargs=True)
         return randomize(module.to(dtype)).train(train)
+
+    def parameters(self, module: Any, *, in_self_attention: bool = True) -> dict[str, Any]:
+        """What the loops compute with, by name: the base of rotary positions too."""
+        turns = {"rotary": ROTARY_BASE} if self.rotary and in_self_attention else {}
+        return {**dict(module.named_parameters()), **dict(module.named_buffers()), **turns}
 
     def reference(
         self,
@@ -56,7 +71,7 @@ class System:
         **masks: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Output, what `routing.weights` holds, and the auxiliary loss, from plain loops."""
-        p = dict(module.named_parameters()) | dict(module.named_buffers())
+        p = self.parameters(module, in_self_attention=key is None)
         padding = query_padding_mask
         if padding is None and key is None:
             padding = as_padding(masks.get("key_padding_mask"))
@@ -86,8 +101,7 @@ class System:
             )
             loss = module.balance_coef * balance + module.z_coef * z
             tokens = len(real_positions(query, padding)) if module.auxiliary == "per batch" else 1
-            how = (module.top_k, module.normalize_weights)
-            return *reference.moa(*given, *how, **masks), loss / max(1, tokens)
+            return *reference.moa(*given, module, **masks), loss / max(1, tokens)
         sight, each = self.sight(module, query, padding, is_cross, **masks)
         if module.gate is None:
             uniform = torch.full((module.num_experts,), 1 / module.num_experts).to(query)
@@ -116,6 +130,17 @@ class System:
             return False
         padding = as_padding(masks.get("key_padding_mask"))
         return self.sight(module, query, padding, False, **masks)[1]
+
+
+def with_positions(module, args, kwargs):
+    """Gives a self-attention or a layer rotary positions: behind what its cache has seen."""
+    others = (*args, kwargs.get("key")) if module.replaces != "layer" else ()
+    if any(x is not None and x is not args[0] for x in others):
+        return None
+    cache = kwargs.get("cache")
+    offset = 0 if cache is None else cache.get_seq_length()
+    positions = offset + torch.arange(args[0].size(1))
+    return args, {**kwargs, "rotary": Rotary(positions, {"rope_theta": ROTARY_BASE})}
 
 
 def as_padding(mask: Tensor | None) -> Tensor | None:
@@ -206,6 +231,36 @@ SYSTEMS = {
     "branched fixed": System("branched", {**LETTER, "weights": "fixed", "ffn": "full"}),
     "branched layer full": System("branched", {"ffn": "full", "start": "random"}),
     "branched layer uniform": System("branched", {"weights": "uniform"}),
+    "standard, modern": System("standard", MODERN, rotary=True),
+    "standard, one key head": System("standard", {**MODERN, "num_key_value_heads": 1}, rotary=True),
+    "mae, modern": System("mae", {**GROUPED, "bias": False}, rotary=True),
+    "gated, modern": System("gated", {**MODERN, "gate": "elementwise"}, rotary=True),
+    "differential, modern": System("differential", MODERN, rotary=True),
+    "moh, modern": System("moh", {**MODERN, "shared_heads": 1, "top_k": 2}, rotary=True),
+    "moh by query norms, modern": System(
+        "moh", {**GROUPED, "shared_heads": 1, "top_k": 2, "router": "query-norm"}, rotary=True
+    ),
+    "agreement-em, modern": System("agreement", {**MODERN, "num_capsules": 4}, rotary=True),
+    "agreement-simple, modern": System(
+        "agreement", {**MODERN, "routing": "simple", "num_capsules": 4}, rotary=True
+    ),
+    "branched, modern": System("branched", {**LETTER, **MODERN, **GATED_UNITS}, rotary=True),
+    "branched split, modern": System(
+        "branched", {**LETTER, **MODERN, **GATED_UNITS, "ffn": "split"}, rotary=True
+    ),
+    "branched layer, modern": System(
+        "branched", {**GROUPED, **GATED_UNITS, "bias": False, "norm": "pre"}, rotary=True
+    ),
+    "branched layer shared, modern": System(
+        "branched",
+        {**MODERN, **GATED_UNITS, "ffn_activation": "geglu", "ffn": "shared"},
+        rotary=True,
+    ),
+    "moa of two key heads": System("moa", {**GROUPED, "qk_norm": False}, rotary=True),
+    "moa, modern": System("moa", {**GROUPED, **JETMOE}, rotary=True),
+    "moa dense, modern": System(
+        "moa", {**MODERN, "expert_bias": True, "num_experts": 3, "top_k": 3}, rotary=True
+    ),
 }
 MAIN = {name: SYSTEMS[name] for name in ("standard", "mae-7", "moa", "moa dense")}
 GATED = {name: system for name, system in SYSTEMS.items() if name.startswith("mae")}

@@ -127,9 +127,9 @@ def of_experts(p, x, b, t, weights):
 AGREEMENT = [name for name in SYSTEMS if name.startswith("agreement")]
 
 
-def agreement_by(layer, x, voters, iterations=None):
+def agreement_by(name, layer, x, voters, iterations=None):
     """The routing of the votes of some heads: `voters(b, t)` gives their numbers."""
-    p = parameters(layer)
+    p = SYSTEMS[name].parameters(layer)
     weights = torch.zeros(BATCH, TIME, HEADS).double()
     iterations = iterations or layer.iterations
 
@@ -158,7 +158,7 @@ def test_votes_that_are_left_out(name, ablation):
         removed = 1 if ablation == "without-head" else int(top[b, t])
         return [h for h in range(HEADS) if h != removed]
 
-    expected, weights = agreement_by(layer, x, voters)
+    expected, weights = agreement_by(name, layer, x, voters)
     torch.testing.assert_close(out.output, expected)
     torch.testing.assert_close(out.routing.weights, weights)
 
@@ -170,7 +170,7 @@ def test_ablated_branches_are_those_of_the_equations(name, ablation):
     with torch.no_grad():  # a point of the simplex, so that the others have a sum
         for weights in layer._drawn_weights():
             weights.copy_(weights.abs() / weights.abs().sum())
-    p = parameters(layer)
+    p = SYSTEMS[name].parameters(layer)
     how = (layer.weights, layer.merged, layer.top_k)
     kappa, alpha = reference.branch_weights(p, HEADS, *how)
     if ablation == "only-branch":

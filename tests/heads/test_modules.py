@@ -77,6 +77,7 @@ def test_without_gradients_the_output_is_the_same(name, shape):
         ("agreement-simple", False),
         ("branched layer", True),
         ("differential", False),
+        *((name, True) for name in SYSTEMS if "modern" in name),
     ],
 )
 def test_compiles_to_one_graph(name, causal):

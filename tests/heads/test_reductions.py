@@ -123,3 +123,58 @@ def test_one_expert_is_one_head_of_standard_attention():
     torch.testing.assert_close(out.output, expected.output)
     torch.testing.assert_close(out.weights, expected.weights)
     assert (out.routing.weights == 1).all()
+
+
+@pytest.mark.parametrize("masks", MASKED, ids=["none", "causal", "padding"])
+def test_a_head_of_keys_for_each_head_is_standard_attention_exactly(masks):
+    standard = SYSTEMS["standard"].build()
+    grouped = SYSTEMS["standard"].build(num_key_value_heads=HEADS)
+    grouped.load_state_dict(standard.state_dict())
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    assert torch.equal(grouped(x, **masks).output, standard(x, **masks).output)
+
+
+def by_head(weight, heads):
+    return weight.unflatten(0, (heads, -1))
+
+
+@pytest.mark.parametrize("masks", MASKED, ids=["none", "causal", "padding"])
+@pytest.mark.parametrize("kept", [1, 2])
+def test_heads_that_share_keys_are_heads_of_equal_keys(kept, masks):
+    """Each head of keys is that of the heads behind one another."""
+    grouped = SYSTEMS["standard"].build(num_key_value_heads=kept)
+    standard = SYSTEMS["standard"].build()
+    state = grouped.state_dict()
+    for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
+        state[name] = by_head(state[name], kept).repeat_interleave(HEADS // kept, 0).flatten(0, 1)
+    standard.load_state_dict(state)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    out, expected = (each(x, need_weights=True, **masks) for each in (grouped, standard))
+    torch.testing.assert_close(out.output, expected.output)
+    torch.testing.assert_close(out.weights, expected.weights)
+
+
+@pytest.mark.parametrize("masks", MASKED, ids=["none", "causal", "padding"])
+def test_all_experts_with_equal_weights_are_grouped_query_attention(masks):
+    experts, kept, width = 3, 2, 4
+    moa = SYSTEMS["moa"].build(
+        num_experts=experts, top_k=experts, num_key_value_heads=kept, head_dim=width
+    )
+    nn.init.zeros_(moa.router.weight)
+    heads = experts * kept
+    sizes = {"head_dim": width, "num_key_value_heads": kept, "bias": False}
+    standard = hw.MultiHeadAttention(DIM, heads, **sizes).double()
+    # The heads of all experts that read the first head of keys, then those of the next.
+    queries = moa.expert_query.unflatten(2, (kept, width)).permute(2, 0, 3, 1)
+    outputs = moa.expert_output.unflatten(1, (kept, width)).permute(3, 1, 0, 2)
+    state = {
+        "q_proj.weight": queries.flatten(0, 2),
+        "k_proj.weight": moa.k_proj.weight,
+        "v_proj.weight": moa.v_proj.weight,
+        "out_proj.weight": outputs.flatten(1) / experts,
+    }
+    standard.load_state_dict(state)
+    x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
+    out, expected = (each(x, need_weights=True, **masks) for each in (moa, standard))
+    torch.testing.assert_close(out.output, expected.output)
+    torch.testing.assert_close(out.weights, expected.weights)

@@ -6,6 +6,8 @@ from torch import nn
 
 import headwise as hw
 from headwise.heads.attention import Inputs
+from headwise.heads.standard_weights import standard_sizes
+from headwise.ops.rotary import Rotary
 
 MAE = hw.MixtureOfAttentiveExperts
 PADDING = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
@@ -72,6 +74,43 @@ def test_it_is_equal_whatever_the_sizes_and_masks(kind, widths, masks, dtype):
     ):
         made = system.from_attention(source, **options)
         equal(made(query, key, value, **masks)[0], expected)
+
+
+MODERN = {
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "qk_norm": True,
+    "norm_eps": 1e-3,
+    "bias": "qkv",
+}
+
+
+@pytest.mark.parametrize("changed", [{}, {"bias": False}, {"qk_norm": False, "norm_eps": 1e-6}])
+@pytest.mark.parametrize("system", [hw.MultiHeadAttention, MAE, hw.DifferentialAttention])
+def test_heads_that_share_keys_norms_and_biases_of_projections_alone(system, changed):
+    source = drawn(hw.MultiHeadAttention(12, 4, **{**MODERN, **changed})).double().eval()
+    x, turns = torch.randn(2, 5, 12).double(), Rotary(torch.arange(5))
+    made = system.from_attention(source)
+    assert made.num_key_value_heads == 2 and made.key_size() == (2, 4)
+    equal(made(x, rotary=turns).output, source(x, rotary=turns).output)
+    assert standard_sizes(made) == standard_sizes(source)
+
+
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"num_key_value_heads": 4}, "num_key_value_heads is 4, expected 2, as in the attention"),
+        ({"qk_norm": False}, "qk_norm is False, expected True"),
+        ({"norm_eps": 1e-5}, "norm_eps is 1e-05, expected 0.001"),
+        ({"bias": True}, "bias is True, expected qkv"),
+    ],
+)
+def test_an_attention_with_other_options_is_an_error(option, message):
+    source = hw.MultiHeadAttention(12, 4, **MODERN)
+    with pytest.raises(ValueError, match=message):
+        MAE(12, 4, **{**MODERN, **option}).start_as_standard(source)
+    with pytest.raises(ValueError, match=f"{next(iter(option))} is given"):
+        MAE.from_attention(source, **option)
 
 
 @pytest.mark.parametrize("kind", [theirs_batch_first, hw.MultiHeadAttention])

@@ -219,15 +219,24 @@ def test_every_system_says_what_its_heads_read(plan):
         torch.testing.assert_close(read.weights(slice(1, 2)), weights[1:])
 
 
-def test_chosen_heads_are_named_and_the_others_can_be_had():
-    made = tiny.model({"encoder_self": {**MOA, "layers": [0]}})
+ROTARY = {"positions": "rotary", "qk_norm": True}
+
+
+@pytest.mark.parametrize(
+    "blocks", [{}, {**ROTARY, "num_key_value_heads": 2}], ids=["old", "modern"]
+)
+def test_chosen_heads_are_named_and_the_others_can_be_had(blocks):
+    made = tiny.model({"encoder_self": {**MOA, "layers": [0]}}, **blocks)
+    each = blocks.get("num_key_value_heads", 1)  # heads of an expert
     ids, mask = padded([5, 3], 5)
     reads = noted(made, input_ids=ids, attention_mask=mask, decoder_input_ids=tokens(2, 4))
     chosen, dense = reads[0][1], reads[1][1]
     assert dense.chosen is None and dense.num_heads == 4 and dense.every_head() is dense
-    assert chosen.chosen.shape == (2, 5, 2) and chosen.num_heads == 5
+    assert chosen.chosen.shape == (2, 5, 2 * each) and chosen.num_heads == 5 * each
+    indices = chosen.routing.indices  # those of the first head of keys come first
+    assert torch.equal(chosen.chosen, torch.cat([indices + 5 * i for i in range(each)], -1))
     every = chosen.every_head()
-    assert every.chosen is None and every.num_heads == 5
+    assert every.chosen is None and every.num_heads == 5 * each
     index = chosen.chosen.transpose(1, 2)[..., None].expand_as(chosen.outputs)
     torch.testing.assert_close(every.outputs.gather(1, index), chosen.outputs)
     index = chosen.chosen.transpose(1, 2)[..., None].expand_as(chosen.weights())

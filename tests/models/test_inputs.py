@@ -100,7 +100,7 @@ def test_wrong_tokens_labels_and_masks(kind):
     refused("labels", labels[:2], r"labels has shape \(2,.*expected \(3,")
     refused("labels", labels.unsqueeze(-1), "labels has shape .*, 1\\), expected ")
     if kind != "regression":
-        classes = 2 if kind == "classifier" else VOCABULARY
+        classes = 2 if kind.startswith("classifier") else VOCABULARY
         for label in (classes, -1):
             wrong = f"labels has {label}, expected 0 to {classes - 1}, or -100"
             refused("labels", changed(labels, label), wrong)

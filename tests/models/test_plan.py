@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 import headwise as hw
 from headwise.heads.system import Place
@@ -104,8 +105,8 @@ def test_layers_there_are_not_or_twice(entry, part):
     assert part in str(error.value)
 
 
-def build(spec, site="encoder_self"):
-    place = Place(site, embed_dim=16, num_heads=4, ffn_dim=32, attention_dropout=0.3)
+def build(spec, site="encoder_self", **more):
+    place = Place(site, embed_dim=16, num_heads=4, ffn_dim=32, attention_dropout=0.3, **more)
     return build_system(spec, place)
 
 
@@ -191,3 +192,116 @@ def test_what_is_named_at_a_site_has_to_stand_there():
         ValueError, match=r"attention\.decoder_self: tim keeps .* none of 2 layers is left"
     ):
         specs_of({"encoder_self": "tim", "decoder_self": "tim"}, 6, 2)
+
+
+# Blocks of today
+
+
+class Explicit(hw.MultiHeadAttention):
+    """A system of a user's own, which knows none of the options that models have of late."""
+
+    def __init__(self, embed_dim, num_heads, dropout=0.0):
+        super().__init__(embed_dim, num_heads, dropout=dropout)
+
+    def forward(self, query, key=None, value=None, *, key_padding_mask=None, attn_mask=None,
+                is_causal=False, query_padding_mask=None, cache=None):  # fmt: skip
+        given = {"key_padding_mask": key_padding_mask, "is_causal": is_causal, "cache": cache}
+        return super().forward(query, key, value, **given, query_padding_mask=query_padding_mask)
+
+
+class HandingOn(hw.MultiHeadAttention):
+    """One that hands on what it does not name, as docs/add-a-system.md does."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+
+    def forward(self, query, *others, **options):
+        return super().forward(query, *others, **options)
+
+
+class OwnLayer(hw.IndependentMechanismsLayer):
+    def forward(
+        self, x, memory=None, *, key_padding_mask=None, is_causal=False, query_padding_mask=None,
+        memory_key_padding_mask=None, cache=None, cross_cache=None,
+    ):  # fmt: skip
+        return super().forward(
+            x, key_padding_mask=key_padding_mask, is_causal=is_causal, cache=cache
+        )
+
+
+SMALL = {"vocab_size": 9, "embed_dim": 16, "num_heads": 4, "ffn_dim": 8, "layers": 1}
+GROUPED, ROTARY = (
+    {"num_key_value_heads": 2, "qk_norm": True, "bias": False},
+    {"positions": "rotary"},
+)
+
+
+def own(system, **options):
+    plan = {"system": f"{__name__}:{system.__name__}", "layers": [0]}
+    return hw.CausalLM(hw.CausalLMConfig(attention=plan, **SMALL, **options))
+
+
+@pytest.mark.parametrize("system", [Explicit, HandingOn, OwnLayer])
+def test_a_users_own_system_stands_in_a_model_that_does_without_blocks_of_today(system):
+    made = own(system, norm="pre")
+    assert made(torch.tensor([[3, 4, 5]]), use_cache=True).logits.isfinite().all()
+
+
+def test_a_users_own_system_may_hand_on_what_it_does_not_name():
+    made = own(HandingOn, **GROUPED, **ROTARY)
+    assert made.decoder.layers[0].self_attention.num_key_value_heads == 2
+    ids = torch.tensor([[3, 4, 5]])
+    other = hw.CausalLM(hw.CausalLMConfig(**SMALL, **GROUPED, **ROTARY)).eval()
+    other.load_state_dict(made.state_dict())
+    torch.testing.assert_close(made.eval()(ids).logits, other(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("system", "options", "said"),
+    [
+        (Explicit, ROTARY, r"model\.positions is 'rotary', .*:Explicit does not .* its forward"),
+        (OwnLayer, ROTARY, r"model\.positions is 'rotary', .*:OwnLayer does not .* no rotary"),
+        (Explicit, {"qk_norm": True}, r"model\.(qk_norm|norm_eps) is .*:Explicit .* constructor"),
+        (Explicit, {"bias": False}, r"model\.bias is False, which .*takes no bias; leave it out"),
+        (Explicit, {"num_key_value_heads": 2}, r"model\.num_key_value_heads is 2, .*takes no"),
+    ],
+)
+def test_a_users_own_system_that_does_not_know_a_block_is_an_error(system, options, said):
+    with pytest.raises(ValueError, match=said):
+        own(system, **options)
+    if options is ROTARY:
+        standard = hw.CausalLM(hw.CausalLMConfig(**SMALL, **options))
+        with pytest.raises(ValueError, match=said):
+            standard.with_attention({"system": f"{__name__}:{system.__name__}", "layers": [0]})
+
+
+def test_what_a_model_settles_reaches_each_system():
+    settled = {"num_key_value_heads": 2, "qk_norm": True, "norm_eps": 0.1, "head_dim": 6}
+    for name in ("standard", "mae", "gated", "differential", "moh", "agreement", "weighted"):
+        made = build({"system": name}, bias="qkv", **settled)
+        assert (made.num_key_value_heads, made.head_dim) == (2, 6)
+        assert made.q_norm.eps == made.k_norm.eps == 0.1
+        assert None not in (made.q_proj.bias, made.k_proj.bias, made.v_proj.bias)
+        others = {key for key, _ in made.named_parameters()}
+        assert not others & {"out_proj.bias", "ffn_up.bias", "ffn_down.bias", "capsule_bias"}
+    moa = build({"system": "moa"}, bias="qkv", **settled)
+    assert (moa.num_key_value_heads, moa.top_k, moa.num_experts, moa.num_heads) == (2, 2, 4, 4)
+    assert moa.head_dim == 8 and moa.k_proj.bias is None  # as of MoA without these options
+    tim = build({"system": "tim"}, bias="qkv", **settled)
+    assert tim.key_size() == (2, 6) and tim.ffn_up_bias is None
+    assert build({"system": "moa", "num_key_value_heads": 1}, **settled).num_heads == 4
+    with pytest.raises(ValueError, match=r"num_key_value_heads is 1, .* num_mechanisms = 2"):
+        build({"system": "tim"}, num_key_value_heads=1)
+
+
+def test_turns_have_to_fit_the_heads_of_each_system():
+    """MoA's heads are twice as wide as those of the model, or as wide as its size says."""
+    rope = {"partial_rotary_factor": 0.75}
+    assert build({"system": "moa"}, rope_parameters=rope).head_dim == 8
+    with pytest.raises(ValueError, match=r"turn 3 channels .*head_dim = 5\), expected an even"):
+        build({"system": "moa", "size": "2K4E5D"}, rope_parameters=rope)
+    with pytest.raises(ValueError, match="turn 5 channels"):
+        hw.CausalLMConfig(**SMALL, **ROTARY, attention={"system": "moa", "size": "2K4E5D"})
+    cross = {"decoder_cross": {"system": "moa", "size": "2K4E5D"}}  # which is not turned
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 8, "vocab_size": 9}
+    hw.Seq2SeqLMConfig(**sizes, **ROTARY, encoder_layers=1, decoder_layers=1, attention=cross)

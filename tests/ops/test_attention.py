@@ -8,7 +8,7 @@ from headwise.ops.attention import attention_weights, dot_product_attention
 
 KINDS = [None, "float", "padding", "boolean", "infinite"]
 NO_KERNEL = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 3
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 4, 5, 3
 
 
 def mask_of(kind):
@@ -32,7 +32,8 @@ def naive_attention(q, k, v, mask=None):
     if mask is not None:
         mask = mask.expand(batch, heads, queries, k.size(2))
     for b, h, t in itertools.product(range(batch), range(heads), range(queries)):
-        keys, values = k[b, h % k.size(1)], v[b, h % v.size(1)]
+        shared = h // (heads // k.size(1))
+        keys, values = k[b, shared], v[b, shared]
         bias = torch.zeros(len(keys)) if mask is None else mask[b, h, t]
         hidden = bias if bias.dtype == torch.bool else bias == -math.inf
         seen = [s for s in range(len(keys)) if not hidden[s]]
@@ -44,7 +45,7 @@ def naive_attention(q, k, v, mask=None):
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("key_heads", [HEADS, 1])
+@pytest.mark.parametrize("key_heads", [HEADS, 2, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_the_equation_forward_and_backward(kind, key_heads, implementation):
     q = torch.randn(BATCH, HEADS, QUERIES, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -59,14 +60,15 @@ def test_equals_the_equation_forward_and_backward(kind, key_heads, implementatio
     grads = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (fast, naive)]
     torch.testing.assert_close(*grads)
     weights = attention_weights(q, k, mask)
-    torch.testing.assert_close(weights @ v, naive)
+    each = HEADS // key_heads
+    torch.testing.assert_close(weights @ v.repeat_interleave(each, 1), naive)
     sums = weights.sum(-1)
     assert ((sums - 1).abs() < 1e-9).sum() == sums.numel() - (kind in ("boolean", "infinite"))
     assert torch.autograd.grad(weights.square().sum(), q)[0].isfinite().all()
 
 
 @NO_KERNEL
-@pytest.mark.parametrize("key_heads", [HEADS, 1])
+@pytest.mark.parametrize("key_heads", [HEADS, 2, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_flex_attention_equals_the_equation(kind, key_heads):
     q = torch.randn(BATCH, HEADS, QUERIES, WIDTH)
@@ -86,9 +88,11 @@ def test_what_flex_attention_does_not_have_is_an_error():
 
 
 @NO_KERNEL
+@pytest.mark.parametrize("key_heads", [HEADS, 2, 1])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention"])
-def test_plain_causal_equals_a_causal_mask(implementation):
+def test_plain_causal_equals_a_causal_mask(implementation, key_heads):
     q, k, v = torch.randn(3, BATCH, HEADS, KEYS, WIDTH, dtype=torch.float64)
+    k, v = k[:, :key_heads], v[:, :key_heads]
     future = torch.ones(KEYS, KEYS, dtype=torch.bool).triu(1)
     plain = dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
     torch.testing.assert_close(plain, dot_product_attention(q, k, v, future))

@@ -29,6 +29,18 @@ def test_a_page_and_its_numbers(runs, tmp_path, ablations):
     assert (record["runs"][0]["ablations"] is None) == (ablations == "none")
 
 
+@pytest.mark.parametrize("system", ["moa", "mae"])
+def test_a_model_of_today_is_analysed(runs, tmp_path, system):
+    modern = {"positions": "rotary", "num_key_value_heads": 2, "qk_norm": True, "bias": False}
+    run = runs("classification", system, **modern)
+    found = typed(run, "--ablations", "model", "--output", tmp_path)
+    assert found.exit_code == 0, found.output
+    record = json.loads((tmp_path / "analysis.json").read_text(encoding="utf-8"))
+    (module,) = record["runs"][0]["likeness"]["modules"]
+    assert module["unit"] == "head"  # an expert of MoA has two
+    assert len(module["outputs"]) == len(module["attention"]) == {"moa": 8, "mae": 4}[system]
+
+
 def test_a_run_that_is_named_twice_is_analysed_once(runs, tmp_path):
     run, other = runs("classification", "mae"), runs("classification", "moa")
     again = run / ".." / run.name

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import headwise as hw
+from headwise.heads.attention import Projected
 from headwise.models.plan import SYSTEMS
 from headwise.testing import CHECKS, SITES, Subject, check_system
 
@@ -96,6 +97,14 @@ class Halved(hw.MixtureOfAttentiveExperts):
 
     def combine(self, heads, inputs, choice):
         return super().combine(heads / 2, inputs, choice)
+
+
+class Unturned(hw.MultiHeadAttention):
+    """Computes keys by itself, which nobody turns then."""
+
+    def project(self, inputs):
+        q, k, v, _ = super().project(inputs._replace(rotary=None))
+        return Projected(q, k, v)
 
 
 class NoChoice(hw.MultiHeadAttention):
@@ -236,6 +245,8 @@ MISTAKES = [
         "gives torch.float32",
     ),
     ("weights", CROSS, Sharpened, "do not reproduce the output"),
+    ("blocks", ENCODER, Unturned, "rotary positions change nothing, or count otherwise than by"),
+    ("blocks", DECODER, Unturned, "rotary positions change nothing, or count otherwise than by"),
     ("standard_start", ENCODER, Halved, "the output is not that of the attention"),
     ("macs", ENCODER, Uncounted, "and PyTorch's flop counter"),
     ("decay", ENCODER, Decayed, "scale starts as 1 throughout, and weight decay pulls it to 0"),

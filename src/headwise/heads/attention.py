@@ -22,6 +22,7 @@ from headwise.ops.masks import (
     of_queries,
     padding_positions,
 )
+from headwise.ops.norms import norm_of
 from headwise.ops.recompute import is_repeated
 from headwise.ops.rotary import Rotary
 
@@ -148,8 +149,8 @@ class Attention(InTorchLayers, System):
         self.num_key_value_heads = key_heads(num_heads, num_key_value_heads)
         self.q_norm = self.k_norm = None
         if qk_norm:
-            self.q_norm = nn.RMSNorm(head_dim, norm_eps)
-            self.k_norm = nn.RMSNorm(head_dim, norm_eps)
+            self.q_norm = norm_of("rms", head_dim, norm_eps)
+            self.k_norm = norm_of("rms", head_dim, norm_eps)
 
     @classmethod
     def from_plan(cls, place: Place, **options: Any) -> Self:

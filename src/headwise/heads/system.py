@@ -72,6 +72,7 @@ class Place(NamedTuple):
     head_dim: int | None = None
     num_key_value_heads: int | None = None
     qk_norm: bool = False
+    rope_parameters: Mapping[str, Any] | None = None  # where positions are rotary
 
     def projections(self) -> dict[str, Any]:
         """The options of projections that the model has settled, where they are not the usual."""

@@ -62,7 +62,7 @@ class TransformerConfig(PreTrainedConfig):
             several heads of queries; as many as those if not given.
         qk_norm: whether queries and keys of each head are normed, before they are turned.
         bias: whether linear maps of layers have one, `"qkv"`: those of queries, keys and values
-            alone. Systems whose papers have none stay without.
+            alone. A system whose equations have none has none by default, whatever this says.
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
         embedding_norm: whether a norm follows the embeddings, as in BERT.
         max_positions: number of learned positions, the longest sequence that the model can read;
@@ -145,7 +145,7 @@ class TransformerConfig(PreTrainedConfig):
         check_arguments(type(self), kwargs)
         # A dictionary of all arguments also says what was given.
         given: int | None = kwargs.pop("_key_heads", num_key_value_heads)
-        self._head_dim, self._key_heads = head_dim, given
+        self._head_dim, self._key_heads, self._turns = head_dim, given, turns
         self._check_sizes()
         super().__init__(**kwargs)
         # Not before: transformers would deny the one and fill in the other.
@@ -197,8 +197,9 @@ class TransformerConfig(PreTrainedConfig):
         others = {name: getattr(self, name, _LACKING) for name in self._other_names()}
         there = {name: value for name, value in others.items() if value is not _LACKING}
         values = super().to_dict() | there
-        values.pop("_head_dim", None)
-        return values
+        return {
+            name: value for name, value in values.items() if name not in ("_head_dim", "_turns")
+        }
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns the values that `save_pretrained` writes: no second names of the same setting."""
@@ -250,6 +251,7 @@ class TransformerConfig(PreTrainedConfig):
             head_dim=self._head_dim,
             num_key_value_heads=self._key_heads,
             qk_norm=self.qk_norm,
+            rope_parameters=None if site == "decoder_cross" else self._turns,
         )
 
     def _other_names(self) -> set[str]:
@@ -305,14 +307,14 @@ class TransformerConfig(PreTrainedConfig):
 
 
 # transformers copies and writes configurations often: no system is built for that.
-_built: dict[tuple[type[System], str, Place], System] = {}
+_built: dict[tuple[type[System], str, str], System] = {}
 _MOST_BUILT = 256
 _LACKING = object()
 
 
 def _built_once(spec: Spec, place: Place) -> System:
     """Builds a system on the meta device, unless it has been."""
-    key = system_class(spec["system"]), repr(spec), place
+    key = system_class(spec["system"]), repr(spec), repr(place)
     if key not in _built:
         if len(_built) == _MOST_BUILT:
             _built.clear()

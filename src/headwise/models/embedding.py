@@ -90,9 +90,9 @@ def embed(words: Tensor, positions: Tensor, how: str, scale: float, learned: Any
     if learned is not None:
         return (words + learned(positions.clamp(min=0))) * scale
     words = words if scale == 1 else words * scale
-    return (
-        words + sinusoids(positions, words.size(-1)).to(words.dtype) if how != "rotary" else words
-    )
+    if how == "rotary":
+        return words
+    return words + sinusoids(positions, words.size(-1)).to(words.dtype)
 
 
 def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:

@@ -52,7 +52,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer's residual sum with its layer norm and dropout.
+    """A sub-layer's residual sum with its norm and dropout.
 
     Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x))).
     """

@@ -27,7 +27,7 @@ and class in which it is: `attention: my_heads:ScaledHeads`. Import the module b
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -48,6 +48,7 @@ from headwise.heads.weighted import BranchedAttention
 from headwise.messages import one_of, shown
 from headwise.models.sites import stack_of
 from headwise.models.trust import NotTrustedError, is_trusting, registered
+from headwise.ops.rotary import check_rope_parameters
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
@@ -101,13 +102,34 @@ def build_system(spec: Spec, place: Place) -> System:
     """The module for one of `layer_specs`, at its place."""
     options = {key: value for key, value in spec.items() if key != "system"}
     system = system_class(spec["system"])
-    if settled := place.projections():
+    if (settled := place.projections()) and not _takes_any(system.__init__):
         for name in settled.keys() - options_of(system).keys():
             raise ValueError(
                 f"model.{name} is {settled[name]!r}, which {spec['system']} does not go with: its "
                 f"constructor takes no {name}; leave it out, or choose another system"
             )
-    return system.from_plan(place, **options)
+    built = system.from_plan(place, **options)
+    if place.rope_parameters is not None:
+        _check_turns(spec["system"], built, place.rope_parameters)
+    return built
+
+
+def _check_turns(name: str, system: System, rope_parameters: Mapping[str, Any]) -> None:
+    named = "rotary" in inspect.signature(system.forward).parameters
+    if not named and not _takes_any(system.forward):
+        raise ValueError(
+            f"model.positions is 'rotary', which {name} does not go with: its forward takes no "
+            f"rotary; choose other positions, or another system"
+        )
+    size = system.key_size()
+    if size is not None:  # its heads need not be as wide as those of standard attention
+        check_rope_parameters(rope_parameters, size[1])
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Whether it has `**kwargs`, and may hand on what it does not name."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def system_class(name: Any) -> type[System]:

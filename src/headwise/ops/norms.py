@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 NormKind = Literal["layer", "rms"]
 
@@ -18,4 +19,15 @@ def norm_of(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
     >>> norm_of("rms", 8)
     RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
-    return nn.RMSNorm(width, eps) if kind == "rms" else nn.LayerNorm(width, eps)
+    return RMSNorm(width, eps) if kind == "rms" else nn.LayerNorm(width, eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's, with the output in the type of the input, as of all maps under autocast.
+
+    PyTorch has a fused kernel only where input and weight are of one type.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(..., width)` to the same."""
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)

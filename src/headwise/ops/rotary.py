@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 DEFAULT_BASE = 10_000.0
-KNOWN_TYPES = ("default", "linear", "llama3", "yarn")
+_LENGTH = "original_max_position_embeddings"
+# What each type reads beside `rope_theta` and `partial_rotary_factor`.
+KNOWN_TYPES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", _LENGTH, "low_freq_factor", "high_freq_factor"),
+    "yarn": (
+        *("factor", _LENGTH, "attention_factor", "beta_fast", "beta_slow"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+}
 
 
 class Rotary:
@@ -114,9 +124,16 @@ def check_rope_parameters(parameters: Any, head_dim: int) -> None:
             f"rope_parameters.rope_type is {kind!r}, expected one of {', '.join(KNOWN_TYPES)}; "
             f"types that change with the length of a text are not supported"
         )
-    base = parameters.get("rope_theta", DEFAULT_BASE)
-    if not isinstance(base, (int, float)) or not base > 0:
-        raise ValueError(f"rope_parameters.rope_theta is {base!r}, expected a positive number")
+    known = ("rope_theta", "partial_rotary_factor", *KNOWN_TYPES[kind])
+    for name, value in parameters.items():
+        if name == "rope_type" or (name == "type" and value == kind):  # its name of old
+            continue
+        if name not in known:
+            raise ValueError(
+                f"rope_parameters has {name!r}, but rope_type {kind!r} has {', '.join(known)} alone"
+            )
+        if name != "truncate" and not (isinstance(value, (int, float)) and value > 0):
+            raise ValueError(f"rope_parameters.{name} is {value!r}, expected a positive number")
     rotary_width(parameters, head_dim)
     try:
         frequencies(parameters, head_dim, torch.device("cpu"), torch.float32)

@@ -80,7 +80,7 @@ class ModelSettings(Settings, ABC):
     bias: Literal[True, False, "qkv"] = Field(
         True,
         description="Whether the linear maps of layers have biases; `qkv`: those of queries, keys "
-        "and values alone. Systems whose papers have none stay without.",
+        "and values alone. A system whose equations have none has none by default.",
     )
     pretrained: Path | None = Field(
         None,

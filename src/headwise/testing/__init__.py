@@ -18,6 +18,7 @@ import torch
 from headwise.heads.system import Place, System
 from headwise.testing.ablations import check_ablations
 from headwise.testing.outputs import (
+    check_blocks,
     check_causality,
     check_chosen_heads,
     check_decoding,
@@ -50,6 +51,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "resetting": check_resetting,
     "copies": check_copies,
     "standard_start": check_standard_start,
+    "blocks": check_blocks,
     "half_precision": check_half_precision,
     "decay": check_decay,
     "rule": check_rule,
@@ -78,6 +80,8 @@ def check_system(
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
     - `copies`: `state_dict()` holds all that an output depends on.
     - `standard_start`: the output is that of standard attention, where the system can start so.
+    - `blocks`: the first of these hold with grouped keys, norms of queries and keys, and rotary
+      positions, which count by their distance alone, where the system takes them.
     - `half_precision`: it works under autocast, and as a whole in bfloat16.
     - `decay`: weight decay spares what starts as a scale.
     - `rule`: parameters that start on a simplex are still there after a step of training.

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.standard_weights import standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.models.decisions import heads_read
+from headwise.models.plan import options_of
 from headwise.testing.subject import (
     BATCH,
     KEYS,
@@ -246,6 +248,30 @@ def check_standard_start(subject: Subject) -> None:
         "give each further parameter the value with which it changes nothing, or do not override "
         "start_neutral",
     )
+
+
+def check_blocks(subject: Subject) -> None:
+    wanted = {"num_key_value_heads": 2, "qk_norm": True}
+    settled: dict[str, Any] = {k: v for k, v in wanted.items() if k in options_of(subject.system)}
+    _, width = subject.build().key_size() or (0, 0)
+    takes = "rotary" in inspect.signature(subject.system.forward).parameters and width % 2 == 0
+    turns = takes and subject.place.site != "decoder_cross"
+    place = subject.place._replace(**settled)
+    modern = subject._replace(place=place, first_position=0 if turns else None)
+    if turns:
+        module, x, memory = modern.build(), random_input(BATCH, TIME), random_input(BATCH, KEYS)
+        here, later, without = (
+            modern._replace(first_position=first).repeatable(module, x, memory).output
+            for first in (0, 50, None)
+        )
+        subject.expect(
+            close(here, later) and not close(here, without),
+            "rotary positions change nothing, or count otherwise than by their distance",
+            "project returns queries as they are, which `placed` turns, and keys from "
+            "self._keys_and_values(inputs), which turns them",
+        )
+    for check in (check_sizes, check_causality, check_padding, check_decoding, check_macs):
+        check(modern)
 
 
 def check_half_precision(subject: Subject) -> None:

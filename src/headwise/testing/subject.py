@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Place, System
+from headwise.ops.rotary import Rotary
 
 EMBED_DIM, NUM_HEADS, FFN_DIM = 16, 4, 32
 BATCH, TIME, KEYS = 3, 7, 5
@@ -26,6 +27,7 @@ class Subject(NamedTuple):
     place: Place
     options: dict[str, Any]
     ablation_options: Mapping[str, Mapping[str, Any]] = {}
+    first_position: int | None = None  # of rotary positions, where a model has them
 
     @property
     def decodes(self) -> bool:
@@ -49,8 +51,12 @@ class Subject(NamedTuple):
         cross_cache: AttentionCache | None = None,
     ) -> AttentionOutput:
         """One pass; `memory` is the encoder's output, which only some sites look at."""
+        turns: dict[str, Any] = {}
+        if self.first_position is not None:
+            seen = self.first_position + (0 if cache is None else cache.get_seq_length())
+            turns = {"rotary": Rotary(seen + torch.arange(x.size(1)), {"rope_theta": 10.0})}
         if self.place.site == "encoder_self":
-            return module(x, key_padding_mask=padding)
+            return module(x, key_padding_mask=padding, **turns)
         if self.place.site == "decoder_cross":
             return module(
                 x,
@@ -61,7 +67,7 @@ class Subject(NamedTuple):
             )
         masks = {"key_padding_mask": padding, "query_padding_mask": padding}
         if self.system.replaces == "attention":
-            return module(x, **masks, is_causal=True, cache=cache)
+            return module(x, **masks, is_causal=True, cache=cache, **turns)
         return module(
             x,
             memory,
@@ -70,6 +76,7 @@ class Subject(NamedTuple):
             is_causal=True,
             cache=cache,
             cross_cache=cross_cache,
+            **turns,
         )
 
     def repeatable(self, module: System, *args: Any, seed: int = 1) -> AttentionOutput:
@@ -82,6 +89,7 @@ class Subject(NamedTuple):
     def expect(self, holds: bool | Tensor, problem: str, mend: str) -> None:
         if not holds:
             name = f"{self.system.__name__} at {self.place.site}"
+            name += "" if self.first_position is None else " with rotary positions"
             raise AssertionError(f"{name}: {problem}; {mend}")
 
 

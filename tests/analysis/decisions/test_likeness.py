@@ -123,24 +123,28 @@ def test_batches_and_contexts_add_up(monkeypatch):
                 assert row == pytest.approx(expected)
 
 
-def chosen_and_dense():
-    """One attention whose tokens choose 2 of 4 heads, and the same with all 4."""
+def chosen_and_dense(kept=1):
+    """One attention whose tokens choose 2 of 4 experts, and the same with all 4."""
     torch.manual_seed(0)
-    sparse, dense = (hw.MixtureOfAttentionHeads(DIM, 4, k, WIDTH).double().eval() for k in (2, 4))
+    options = {"num_key_value_heads": kept}
+    sparse, dense = (hw.MixtureOfAttentionHeads(DIM, 4, k, WIDTH, **options) for k in (2, 4))
+    sparse, dense = sparse.double().eval(), dense.double().eval()
     with torch.no_grad():
         sparse.router.weight.normal_()
     dense.load_state_dict(sparse.state_dict())
     return sparse, dense
 
 
+@pytest.mark.parametrize("kept", [1, 2])
 @pytest.mark.parametrize("causal", [False, True])
-def test_chosen_heads_are_compared_at_all_positions(causal):
-    sparse, dense = chosen_and_dense()
+def test_chosen_heads_are_compared_at_all_positions(causal, kept):
+    sparse, dense = chosen_and_dense(kept)
     x = torch.randn(4, 6, DIM).double()
     padding = torch.arange(6) >= torch.tensor([6, 6, 3, 4])[:, None]
     given = {"key_padding_mask": padding, "is_causal": causal}
     made, expected = only(likeness_of(sparse, x, **given)), only(likeness_of(dense, x, **given))
-    assert made.unit == "expert" and len(made.outputs) == 4 and made.positions == 19
+    assert made.unit == ("expert" if kept == 1 else "head")  # each expert has two
+    assert len(made.outputs) == 4 * kept and made.positions == 19
     assert made.outputs == [pytest.approx(row) for row in expected.outputs]
     assert made.attention == [pytest.approx(row) for row in expected.attention]
 

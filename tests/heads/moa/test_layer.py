@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
-from systems import DIM, SYSTEMS
+from systems import DIM, SYSTEMS, randomize
 from torch import nn
+from transformers import JetMoeConfig
+from transformers.models.jetmoe.modeling_jetmoe import JetMoeAttention, JetMoeRotaryEmbedding
 
 import headwise as hw
+from headwise.ops.rotary import Rotary
 
 EXPERTS = 4
 
@@ -74,3 +77,53 @@ def test_generation_computes_no_loss():
         assert attention(x, is_causal=True, cache=hw.AttentionCache()).routing.loss is None
         assert attention(x, is_causal=True).routing.loss > 0
     assert attention(x, is_causal=True, cache=hw.AttentionCache()).routing.loss.requires_grad
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_for_several_key_heads_equal_those_of_jetmoe(causal):
+    """transformers' own attention: the output, and the gradients of every parameter."""
+    experts, top_k, keys, width, time = 6, 3, 2, 8, 7
+    config = JetMoeConfig(
+        hidden_size=DIM, kv_channels=width, num_key_value_heads=keys, num_local_experts=experts,
+        num_experts_per_tok=top_k, attention_dropout=0.0, attn_implementation="eager",
+    )  # fmt: skip
+    theirs = randomize(JetMoeAttention(config, layer_idx=0).double()).train()
+    preset = hw.MixtureOfAttentionHeads.presets["jetmoe"]
+    sizes = {"num_experts": experts, "top_k": top_k, "head_dim": width}
+    ours = hw.MixtureOfAttentionHeads(DIM, **sizes, num_key_value_heads=keys, **preset).double()
+
+    def pairs(name):
+        """What theirs has in the place of each of our parameters: its values or its gradient."""
+        given = {key: getattr(each, name) for key, each in theirs.named_parameters()}
+        k, v = given["kv_proj.weight"].chunk(2)
+        return {
+            "router.weight": given["experts.router.layer.weight"],
+            "k_proj.weight": k,
+            "v_proj.weight": v,
+            "expert_query": given["experts.input_linear.weight"].mT,
+            "expert_output": given["experts.output_linear.weight"].mT,
+            "output_bias": given["experts.bias"],
+        }
+
+    ours.load_state_dict(pairs("data"))
+    x = torch.randn(2, time, DIM, dtype=torch.float64)
+    positions = torch.arange(time)
+    turns = JetMoeRotaryEmbedding(config)(x.float(), positions.expand(2, -1))
+    future = torch.full((time, time), float("-inf"), dtype=torch.float64).triu(1)
+    turns = tuple(each.double() for each in turns)
+    expected = theirs(x, future if causal else None, turns)[0]
+    out = ours(x, is_causal=causal, rotary=Rotary(positions, config.rope_parameters))
+    torch.testing.assert_close(out.output, expected, rtol=1e-5, atol=1e-5)  # their turns: float32
+    direction = torch.randn_like(expected)
+    (out.output * direction).sum().backward(), (expected * direction).sum().backward()
+    wanted = pairs("grad")
+    assert wanted.keys() == dict(ours.named_parameters()).keys()
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name], rtol=1e-4, atol=1e-4)
+    plain = {**preset, "detach_normalizer": True}
+    detached = hw.MixtureOfAttentionHeads(DIM, **sizes, num_key_value_heads=keys, **plain).double()
+    detached.load_state_dict(ours.state_dict())
+    out = detached(x, is_causal=causal, rotary=Rotary(positions, config.rope_parameters))
+    torch.testing.assert_close(out.output, expected, rtol=1e-5, atol=1e-5)
+    (out.output * direction).sum().backward()
+    assert not torch.allclose(detached.router.weight.grad, wanted["router.weight"], atol=1e-2)

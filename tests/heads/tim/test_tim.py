@@ -4,7 +4,7 @@ import pytest
 import test_equations
 import tim_reference
 import torch
-from systems import padding, randomize
+from systems import ROTARY_BASE, padding, randomize, with_positions
 from torch import Tensor, nn
 
 from headwise.heads.tim import IndependentMechanismsLayer
@@ -13,6 +13,14 @@ from headwise.heads.tim.mechanisms import attention_between_groups
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5
 
+# Two heads of keys, and rotary positions, which `build` adds.
+MODERN = {
+    "num_key_value_heads": 2,
+    "qk_norm": True,
+    "head_dim": 4,
+    "norm_kind": "rms",
+    "ffn_activation": "swiglu",
+}
 FORMS = {
     "two mechanisms": {},
     "four mechanisms": {"num_mechanisms": 4, "exchange_heads": 1},
@@ -27,6 +35,8 @@ FORMS = {
     "decoder, other width": {"cross_attention": True, "kdim": KDIM},
     "decoder, pre-norm": {"cross_attention": True, "norm": "pre"},
     "decoder, biases": {"cross_attention": True, "bias": True, "kdim": KDIM},
+    "modern": {**MODERN, "norm": "pre"},
+    "decoder, modern": {**MODERN, "cross_attention": True, "ffn_activation": "geglu"},
     "decoder, alone": {"cross_attention": True, "competition": False, "exchange_heads": 0},
 }
 each_form = pytest.mark.parametrize("form", FORMS)
@@ -39,6 +49,8 @@ def build(form="two mechanisms", *, dtype=torch.float64, train=False, **more):
     """A layer with random parameters, those of its norms too."""
     options = {"num_mechanisms": 2, "exchange_head_dim": 3, **FORMS[form], **more}
     layer = IndependentMechanismsLayer(DIM, HEADS, FFN, **options)
+    if "modern" in form:
+        layer.register_forward_pre_hook(with_positions, with_kwargs=True)
     return randomize(layer.to(dtype)).train(train)
 
 
@@ -68,6 +80,7 @@ def check(layer, *given, **masks):
         pre_norm=layer.pre_norm,
         ffn_activation=layer.ffn_activation,
         of_stream=layer.competition_input == "stream",
+        base=ROTARY_BASE if layer._forward_pre_hooks else None,
         **masks,
     )
     out = layer(*given, **masks)

@@ -6,7 +6,7 @@ Nothing here imports headwise: parameters come by the names that the library pro
 import math
 
 import torch
-from reference import activation, attention_bias, read, slices
+from reference import activation, attention_bias, read, rms_norm, slices, turned
 from torch import Tensor
 
 
@@ -19,10 +19,13 @@ def grouped(h: Tensor, p: dict[str, Tensor], name: str) -> Tensor:
 
 
 def norm(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
-    """norm(h, n_s) of one position."""
-    weight, bias = p[f"{name}.weight"], p[f"{name}.bias"]
+    """norm(h, n_s) of one position; without a bias it is that by the root mean square."""
+    weight, bias = p[f"{name}.weight"], p.get(f"{name}.bias")
     parts = []
     for j, h_j in enumerate(slices(h, len(weight))):
+        if bias is None:
+            parts.append(rms_norm(h_j, weight[j], 1e-5))
+            continue
         mean = sum(h_j) / len(h_j)
         variance = sum((x - mean) ** 2 for x in h_j) / len(h_j)
         parts.append((h_j - mean) / torch.sqrt(variance + 1e-5) * weight[j] + bias[j])
@@ -35,16 +38,29 @@ def competition(p: dict[str, Tensor], h: Tensor) -> Tensor:
     return exponentials / exponentials.sum()
 
 
-def attention(p, name, queries, memory, heads, b, t, **masks) -> Tensor:
+def placed(p, name: str, heads: list[Tensor], position: int, base: float | None) -> list[Tensor]:
+    """Queries or keys of one position, normed by their mechanisms and turned, if they are to."""
+    if f"{name}.weight" in p:
+        scales = p[f"{name}.weight"]
+        of = [i * len(scales) // len(heads) for i in range(len(heads))]  # the mechanism of a head
+        heads = [rms_norm(x, scales[j], 1e-5) for x, j in zip(heads, of, strict=True)]
+    return heads if base is None else [turned(x, position, base) for x in heads]
+
+
+def attention(p, name, queries, memory, heads, b, t, base=None, **masks) -> Tensor:
     """Steps 2: Attention(Q, K, V, n_s H), then GroupLinear with W^O, at position t of row b."""
     q = slices(grouped(queries[t], p, f"{name}.q"), heads)
-    ks = [slices(grouped(m, p, f"{name}.k"), heads) for m in memory]
-    vs = [slices(grouped(m, p, f"{name}.v"), heads) for m in memory]
+    q = placed(p, f"{name}.q_norm", q, t, base)
+    keys = [grouped(m, p, f"{name}.k") for m in memory]
+    kept = len(keys[0]) // len(q[0])  # heads of keys
+    ks = [placed(p, f"{name}.k_norm", slices(k, kept), s, base) for s, k in enumerate(keys)]
+    vs = [slices(grouped(m, p, f"{name}.v"), kept) for m in memory]
     out = []
     for i in range(heads):
         biases = [attention_bias(b, i, t, s, heads, **masks) for s in range(len(memory))]
+        j = i * kept // heads
         out.append(
-            read(q[i], torch.stack([k[i] for k in ks]), torch.stack([v[i] for v in vs]), biases)
+            read(q[i], torch.stack([k[j] for k in ks]), torch.stack([v[j] for v in vs]), biases)
         )
     return grouped(torch.cat(out), p, f"{name}.out")
 
@@ -70,8 +86,9 @@ def exchange(p: dict[str, Tensor], h: Tensor, heads: int) -> Tensor:
 
 def feed_forward(p: dict[str, Tensor], h: Tensor, ffn_activation: str) -> Tensor:
     """Step 4 at one position."""
-    hidden = grouped(h, p, "ffn_up")
-    return grouped(activation(ffn_activation, hidden), p, "ffn_down")
+    hidden = slices(grouped(h, p, "ffn_up"), len(p["ffn_up_weight"]))
+    active = [activation(ffn_activation, of_mechanism) for of_mechanism in hidden]
+    return grouped(torch.cat(active), p, "ffn_down")
 
 
 def layer(
@@ -84,6 +101,7 @@ def layer(
     pre_norm: bool,
     ffn_activation: str = "relu",
     of_stream: bool = True,
+    base: float | None = None,
     memory_key_padding_mask: Tensor | None = None,
     **masks,
 ) -> tuple[Tensor, Tensor | None]:
@@ -100,7 +118,7 @@ def layer(
         compete = []
 
         def step_1_and_2(h, t, b=b, compete=compete):
-            read_here = attention(p, "self_attention", h, h, heads, b, t, **masks)
+            read_here = attention(p, "self_attention", h, h, heads, b, t, base, **masks)
             if "competition_weight" not in p:
                 return read_here
             compete.append(competition(p, x[b][t] if of_stream else h[t]))

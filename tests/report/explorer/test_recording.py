@@ -88,6 +88,29 @@ def test_decisions_and_attention_are_those_of_the_model(runs, task, system):
     assert next(expected, None) is None
 
 
+MODERN = {"positions": "rotary", "norm_kind": "rms", "ffn_activation": "swiglu", "bias": False}
+GROUPED = {**MODERN, "num_key_value_heads": 2, "qk_norm": True}
+
+
+@pytest.mark.parametrize("system", ["standard", "moa", "tim"])
+def test_a_model_of_today(runs, system):
+    """Heads that share keys are shown each; an expert of MoA has one for each head of keys."""
+    explorer = Explorer([runs("translation", system, **GROUPED)], Source(text=TEXT))
+    (run,) = explorer.record().runs
+    model = explorer.trained[0].model
+    given = INPUTS["translation"](explorer.trained[0], explorer.source)
+    expected = iter(asked_weights(model, given.arguments))
+    for place in run.places:
+        for attention in place.attentions:
+            shown = np.stack([head.numbers() for head in attention.heads])
+            assert len(shown) == 4  # of MoA: two experts, each with two heads
+            assert np.abs(shown - next(expected).numpy()).max() <= 1 / 255
+        if system == "moa":
+            assert place.unit_names == [f"expert {number}" for number in range(4)]
+            assert {len(chosen) for chosen in place.chosen} == {2}
+    assert next(expected, None) is None
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_without_an_input_it_is_the_first_item_of_the_test_part(runs, task):
     payload = Explorer([runs(task)], Source()).record()

@@ -63,7 +63,7 @@ class HeadsLikeness(BaseModel):
     model_config = RECORD
 
     where: Where
-    unit: str  # what its heads are called: head, or expert where it chooses
+    unit: str  # what its heads are called: head, or expert where each is one that may be chosen
     positions: int  # number of positions whose outputs were compared
     # Linear CKA of the outputs of each pair, without bias: 1 if one is the other up to a
     # rotation, a shift and a scale, 0 on average if they are independent.
@@ -174,7 +174,11 @@ class Likeness:
             return
         every = read.every_head()  # as the call computes: under its autocast, if it has one
         with without_autocast(read.q):
-            self.counters.setdefault(place, _Counter()).add(every, self._real(place, read))
+            counter = self.counters.setdefault(place, _Counter())
+            counter.add(every, self._real(place, read))
+        # An expert may have several heads, one for each head of keys.
+        if read.chosen is not None and read.routing is not None:
+            counter.heads_are_units = read.num_heads == read.routing.weights.size(-1)
 
     def _real(self, place: AttentionSite, read: HeadsRead) -> Tensor:
         """Which queries are none of padding, `(batch, queries)`."""
@@ -192,6 +196,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.heads = 0
+        self.heads_are_units = False
         self.moments = HeadMoments()
         self.queries = 0
         self.overlap: Tensor | None = None  # (heads, heads), summed over queries
@@ -228,7 +233,7 @@ class _Counter:
         )
         return HeadsLikeness(
             where=where,
-            unit=place.module.words.unit if place.module.chooses_heads else "head",
+            unit=place.module.words.unit if self.heads_are_units else "head",
             positions=self.moments.count,
             outputs=_known(outputs),
             queries=self.queries,

@@ -58,8 +58,8 @@ def sizes_at(place: Place, size: str | None, options: Mapping[str, Any]) -> dict
     Heads are twice as wide as the standard ones, as in the paper's MoA base: with one key head for
     all of them, narrow ones lose much (docs/readings.md).
     """
-    settled = place.projections()
-    settled.pop("head_dim", None)
+    own = ("head_dim", "bias")  # by the equations there are no biases
+    settled = {name: value for name, value in place.projections().items() if name not in own}
     each = options.get("num_key_value_heads", settled.get("num_key_value_heads")) or 1
     sizes: dict[str, Any] = {
         **settled,

@@ -143,8 +143,9 @@ function headInView(attention) {
 // The name of a head, with the unit to which it belongs: everywhere, or at a position.
 function headName(place, attention, head, position = null) {
   if (head === null) return "all heads on average";
-  const chosen = place.chosen && position !== null ? chosenAt(place, position)[head] : undefined;
-  const unit = attention.unit_of_head?.[head] ?? chosen;
+  // An expert may have a head for each head of keys: those of the first come first.
+  const chosen = place.chosen && position !== null ? chosenAt(place, position) : [];
+  const unit = attention.unit_of_head?.[head] ?? chosen[head % chosen.length];
   return unit === undefined ? `head ${head}` : `head ${head} (${unitName(place, unit)})`;
 }
 
