@@ -97,7 +97,7 @@ def test_a_removed_head_is_one_zeroed_by_hand(name):
     logits = model(**given).logits
     with hw.record(model) as decisions:
         assert torch.equal(model(**given).logits, logits)
-    assert not decisions
+    assert bool(decisions) == (name == "qwen3_next")
     for place in attention_modules(model):
         with hw.ablated(model, place.path, head=1):
             removed = model(**given).logits

@@ -1,16 +1,18 @@
 """`record` and `ablated` for plain models of transformers too: observers stand over their heads."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from headwise.models import ablation, decisions
+from headwise.models.evaluating import run_as_written
 from headwise.models.sites import attention_sites
 from headwise.pretrained.attaching import gate_heads, remove_gates
 from headwise.pretrained.layouts import HeadLayout
+from headwise.pretrained.native import native_attentions, native_decisions
 
 
 @contextmanager
@@ -65,7 +67,8 @@ def record(
     Yields:
         A dictionary: for each place, in the order in which they stand, the decisions of the passes
         so far, their tensors detached. Systems that decide nothing, such as standard attention, are
-        left out, so that it stays empty for a plain model. `frame()` makes a table of it.
+        left out, so that it stays empty for most plain models. JetMoE's experts and the gates of
+        Qwen3-Next are noted at their attentions. `frame()` makes a table of it.
 
     Raises:
         ValueError: the model holds no system, nor attention of transformers that is known.
@@ -85,8 +88,15 @@ def record(
         ...  for place, routings in decisions.items()]
         [('self_attn', [(2, 5, 4)])]
     """
-    with observed(model, layouts), decisions.record(model) as decided:
-        yield decided
+    if not native_attentions(model):
+        with observed(model, layouts), decisions.record(model) as decided:
+            yield decided
+        return
+    of_systems = decisions.record(model) if attention_sites(model) else nullcontext()
+    with of_systems as noted, run_as_written():
+        decided = decisions.Decisions() if noted is None else noted
+        with native_decisions(model, decided):
+            yield decided
 
 
 @contextmanager
