@@ -19,13 +19,11 @@ from .heads.system import Routing as Routing
 from .heads.tim import TIM as TIM
 from .heads.tim import IndependentMechanismsLayer as IndependentMechanismsLayer
 from .heads.weighted import BranchedAttention as BranchedAttention
-from .models.ablation import ablated as ablated
 from .models.causal_lm import CausalLM as CausalLM
 from .models.causal_lm import CausalLMConfig as CausalLMConfig
 from .models.classifier import SequenceClassifier as SequenceClassifier
 from .models.classifier import SequenceClassifierConfig as SequenceClassifierConfig
 from .models.decisions import Decisions as Decisions
-from .models.decisions import record as record
 from .models.masked_lm import MaskedLM as MaskedLM
 from .models.masked_lm import MaskedLMConfig as MaskedLMConfig
 from .models.parameters import gate_parameters as gate_parameters
@@ -39,6 +37,8 @@ from .pretrained.attaching import output_parameters as output_parameters
 from .pretrained.attaching import remove_gates as remove_gates
 from .pretrained.conversion import from_transformers as from_transformers
 from .pretrained.layouts import HeadLayout as HeadLayout
+from .pretrained.observing import ablated as ablated
+from .pretrained.observing import record as record
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
 from .report.analysis import Analysis as Analysis

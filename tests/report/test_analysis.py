@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import headwise as hw
@@ -100,3 +101,26 @@ def test_a_model_whose_experts_are_known_is_found_to_be_so():
     assert explained["token"] == pytest.approx(1)
     idle = [r for r in found.ablations.results if r.ablation == "without-expert" and r.number == 3]
     assert [r.score.difference for r in idle] == [0]
+
+
+def test_a_plain_model_of_transformers():
+    config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    given, names = batches(1), list(model.state_dict())
+
+    def losses():
+        rows = given[0]["input_ids"].split(1)
+        return [model(input_ids=row, labels=row).loss.item() for row in rows]
+
+    analysis = hw.Analysis(model, given, quality=losses, higher_is_better=False)
+    by_hand = losses()
+    with hw.ablated(model, "transformer.h.0.attn", head=1):
+        removed = losses()
+    record = analysis.record
+    (cost,) = [each.score.cost for each in record.ablations.results if each.options == {"head": 1}]
+    assert cost == pytest.approx((sum(removed) - sum(by_hand)) / 4, abs=1e-6)
+    assert cost != 0
+    assert record.likeness.modules[0].mean_outputs is not None
+    assert record.likeness.modules[0].mean_attention is None  # its queries and keys are not seen
+    assert list(model.state_dict()) == names
+    assert losses() == by_hand

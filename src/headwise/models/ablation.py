@@ -25,22 +25,7 @@ Ablations = Mapping[str, str | Mapping[str, Any]]
 def ablated(
     model: nn.Module, where: str | Ablations, name: str | None = None, **options: Any
 ) -> Iterator[None]:
-    """While this context is open, the systems of a model compute otherwise in evaluation.
-
-    A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
-    copy of a system that is made meanwhile has no ablation. Of contexts that are open at once for
-    the same system the inner one is in force; those for other systems stay in force beside it.
-
-    Args:
-        model: a headwise model, or any module that holds systems.
-        where: the path of a system in the model, or of a module that holds a single one: its
-            ablation is `name`. Or a mapping for all systems of a kind: the name of a system, as
-            plans have it, to the name of one of its ablations, or to a mapping with the key `name`
-            and the ablation's options. `"learned"` changes nothing. Systems that the model does
-            not hold are passed over.
-        name: the ablation of the system at a path. Without it, the one option says which unit is
-            removed: `expert=3` is the ablation `without-expert` with that option.
-        options: of the ablation of the system at a path.
+    """`headwise.ablated` of a model that holds systems.
 
     Raises:
         ValueError: there is no such path, system, ablation or option, or an option does not fit
@@ -51,9 +36,6 @@ def ablated(
         >>> import headwise as hw
         >>> model = nn.ModuleDict({"first": hw.MixtureOfAttentiveExperts(16, 4)}).eval()
         >>> x = torch.randn(2, 5, 16)
-        >>> with ablated(model, "first", expert=3):
-        ...     model["first"](x).routing.weights[:, 3].tolist()
-        [0.0, 0.0]
         >>> with ablated(model, "first", "uniform"), ablated(model, "first", head=1):
         ...     without_head = model["first"](x).output
         >>> with ablated(hw.MultiHeadAttention(16, 4), {"standard": "uniform"}):

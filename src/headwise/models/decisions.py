@@ -85,36 +85,10 @@ class Decisions(dict[AttentionSite, list[Routing]]):
 
 @contextmanager
 def record(model: nn.Module) -> Iterator[Decisions]:
-    """While this context is open, each forward pass of a model notes what its systems decide.
-
-    The decisions of all passes stay in memory as long as the result does: `(batch, time, units)`
-    numbers for each system and pass. For long data use `headwise.Analysis`, which keeps only sums.
-
-    Args:
-        model: a headwise model, or any module that holds systems of headwise or of your own.
-            Compiled models run as they are written meanwhile.
-
-    Yields:
-        A dictionary: for each place, in the order in which they stand, the decisions of the passes
-        so far, their tensors detached. Systems that decide nothing, such as standard attention, are
-        left out. `frame()` makes a table of it.
+    """`headwise.record` of a model that holds systems.
 
     Raises:
         ValueError: the model holds no system.
-
-    Example:
-        >>> import headwise as hw
-        >>> class Even(hw.MultiHeadAttention):
-        ...     def combine(self, heads, inputs, choice):
-        ...         output, _ = super().combine(heads, inputs, choice)
-        ...         return output, hw.Routing(torch.ones_like(heads[..., 0]).transpose(1, 2))
-        >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
-        >>> layer.self_attn = Even(16, 4)
-        >>> with hw.record(layer) as decisions:
-        ...     y = layer(torch.randn(2, 5, 16))
-        >>> [(place.path, [tuple(each.weights.shape) for each in routings])
-        ...  for place, routings in decisions.items()]
-        [('self_attn', [(2, 5, 4)])]
     """
     places = attention_sites(model)
     if not places:

@@ -24,9 +24,11 @@ _STACKS = ("encoder", "decoder", "")
 class Analysis:
     """Analyses what the heads of a model do: entropy, load, tokens, likeness, cost of ablations.
 
-    The model may be any module that holds systems of headwise or of your own. Nothing is computed
-    until it is asked for; then all batches are read once, and the quality is measured once more for
-    each ablation that the systems declare.
+    The model may be a plain model of transformers that `headwise.gate_heads` knows, or any module
+    that holds systems of headwise or of your own. How alike the heads of transformers attend is not
+    known, since a system over them sees what they have read alone. Nothing is computed until it is
+    asked for; then all batches are read once, and the quality is measured once more for each
+    ablation that the systems declare.
 
     Args:
         model: it is put into evaluation.
@@ -102,9 +104,10 @@ class Analysis:
         from rich.console import Console
 
         from headwise.analysis.decisions.record import RunAnalysis, ask
+        from headwise.pretrained.observing import observed
         from headwise.training.progress import RunBars
 
-        with RunBars(Console(stderr=True), transient=True) as bars:
+        with observed(self.model), RunBars(Console(stderr=True), transient=True) as bars:
             total = len(self.batches) if isinstance(self.batches, Sized) else None
             bar = bars.begin(self.name, total, figures="batches analysed")
             answers = ask(

@@ -247,6 +247,9 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
     readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
 
     def note(site: AttentionSite, read: HeadsRead) -> None:
+        # Over heads of another module, a system knows neither its queries nor its keys.
+        if getattr(read.attention, "heads_are_given", False):
+            return
         name = site.path.removeprefix(site.system.path).removeprefix(".")
         weights = read.weights(slice(0, 1))[0].float().cpu()
         is_cross = read.inputs.key is not read.inputs.query

@@ -1,0 +1,99 @@
+"""What models of transformers decide about their heads by themselves: experts, gates of outputs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.system import Routing, System
+from headwise.models.decisions import Decisions
+from headwise.models.sites import AttentionSite
+from headwise.ops.recompute import is_repeated
+from headwise.pretrained.masks import Arguments, cached_positions, query_padding
+from headwise.transformers_internals import CACHE
+
+# By the name of the attention's class: the path of the module whose output says what is decided.
+_DECIDED_BY = {"JetMoeAttention": "experts.router", "Qwen3NextAttention": "q_proj"}
+
+
+def native_attentions(model: nn.Module) -> dict[str, nn.Module]:
+    """The attentions of a model that decide about their heads by themselves, by their paths."""
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if type(module).__name__ in _DECIDED_BY
+    }
+
+
+@contextmanager
+def native_decisions(model: nn.Module, decided: Decisions) -> Iterator[None]:
+    """While this context is open, what such attentions decide is added to `decided`.
+
+    JetMoE's experts have the weights `(batch, time, experts)` by which a position uses them, 0 for
+    those that it has not chosen, and `indices`. The gates of Qwen3-Next are `σ(g)`, one for each
+    element of a head's output: the weights `(batch, time, heads)` are their means over a head.
+    """
+    hooks = []
+    for number, (path, attention) in enumerate(native_attentions(model).items()):
+        name = type(attention).__name__
+        # Nothing but its path and number is read of such a place.
+        place = AttentionSite("", number, cast(System, attention), path)
+        call = _Call(attention, number)
+        read = _experts if name == "JetMoeAttention" else _gates
+        note = partial(_note, decided, place, call, read)
+        hooks.append(attention.register_forward_pre_hook(call.listen, with_kwargs=True))
+        hooks.append(attention.get_submodule(_DECIDED_BY[name]).register_forward_hook(note))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Call:
+    """The call of an attention that is under way: its sizes, and which positions are padding."""
+
+    def __init__(self, attention: nn.Module, layer: int) -> None:
+        self.layer = getattr(attention, "layer_idx", layer)
+        self.arguments = Arguments(attention, ("attention_mask", CACHE))
+        self.shape: tuple[int, int] = (0, 0)
+        self.padding: Tensor | None = None
+
+    def listen(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        mask, cache = self.arguments.read(args, kwargs)
+        batch, queries = self.shape = hidden.shape[:2]
+        if mask is not None:
+            padding = query_padding(mask, queries, cached_positions(cache, self.layer))
+            mask = padding.expand(batch, -1)
+        self.padding = mask
+
+
+def _note(
+    decided: Decisions,
+    place: AttentionSite,
+    call: _Call,
+    read: Callable[[Any, Any, tuple[int, int]], Routing],
+    module: nn.Module,
+    args: object,
+    output: Any,
+) -> None:
+    if not is_repeated():
+        with torch.no_grad():
+            routing = read(place.module, output, call.shape)
+        decided.setdefault(place, []).append(routing._replace(padding=call.padding))
+
+
+def _experts(attention: Any, output: tuple[Any, ...], shape: tuple[int, int]) -> Routing:
+    logits = output[-1].detach().unflatten(0, shape)  # (batch, time, experts)
+    best, indices = logits.topk(attention.top_k, dim=-1)
+    weights = torch.zeros_like(logits).scatter(-1, indices, best.softmax(-1))
+    return Routing(weights, indices)
+
+
+def _gates(attention: Any, output: Tensor, shape: tuple[int, int]) -> Routing:
+    heads = output.detach().view(*shape, -1, 2 * attention.head_dim)  # queries, then gates
+    return Routing(heads[..., attention.head_dim :].sigmoid().mean(-1))
