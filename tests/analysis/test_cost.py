@@ -107,7 +107,7 @@ def count_products(network, source, target):
     """What the flop counter finds on this machine; the fused kernel of attention it cannot read."""
     tokens = [torch.randint(3, V, (1, length)) for length in (source, target)]
     counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with counter, torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # no shortcuts of decoding
         network.eval()(input_ids=tokens[0], decoder_input_ids=tokens[1])
     return counter.get_total_flops() // 2
 
@@ -118,7 +118,10 @@ def beyond_the_formula(network, source, target):
     for site, system in systems(network):
         queries = source if site == "encoder_self" else target
         if isinstance(system, MixtureOfAttentiveExperts) and system.gate is not None:
-            # A gate's weights of experts become those of heads by a matrix of zeros and ones.
+            # Weights of experts become those of heads by a matrix of zeros and ones, unless an
+            # expert leaves out the head of its own number.
+            if system.dropped_heads == 1:
+                continue
             gates = 1 if site == "encoder_self" else queries
             total += gates * system.num_experts * system.num_heads
         elif isinstance(system, BranchedAttention) and system.holds_residual:

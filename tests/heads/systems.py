@@ -139,7 +139,7 @@ def with_positions(module, args, kwargs):
         return None
     cache = kwargs.get("cache")
     offset = 0 if cache is None else cache.get_seq_length()
-    positions = offset + torch.arange(args[0].size(1))
+    positions = offset + torch.arange(args[0].size(1), device=args[0].device)
     return args, {**kwargs, "rotary": Rotary(positions, {"rope_theta": ROTARY_BASE})}
 
 

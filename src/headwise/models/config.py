@@ -110,6 +110,7 @@ class TransformerConfig(PreTrainedConfig):
         embedding_norm: bool = False,
         **kwargs: Any,
     ) -> None:
+        head_dim = kwargs.pop("_head_dim", head_dim)
         if num_heads < 1:
             raise ValueError(f"num_heads is {num_heads}, expected a positive number")
         if head_dim is None and embed_dim % num_heads:
@@ -203,10 +204,12 @@ class TransformerConfig(PreTrainedConfig):
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Returns the values that `save_pretrained` writes: no second names of the same setting."""
-        others = {*self._other_names(), "_key_heads"}
+        # transformers' Trainer reads a file as one of its own, with what `validate` says.
+        others = {*self._other_names(), "_key_heads", "head_dim"}
         if self._key_heads is not None:
             others.discard("num_key_value_heads")
-        return {name: value for name, value in super().to_diff_dict().items() if name not in others}
+        values = {} if self._head_dim is None else {"_head_dim": self._head_dim}
+        return values | {k: v for k, v in super().to_diff_dict().items() if k not in others}
 
     @property
     def num_key_value_heads(self) -> int:

@@ -136,7 +136,8 @@ def check_rope_parameters(parameters: Any, head_dim: int) -> None:
             raise ValueError(f"rope_parameters.{name} is {value!r}, expected a positive number")
     rotary_width(parameters, head_dim)
     try:
-        frequencies(parameters, head_dim, torch.device("cpu"), torch.float32)
+        with torch.device("cpu"):  # models are built on the meta device too
+            frequencies(parameters, head_dim, torch.device("cpu"), torch.float32)
     except KeyError as error:
         raise ValueError(
             f"rope_parameters has no {error.args[0]!r}, which rope_type {kind!r} needs"

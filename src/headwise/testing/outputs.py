@@ -313,7 +313,7 @@ def check_macs(subject: Subject) -> None:
         return  # whoever counts then measures
     # The plain kernel, whose products the counter sees one by one.
     plain, counter = sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False)
-    with counter, torch.no_grad(), plain:
+    with counter, torch.enable_grad(), plain:  # as in training, where no shortcuts are taken
         subject.call(module, torch.randn(1, time, width), torch.randn(1, keys, width))
     measured = counter.get_total_flops() // 2
     subject.expect(

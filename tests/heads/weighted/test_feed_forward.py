@@ -5,7 +5,6 @@ import reference
 import torch
 
 from headwise.heads.weighted import feed_forward
-from headwise.ops.activations import ACTIVATIONS
 from headwise.ops.linear_maps import LinearMap
 
 # batch, branches, time, head_dim, embed_dim, ffn_dim
@@ -59,7 +58,7 @@ def chunks(request, monkeypatch):
     monkeypatch.setattr(feed_forward, "_HIDDEN_UNITS", request.param)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", ["relu", "gelu", "leaky-relu"])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("name", SIZES)
 def test_all_forms_equal_the_equation(name, split, activation, chunks):
