@@ -52,6 +52,11 @@ def test_constructors(system, data, seed):
     hints = typing.get_type_hints(system.__init__)
     options = {}
     for name, parameter in list(inspect.signature(system.__init__).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            for option, kind in typing.get_type_hints(get_args(hints[name])[0]).items():
+                if data.draw(st.integers(0, 3)) == 3:
+                    options[option] = data.draw(values(kind), label=option)
+            continue
         is_needed = parameter.default is parameter.empty
         if is_needed and data.draw(st.integers(0, 3)) < 3:
             options[name] = SENSIBLE[name]

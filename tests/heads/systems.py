@@ -135,7 +135,7 @@ class System:
 def with_positions(module, args, kwargs):
     """Gives a self-attention or a layer rotary positions: behind what its cache has seen."""
     others = (*args, kwargs.get("key")) if module.replaces != "layer" else ()
-    if any(x is not None and x is not args[0] for x in others):
+    if any(x is not None and x is not args[0] for x in others) or args[0].dim() != 3:
         return None
     cache = kwargs.get("cache")
     offset = 0 if cache is None else cache.get_seq_length()

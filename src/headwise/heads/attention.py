@@ -12,7 +12,7 @@ from headwise.heads.heads_read import HeadsRead, Observer
 from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
 from headwise.heads.torch_layers import InTorchLayers
 from headwise.ops.attention import Implementation, attention_weights, dot_product_attention
-from headwise.ops.bounds import check_positive, checked
+from headwise.ops.bounds import check_among, check_positive, checked
 from headwise.ops.masks import (
     causal_mask,
     check_attention_mask,
@@ -139,7 +139,7 @@ class Attention(InTorchLayers, System):
                     f"choose sizes that divide, or give head_dim"
                 )
             head_dim = embed_dim // num_heads
-        check_positive(head_dim=head_dim)
+        check_positive(head_dim=head_dim, norm_eps=norm_eps)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = head_dim
@@ -159,6 +159,7 @@ class Attention(InTorchLayers, System):
 
     def dense_projections(self, bias: Bias) -> None:
         """Make `q_proj`, `k_proj` and `v_proj`."""
+        check_among("bias", bias, (True, False, "qkv"))
         inner_dim = self.num_heads * self.head_dim
         key_dim = self.num_key_value_heads * self.head_dim
         self.q_proj = nn.Linear(self.embed_dim, inner_dim, bias=bool(bias))

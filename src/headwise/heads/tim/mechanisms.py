@@ -63,7 +63,7 @@ class MechanismAttention(GroupedMaps, Attention):
         qk_norm: bool = False,
         norm_eps: float = 1e-6,
     ) -> None:
-        sizes = (head_dim, kdim, kdim, dropout, num_key_value_heads)
+        sizes = (head_dim, kdim, kdim, dropout, num_key_value_heads, False, norm_eps)
         super().__init__(embed_dim, num_heads, *sizes)
         if qk_norm:
             self.q_norm = HeadNorm(num_mechanisms, self.head_dim, norm_eps)
