@@ -101,6 +101,8 @@ class Attention(InTorchLayers, System):
             its `attn_implementation`.
         observers: who is called with the `HeadsRead` of each call; see
             `headwise.models.decisions`.
+        heads_are_given: whether another module's heads have read already, whose queries and keys
+            this one does not see; see `MultiHeadAttention.over_heads`.
     """
 
     chooses_heads: ClassVar[bool] = False
@@ -108,6 +110,7 @@ class Attention(InTorchLayers, System):
     shown: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads", "head_dim")
     implementation: Implementation = "sdpa"
     observers: tuple[Observer, ...] = ()
+    heads_are_given: bool = False
 
     q_proj: nn.Linear
     k_proj: nn.Linear

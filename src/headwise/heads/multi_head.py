@@ -59,8 +59,6 @@ class MultiHeadAttention(FromStandardWeights, Attention):
 
     output_parameters = ("out_proj",)
     ablations = HEADS
-    # Whether another module's heads have read already, see `over_heads`.
-    heads_are_given: bool = False
     # Whether a subclass decides by the queries of the heads.
     needs_queries: bool = False
 

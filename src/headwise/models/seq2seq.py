@@ -366,7 +366,7 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
 
 
 def _up_to_last_label(labels: Tensor) -> Tensor:
-    """A mask of positions up to the last label; the decoder attends to a -100 before it."""
+    """`True` at the positions of each row up to its last label, also at a -100 before that."""
     return (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
 
 

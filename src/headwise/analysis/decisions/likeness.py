@@ -205,7 +205,7 @@ class _Counter:
         batch, self.heads, queries, _ = read.outputs.shape
         self.moments.add(read.outputs.transpose(1, 2)[real])
         # Over heads of another module, a system knows neither its queries nor its keys.
-        if getattr(read.attention, "heads_are_given", False):
+        if read.attention.heads_are_given:
             return
         # What a single head may not attend to, it does not share with the others.
         keys = read.attended().sum(-1)  # broadcasts to (batch, heads, queries)

@@ -131,7 +131,7 @@ def masked_mean(
 
 
 def last_seen(seen: Tensor, window: int) -> Tensor:
-    """Leaves in each row of a boolean mask the last `window` of what is seen.
+    """Keeps in each row of a boolean mask only the last `window` positions that are `True`.
 
     >>> last_seen(torch.tensor([[True, True, False, True]]), window=2).int().tolist()
     [[0, 1, 0, 1]]

@@ -79,16 +79,17 @@ _MANY_MULTIPLICATIONS = 2**35
 class FewTokens(NamedTuple):
     """The experts of a few tokens, made by `few_tokens`: so few that sorting them does not pay."""
 
-    indices: Tensor  # (tokens, top_k) the experts of each token, numbered among those in use
+    indices: Tensor  # (..., top_k) the experts of each token, numbered among those in use
     used: Tensor | None  # (experts in use,) their numbers; None for all that there are
 
 
 def few_tokens(indices: Tensor, num_experts: int) -> FewTokens | None:
-    """Which experts a few tokens `(tokens, top_k)` use; None where sorting them takes less time.
+    """Which experts a few tokens `(..., top_k)` use; None where sorting them takes less time.
 
     The bounds are those of CPUs with one or two threads, at 512 dimensions.
     """
-    tokens, top_k = indices.shape
+    top_k = indices.size(-1)
+    tokens = indices.numel() // max(top_k, 1)
     if indices.device.type != "cpu" or tokens > _FEW_TOKENS:
         return None
     # How many are in use no compiled graph knows.
@@ -123,16 +124,17 @@ def project_few(x: Tensor, weight: Tensor, few: FewTokens) -> Tensor:
     """`expert_project` of a few tokens: all experts in use at once, of which each takes its own."""
     weight = weight if few.used is None else weight.index_select(0, few.used)
     every = torch.bmm(x.expand(len(weight), -1, -1), weight).transpose(0, 1)
-    return every.gather(1, few.indices.unsqueeze(-1).expand(-1, -1, weight.size(2)))
+    indices = few.indices.flatten(0, -2)  # (tokens, top_k)
+    return every.gather(1, indices.unsqueeze(-1).expand(-1, -1, weight.size(2)))
 
 
 def combine_few(heads: Tensor, weight: Tensor, few: FewTokens, scale: Tensor) -> Tensor:
-    """`expert_combine` of a few tokens: one product, with zeros for experts not chosen."""
+    """`expert_combine` as one product, with zeros for experts that a token has not chosen."""
     weight = weight if few.used is None else weight.index_select(0, few.used)
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype)
-    every = rows.new_zeros(len(rows), *weight.shape[:2])
-    every.scatter_(1, few.indices.unsqueeze(-1).expand_as(rows), rows)
-    return every.flatten(1) @ weight.flatten(0, 1)
+    every = rows.new_zeros(*rows.shape[:-2], *weight.shape[:2])
+    every = every.scatter(-2, few.indices.unsqueeze(-1).expand_as(rows), rows)
+    return every.flatten(-2) @ weight.flatten(0, 1)
 
 
 class RouterLosses(NamedTuple):

@@ -56,11 +56,12 @@ class MixtureOfAttentionHeads(Attention):
         y  = Σ_{i∈G(x)} wᵢ oᵢ Wᵢ^o
         loss = α · N Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
 
-    All experts share one key and one value head, so a decoding cache is one head wide. With
-    `num_key_value_heads` n each expert has n heads, one for each of n shared key heads (Shen et al.
-    2024, *JetMoE*, https://arxiv.org/abs/2404.07413, `presets["jetmoe"]`). f and P
+    All experts share one key and one value head, so a decoding cache is one head wide. f and P
     are the tokens and the probability that each expert gets, each normalised to sum 1; padding
     counts in neither loss. The router works in float32 at least, under autocast too.
+
+    With `num_key_value_heads` n each expert has n heads, one for each of n shared key heads (Shen
+    et al. 2024, *JetMoE*, https://arxiv.org/abs/2404.07413, `presets["jetmoe"]`).
 
     The losses are added to a cross-entropy that is a mean over tokens (`auxiliary="per token"`).
     The authors' public code (github.com/yikangshen/MoA) adds them once to the sum over a batch's
@@ -254,20 +255,16 @@ class MixtureOfAttentionHeads(Attention):
         by_key = heads.unflatten(1, (self.num_key_value_heads, -1))
         joined = by_key.permute(0, 3, 2, 1, 4).flatten(3)
         scales = choice.scales.to(joined.dtype)
-        rows = joined.flatten(0, 1)  # (batch * queries, top_k, head_dim)
-        if choice.few is not None:
-            output = combine_few(rows, self.expert_output, choice.few, scales.flatten(0, 1))
-            output = output.unflatten(0, inputs.query.shape[:2])
-        elif choice.assignment is None:
-            scaled = joined * scales.unsqueeze(-1)
-            if choice.indices.size(-1) < self.num_experts:
-                every = scaled.new_zeros(*scaled.shape[:2], self.num_experts, scaled.size(-1))
-                scaled = every.scatter(2, choice.indices.unsqueeze(-1).expand_as(scaled), scaled)
-            output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
-        else:
-            scales = scales.flatten(0, 1)
+        if choice.assignment is not None:
+            rows, scales = joined.flatten(0, 1), scales.flatten(0, 1)
             output = expert_combine(rows, self.expert_output, choice.assignment, scales)
             output = output.unflatten(0, inputs.query.shape[:2])
+        elif choice.indices.size(-1) < self.num_experts:
+            few = choice.few or FewTokens(choice.indices, None)
+            output = combine_few(joined, self.expert_output, few, scales)
+        else:  # all experts, in their order
+            scaled = joined * scales.unsqueeze(-1)
+            output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
         weights = choice.scales
         if choice.indices.size(-1) < self.num_experts:
             weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
@@ -295,10 +292,9 @@ class MixtureOfAttentionHeads(Attention):
         # An exported program has no operators of ours, and torch.func knows no derivatives of them:
         # both compute all experts.
         if not (torch.compiler.is_exporting() or is_transformed()):
-            flat = indices.flatten(0, 1)
-            few = None if torch.is_grad_enabled() else few_tokens(flat, self.num_experts)
+            few = None if torch.is_grad_enabled() else few_tokens(indices, self.num_experts)
             if few is None and not computes_all(query, self.expert_query, top_k):
-                assignment = assign_experts(flat, self.num_experts)
+                assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             total = selected.sum(-1, keepdim=True)
             selected = selected / (total.detach() if self.detach_normalizer else total)

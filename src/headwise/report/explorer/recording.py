@@ -248,7 +248,7 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
 
     def note(site: AttentionSite, read: HeadsRead) -> None:
         # Over heads of another module, a system knows neither its queries nor its keys.
-        if getattr(read.attention, "heads_are_given", False):
+        if read.attention.heads_are_given:
             return
         name = site.path.removeprefix(site.system.path).removeprefix(".")
         weights = read.weights(slice(0, 1))[0].float().cpu()
