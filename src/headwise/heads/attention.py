@@ -237,7 +237,7 @@ class Attention(InTorchLayers, System):
         if rotary is not None and not is_self_attention:
             raise ValueError(
                 "rotary is given with keys of their own, expected None: it turns queries and keys "
-                "by the same positions, in self-attention"
+                "by the same positions, in self-attention; leave rotary out, or leave key out"
             )
         inputs = Inputs(query, key, value, *masks, cache, is_self_attention, rotary)
         q, k, v, choice = self.project(inputs)
