@@ -138,7 +138,7 @@ class MaskedLanguageModelling(RunningTextTask):
         counted = PARTS[1:] if self.is_streamed else PARTS
         counts = ", ".join(f"{len(self.part(part)):,} {part}" for part in counted)
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
-        self.note_unknown(self.test.ids)
+        self.note_unknown(self.test.ids.int())
 
     @classmethod
     def from_corpus(
