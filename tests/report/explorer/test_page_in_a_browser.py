@@ -47,14 +47,6 @@ def test_nothing_is_fetched_and_no_data_becomes_markup(path: Path) -> None:
 # From here on in a browser.
 
 
-@pytest.fixture(scope="module")
-def tab() -> Iterator[chromium.Tab]:
-    if chromium.EXECUTABLE is None:
-        pytest.skip("no Chromium is installed")
-    with chromium.browser() as opened:
-        yield opened
-
-
 @pytest.fixture
 def shown(tab: chromium.Tab, tmp_path: Path):
     """Opens the page of a payload at a view, and returns the browser's tab."""

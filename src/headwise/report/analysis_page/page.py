@@ -1,4 +1,4 @@
-"""The page of an analysis: one HTML file that needs nothing beside it, no network, no scripts."""
+"""The page of an analysis: one HTML file that needs nothing beside it and fetches nothing."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
