@@ -1,4 +1,4 @@
-"""Every page is under a policy, fetches nothing and runs its own script alone, whatever the data."""
+"""Every page is under a policy, fetches nothing and runs its own script alone."""
 
 import re
 from collections.abc import Callable
