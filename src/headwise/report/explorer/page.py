@@ -16,8 +16,8 @@ from headwise.report.policy import source_of
 WEB = Path(__file__).parent / "web"
 # In this order, since some use others while they are read, and the last runs them all.
 SCRIPTS = (
-    *("elements", "blobs", "view", "painting", "tokens", "maps", "attention", "tables", "output"),
-    *("column", "controls", "serving", "main"),
+    *("elements", "blobs", "view", "painting", "tokens", "maps", "labelled", "attention", "tables"),
+    *("output", "column", "controls", "serving", "main"),
 )
 # Letters of JSON that would mean something to HTML, or end a line in old JavaScript.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
