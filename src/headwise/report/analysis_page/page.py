@@ -84,7 +84,10 @@ def findings(run: RunAnalysis) -> list[str]:
     """
     modules = run.likeness.modules if run.likeness else []
     alike = [found.mean_outputs for found in modules if found.mean_outputs is not None]
-    shares = [(run.words[name], _loads(run, name)) for name in run.words]
+    shares = [
+        (run.words[name], [load.share for load in run.load if load.where.system == name])
+        for name in run.words
+    ]
     entropies = [(run.words[name], *_entropy(run, name)) for name in run.words]
     found = []
     if run.ablations is not None and (costs := costliest(run.ablations)):
@@ -94,10 +97,6 @@ def findings(run: RunAnalysis) -> list[str]:
     if any(entropy for _, entropy, _, _ in entropies):
         found.append(said("of_entropy", systems=entropies))
     return found or ["There are no heads to compare."]
-
-
-def _loads(run: RunAnalysis, name: str) -> list[Any]:
-    return [load.share for load in run.load if load.where.system == name]
 
 
 def _entropy(run: RunAnalysis, name: str) -> tuple[Any, list[float], tuple[float, int] | None]:
