@@ -78,8 +78,9 @@ def test_what_the_hub_denies_is_told_with_what_to_do(monkeypatch):
     assert "offline mode is enabled" in str(found.value)
     assert "`hf auth login`" in str(found.value)
     assert "hf upload user/name FOLDER" in str(found.value)
-    with pytest.raises(OSError, match="push_to_hub is 'a/b/c', and nothing could be sent"):
-        model().push_to_hub("a/b/c")
+    for name in ("name", "a/b/c"):
+        with pytest.raises(ValueError, match=f"push_to_hub is '{name}', expected a user and a na"):
+            model().push_to_hub(name)
 
 
 # --- folders that say where their classes are -------------------------------------------------

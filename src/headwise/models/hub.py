@@ -72,7 +72,10 @@ def send(
 
     Raises:
         OSError: the hub cannot be reached, or does not let the user write there.
+        ValueError: the name has no user.
     """
+    if repo_id.count("/") != 1:  # the card says by which name the repository is loaded
+        raise ValueError(f"push_to_hub is {repo_id!r}, expected a user and a name: user/name")
     api = HfApi(library_name="headwise", library_version=__version__)
     remedy = (
         f"see that the name is user/name of a user as whom you may write, log in with `hf auth "
