@@ -12,7 +12,6 @@ import transformers
 from packaging.version import Version
 from transformers import GenerationConfig, PreTrainedConfig
 
-from headwise.files import write_text
 from headwise.heads.attention import Bias
 from headwise.heads.system import Place, System
 from headwise.messages import did_you_mean
@@ -220,7 +219,9 @@ class TransformerConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers, beside a module by which `trust_remote_code=True` finds headwise."""
         if self._is_ours():
-            write_text(Path(save_directory, f"{FINDER}.py"), FINDER_TEXT.format(kind=type(self)))
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            text = FINDER_TEXT.format(kind=type(self))
+            Path(save_directory, f"{FINDER}.py").write_text(text, encoding="utf-8")
         super().save_pretrained(save_directory, *args, **kwargs)
 
     @classmethod
