@@ -1,4 +1,4 @@
-"""The command that uses a finished run: predict, which other names of former times stand for."""
+"""The command that uses a finished run: predict, and its former names."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ def predict(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[INPUT]...",
+            metavar="INPUT",
             help="Text files, which are read line by line, or texts with white space in them; for "
             "speech the sound file to read and the one to write. To translate, to classify and to "
             "fill masks, standard input is read without it.",
@@ -31,11 +31,7 @@ def predict(
     ] = None,
     texts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--text",
-            "--prompt",
-            help="A text to read, or to continue. May be given several times.",
-        ),
+        typer.Option("--text", "--prompt", help="A text to read or continue; may be repeated."),
     ] = None,
     number: Annotated[
         int | None,
@@ -44,19 +40,16 @@ def predict(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write, for images (PNG) and speech.",
-            show_default="RUN.png for images",
-        ),
+        Path | None, typer.Option(help="PNG file to write (RUN.png by default), or sound file.")
     ] = None,
     changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
-    """Use a finished run on new input, as its task says.
+    """Use a finished run: translate, write, fill in masks, classify, draw or remove noise.
 
-    It translates lines, continues texts, fills in each `<mask>`, classifies lines (a tab divides
-    the texts of a pair), draws images, or removes the noise from a recording of speech.
+    What it does is the task of the run. It translates or classifies each line (a tab divides the
+    texts of a pair), fills in each `<mask>`, continues each text, draws images, or removes the
+    noise from a recording of speech.
     """
     with clear_errors():
         from headwise.recipes.catalogue import task_class

@@ -93,30 +93,21 @@ class HeadwiseModel(ModelHooks):
             return super().from_pretrained(*args, **kwargs)
 
     def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        max_shard_size: int | str = "50GB",
-        tags: list[str] | None = None,
-        **options: Any,
+        self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: Any = (), **options: Any
     ) -> str:
-        """As in transformers, with a card that says how to load the model.
+        """As in transformers, with a card that says how to load the model, unless there is one.
 
-        A repository that has a card keeps it. The folder `model` of a run has a fuller one, and a
-        tokenizer: `hf upload user/name RUN/model` sends it.
-
-        Returns:
-            The address of the commit.
+        The folder `model` of a run has a fuller card, and a tokenizer: `hf upload user/name
+        RUN/model` sends it. Returns the address of the commit.
 
         Raises:
             OSError: the hub cannot be reached, or does not let the user write there.
         """
-        name = type(self).__name__
+        name, title = type(self).__name__, repo_id.rpartition("/")[2]
         load = f'import headwise\n\nmodel = headwise.{name}.from_pretrained("{repo_id}")'
         text = f"A model of headwise, of the class `{name}`. To load it: `pip install headwise`."
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder, max_shard_size=max_shard_size)
-            title = repo_id.rpartition("/")[2]
             write_card(Path(folder), title, text, load, tags=["headwise", *(tags or ())])
             return send(Path(folder), repo_id, **options)
 

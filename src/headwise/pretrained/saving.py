@@ -91,7 +91,7 @@ def save_gates(
     write_text(Path(folder) / DESCRIPTION, text + "\n")
     _write_card(Path(folder), model, description, push_to_hub)
     if push_to_hub is not None:
-        send(Path(folder), push_to_hub, [TENSORS, DESCRIPTION, CARD], private=private)
+        send(Path(folder), push_to_hub, [TENSORS, DESCRIPTION, CARD], private)
 
 
 def _write_card(
@@ -103,8 +103,7 @@ def _write_card(
     base = str(getattr(inner, "name_or_path", ""))
     base = base if is_name_on_hub(base) else ""
     options = ", ".join(f"`{key}={value!r}`" for key, value in description["options"].items())
-    known = base and type(inner).__module__.startswith("transformers.")
-    made = f'transformers.{name}.from_pretrained("{base}")' if known else f"...  # a {name}"
+    made = f'transformers.{name}.from_pretrained("{base}")' if base else f"...  # a {name}"
     write_card(
         folder,
         f"Gates over the heads of {base or f'a {name}'}",
@@ -160,7 +159,7 @@ def load_gates(
         12
     """
     if isinstance(folder, str) and "/" in folder and is_name_on_hub(folder):
-        folder = fetch(folder, (DESCRIPTION, TENSORS), revision)
+        folder = fetch(folder, [DESCRIPTION, TENSORS], revision)
     description, tensors = _read(Path(folder))
     every = attention_modules(model, layouts)
     check_has_no_gates(model)

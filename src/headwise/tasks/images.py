@@ -268,8 +268,7 @@ class Images(Task):
     @classmethod
     def predict(cls, run: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish) -> None:
         """Draws images with the model of a run and writes them to a PNG file."""
-        why = "it draws new images, of no input"
-        wish.refuse(recipe.task, inputs=why, texts=why)
+        wish.refuse(recipe.task, **dict.fromkeys(("inputs", "texts"), "it draws of no input"))
         output = wish.output or Path(f"{run.name}.png")
         if output.suffix.lower() != ".png":
             raise ValueError(

@@ -330,7 +330,7 @@ class LanguageModelling(RunningTextTask):
         assert isinstance(model, CausalLM)
         wish.refuse(recipe.task, output=PRINTED)
         tokenizer = TextTokenizer.load(run / TOKENIZER)
-        prompts = wish.given() or [""]
+        prompts = wish.lines(default=[""])
         settings = recipe.evaluation.generation
         for i in range(1 if wish.number is None else wish.number):
             drawn = settings.model_copy(update={"seed": settings.seed + i})

@@ -240,19 +240,18 @@ class MaskedLanguageModelling(RunningTextTask):
         wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
         own = TextTokenizer.load(run / TOKENIZER).tokenizer
         tokenizer = masked_model_tokenizer(own, recipe.block_length)
-        mask = tokenizer.mask_token
         for line in wish.lines():
-            if line.strip() and mask not in line:
+            if line.strip() and tokenizer.mask_token not in line:
                 raise ValueError(
-                    f"INPUT has the line {shown(line)}, expected {mask} in the place of each "
-                    f"token that the model is to find"
+                    f"INPUT has the line {shown(line)}, expected {tokenizer.mask_token} in the "
+                    f"place of each token that the model is to find"
                 )
             batch = tokenizer(line, truncation=True, return_tensors="pt").to(model.device)
             with torch.no_grad():
                 found = model(**batch).logits.argmax(-1)
             ids = batch["input_ids"]
-            ids = torch.where(ids == tokenizer.mask_token_id, found, ids)
-            wish.echo(tokenizer.decode(ids[0], skip_special_tokens=True))
+            filled = torch.where(ids == tokenizer.mask_token_id, found, ids)[0]
+            wish.echo(tokenizer.decode(filled, skip_special_tokens=True))
 
     def _predict(self, model: MaskedLM, items: list[TokenItem]) -> list[tuple[float, list[int]]]:
         """Returns the nats of each sequence, and the likeliest token of each of its labels."""

@@ -59,8 +59,14 @@ class Wish:
                 name = names.get(option, f"--{option}")
                 raise ValueError(f"{name} is not for a run of {task}: {reason}; leave it out")
 
-    def given(self) -> list[str]:
-        """The texts of the command: the lines of its files, and what is no file itself."""
+    def lines(self, default: list[str] | None = None) -> list[str]:
+        """The texts of the command: the lines of its files, and what is no file itself.
+
+        Without any it is the default, or else what standard input has.
+        """
+        if not self.inputs and not self.texts:
+            read = decoded_lines(sys.stdin.buffer, "standard input")
+            return list(read) if default is None else default
         lines: list[str] = []
         for each in self.inputs:
             if os.path.exists(each):  # noqa: PTH110 - a Path raises errors for long texts
@@ -73,12 +79,6 @@ class Wish:
                     f"space in it; give any other text by --text"
                 )
         return [*lines, *self.texts]
-
-    def lines(self) -> list[str]:
-        """The texts of the command; those of standard input, one a line, if it has none."""
-        if self.inputs or self.texts:
-            return self.given()
-        return list(decoded_lines(sys.stdin.buffer, "standard input"))
 
 
 class Task(ABC):
