@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 
@@ -109,6 +110,7 @@ def run(code, *arguments, tmp_path):
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
+        cwd=tmp_path,
         env={**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"},
     )
 
@@ -130,10 +132,15 @@ def test_each_model_is_found_without_importing_headwise(tmp_path):
         hw.SpeechEnhancerConfig(**sound, front_channels=[8, 8]),
     ]
     folders = [saved(tmp_path, config) for config in configs]
-    done = run(LOAD, *folders, tmp_path=tmp_path)
+    # One more as if it had been downloaded.
+    cached, commit = tmp_path / "cache" / "hub" / "models--user--name", "a" * 40
+    shutil.copytree(folders[0], cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    done = run(LOAD, *folders, "user/name", tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
     expected = [f"{type(each).__name__} {type(each).__module__}" for each in configs]
-    assert done.stdout.splitlines() == expected
+    assert done.stdout.splitlines() == [*expected, expected[0]]
     for folder in folders:  # what was loaded that way is saved as before
         again = folder.with_name(f"{folder.name}-again")
         assert (again / "find_headwise.py").read_bytes() == (

@@ -184,7 +184,7 @@ def test_the_card_says_over_which_model_and_how_they_are_loaded(local, tmp_path)
     assert card.data.base_model == "openai-community/gpt2"
     assert card.data.to_dict()["base_model_relation"] == "adapter"
     assert card.data.tags == ["headwise", "head-gates", "gated"]
-    assert "The system `gated` with `gate='elementwise'` over the heads of 2 att" in card.text
+    assert "The system `gated` with `gate='elementwise'` over the heads, in 2 of" in card.text
     loading = (
         "import headwise, transformers\n\n"
         'model = transformers.GPT2LMHeadModel.from_pretrained("openai-community/gpt2")\n'
