@@ -108,8 +108,8 @@ def _write_card(
         folder,
         f"Gates over the heads of {base or f'a {name}'}",
         f"The system `{system}`{f' with {options}' if options else ''} over the heads, in "
-        f"{len(description['attentions'])} of the model's attention modules. headwise loads it over "
-        f"the model that it was saved from: `pip install headwise`.",
+        f"{len(description['attentions'])} of the model's attention modules. headwise loads it "
+        f"over the model that it was saved from: `pip install headwise`.",
         f"import headwise, transformers\n\nmodel = {made}\n"
         f'headwise.load_gates(model, "{repo_id or "FOLDER"}")',
         tags=["headwise", "head-gates", system],
