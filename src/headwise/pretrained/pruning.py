@@ -1,18 +1,22 @@
-"""Removes heads of a pretrained model of transformers: its maps become smaller, its calls faster."""
+"""Removes heads of a pretrained model: its maps become smaller, and its calls faster."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from headwise.pretrained.attaching import check_has_no_gates
+from headwise.pretrained.attaching import HEADS_LEFT, check_has_no_gates, warn_when_saved
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
+from headwise.pretrained.saving import base_names
 
 Model = TypeVar("Model", bound=nn.Module)
+Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 # What the maps of an attention give, one behind another, by how many maps there are.
 _PARTS = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
@@ -32,6 +36,10 @@ def prune_heads(
 
     Where several heads read the same keys and values (grouped keys), each group of heads that is
     left must keep equally many; a key goes where its whole group goes.
+
+    The config says how many heads are left, and `save_pretrained` and `from_pretrained` work as
+    ever, if it has sizes by which the same model is made: in Llama, T5 and ViT where all attentions
+    keep as many heads. Otherwise a warning tells to load by `hw.load_pruned`.
 
     Args:
         model: a model of transformers, or a module that holds one.
@@ -61,12 +69,66 @@ def prune_heads(
     """
     every = attention_modules(model, layouts)
     check_has_no_gates(model)
-    _prune(every, [_cut(place, removed) for place, removed in _chosen(every, heads)])
+    cuts = [_cut(place, removed) for place, removed in _chosen(every, heads) if removed]
+    _prune(every, cuts)
+    for owner in [each for each in model.modules() if isinstance(each, PreTrainedModel)][:1]:
+        _note(owner, model, every, cuts)
+    return model
+
+
+def load_pruned(
+    kind: type[Pretrained],
+    folder: str | Path,
+    *,
+    layouts: Mapping[str, HeadLayout] | None = None,
+    **options: Any,
+) -> Pretrained:
+    """Loads a model whose heads were removed in a way that its config cannot say.
+
+    Args:
+        kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
+        folder: where its `save_pretrained` has written, or a name on the hub.
+        layouts: as in `prune_heads`.
+        options: those of `from_pretrained`.
+
+    Raises:
+        ValueError: the folder's config tells of no heads that were removed.
+
+    Example:
+        >>> import headwise as hw
+        >>> from tempfile import TemporaryDirectory
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, n_positions=16)
+        >>> model = hw.prune_heads(GPT2Model(config), {"h.0.attn": [0, 2]})
+        >>> with TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     load_pruned(GPT2Model, folder).h[0].attn.num_heads
+        2
+    """
+
+    def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(model, config, *args, **kwargs)
+        left = getattr(config, HEADS_LEFT, None)
+        if left is None:
+            raise ValueError(
+                f"the config in {folder} tells of no heads that were removed, expected one of a "
+                f"model of headwise.prune_heads; load it by {kind.__name__}.from_pretrained"
+            )
+        every = attention_modules(model, layouts)
+        names = base_names(model, [place.path for place in every])
+        kept = [(place, left[names[place.path]]) for place in every if names[place.path] in left]
+        _prune(every, [_cut(p, set(range(p.sizes()["num_heads"])) - set(k)) for p, k in kept])
+
+    # from_pretrained makes a model of its class and reads weights into it, piece by piece.
+    smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
+    model: Pretrained = smaller.from_pretrained(folder, **options)
+    model.__class__ = kind
+    warn_when_saved(model)
     return model
 
 
 class _Cut(NamedTuple):
-    """What of an attention is left: which heads, which heads of keys, and which rows of its maps."""
+    """What is left of an attention: heads, heads of keys, and rows of its maps."""
 
     place: AttentionModule
     heads: list[int]
@@ -177,6 +239,7 @@ def _rows(outputs: int, part: str, counts: dict[str, int], kept: dict[str, list[
 
 
 def _prune(every: list[AttentionModule], cuts: list[_Cut]) -> None:
+    _cut_biases(every, {cut.place.path: cut.heads for cut in cuts})
     for cut in cuts:
         for each, rows in cut.maps:
             _keep(each, rows, inputs=False)
@@ -233,3 +296,76 @@ def _selected(parameter: nn.Parameter, index: list[int], dim: int) -> nn.Paramet
     chosen = torch.tensor(index, device=parameter.device)
     selected = parameter.detach().index_select(dim, chosen)
     return nn.Parameter(selected, requires_grad=parameter.requires_grad)
+
+
+def _cut_biases(every: list[AttentionModule], left: dict[str, list[int]]) -> None:
+    """T5's position biases have an entry for each head; all layers of a stack add the first's.
+
+    Where layers keep other heads than one another, each gets a bias of its own.
+    """
+    of_t5 = [place for place in every if hasattr(place.module, "has_relative_attention_bias")]
+    for key in {(place.stack, place.site): None for place in of_t5}:
+        places = [place for place in of_t5 if (place.stack, place.site) == key]
+        kept = [left.get(p.path) or list(range(p.sizes()["num_heads"])) for p in places]
+        differ = any(heads != kept[0] for heads in kept)
+        shared = getattr(places[0].module, "relative_attention_bias", None)
+        for place, heads in zip(places, kept, strict=True):
+            module: Any = place.module
+            bias = getattr(module, "relative_attention_bias", shared if differ else None)
+            if bias is not None:
+                smaller = nn.Embedding(bias.num_embeddings, len(heads), device="meta")
+                smaller.weight = _selected(bias.weight, heads, 1)
+                module.relative_attention_bias = smaller
+                module.has_relative_attention_bias = True
+            if differ and _without_bias not in module._forward_pre_hooks.values():
+                module.register_forward_pre_hook(_without_bias, with_kwargs=True)
+
+
+def _without_bias(
+    attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before an attention of T5: it makes a bias of its own, not one of another layer."""
+    return args, {**kwargs, "position_bias": None}
+
+
+def _note(
+    owner: PreTrainedModel, model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]
+) -> None:
+    """Has the config say which heads are left: by its sizes if it can, else by a key of its own."""
+    config: Any = owner.config
+    left = dict(getattr(config, HEADS_LEFT, {}))
+    names = base_names(model, [cut.place.path for cut in cuts])
+    for place, heads, *_ in cuts:
+        before = left.get(names[place.path])
+        left[names[place.path]] = heads if before is None else [before[head] for head in heads]
+    if cuts and _config_says(owner, every, cuts[0]):
+        vars(config).pop(HEADS_LEFT, None)
+    elif cuts:
+        setattr(config, HEADS_LEFT, left)
+        warn_when_saved(model)
+
+
+def _config_says(owner: PreTrainedModel, every: list[AttentionModule], cut: _Cut) -> bool:
+    """Gives a config the sizes of all attentions, if by them it makes the same model."""
+    if any(place.sizes() != cut.place.sizes() for place in every):
+        return False
+    config = copy.deepcopy(owner.config)
+    _give_sizes(config, cut)
+    try:
+        with torch.device("meta"):
+            twin = type(owner)(type(config).from_dict(config.to_dict()))
+    except Exception:  # each class of configs refuses sizes in its own way
+        return False
+    theirs, ours = ({k: v.shape for k, v in m.state_dict().items()} for m in (twin, owner))
+    if theirs != ours:
+        return False
+    for each in owner.modules():
+        if isinstance(each, PreTrainedModel):
+            _give_sizes(each.config, cut)
+    return True
+
+
+def _give_sizes(config: Any, cut: _Cut) -> None:
+    config.num_attention_heads, config.head_dim = len(cut.heads), cut.head_dim
+    if hasattr(config, "num_key_value_heads"):
+        config.num_key_value_heads = len(cut.keys)
