@@ -36,6 +36,7 @@ from .pretrained.attaching import gate_heads as gate_heads
 from .pretrained.attaching import output_parameters as output_parameters
 from .pretrained.attaching import remove_gates as remove_gates
 from .pretrained.conversion import from_transformers as from_transformers
+from .pretrained.folding import fold_gates as fold_gates
 from .pretrained.layouts import HeadLayout as HeadLayout
 from .pretrained.observing import ablated as ablated
 from .pretrained.observing import record as record
