@@ -31,7 +31,7 @@ def test_a_folded_model_computes_what_the_gated_one_does(name, gate, tmp_path):
     model = gated(name, gate=gate)
     given = inputs(model, random.Random(0))
     before = model(**given).logits
-    assert not torch.allclose(plain(name)(**given).logits, before, rtol=0, atol=1e-4)
+    assert not torch.allclose(plain(name)(**given).logits, before, rtol=0, atol=1e-5)
     assert hw.fold_gates(model) is model and traces(model) == plain_traces
     torch.testing.assert_close(
         model(**given).logits, before, rtol=0, atol=1e-5 * before.abs().max().item()
