@@ -68,7 +68,12 @@ class Halved(hw.MultiHeadAttention):
 
 
 @torch.no_grad()
-def test_systems_of_users_and_in_few_bits():
+def test_uniform_gates_systems_of_users_and_few_bits():
+    model = plain("gpt2")
+    given = inputs(model, random.Random(0))
+    before = model(**given).logits
+    hw.gate_heads(model, "mae", gate="uniform")
+    assert torch.equal(hw.fold_gates(model)(**given).logits, before)
     model = hw.gate_heads(plain("bert"), Halved)
     given = inputs(model, random.Random(0))
     before = model(**given).logits

@@ -71,8 +71,7 @@ def prune_heads(
     check_has_no_gates(model)
     cuts = [_cut(place, removed) for place, removed in _chosen(every, heads) if removed]
     _prune(every, cuts)
-    for owner in [each for each in model.modules() if isinstance(each, PreTrainedModel)][:1]:
-        _note(owner, model, every, cuts)
+    _note(model, every, cuts)
     return model
 
 
@@ -155,65 +154,46 @@ def _chosen(
 
 
 def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
-    maps = _maps(place)
+    there = dict(place.module.named_modules())
+    maps = [there[path] for path in place.layout.maps if path in there]
+    for each in (*maps, place.projection):
+        check_is_linear(each, place.path)
     sizes = place.sizes()
     count, dim = sizes["num_heads"], sizes["head_dim"]
-    unknown = removed - set(range(count))
-    if unknown:
+    if not removed < set(range(count)):
         raise ValueError(
-            f"heads of {place.path!r} name {min(unknown)!r}, expected numbers from 0 to "
-            f"{count - 1}: it has {count} heads"
+            f"heads of {place.path!r} are {sorted(removed)}, expected some of the numbers from 0 "
+            f"to {count - 1}, and not all: it has {count} heads"
+        )
+    parts = _PARTS.get(len(maps), ("",))
+    outputs = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps]
+    *_, last = 0, *outputs
+    keys = {"v": last, "kv": last // 2, "qkv": (last - count * dim) // 2}.get(parts[-1], 0) // dim
+    counts = {"q": count, "k": keys, "v": keys}
+    in_parts = [sum(counts[part] for part in each) for each in parts]
+    if keys < 1 or any(map(int.__mod__, (count, *outputs), (keys, *in_parts))):
+        raise ValueError(
+            f"maps of the layout of {type(place.module).__name__} are {place.layout.maps}, of "
+            f"which those that it has give {outputs} numbers, expected the paths of the maps to "
+            f"the queries, keys and values of {count} heads of {dim}"
         )
     left = [head for head in range(count) if head not in removed]
-    if not left:
-        raise ValueError(
-            f"heads of {place.path!r} name all of its {count} heads, expected one at least to be "
-            f"left"
-        )
-    parts = _PARTS[len(maps)]
-    outputs = [_outputs(each) for each in maps]
-    keys = {"v": outputs[-1], "kv": outputs[-1] // 2, "qkv": (outputs[-1] - count * dim) // 2}
-    key_heads = keys[parts[-1]] // dim
-    counts = {"q": count, "k": key_heads, "v": key_heads}
-    in_parts = [sum(counts[part] for part in each) for each in parts]
-    if not key_heads or any(map(int.__mod__, (count, *outputs), (key_heads, *in_parts))):
-        raise ValueError(
-            f"maps of the layout of {type(place.module).__name__} give {outputs} numbers, which "
-            f"{count} heads of {dim} do not divide, expected paths of the maps to the queries, the "
-            f"keys and the values of its heads"
-        )
-    kept_keys = _kept_keys(place, left, count, key_heads)
+    kept_keys = _kept_keys(place, left, count, keys)
     kept = {"q": left, "k": kept_keys, "v": kept_keys}
     rows = [_rows(out, part, counts, kept) for out, part in zip(outputs, parts, strict=True)]
     return _Cut(place, left, kept_keys, dim, list(zip(maps, rows, strict=True)))
 
 
-def _maps(place: AttentionModule) -> list[nn.Module]:
-    """The maps to queries, keys and values, if these and the output projection can be cut."""
-    there = dict(place.module.named_modules())
-    maps = [there[path] for path in place.layout.maps if path in there]
-    if len(maps) not in _PARTS:
-        raise ValueError(
-            f"maps of the layout of {type(place.module).__name__} are {place.layout.maps}, of "
-            f"which it has {len(maps)}, expected paths of the maps to queries, keys and values"
-        )
-    for each in (*maps, place.projection):
-        check_is_linear(each, place.path)
-    return maps
-
-
 def check_is_linear(each: nn.Module, path: str) -> None:
     """Raises `ValueError` unless the weight of a map in the attention at a path is as it seems."""
-    if not isinstance(each, nn.Linear | Conv1D) or not each.weight.is_floating_point():
+    whole = isinstance(each, nn.Linear | Conv1D) and each.weight.is_floating_point()
+    if not whole or (each.weight.is_meta and hasattr(each, "_hf_hook")):
         raise ValueError(
             f"the attention at {path!r} has a {type(each).__name__} as one of its maps, expected a "
-            f"torch.nn.Linear of floating point; put adapters into the weights first, as "
-            f"merge_and_unload() of peft does, or load the model without quantisation"
+            f"linear map whose weight is here, in floating point; put adapters into the weights "
+            f"first, as merge_and_unload() of peft does, or load the model without quantisation "
+            f"and offloading"
         )
-
-
-def _outputs(each: Any) -> int:
-    return each.nf if isinstance(each, Conv1D) else each.out_features
 
 
 def _kept_keys(place: AttentionModule, left: list[int], count: int, keys: int) -> list[int]:
@@ -328,21 +308,22 @@ def _without_bias(
     return args, {**kwargs, "position_bias": None}
 
 
-def _note(
-    owner: PreTrainedModel, model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]
-) -> None:
+def _note(model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]) -> None:
     """Has the config say which heads are left: by its sizes if it can, else by a key of its own."""
+    owner = next((each for each in model.modules() if isinstance(each, PreTrainedModel)), None)
+    if owner is None or not cuts:
+        return
     config: Any = owner.config
     left = dict(getattr(config, HEADS_LEFT, {}))
     names = base_names(model, [cut.place.path for cut in cuts])
     for place, heads, *_ in cuts:
         before = left.get(names[place.path])
         left[names[place.path]] = heads if before is None else [before[head] for head in heads]
-    if cuts and _config_says(owner, every, cuts[0]):
+    if _config_says(owner, every, cuts[0]):
         vars(config).pop(HEADS_LEFT, None)
-    elif cuts:
-        setattr(config, HEADS_LEFT, left)
-        warn_when_saved(model)
+        return
+    setattr(config, HEADS_LEFT, left)
+    warn_when_saved(model)
 
 
 def _config_says(owner: PreTrainedModel, every: list[AttentionModule], cut: _Cut) -> bool:
