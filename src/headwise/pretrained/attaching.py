@@ -195,7 +195,8 @@ def check_has_no_gates(model: nn.Module) -> None:
     if already:
         raise ValueError(
             f"model has gates over its heads already, first at {next(iter(already))!r}; remove "
-            f"them with headwise.remove_gates(model)"
+            f"them with headwise.remove_gates(model), or put static ones into its weights with "
+            f"headwise.fold_gates(model)"
         )
 
 

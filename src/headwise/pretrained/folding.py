@@ -21,8 +21,7 @@ def fold_gates(model: Model) -> Model:
 
     The model computes the same, up to rounding, at the cost it had without gates, and
     `save_pretrained` writes it whole. Gates are static where they depend on no input: gated
-    attention with `gate_inputs=0`, MAE with uniform gates, and systems of yours that define
-    `static_scales`.
+    attention with `gate_inputs=0`, and of systems that define `static_scales`.
 
     Returns:
         The model.
