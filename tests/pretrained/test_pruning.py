@@ -206,6 +206,10 @@ def test_saved_and_loaded_by_transformers_where_the_config_says_it(name, tmp_pat
     assert torch.equal(loaded(**given).logits, model(**given).logits)
     with pytest.raises(ValueError, match="tells of no heads that were removed"):
         hw.load_pruned(type(model), tmp_path)
+    with pytest.raises(
+        ValueError, match="kind is AutoModel, expected the class of the model itself"
+    ):
+        hw.load_pruned(tf.AutoModel, tmp_path)
 
 
 def test_t5_keeps_one_bias_for_all_layers_where_they_keep_the_same_heads():

@@ -20,8 +20,8 @@ def fold_gates(model: Model) -> Model:
         Σᵢ (aᵢ ⊙ oᵢ) Wᵢ = Σᵢ oᵢ (diag(aᵢ) Wᵢ)
 
     The model computes the same, up to rounding, at the cost it had without gates, and
-    `save_pretrained` writes it whole. Gates are static where they depend on no input: gated
-    attention with `gate_inputs=0`, and of systems that define `static_scales`.
+    `save_pretrained` writes it whole. Gates are static where they depend on no input: those of
+    gated attention with `gate_inputs=0`, and of systems that define `static_scales`.
 
     Returns:
         The model.

@@ -91,7 +91,7 @@ def load_pruned(
         options: those of `from_pretrained`.
 
     Raises:
-        ValueError: the folder's config tells of no heads that were removed.
+        ValueError: the folder's config tells of no heads that were removed; another class.
 
     Example:
         >>> import headwise as hw
@@ -104,6 +104,12 @@ def load_pruned(
         ...     load_pruned(GPT2Model, folder).h[0].attn.num_heads
         2
     """
+
+    if not issubclass(kind, PreTrainedModel):
+        raise ValueError(
+            f"kind is {kind.__name__}, expected the class of the model itself, such as "
+            f"transformers.GPT2LMHeadModel"
+        )
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         kind.__init__(model, config, *args, **kwargs)
