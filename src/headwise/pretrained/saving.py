@@ -48,7 +48,7 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     gates = required_gates(model)
     first = next(iter(gates.values()))
     tensors, sites = {}, {}
-    names = _names(model, gates)
+    names = base_names(model, gates)
     for path, each in gates.items():
         if not isinstance(each.system, MultiHeadAttention):
             raise ValueError(
@@ -128,7 +128,7 @@ def load_gates(
             f"{Path(folder) / DESCRIPTION} has options that {kind.__name__} does not take: {error}"
         ) from error
     gates = gates_of(model)
-    names = _names(model, gates)
+    names = base_names(model, gates)
     try:
         for path, each in gates.items():
             prefix = f"{names[path]}."
@@ -144,7 +144,7 @@ def _find(
     model: nn.Module, every: list[AttentionModule], saved: Mapping[str, Mapping[str, Any]]
 ) -> list[AttentionModule]:
     """The attention modules of a model that were saved."""
-    names = _names(model, [place.path for place in every])
+    names = base_names(model, [place.path for place in every])
     there = {names[place.path]: place for place in every}
     differences = []
     for path, described in saved.items():
@@ -183,7 +183,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{folder} has gates that cannot be read: {error}") from error
 
 
-def _names(model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
+def base_names(model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
     """The paths of attention modules, as a base model without heads and wrappers has them."""
     root = ""
     for path, module in model.named_modules():
