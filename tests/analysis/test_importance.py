@@ -269,6 +269,10 @@ def test_errors():
     classes = tf.BertConfig(**like_bert(tiny_sizes()), problem_type="multi_label_classification")
     with pytest.raises(ValueError, match=r"but the mean loss of its labels .*; expected loss"):
         hw.head_importance(tf.BertForSequenceClassification(classes), [several])
+    choices = tf.BertForMultipleChoice(tf.BertConfig(**like_bert(tiny_sizes())))
+    several = {"input_ids": torch.ones(3, 2, 7, dtype=torch.long), "labels": torch.zeros(3).long()}
+    with pytest.raises(ValueError, match="reads 6 rows, where loss returns 3 items"):
+        hw.head_importance(choices, [several])
     for name in ("moa", "weighted", "tim"):
         model, batch = of_headwise(name)
         with pytest.raises(ValueError, match=r"removes no head, but .*; expected 'gradient'"):

@@ -39,9 +39,8 @@ class Head(NamedTuple):
 class HeadImportance(list[Head]):
     """The heads of a model, the most important first.
 
-    Each has the `path` of its attention, its `site` and `layer` as in plans, its number `head`, its
-    `importance`, which is a mean over items, and `low` and `high`, the ends of the 95% interval of
-    that mean by Student's t (nan if there is a single item).
+    Each has the `path` of its attention, `site` and `layer` as in plans, its number `head`, its mean
+    `importance` over items, and the ends `low` and `high` of that mean's 95% interval (Student's t).
     """
 
     def frame(self) -> Any:
@@ -94,15 +93,13 @@ def head_importance(
     model computes as in evaluation, and is afterwards as it was, its gradients too.
 
     Args:
-        model: a plain model of transformers, a model of headwise, or any module with attentions of
-            headwise.
+        model: of transformers, of headwise, or any module with attentions of headwise.
         data: batches: without `loss`, mappings to arguments of the model, with `labels`.
         by: `"gradient"` or `"removal"`.
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`. By
             default, that is the mean over the item's labels other than -100 of the cross entropy,
             or of the squared error where labels are real numbers.
-        normalized: whether importances are divided by the root of their summed squares over the
-            heads of the same attention, as the paper does before it ranks heads.
+        normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
         layouts: of further classes of attention, as in `headwise.gate_heads`.
 
     Raises:
@@ -182,13 +179,16 @@ def _by_gradient(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
         for p in model.parameters():  # frozen ones would leave heads without a graph
             if p.is_floating_point() and not p.requires_grad:
                 unfrozen.callback(p.requires_grad_(True).requires_grad_, False)
-        total = _checked(loss(model, batch)).sum()
-        outputs = [read.outputs for _, read in reads]
+        losses = _checked(loss(model, batch))
+        outputs, total = [read.outputs for _, read in reads], losses.sum()
         gradients = torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True)
     found: OfItems = {}
     for (place, read), gradient in zip(reads, gradients, strict=True):
         dtype = torch.promote_types(gradient.dtype, torch.float32)
         products = (read.outputs.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
+        if len(products) != len(losses):
+            rows = f"{len(products)} rows, where loss returns {len(losses)} items"
+            raise ValueError(f"the attention at {place.path!r} reads {rows}; expected as many")
         values = products.sum(-1)
         if read.chosen is not None:
             values = products.new_zeros(len(products), read.num_heads)
