@@ -39,8 +39,8 @@ class Head(NamedTuple):
 class HeadImportance(list[Head]):
     """The heads of a model, the most important first.
 
-    Each has the `path` of its attention, `site` and `layer` as in plans, its number `head`, its mean
-    `importance` over items, and the ends `low` and `high` of that mean's 95% interval (Student's t).
+    Each has the `path` of its attention, `site` and `layer` as in plans, a number `head`, the mean
+    `importance` over items, and the ends `low` and `high` of the 95% interval (Student's t).
     """
 
     def frame(self) -> Any:
