@@ -60,14 +60,15 @@ RANDOM_ORDERS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", action="store_true", help="the models of the seven tasks")
+    named = {"nargs": "*", "choices": list(RECIPES), "metavar": "TASK"}
+    parser.add_argument("--tasks", **named, help="models of these tasks, or of all seven")
     parser.add_argument("--steps", type=int, default=200, help="of training, for each task")
     parser.add_argument("--rounds", type=int, default=15, help="in which time is measured")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with TemporaryDirectory() as scratch:
-        if args.tasks:
-            for task in RECIPES:
+        if args.tasks is not None:
+            for task in args.tasks or RECIPES:
                 print_task(task, Path(scratch), args.steps)
         else:
             print_pruned(Path(scratch), args.rounds)

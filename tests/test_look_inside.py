@@ -34,6 +34,7 @@ def test_the_blocks_print_what_the_page_shows_but_for_the_numbers():
         lines = [sorted(re.sub(NUMBER, "#", text).splitlines()) for text in (found, shown)]
         if "{" not in shown:  # which heads go is a matter of the numbers
             assert [line.replace("-", "") for line in lines[0]] == lines[1]
+    assert len(names["decisions"]) == 2
     assert names["smaller"].num_parameters() < names["model"].num_parameters()
 
 
