@@ -24,7 +24,7 @@ PAGES = (
     "docs/pretrained.md",
 )
 # Others whose links are checked here.
-LINKING = ("docs/examples.md", "docs/scale.md", "docs/tutorial.md")
+LINKING = ("docs/examples.md", "docs/look-inside.md", "docs/scale.md", "docs/tutorial.md")
 
 
 def test_the_page_of_keys_has_a_section_for_every_task() -> None:

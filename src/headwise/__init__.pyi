@@ -2,6 +2,8 @@
 
 from . import systems as systems
 from . import testing as testing
+from .analysis.importance import HeadImportance as HeadImportance
+from .analysis.importance import head_importance as head_importance
 from .heads.agreement import AgreementAttention as AgreementAttention
 from .heads.auxiliary_loss import auxiliary_loss as auxiliary_loss
 from .heads.cache import AttentionCache as AttentionCache

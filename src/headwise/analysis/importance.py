@@ -1,0 +1,230 @@
+"""How much each head of a model matters to its loss: by the gradient, or by removing the head."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.analysis.statistics.estimates import Spread, student_interval
+from headwise.heads.heads_read import HeadsRead
+from headwise.models.ablation import ablated, removable_units
+from headwise.models.decisions import heads_read
+from headwise.models.evaluating import evaluating
+from headwise.models.sites import AttentionSite, heads_sites
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.pretrained.attaching import gates_of
+from headwise.pretrained.layouts import HeadLayout
+from headwise.pretrained.observing import observed
+
+Loss = Callable[[Any, Any], Tensor]
+OfItems = dict[AttentionSite, Tensor]  # (items, heads) each
+
+
+class Head(NamedTuple):
+    path: str
+    site: str
+    layer: int
+    head: int
+    importance: float
+    low: float
+    high: float
+
+
+class HeadImportance(list[Head]):
+    """The heads of a model, the most important first.
+
+    Each has the `path` of its attention, `site` and `layer` as in plans, a number `head`, the mean
+    `importance` over items, and the ends `low` and `high` of the 95% interval (Student's t).
+    """
+
+    def frame(self) -> Any:
+        """Returns a pandas DataFrame where pandas is installed, else a list of dictionaries."""
+        rows = [head._asdict() for head in self]
+        if find_spec("pandas") is None:
+            return rows
+        import pandas  # takes long, and is no dependency
+
+        return pandas.DataFrame(rows)
+
+    def least(self, number: int) -> dict[str, list[int]]:
+        """Returns the least important heads, by the paths of their attentions.
+
+        That is what `headwise.prune_heads` takes. Each attention keeps its most important head; it
+        is an error (`ValueError`) if there are not so many others.
+        """
+        kept = {head.path: head for head in reversed(self)}  # the last that is put in is the first
+        free = [head for head in reversed(self) if head != kept[head.path]]
+        if not 0 <= number <= len(free):
+            raise ValueError(
+                f"number is {number}, expected 0 to {len(free)}: of {len(self)} heads each of "
+                f"{len(kept)} attentions keeps one"
+            )
+        found: dict[str, list[int]] = {}
+        for head in sorted(free[:number], key=lambda head: head.head):
+            found.setdefault(head.path, []).append(head.head)
+        return found
+
+
+def head_importance(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    by: Literal["gradient", "removal"] = "gradient",
+    loss: Loss | None = None,
+    normalized: bool = False,
+    layouts: Mapping[str, HeadLayout] | None = None,
+) -> HeadImportance:
+    """Measures how much each head of a model matters to its loss.
+
+    By gradient, it is what Michel et al. 2019, https://arxiv.org/abs/1905.10650, rank heads by:
+
+        I_h = E_x |∂L(x)/∂ξ_h| = E_x |Att_h(x)ᵀ ∂L(x)/∂Att_h(x)|
+
+    with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
+    1 a mask over it. It takes a forward and a backward pass, and the memory of a step of training.
+    By removal, it is the loss of an item without the head, as under `headwise.ablated`, minus that
+    with it: negative where the model is better without. It takes a forward pass for each head. The
+    model computes as in evaluation, and is afterwards as it was, its gradients too.
+
+    Args:
+        model: of transformers, of headwise, or any module with attentions of headwise.
+        data: batches: without `loss`, mappings to arguments of the model, with `labels`.
+        by: `"gradient"` or `"removal"`.
+        loss: called with the model and a batch, it returns the loss of each item, `(items,)`. By
+            default, that is the mean over the item's labels other than -100 of the cross entropy,
+            or of the squared error where labels are real numbers.
+        normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
+        layouts: of further classes of attention, as in `headwise.gate_heads`.
+
+    Raises:
+        ValueError: no known attention, no data, no labels, another loss of the model than the
+            default; by removal, an attention whose ablations remove no single head.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
+        >>> model, tokens = GPT2LMHeadModel(config), torch.randint(50, (8, 16))
+        >>> len(hw.head_importance(model, [{"input_ids": tokens, "labels": tokens}]))
+        8
+    """
+    measure = {"gradient": _by_gradient, "removal": _by_removal}.get(by)
+    if measure is None:
+        raise ValueError(f"by is {by!r}, expected 'gradient' or 'removal'")
+    found: dict[AttentionSite, list[Tensor]] = defaultdict(list)
+    with observed(model, layouts), evaluating(model):
+        for batch in data:
+            for place, values in measure(model, batch, loss or item_losses).items():
+                found[place].append(values.cpu().double())
+        # Over the heads of transformers: the attention that they are of.
+        over = {gates.system: (path, gates) for path, gates in gates_of(model).items()}
+    if not found:
+        raise ValueError("data has no batches, expected at least one")
+    heads = []
+    for place, batches in found.items():
+        path, where = over.get(place.module, (place.path, place))  # type: ignore[call-overload]
+        each = torch.cat(batches)
+        each = each / (each.mean(0).norm() if normalized else 1)
+        heads += [Head(path, where.site, where.layer, *_estimate(*h)) for h in enumerate(each.T)]
+    return HeadImportance(sorted(heads, key=lambda head: -head.importance))
+
+
+def item_losses(model: nn.Module, batch: Any) -> Tensor:
+    """The loss of each item, `(items,)`: the mean over its labels that are not -100."""
+    if not isinstance(batch, Mapping) or batch.get("labels") is None:
+        raise ValueError(
+            f"a batch of data is a {type(batch).__name__} without labels, expected a mapping with "
+            f"labels, or loss: a function of model and batch that returns the loss of each item"
+        )
+    device = next(model.parameters()).device
+    batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
+    output, labels = model(**batch), batch["labels"]
+    losses = [_means(output.logits, labels)]
+    if labels.dim() == output.logits.dim() - 1 == 2:  # whether it shifts them, its loss alone says
+        losses.append(_means(output.logits[:, :-1], labels[:, 1:]))
+    own = getattr(output, "token_loss", None)  # of headwise's models: without auxiliary losses
+    own = float((output.loss if own is None else own).detach())
+    items, mean = min(losses, key=lambda each: abs(each[1] - own))
+    if not math.isclose(mean, own, rel_tol=1e-3 if output.logits.dtype.itemsize > 2 else 2e-2):
+        raise ValueError(
+            f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}; "
+            f"expected loss: a function of model and batch that returns the loss of each item"
+        )
+    return items
+
+
+def _means(logits: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    """The mean loss of the labels of each item, and that of all labels."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    real = (labels != IGNORED_LABEL).reshape(len(labels), -1)
+    if labels.is_floating_point():
+        each = (logits.reshape(labels.shape) - labels).square()
+    else:
+        flat = logits.reshape(labels.numel(), -1), labels.flatten()
+        each = F.cross_entropy(*flat, ignore_index=IGNORED_LABEL, reduction="none")
+    totals, counts = (each.reshape(real.shape) * real).sum(1), real.sum(1)
+    return totals / counts.clamp(min=1), float(totals.detach().sum() / counts.sum())
+
+
+def _by_gradient(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
+    reads: list[tuple[AttentionSite, HeadsRead]] = []
+    noted = heads_read(model, lambda place, read: reads.append((place, read)))
+    with ExitStack() as unfrozen, noted, torch.enable_grad():
+        for p in model.parameters():  # frozen ones would leave heads without a graph
+            if p.is_floating_point() and not p.requires_grad:
+                unfrozen.callback(p.requires_grad_(True).requires_grad_, False)
+        losses = _checked(loss(model, batch))
+        outputs, total = [read.outputs for _, read in reads], losses.sum()
+        gradients = torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True)
+    found: OfItems = {}
+    for (place, read), gradient in zip(reads, gradients, strict=True):
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        products = (read.outputs.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
+        if len(products) != len(losses):
+            rows = f"{len(products)} rows, where loss returns {len(losses)} items"
+            raise ValueError(f"the attention at {place.path!r} reads {rows}; expected as many")
+        values = products.sum(-1)
+        if read.chosen is not None:
+            values = products.new_zeros(len(products), read.num_heads)
+            values.scatter_add_(1, read.chosen.flatten(1), products.transpose(1, 2).flatten(1))
+        found[place] = found.get(place, 0) + values  # a module may be called several times
+    return {place: values.abs() for place, values in found.items()}
+
+
+@torch.no_grad()
+def _by_removal(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
+    before = _checked(loss(model, batch))
+    found = {}
+    for place in heads_sites(model):
+        units = removable_units(type(place.module))
+        if "head" not in units:
+            raise ValueError(
+                f"by is 'removal', but the attention at {place.path!r} removes no head, but "
+                f"{' or '.join(units) or 'nothing'}; expected 'gradient', or use headwise.ablated"
+            )
+        costs = []
+        for head in place.module.ablation_ranges()["head"]:
+            with ablated(model, place.path, head=head):
+                costs.append(_checked(loss(model, batch)) - before)
+        found[place] = torch.stack(costs, 1)
+    return found
+
+
+def _checked(losses: Tensor) -> Tensor:
+    if losses.dim() != 1:
+        raise ValueError(f"loss returns the shape {tuple(losses.shape)}, expected (items,)")
+    return losses
+
+
+def _estimate(head: int, items: Tensor) -> tuple[int, float, float, float]:
+    mean, freedom = float(items.mean()), len(items) - 1
+    if not freedom:
+        return head, mean, math.nan, math.nan
+    variance = float(items.var()) / len(items)
+    return head, mean, *student_interval(mean, Spread(variance, variance**2 / freedom))
