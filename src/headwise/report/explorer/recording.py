@@ -18,6 +18,7 @@ from headwise.models.ablation import ablated, ablation_options
 from headwise.models.decisions import heads_read, record, words_of
 from headwise.models.evaluating import evaluating
 from headwise.models.sites import AttentionSite, attention_sites, heads_sites
+from headwise.pretrained.reading import attention_noted
 from headwise.report.explorer.inputs import Input, Source, Trained, image_input, speech_input
 from headwise.report.explorer.payload import (
     Ablation,
@@ -246,6 +247,9 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
     places = attention_sites(model)
     readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
 
+    def note_given(site: AttentionSite, weights: Tensor) -> None:
+        readings[site.path][""] = Reading(site.site == "decoder_cross", weights[0].float().cpu())
+
     def note(site: AttentionSite, read: HeadsRead) -> None:
         # Over heads of another module, a system knows neither its queries nor its keys.
         if read.attention.heads_are_given:
@@ -255,7 +259,12 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
         is_cross = read.inputs.key is not read.inputs.query
         readings[site.system.path][name] = Reading(is_cross, weights)
 
-    with evaluating(model), record(model) as decided, heads_read(model, note):
+    with (
+        evaluating(model),
+        record(model) as decided,
+        heads_read(model, note),
+        attention_noted(model, note_given),
+    ):
         output = model(**inputs)
     routings = {place.path: made[-1] for place, made in decided.items()}
     return output, [
