@@ -19,41 +19,33 @@ Note = Callable[[AttentionSite, Tensor], None]
 def attention_noted(model: nn.Module, note: Note) -> Iterator[None]:
     """While this context is open, attentions with a system over their heads note their weights.
 
-    These are the weights of transformers' `output_attentions`. Models compute attention eagerly
-    meanwhile, since faster functions make no weights; afterwards they compute as before. An
-    attention that returns no weights notes none.
-
-    Args:
-        model: a model with a system over its heads; of others nothing is noted.
-        note: called after each call of an attention, with the place of its system and the weights
-            `(batch, heads, queries, keys)`.
+    `note` is called after each call of an attention, with the place of its system and the weights
+    of transformers' `output_attentions`, `(batch, heads, queries, keys)`. Models of transformers
+    compute attention eagerly meanwhile, since faster functions make no weights. Where there is no
+    such attention, nothing is noted.
     """
-    gates = gates_of(model)
-    if not gates:
-        yield
-        return
-    places = {place.module: place for place in attention_sites(model)}
-    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    gates, models = gates_of(model), []
+    if gates:
+        models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
     before = [attn_implementation(each.config) or "eager" for each in models]
-    hooks = []
+    places = {place.module: place for place in attention_sites(model)}
+    hooks = [
+        model.get_submodule(path).register_forward_hook(partial(_note, note, places[each.system]))
+        for path, each in gates.items()
+        if each.system in places
+    ]
     try:
         for each in models:
             each.set_attn_implementation("eager")
-        for path, each_gates in gates.items():
-            if place := places.get(each_gates.system):
-                hook = partial(_note_weights, note, place)
-                hooks.append(model.get_submodule(path).register_forward_hook(hook))
         yield
     finally:
-        for hooked in hooks:
-            hooked.remove()
+        for hook in hooks:
+            hook.remove()
         for each, name in zip(models, before, strict=True):
             each.set_attn_implementation(name)
 
 
-def _note_weights(
-    note: Note, place: AttentionSite, attention: nn.Module, args: object, output: Any
-) -> None:
+def _note(note: Note, place: AttentionSite, module: nn.Module, args: object, output: Any) -> None:
     weights = output[-1] if isinstance(output, tuple) else None
     if isinstance(weights, Tensor) and weights.dim() == 4:
         note(place, weights.detach())

@@ -17,9 +17,16 @@ from headwise.data.tokenizers.vocabularies import SPACE, token_names
 from headwise.models.causal_lm import CausalLM
 from headwise.models.masked_lm import MaskedLM
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.report.explorer.inputs import Input, Source, Trained, check_length, given_text
+from headwise.report.explorer.inputs import (
+    Input,
+    Plain,
+    Source,
+    Trained,
+    check_length,
+    given_text,
+)
 from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack
-from headwise.report.plain_models import check_reads_texts, longest_input, setting, task_of
+from headwise.report.plain_models import longest_input, setting, task_of
 from headwise.tasks.generating import GenerationSettings, continue_ids, prompt_ids
 from headwise.tasks.outcome import spread
 from headwise.tasks.translating import translate_ids
@@ -122,6 +129,17 @@ def labelled_input(trained: Trained, source: Source) -> Input:
     return replace(given, text=text, item=item)
 
 
+def plain_input(plain: Plain, source: Source) -> Input:
+    """Returns a text as a model of no run reads it."""
+    text = given_text(source)
+    if text is None:
+        raise ValueError(
+            f"{plain.name} is a model without data, expected a text for it to read: give one "
+            f"behind the model, or by --text or --input"
+        )
+    return replace(any_input(plain.model, plain.tokenizer, text, source.target), text=text)
+
+
 def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> Input:
     """Returns a text as a model reads it that is of no run."""
     if not isinstance(text, str):
@@ -141,7 +159,6 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
             f"tokenizer is a {type(source).__name__}, expected a tokenizer of transformers "
             f"(PreTrainedTokenizerBase), or the tokenizer of a run"
         )
-    check_reads_texts(model)
     ids, true = _tokens(model, tokenizer, source, text)
     longest = longest_input(model, source)
     check_length(ids, longest, "the text")
