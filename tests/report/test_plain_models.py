@@ -68,7 +68,10 @@ def eager_attentions(model, run, of_texts):
 @torch.no_grad()
 def test_the_page_shows_what_each_head_reads(saved, name):
     model, of_texts = open_plain(saved(name))
+    model.train()
     (run,) = hw.explore(model, of_texts, "open the <mask>", name=name).payload.runs
+    assert all(module.training for module in model.modules())
+    model.eval()
     expected = eager_attentions(model, run, of_texts)
     layers = 1 if len(run.stacks) == 2 else 2
     assert len(run.places) == layers * (3 if len(run.stacks) == 2 else 1)

@@ -183,8 +183,9 @@ class Likeness:
 
     @torch.no_grad()
     def _note_given(self, place: AttentionSite, weights: Tensor) -> None:
-        with without_autocast(weights):
-            self.counters[place].add_given(weights)  # its outputs were noted before
+        if place in self.counters:  # the outputs of the call are noted before
+            with without_autocast(weights):
+                self.counters[place].add_given(weights)
 
     def _real(self, place: AttentionSite, read: HeadsRead) -> Tensor:
         """Which queries are none of padding, `(batch, queries)`."""

@@ -181,10 +181,10 @@ def _recorded(
             stack.enter_context(ablated(model, trained.recipe.evaluation.ablation))
         for each in ablations:
             stack.enter_context(ablated(model, each.path, each.name, **each.options))
-        if isinstance(trained, Trained):
-            given = INPUTS[task](trained, source)
-        else:
+        if isinstance(trained, Plain):
             given = plain_input(trained, source)
+        else:
+            given = INPUTS[task](trained, source)
         run = recorded_run(trained.name, task, model, given, budget)
     return run.model_copy(update={"ablations": possible, "ablated": ablations}), given
 

@@ -15,6 +15,7 @@ from headwise.data.labelled.dataset import Examples
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.data.tokenizers.vocabularies import SPACE, token_names
 from headwise.models.causal_lm import CausalLM
+from headwise.models.evaluating import evaluating
 from headwise.models.masked_lm import MaskedLM
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.explorer.inputs import (
@@ -343,8 +344,8 @@ def _with_holes(text: str, tokenizer: TextTokenizer) -> tuple[list[int], dict[in
 def _generated(model: Any, ids: list[int], most: int) -> list[int]:
     """What a model writes, at most so many tokens, by always taking the most probable one."""
     batch, padding = _batch(model, ids), setting(model, "pad_token_id")
-    with torch.no_grad():
-        made = model.eval().generate(
+    with torch.no_grad(), evaluating(model):
+        made = model.generate(
             batch,
             attention_mask=torch.ones_like(batch),
             do_sample=False,
