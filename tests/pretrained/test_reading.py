@@ -10,9 +10,10 @@ from test_observing import EVERY, plain, traces
 
 import headwise as hw
 from headwise.analysis.decisions.likeness import Likeness
+from headwise.pretrained.layouts import attention_modules
 from headwise.pretrained.observing import observed
 from headwise.pretrained.reading import attention_noted
-from headwise.transformers_internals import attn_implementation
+from headwise.transformers_internals import attending_eagerly, attn_implementation
 
 _SITES = {
     "encoder_self": ("encoder_attentions", "attentions"),
@@ -44,8 +45,9 @@ def test_weights_are_those_of_the_eager_model(name):
     assert attn_implementation(model.config) == kind
     assert traces(model) == before and torch.equal(model(**given).logits, logits)
     torch.testing.assert_close(output.logits, logits, rtol=0, atol=2e-4)
-    model.set_attn_implementation("eager")
-    eager = model(**given, output_attentions=True)
+    with attending_eagerly(model):
+        eager = model(**given, output_attentions=True)
+    assert sum(map(len, found.values())) == len(attention_modules(model))
     for site, weights in found.items():
         name = next(each for each in _SITES[site] if each in eager)
         expected = [each for each in eager[name] if each is not None]

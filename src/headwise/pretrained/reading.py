@@ -1,16 +1,15 @@
 """By which weights the heads of a model of transformers read: what its eager attention returns."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from headwise.models.sites import AttentionSite, attention_sites
 from headwise.pretrained.attaching import gates_of
-from headwise.transformers_internals import attn_implementation
+from headwise.transformers_internals import attending_eagerly
 
 Note = Callable[[AttentionSite, Tensor], None]
 
@@ -24,10 +23,7 @@ def attention_noted(model: nn.Module, note: Note) -> Iterator[None]:
     compute attention eagerly meanwhile, since faster functions make no weights. Where there is no
     such attention, nothing is noted.
     """
-    gates, models = gates_of(model), []
-    if gates:
-        models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    before = [attn_implementation(each.config) or "eager" for each in models]
+    gates = gates_of(model)
     places = {place.module: place for place in attention_sites(model)}
     hooks = [
         model.get_submodule(path).register_forward_hook(partial(_note, note, places[each.system]))
@@ -35,14 +31,11 @@ def attention_noted(model: nn.Module, note: Note) -> Iterator[None]:
         if each.system in places
     ]
     try:
-        for each in models:
-            each.set_attn_implementation("eager")
-        yield
+        with attending_eagerly(model) if hooks else nullcontext():
+            yield
     finally:
         for hook in hooks:
             hook.remove()
-        for each, name in zip(models, before, strict=True):
-            each.set_attn_implementation(name)
 
 
 def _note(note: Note, place: AttentionSite, module: nn.Module, args: object, output: Any) -> None:
