@@ -131,7 +131,7 @@ def test_elsewhere_and_untrusted_the_module_is_not_imported(
 ):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(
-        app, ["translate", str(compared / "scaled-seed1"), *trust], input="one\n"
+        app, ["predict", str(compared / "scaled-seed1"), *trust], input="one\n"
     )
     assert done.exit_code == 2
     assert message in done.stderr

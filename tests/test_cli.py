@@ -13,10 +13,12 @@ import pytest
 import soundfile
 import tiny_tasks
 from torchrun import on_processes
+from transformers import pipeline
 from typer.testing import CliRunner
 
 from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
+from headwise.cli.using import FORMER
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.shipped import offline_recipes
 from headwise.runs import one_run, reading
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("few_rounds")
 
 COMMANDS = (
     *("recipes", "keys", "compare", "cost", "train", "evaluate", "curve", "analyse", "explore"),
-    *("translate", "generate", "enhance"),
+    "predict",
 )
 
 
@@ -121,7 +123,7 @@ def test_help_groups_commands_and_says_what_may_stand_there(monkeypatch):
     said = headwise("--help").stdout
     places = [said.index(f"─ {group} ─") for group in ("Train", "Look inside", "Use")]
     assert places == sorted(places)
-    for command in (*COMMANDS, "analyze"):
+    for command in (*COMMANDS, *FORMER, "analyze"):
         of_command = headwise(*command.split(), "--help").stdout
         assert "bool" not in of_command, command
         if re.search(r"--set\b", of_command):
@@ -131,7 +133,7 @@ def test_help_groups_commands_and_says_what_may_stand_there(monkeypatch):
     assert "<none|model|units|all>" in headwise("analyze", "--help").stdout
 
 
-# Generate, enhance
+# Predict
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +153,9 @@ def trained(tmp_path_factory):
     return finished
 
 
-def test_generate_goes_on_from_each_prompt(trained):
+def test_predict_goes_on_from_each_prompt(trained):
     run = trained("language-modelling")
-    arguments = ("generate", run, "--prompt", "one two", "--prompt", "three", "--number", "2")
+    arguments = ("predict", run, "--prompt", "one two", "--prompt", "three", "--number", "2")
     done = headwise(*arguments)
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stdout.split("\n") if line.startswith(("one two", "three"))]
@@ -161,40 +163,66 @@ def test_generate_goes_on_from_each_prompt(trained):
     assert headwise(*arguments).stdout == done.stdout
     other = headwise(*arguments, "--set", "evaluation.generation.seed=9")
     assert other.stdout != done.stdout
-    assert "--output is not for a run of language-modelling" in refused(
-        "generate", run, "--output", "a.png"
-    )
 
 
-def test_generate_draws_images(trained, tmp_path):
+def test_predict_labels_each_line_or_each_pair_of_them(trained, tmp_path):
+    run, lines = trained("classification"), ["one two three", "", "four\tfive six"]
+    done = headwise("predict", run, stdin="\n".join(lines))
+    assert done.exit_code == 0, done.output
+    said = [line.split("\t") for line in done.stdout.splitlines()]
+    classify = pipeline("text-classification", model=str(run / "model"))
+    given = [*lines[:2], {"text": "four", "text_pair": "five six"}]
+    for (label, probability), found in zip(said, [classify(each) for each in given], strict=True):
+        found = found[0] if isinstance(found, list) else found
+        assert label == found["label"]
+        assert float(probability) == pytest.approx(found["score"], abs=1e-4)
+
+
+def test_predict_fills_in_each_mask(trained):
+    run = trained("masked-language-modelling")
+    fill = pipeline("fill-mask", model=str(run / "model"))
+    line = "one <mask> three four"
+    done = headwise("predict", run, "--text", line, "--text", "", "--text", "<mask> two <mask>")
+    assert done.exit_code == 0, done.output
+    first, empty, last = done.stdout.splitlines()
+    assert (first, empty) == (fill(line)[0]["sequence"], "")
+    assert "<mask>" not in last and "two" in last
+    assert "INPUT has the line 'one two', expected <mask> in" in refused("predict", run, "one two")
+
+
+def test_predict_draws_images(trained, tmp_path):
     picture = tmp_path / "drawn.png"
-    done = headwise("generate", trained("images"), "--output", picture, "--number", "3")
+    done = headwise("predict", trained("images"), "--output", picture, "--number", "3")
     assert done.exit_code == 0, done.output
     assert done.stdout == f"written: {picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    said = refused("generate", trained("images"), "--output", tmp_path / "drawn.jpg")
+    said = refused("predict", trained("images"), "--output", tmp_path / "drawn.jpg")
     assert "drawn.jpg, expected a name that ends in .png" in said
     assert [path.name for path in tmp_path.iterdir()] == ["drawn.png"]
 
 
-def test_enhance_writes_a_recording_as_long_as_the_other(trained, tmp_path):
+def test_predict_writes_a_recording_as_long_as_the_other(trained, tmp_path):
     noisy, clean = tmp_path / "noisy.wav", tmp_path / "clean.wav"
     soundfile.write(noisy, 0.1 * np.random.default_rng(0).standard_normal(12_345), 44_100)
-    done = headwise("enhance", trained("speech-enhancement"), noisy, clean)
+    done = headwise("predict", trained("speech-enhancement"), noisy, clean)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"written: {clean}\n"
+    as_option = tmp_path / "option.wav"
+    done = headwise("predict", trained("speech-enhancement"), noisy, "--output", as_option)
+    assert done.exit_code == 0, done.output
+    assert as_option.read_bytes() == clean.read_bytes()
     assert soundfile.info(clean).frames == 12_345
     assert soundfile.info(clean).samplerate == 44_100
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound at all"])
-def test_enhance_of_what_is_no_sound_writes_nothing(trained, tmp_path, content):
+def test_predict_of_what_is_no_sound_writes_nothing(trained, tmp_path, content):
     noisy = tmp_path / "noisy.wav"
     noisy.write_bytes(content)
-    said = refused("enhance", trained("speech-enhancement"), noisy, tmp_path / "clean.wav")
+    said = refused("predict", trained("speech-enhancement"), noisy, tmp_path / "clean.wav")
     assert str(noisy) in said
     assert {path.name for path in tmp_path.iterdir()} == {"noisy.wav"}
-    said = refused("enhance", trained("speech-enhancement"), tmp_path, tmp_path / "clean.wav")
+    said = refused("predict", trained("speech-enhancement"), tmp_path, tmp_path / "clean.wav")
     assert f"{tmp_path} is not a file, expected a WAV or FLAC file" in said
 
 
@@ -203,9 +231,51 @@ def test_a_run_of_another_task_cannot_do_it(run, trained, tmp_path):
     assert "is a run of translation, expected a run of speech-enhancement" in said
     said = refused("translate", trained("images"), stdin="one")
     assert "is a run of images, expected a run of translation" in said
+    said = refused("generate", run)
+    assert "expected a run of language-modelling or images; `headwise predict` takes" in said
 
 
-# Train, evaluate, translate
+NO_USE = [
+    ("translation", "--number 2", "--number is not for a run of translation: it makes one"),
+    ("translation", "--output a.txt", "--output is not for a run of translation: its pred"),
+    ("translation", "missing.txt", "INPUT is 'missing.txt', expected a file that is there, or a"),
+    ("classification", "--number 1", "--number is not for a run of classification: it makes one"),
+    ("masked-language-modelling", "--output a", "--output is not for a run of masked-language-m"),
+    ("language-modelling", "--output a.png", "--output is not for a run of language-modelling"),
+    ("images", "--text one", "--text is not for a run of images: it draws of no input"),
+    ("images", "one", "INPUT is not for a run of images: it draws of no input"),
+    ("speech-enhancement", "--text one", "--text is not for a run of speech-enhancement: it reads"),
+    ("speech-enhancement", "--number 2", "--number is not for a run of speech-enhancement"),
+    ("speech-enhancement", "in.wav", "INPUT and --output name 1 files, expected two: the noisy"),
+]
+
+
+@pytest.mark.parametrize(("task", "options", "said"), NO_USE)
+def test_predict_refuses_what_the_task_has_no_use_for(run, trained, task, options, said):
+    folder = run if task == "translation" else trained(task)
+    assert said in refused("predict", folder, *options.split(), stdin="")
+
+
+def test_former_commands_do_what_predict_does(run, trained, tmp_path):
+    text = trained("language-modelling")
+    (tmp_path / "source.txt").write_text("one two\n")
+    for former, arguments in (
+        ("translate", (run, tmp_path / "source.txt")),
+        ("generate", (text, "--prompt", "one two", "--number", "2")),
+    ):
+        assert headwise(former, *arguments).stdout == headwise("predict", *arguments).stdout != ""
+    assert (
+        headwise("predict", text, "one two").stdout
+        == headwise("predict", text, "--text", "one two").stdout
+    )
+    noise = 0.1 * np.random.default_rng(0).standard_normal(500)
+    soundfile.write(tmp_path / "in.wav", noise, 16_000)
+    files = (tmp_path / "in.wav", tmp_path / "out.wav")
+    assert headwise("enhance", trained("speech-enhancement"), *files).exit_code == 0
+    assert soundfile.info(files[1]).frames == 500
+
+
+# Train, evaluate
 
 
 def test_train_prints_what_it_read_did_and_left(world):
@@ -257,18 +327,18 @@ def test_evaluate_takes_another_part_and_other_settings(run):
     assert "smooth:none" in done.stdout
 
 
-def test_translate_gives_a_line_for_each_line(run, tmp_path):
+def test_predict_gives_a_line_for_each_line(run, tmp_path):
     lines = ["one two", "", "three\u2028four", "   ", "five"]
     source = tmp_path / "source.txt"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    of_file = headwise("translate", run, source)
+    of_file = headwise("predict", run, source)
     assert of_file.exit_code == 0
     translated = of_file.stdout.split("\n")
     assert len(translated) == len(lines) + 1
     assert [bool(line) for line in translated] == [True, False, True, False, True, False]
-    of_stdin = headwise("translate", run, stdin="\r\n".join(lines) + "\r\n")
+    of_stdin = headwise("predict", run, stdin="\r\n".join(lines) + "\r\n")
     assert of_stdin.stdout == of_file.stdout
-    without_end = headwise("translate", run, stdin="\n".join(lines))
+    without_end = headwise("predict", run, stdin="\n".join(lines))
     assert without_end.stdout == of_file.stdout
 
 
@@ -389,7 +459,7 @@ def test_a_failed_run_is_named_at_the_end(world, tmp_path, monkeypatch):
     assert "report.html" not in done.stdout  # there is nothing to report
 
 
-@pytest.mark.parametrize("command", ["evaluate", "translate"])
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
 def test_what_is_no_run(tmp_path, command):
     said = refused(command, tmp_path)
     assert f"{tmp_path} is not a run of headwise: it has no recipe.yaml" in said
@@ -419,7 +489,7 @@ def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):
         raise KeyError("a mistake of ours")
 
     monkeypatch.setattr(reading, "open_run", broken)
-    assert isinstance(headwise("generate", run).exception, KeyError)
+    assert isinstance(headwise("predict", run).exception, KeyError)
 
 
 # Stopping

@@ -36,9 +36,12 @@ from .pretrained.attaching import gate_heads as gate_heads
 from .pretrained.attaching import output_parameters as output_parameters
 from .pretrained.attaching import remove_gates as remove_gates
 from .pretrained.conversion import from_transformers as from_transformers
+from .pretrained.folding import fold_gates as fold_gates
 from .pretrained.layouts import HeadLayout as HeadLayout
 from .pretrained.observing import ablated as ablated
 from .pretrained.observing import record as record
+from .pretrained.pruning import load_pruned as load_pruned
+from .pretrained.pruning import prune_heads as prune_heads
 from .pretrained.saving import load_gates as load_gates
 from .pretrained.saving import save_gates as save_gates
 from .report.analysis import Analysis as Analysis

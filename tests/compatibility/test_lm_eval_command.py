@@ -18,16 +18,15 @@ from headwise.runs.one_run import train_system
 from headwise.runs.preparing import claim_folder, prepare_task
 from headwise.tasks.language_modelling import LanguageModelling
 
-COMMAND = "import headwise; from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
 
-
-def command() -> list[str]:
-    """Its own command, if that has plug-ins, or Python's in its place: docs/other-tools.md."""
-    # In its source, since the command takes seconds to say so.
+def commands() -> list[tuple[list[str], str]]:
+    """Each way to have it find our models, see docs/other-tools.md: a command, and an argument."""
+    made = [([sys.executable, "-m", "lm_eval", "run"], ",trust_remote_code=True")]
+    # Plug-ins came after 0.4.13. In its source, since the command takes seconds to say so.
     source = Path(find_spec("lm_eval").origin).parent / "_cli" / "run.py"
     if "--plugins" in source.read_text(encoding="utf-8"):
-        return [sys.executable, "-m", "lm_eval", "run", "--plugins", "headwise"]
-    return [sys.executable, "-c", COMMAND]
+        made.append(([*made[0][0], "--plugins", "headwise"], ""))
+    return made
 
 
 @pytest.mark.slow
@@ -59,23 +58,25 @@ def test_its_command_scores_a_run_as_headwise_does(tmp_path):
         "metric_list": [{"metric": "bits_per_byte"}],
     }
     (folder / "our_perplexity.yaml").write_text(yaml.safe_dump(ours))
-    done = subprocess.run(
-        [
-            *(*command(), "--model", "hf", "--device", "cpu"),
-            *("--model_args", f"pretrained={run / 'model'},add_bos_token=False"),
-            *("--tasks", "our_perplexity", "--include_path", str(folder)),
-            *("--output_path", str(tmp_path / "out")),
-        ],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "HF_HOME": str(tmp_path / "cache"),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    (file,) = (tmp_path / "out").rglob("results*.json")
-    found = json.loads(file.read_text())["results"]
-    assert found["our_perplexity"]["bits_per_byte,none"] == pytest.approx(expected, rel=1e-5)
+    for number, (command, argument) in enumerate(commands()):
+        out = tmp_path / f"out{number}"
+        done = subprocess.run(
+            [
+                *(*command, "--model", "hf", "--device", "cpu"),
+                *("--model_args", f"pretrained={run / 'model'},add_bos_token=False{argument}"),
+                *("--tasks", "our_perplexity", "--include_path", str(folder)),
+                *("--output_path", str(out)),
+            ],
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "HF_HOME": str(tmp_path / "cache"),
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        (file,) = out.rglob("results*.json")
+        found = json.loads(file.read_text())["results"]
+        assert found["our_perplexity"]["bits_per_byte,none"] == pytest.approx(expected, rel=1e-5)

@@ -12,7 +12,7 @@ from headwise.tasks.generating import GenerationSettings, generate_text
 TOOL = "transformers: pipelines"
 
 
-@compatible(TOOL, "`text-generation`: the texts of `headwise generate`, in batches too")
+@compatible(TOOL, "`text-generation`: the texts of `headwise predict`, in batches too")
 def test_text_generation(system, tmp_path):
     folder, model, tokenizer = saved("causal", system, tmp_path, max_length=LONGEST)
     greedy = GenerationSettings(max_new_tokens=6, temperature=0)

@@ -1,12 +1,15 @@
 """transformers: saving and loading, what models take and return, checkpointing, Trainer."""
 
 import copy
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from compatible import CONFIGS, compatible, tiny_model
+from compatible import CONFIGS, PLANS, compatible, tiny_model
 from tiny import PAD, START, VOCABULARY, tokens
 from transformers import (
     AutoModel,
@@ -74,6 +77,40 @@ def test_save_and_load(system, tmp_path):
         loaded = auto.from_pretrained(tmp_path / kind)
         assert type(loaded) is type(model)
         assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
+# Nothing of headwise is imported here.
+ELSEWHERE = """
+import sys, torch, transformers
+from pathlib import Path
+folder, found = Path(sys.argv[1]), {}
+for path in sorted(folder.glob("*/*")):
+    auto, given = torch.load(path / "given.pt")
+    read = getattr(transformers, auto).from_pretrained(path, trust_remote_code=True)
+    found[str(path.relative_to(folder))] = read(**given).logits.detach()
+torch.save(found, folder / "found.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def read_elsewhere(tmp_path_factory):
+    """Logits of each saved model in a process that has not imported headwise."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for system in PLANS:
+        for kind, auto in AUTO.items():
+            path = folder / system / kind
+            tiny_model(kind, system).save_pretrained(path)
+            torch.save((auto.__name__, inputs(kind)), path / "given.pt")
+    environment = {**os.environ, "HF_HOME": str(folder / ".cache"), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", ELSEWHERE, folder], check=True, env=environment)
+    return torch.load(folder / "found.pt")
+
+
+@compatible(TOOL, "the same without `import headwise`, by `trust_remote_code=True`")
+def test_load_without_import(system, read_elsewhere):
+    for kind in AUTO:
+        expected = tiny_model(kind, system)(**inputs(kind)).logits
+        torch.testing.assert_close(read_elsewhere[f"{system}/{kind}"], expected)
 
 
 @compatible(TOOL, "`AutoModel`: hidden states, without the head; and back")

@@ -20,10 +20,14 @@ def in_memory(texts):
 
 
 def in_a_file(texts):
-    return Ragged.stored(encode, lambda: texts, [texts])
+    return Ragged.stored(encode, lambda: texts, [texts], highest=9)
 
 
-@pytest.mark.parametrize("make", [in_memory, in_a_file])
+def in_a_file_of_wide_ids(texts):
+    return Ragged.stored(encode, lambda: texts, [texts], highest=70_000)
+
+
+@pytest.mark.parametrize("make", [in_memory, in_a_file, in_a_file_of_wide_ids])
 def test_rows_are_those_that_were_encoded(make, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
     monkeypatch.setattr(encoded, "_BATCH", 5)
@@ -41,3 +45,11 @@ def test_what_is_stored_stays_on_the_disk(monkeypatch, tmp_path):
     rows = in_a_file(TEXTS)
     arrays = [value for value in vars(rows).values() if isinstance(value, np.ndarray)]
     assert arrays and all(isinstance(array, np.memmap) for array in arrays)
+
+
+@pytest.mark.parametrize("last", [2**16 - 1, 2**16, 2**31 - 1])
+def test_the_last_id_of_a_vocabulary_is_kept(last, monkeypatch, tmp_path):
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
+    rows = Ragged.stored(lambda texts: [[0, last]] * len(texts), lambda: ["x"], [last], last)
+    assert rows[0] == [0, last]
+    assert rows.ids.element_size() == (2 if last < 2**16 else 4)

@@ -19,7 +19,7 @@ from headwise.cli import app
 
 COMMANDS = {
     "evaluate": ["evaluate", "run"],
-    "generate": ["generate", "run", "--prompt", "one two", "--number", "2"],
+    "predict": ["predict", "run", "--text", "one two", "--number", "2"],
     "analyse": ["analyse", "run", "--ablations", "none"],
     "start again": ["train", "language-modelling.yaml", "--system", "mae", "--output", "run"],
 }

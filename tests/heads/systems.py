@@ -214,6 +214,9 @@ SYSTEMS = {
             "bias": False,
         },
     ),
+    "gated by numbers that no input changes": System(
+        "gated", {"gate_inputs": 0, "gate_bias": True, "gate": "elementwise", "head_dim": 5}
+    ),
     "differential": System("differential"),
     "differential without bias": System("differential", {"bias": False, "head_dim": 5}),
     "moh": System("moh", {"shared_heads": 1, "top_k": 2}),

@@ -42,8 +42,9 @@ BY_NORMS = {"shared_heads": 1, "top_k": 1, "router": "query-norm"}
         (MOH, (8, 4), {**BY_NORMS, "scaled_gates": False}, ["expected it to be left out"]),
         (hw.GatedAttention, (8, 4), {"gate": "both"}, ["'headwise' or 'elementwise'"]),
         (hw.GatedAttention, (8, 4), {"gate_activation": "tanh"}, ["'doubled-sigmoid' or 'soft"]),
-        (hw.GatedAttention, (8, 4), {"gate_inputs": 9}, ["is 9, expected 'all', a number from 1"]),
-        (hw.GatedAttention, (8, 4), {"gate_inputs": 0}, ["from 1 to embed_dim = 8"]),
+        (hw.GatedAttention, (8, 4), {"gate_inputs": 9}, ["is 9, expected 'all', a number from 0"]),
+        (hw.GatedAttention, (8, 4), {"gate_inputs": -1}, ["from 0 to embed_dim = 8"]),
+        (hw.GatedAttention, (8, 4), {"gate_inputs": 0}, ["expected gate_bias=True"]),
         (
             *(hw.GatedAttention, (10, 4), {"gate_inputs": "head", "head_dim": 2}),
             ["gate_inputs is 'head'", "embed_dim is a multiple of num_heads = 4"],

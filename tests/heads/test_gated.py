@@ -84,6 +84,21 @@ def test_other_inputs_than_its_own_do_not_change_a_gate():
         assert same[0, 0].nonzero().flatten().tolist() == unmoved, inputs
 
 
+@pytest.mark.parametrize("gate", ["headwise", "elementwise"])
+@pytest.mark.parametrize("inputs", [0, 5, "head", "all"])
+@pytest.mark.parametrize("activation", ["sigmoid", "softplus"])
+@torch.no_grad()
+def test_gates_are_static_where_no_input_changes_them(gate, inputs, activation):
+    options = {"gate": gate, "gate_inputs": inputs, "gate_activation": activation}
+    gated = hw.GatedAttention(DIM, HEADS, gate_bias=True, **options)
+    gated.gate_proj.bias.normal_()
+    if inputs:
+        assert gated.static_scales() is None
+        gated.gate_proj.weight.zero_()
+    scales = gated.static_scales().expand(-1, gated.head_dim)
+    torch.testing.assert_close(scales, gates_of(gated, torch.randn(DIM)))
+
+
 @pytest.mark.parametrize(
     ("config", "theirs", "name", "options"),
     [

@@ -9,10 +9,13 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, inputs, tiny, tiny_sizes
 from gated import train_at_random
+from huggingface_hub import ModelCard
+from local_hub import LocalHub
 from peft import LoraConfig, get_peft_model
 from transformers import BertForSequenceClassification
 
 import headwise as hw
+from headwise.models import hub
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -21,6 +24,7 @@ def test_saved_and_loaded(name, tmp_path):
     model = train_at_random(hw.gate_heads(tiny(name), dropped_heads=2, gate_hidden_dim=7))
     hw.save_gates(model, tmp_path / "gates")
     assert sorted(path.name for path in (tmp_path / "gates").iterdir()) == [
+        "README.md",
         "head_gates.json",
         "head_gates.safetensors",
     ]
@@ -143,3 +147,73 @@ def test_tensors_of_other_options(tmp_path):
     with pytest.raises(ValueError, match="is not what was saved"):
         hw.load_gates(model, tmp_path)
     assert not [module for module in model.modules() if isinstance(module, hw.systems.System)]
+
+
+# --- on the hub -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def local(tmp_path, monkeypatch):
+    made = LocalHub(tmp_path / "hub")
+    monkeypatch.setattr(hub, "HfApi", lambda **_: made)
+    return made
+
+
+@torch.no_grad()
+def test_gates_are_sent_to_the_hub_and_fetched_by_name(local, tmp_path):
+    model = train_at_random(hw.gate_heads(tiny("gpt2"), "gated", gate="elementwise"))
+    model.name_or_path = "openai-community/gpt2"
+    folder = tmp_path / "gates"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("The weights of the model stay here.")
+    hw.save_gates(model, folder, push_to_hub="user/gates", private=True)
+    assert local.calls[0] == {"made": "user/gates", "private": True}
+    files = ["README.md", "head_gates.json", "head_gates.safetensors"]
+    assert local.calls[1]["sent"] == files
+    fresh = hw.load_gates(tiny("gpt2"), "user/gates", revision="v1")
+    assert local.calls[2] == {"fetched": files[1:], "revision": "v1"}
+    given = inputs(model, random.Random(0))
+    assert torch.equal(fresh(**given).logits, model(**given).logits)
+
+
+def test_the_card_says_over_which_model_and_how_they_are_loaded(local, tmp_path):
+    model = hw.gate_heads(tiny("gpt2"), "gated", gate="elementwise")
+    model.name_or_path = "openai-community/gpt2"
+    hw.save_gates(model, tmp_path / "known", push_to_hub="user/gates")
+    card = ModelCard.load(tmp_path / "known" / "README.md")
+    assert card.data.base_model == "openai-community/gpt2"
+    assert card.data.to_dict()["base_model_relation"] == "adapter"
+    assert card.data.tags == ["headwise", "head-gates", "gated"]
+    assert "The system `gated` with `gate='elementwise'` over the heads, in 2 of" in card.text
+    loading = (
+        "import headwise, transformers\n\n"
+        'model = transformers.GPT2LMHeadModel.from_pretrained("openai-community/gpt2")\n'
+        'headwise.load_gates(model, "user/gates")\n'
+    )
+    assert f"```python\n{loading}```" in card.text
+    assert f"headwise {hw.__version__}, transformers " in card.text
+
+    model.name_or_path = str(tmp_path)  # whose path is nobody else's business
+    hw.save_gates(model, tmp_path / "unknown")
+    card = ModelCard.load(tmp_path / "unknown" / "README.md")
+    assert card.data.base_model is None and str(tmp_path) not in card.content
+    assert "model = ...  # a GPT2LMHeadModel\n" in card.text
+
+    (tmp_path / "known" / "README.md").write_text("My own words.")
+    hw.save_gates(model, tmp_path / "known")
+    assert (tmp_path / "known" / "README.md").read_text() == "My own words."
+
+
+def test_without_the_hub_errors_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(OSError, match="folder is 'user/gates', which is no folder here") as found:
+        hw.load_gates(tiny("gpt2"), "user/gates")
+    assert "give a folder that is there, or user/name of a repository" in str(found.value)
+    model = hw.gate_heads(tiny("gpt2"))
+    with pytest.raises(OSError, match="push_to_hub is 'user/gates', and nothing could be sent"):
+        hw.save_gates(model, tmp_path / "gates", push_to_hub="user/gates")
+    hw.load_gates(tiny("gpt2"), tmp_path / "gates")  # they are saved all the same
+    for missing in ("gates", "a/b/c", tmp_path / "gone"):
+        with pytest.raises(ValueError, match=r"has no head_gates\.json, expected a folder that"):
+            hw.load_gates(tiny("gpt2"), missing)

@@ -1,6 +1,8 @@
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import chromium
 import pytest
 from exploring_runs import write_run
 from saved_models import save_model
@@ -31,3 +33,14 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return found[name]
 
     return made
+
+
+@pytest.fixture(scope="session")
+def tab() -> Iterator[chromium.Tab]:
+    """A tab of a browser. Where there is none, the test is skipped, or fails if it must not be."""
+    if chromium.EXECUTABLE is None:
+        if os.environ.get("HEADWISE_BROWSER") == "required":
+            pytest.fail("HEADWISE_BROWSER is required, and no Chromium is installed", pytrace=False)
+        pytest.skip("no Chromium is installed")
+    with chromium.browser() as opened:
+        yield opened

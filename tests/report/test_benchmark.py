@@ -82,9 +82,9 @@ def test_one_seed_has_no_star_and_says_why() -> None:
     assert "one seed says nothing of training's own chance" in notes
     assert "significant" not in notes + benchmark_verdict(made)
     assert benchmark_verdict(made) == (
-        "mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline standard has "
-        "77.0, a difference that single runs cannot tell from the chance of training (95% interval "
-        "of the difference −0.1 to +0.3)."
+        "No clear winner. mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline "
+        "standard has 77.0, a difference that single runs cannot tell from the chance of training "
+        "(95% interval of the difference −0.1 to +0.3)."
     )
 
 
@@ -120,11 +120,11 @@ def test_a_narrow_terminal_gets_the_table_in_pieces(width: int) -> None:
 
 def test_the_verdict_counts_what_the_tests_say() -> None:
     assert benchmark_verdict(benchmark()) == (
-        "mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline standard has "
-        "77.0, a difference that may be chance (95% interval of the difference −0.1 to +0.3, "
-        "p = 1.000; a true difference of 0.4 would be found in 80% of such comparisons). Against "
-        "the baseline standard, mae-7 is significantly better on 1 and significantly worse on 1 of "
-        "3 data sets; moa shows no significant difference on any of 3 data sets."
+        "No clear winner. mae-7 is ahead in the mean accuracy over 3 data sets, 77.1; the baseline "
+        "standard has 77.0, a difference that may be chance (95% interval of the difference −0.1 "
+        "to +0.3, p = 1.000; a true difference of 0.4 would be found in 80% of such comparisons). "
+        "Against the baseline standard, mae-7 is significantly better on 1 and significantly worse "
+        "on 1 of 3 data sets; moa shows no significant difference on any of 3 data sets."
     )
 
 
@@ -134,8 +134,8 @@ def test_the_baseline_wins_ties_and_a_single_system_is_told() -> None:
         each.systems[1].estimates = each.systems[0].estimates
         each.systems[1].difference = None
     assert benchmark_verdict(made) == (
-        "No system is ahead of the mean accuracy over 3 data sets of the baseline standard, 77.0: "
-        "the closest, other, has 77.0."
+        "No clear winner. No system is ahead of the mean accuracy over 3 data sets of the baseline "
+        "standard, 77.0: the closest, other, has 77.0."
     )
     alone = benchmark(("standard",))
     assert benchmark_verdict(alone) == "standard has a mean accuracy over 3 data sets of 77.0."
@@ -147,7 +147,7 @@ def test_lower_is_better_on_average_too() -> None:
     sets = {name: of_task("language-modelling", names, seeds=3) for name in ("a", "b")}
     made = Benchmark(title="texts", comparisons=sets)
     assert benchmark_verdict(made) == (
-        "mae-7 is ahead in the mean word perplexity over 2 data sets, 86.2; the baseline standard "
+        "mae-7 wins in the mean word perplexity over 2 data sets, 86.2; the baseline standard "
         "has 88.0, a significant difference (95% interval of the difference −2.4 to −1.2, "
         "p < 0.001). Against the baseline standard, mae-7 is significantly better on 2 of 2 data "
         "sets; weighted is significantly worse on 2 of 2 data sets."

@@ -239,20 +239,21 @@ def _difference(made: Comparison, name: str) -> Difference:
 
 def test_one_seed_says_nothing_of_the_chance_of_training() -> None:
     assert verdict(comparison(ALL)) == (
-        "mae-7 is ahead, 27.3 BLEU (95% interval 25.6 to 29.1 over test sentences alone): 0.9 "
-        "above the baseline standard, a difference that single runs cannot tell from the chance of "
-        "training (95% interval +0.5 to +1.3 over test sentences alone), at 1.06× the time per "
-        "step and 1.04× the parameters."
+        "No clear winner. mae-7 is ahead, 27.3 BLEU (95% interval 25.6 to 29.1 over test "
+        "sentences alone): 0.9 above the baseline standard, a difference that single runs cannot "
+        "tell from the chance of training (95% interval +0.5 to +1.3 over test sentences alone), "
+        "at 1.06× the time per step and 1.04× the parameters."
     )
     assert "significant" not in verdict(comparison(ALL))
 
 
 def test_a_significant_winner_and_its_cost() -> None:
     assert verdict(comparison(seeds=3)) == (
-        "mae-7 is ahead, 27.3 BLEU (mean of 3 seeds, 95% interval 25.4 to 29.2): 0.9 above the "
-        "baseline standard, a significant difference (95% interval +0.5 to +1.3, p < 0.001), at "
-        "1.06× the time per step and 1.01× the parameters. moa shows no significant difference "
-        "from the baseline (a true difference of 2.2 would be found in 80% of such comparisons)."
+        "mae-7 wins against the baseline standard, with 27.3 BLEU (mean of 3 seeds, 95% interval "
+        "25.4 to 29.2): 0.9 above it, a significant difference (95% interval +0.5 to +1.3, "
+        "p < 0.001), at 1.06× the time per step and 1.01× the parameters. moa shows no "
+        "significant difference from the baseline (a true difference of 2.2 would be found in 80% "
+        "of such comparisons)."
     )
 
 
@@ -287,11 +288,16 @@ def test_a_lead_that_may_be_chance_and_a_time_not_measured() -> None:
 
 
 def test_the_baseline_wins_and_wins_ties() -> None:
-    assert verdict(_with_bleu(3, moa=25.0, mae_7=25.5, standard=26.0)).startswith(
-        "No system is ahead of the baseline standard, 26.0 BLEU (mean of 3 seeds, 95% interval "
-        "24.1 to 27.9): the closest, mae-7, is 0.5 below, a significant difference"
+    assert verdict(_with_bleu(3, mae_7=25.5, standard=26.0)).startswith(
+        "The baseline standard wins, with 26.0 BLEU (mean of 3 seeds, 95% interval 24.1 to 27.9): "
+        "the closest, mae-7, is 0.5 below, a significant difference"
     )
-    assert "the closest, moa, is level with it" in verdict(_with_bleu(moa=26.0, standard=26.0))
+    # One of the others is not told from it.
+    assert verdict(_with_bleu(3, moa=25.0, mae_7=25.5, standard=26.0)).startswith(
+        "No clear winner. No system is ahead of the baseline standard, 26.0 BLEU (mean of 3 seeds, "
+    )
+    said = verdict(_with_bleu(moa=26.0, standard=26.0))
+    assert said.startswith("No clear winner. ") and "the closest, moa, is level with it" in said
 
 
 def test_a_lead_that_rounds_to_nothing() -> None:
@@ -305,7 +311,7 @@ def test_systems_that_diverged() -> None:
     assert verdict(_with_bleu(standard=nan, moa=nan)).startswith("Every system diverged")
     assert verdict(_with_bleu(standard=26.0, moa=nan)).startswith("Only standard gave a result")
     made = _with_bleu(standard=nan, moa=25.0, mae_7=26.0)
-    assert verdict(made).startswith("mae-7 is ahead, 26.0 BLEU (95% interval")
+    assert verdict(made).startswith("No clear winner. mae-7 is ahead, 26.0 BLEU (95% interval")
     assert verdict(made).endswith("; the baseline standard diverged.")
 
 
@@ -331,8 +337,8 @@ def test_other_scores_whichever_way_they_are_better(
 ) -> None:
     said = verdict(of_task(kind, seeds=3))
     assert said.startswith(
-        f"mae-7 is ahead, {value} (mean of 3 seeds, 95% interval {interval}): {lead} the baseline "
-        f"standard, a significant"
+        f"mae-7 wins against the baseline standard, with {value} (mean of 3 seeds, 95% interval "
+        f"{interval}): {lead} it, a significant"
     )
     assert (
         "Of the others, tim is significantly better than the baseline; weighted is significantly "
@@ -344,8 +350,8 @@ def test_a_score_without_items_and_without_a_value() -> None:
     made = of_task("speech", ("standard", "moa"))
     judge(made, has_items=False)
     assert verdict(made).startswith(
-        "moa is ahead, 2.44 PESQ: 0.02 above the baseline standard, a difference that no test has "
-        "judged"
+        "No clear winner. moa is ahead, 2.44 PESQ: 0.02 above the baseline standard, a difference "
+        "that no test has judged"
     )
     made.systems[0].runs[0].scores[0].value = math.nan
     judge(made)

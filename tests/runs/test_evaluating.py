@@ -214,7 +214,7 @@ def test_keys_that_evaluation_does_not_read_are_refused(run, change):
     assert done.exit_code == 2
     key = change.partition("=")[0]
     assert f"a finished run does not read {key}; expected keys of data, evaluation" in done.stderr
-    done = headwise("translate", run, "--set", "data.max_length=3")
+    done = headwise("predict", run, "--set", "data.max_length=3")
     assert "expected keys of evaluation" in done.stderr
 
 

@@ -165,8 +165,7 @@ def test_the_smallest_images_are_drawn(height, width):
 
 def wish(**options):
     said = []
-    made = Wish(**{"prompts": None, "number": None, "output": None, "echo": said.append, **options})
-    return made, said
+    return Wish(said.append, **options), said
 
 
 def test_a_run_draws_images_into_a_file(tmp_path, monkeypatch):
@@ -181,12 +180,12 @@ def test_a_run_draws_images_into_a_file(tmp_path, monkeypatch):
     )
 
     asked, said = wish()
-    Images.generate(run, recipe, model, asked)
+    Images.predict(run, recipe, model, asked)
     assert said == ["written: standard.png"]
     assert (tmp_path / "standard.png").read_bytes() == drawn(task, model, 16)
 
     asked, said = wish(number=2, output=tmp_path / "new" / "two.PNG")
-    Images.generate(run, recipe, model, asked)
+    Images.predict(run, recipe, model, asked)
     assert said == [f"written: {tmp_path}/new/two.PNG"]
     assert (tmp_path / "new" / "two.PNG").read_bytes() == drawn(task, model, 2)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["two.PNG"]
@@ -200,7 +199,7 @@ def drawn(task, model, number):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompts": ["a"]}, "--prompt is not for a run of images"),
+        ({"texts": ["a"]}, "--text is not for a run of images"),
         ({"output": Path("images.jpg")}, r"--output is images\.jpg, expected a name that ends in"),
     ],
 )
@@ -211,7 +210,7 @@ def test_what_images_cannot_be_asked_for(tmp_path, options, message):
     recipe = ImageRecipe(training={"max_steps": 1})
     asked, said = wish(**options)
     with pytest.raises(ValueError, match=message):
-        Images.generate(tmp_path, recipe, make_model(task), asked)
+        Images.predict(tmp_path, recipe, make_model(task), asked)
     assert said == [] and sorted(tmp_path.iterdir()) == saved
 
 

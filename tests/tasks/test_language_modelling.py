@@ -163,7 +163,7 @@ def test_perplexities_of_held_out_text_are_marked_as_such(tokenizer):
     assert marked == {"word perplexity": True, **subwords}
 
 
-def test_generate_prints_texts_that_go_on_from_their_prompts(tmp_path):
+def test_predict_prints_texts_that_go_on_from_their_prompts(tmp_path):
     task(BPE).save(tmp_path)
     generation = {"max_new_tokens": 4, "lines": 1, "seed": 5}
     recipe = LanguageModellingRecipe(
@@ -173,8 +173,8 @@ def test_generate_prints_texts_that_go_on_from_their_prompts(tmp_path):
 
     def generate(prompts, number):
         printed.clear()
-        wish = Wish(prompts, number, None, printed.append)
-        LanguageModelling.generate(tmp_path, recipe, model, wish)
+        wish = Wish(printed.append, texts=prompts, number=number)
+        LanguageModelling.predict(tmp_path, recipe, model, wish)
         return list(printed)
 
     prompts = ["open the", "close"]
@@ -189,10 +189,10 @@ def test_generate_prints_texts_that_go_on_from_their_prompts(tmp_path):
         )
     ]
     assert found == [text.removesuffix("\n") for text in expected]
-    assert len(generate(None, None)) == 1  # of an empty prompt
+    assert len(generate((), None)) == 1  # of an empty prompt
     with pytest.raises(ValueError, match="--output is not for a run of language-modelling"):
-        wish = Wish(None, None, tmp_path / "a.txt", printed.append)
-        LanguageModelling.generate(tmp_path, recipe, model, wish)
+        wish = Wish(printed.append, output=tmp_path / "a.txt")
+        LanguageModelling.predict(tmp_path, recipe, model, wish)
 
 
 def test_samples_are_lines_cut_in_the_middle_and_what_the_model_writes():

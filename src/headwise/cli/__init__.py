@@ -9,7 +9,7 @@ from headwise import __version__
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, curve, explore
 from headwise.cli.inspecting import cost, keys, recipes
-from headwise.cli.using import enhance, generate, translate
+from headwise.cli.using import FORMER, predict
 
 __all__ = ["app"]
 
@@ -68,9 +68,11 @@ def start(
 _GROUPS = {
     "Train": (recipes, keys, cost, compare, train),
     "Look inside": (evaluate, curve, analyse, explore),
-    "Use": (translate, generate, enhance),
+    "Use": (predict,),
 }
 for group, commands in _GROUPS.items():
     for command in commands:
         app.command(cls=_Command, rich_help_panel=group)(command)
 app.command("analyze", cls=_Command, hidden=True)(analyse)  # as it is spelt elsewhere
+for former in FORMER:
+    app.command(former, cls=_Command, hidden=True)(predict)

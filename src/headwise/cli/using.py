@@ -1,63 +1,37 @@
-"""The commands that use a finished run: translate, generate, enhance."""
+"""The command that uses a finished run: predict, and its former names."""
 
-import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import (
-    ChangesOfUse,
-    RunFolder,
-    Trust,
-)
+from headwise.cli.parameters import ChangesOfUse, RunFolder, Trust
 from headwise.cli.printing import clear_errors, silence
 
-if TYPE_CHECKING:
-    from headwise.models.base import HeadwiseModel
-    from headwise.recipes.settings import Recipe
-    from headwise.tasks.task import Task
+# Commands that `predict` has replaced, and the tasks of their runs.
+FORMER = {
+    "translate": ("translation",),
+    "generate": ("language-modelling", "images"),
+    "enhance": ("speech-enhancement",),
+}
 
 
-def translate(
+def predict(
+    context: typer.Context,
     run: RunFolder,
-    source: Annotated[
-        Path | None,
+    inputs: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="Text file with a sentence in each line; without it, standard input is read."
+            metavar="INPUT",
+            help="Text files, which are read line by line, or texts with white space in them; for "
+            "speech the sound file to read and the one to write. To translate, to classify and to "
+            "fill masks, standard input is read without it.",
         ),
     ] = None,
-    changes: ChangesOfUse = None,
-    trust: Trust = False,
-) -> None:
-    """Translate lines of text and print them to standard output."""
-    with clear_errors():
-        from headwise.data.sources import decoded_lines, read_lines
-        from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
-        from headwise.runs.evaluating import as_evaluated
-        from headwise.tasks.translating import translate as translate_texts
-        from headwise.tasks.translation import Translation
-
-        silence()
-        recipe, model = _open(run, Translation, changes)
-        tokenizer = TranslationTokenizer.load(run / TOKENIZER)
-        if source is not None:
-            lines = list(read_lines(source))
-        else:
-            lines = list(decoded_lines(sys.stdin.buffer, "standard input"))
-        with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
-            translations = translate_texts(model, tokenizer, lines, recipe.evaluation)
-        for line in translations:
-            typer.echo(line)
-
-
-def generate(
-    run: RunFolder,
-    prompt: Annotated[
+    texts: Annotated[
         list[str] | None,
-        typer.Option(help="Text to continue, for language models. May be given several times."),
+        typer.Option("--text", "--prompt", help="A text to read or continue; may be repeated."),
     ] = None,
     number: Annotated[
         int | None,
@@ -66,66 +40,32 @@ def generate(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(help="PNG file to write, for image models.", show_default="RUN.png"),
+        Path | None, typer.Option(help="PNG file to write (RUN.png by default), or sound file.")
     ] = None,
     changes: ChangesOfUse = None,
     trust: Trust = False,
 ) -> None:
-    """Continue a text or draw images with a finished run."""
+    """Use a finished run: translate, write, fill in masks, classify, draw or remove noise.
+
+    What it does is the task of the run. It translates or classifies each line (a tab divides the
+    texts of a pair), fills in each `<mask>`, continues each text, draws images, or removes the
+    noise from a recording of speech.
+    """
     with clear_errors():
         from headwise.recipes.catalogue import task_class
         from headwise.runs.evaluating import as_evaluated
+        from headwise.runs.folder import FolderError
         from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
         silence()
         recipe, model = open_run(run, changes or [])
-        wish = Wish(prompt, number, output, typer.echo)
+        tasks = FORMER.get(context.info_name or "", (recipe.task,))
+        if recipe.task not in tasks:
+            raise FolderError(
+                f"{run} is a run of {recipe.task}, expected a run of {' or '.join(tasks)}; "
+                f"`headwise predict` takes runs of every task"
+            )
+        wish = Wish(typer.echo, inputs or (), texts or (), number, output)
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
-            task_class(recipe.task).generate(run, recipe, model, wish)
-
-
-def enhance(
-    run: RunFolder,
-    source: Annotated[Path, typer.Argument(metavar="IN", help="Sound file: WAV, FLAC, ...")],
-    target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Sound file to write, as long as IN.")
-    ],
-    changes: ChangesOfUse = None,
-    trust: Trust = False,
-) -> None:
-    """Remove the noise from a recording of speech of any length with a finished run."""
-    with clear_errors():
-        from rich.progress import Progress
-
-        from headwise.data.sound.audio import audio_info
-        from headwise.runs.evaluating import as_evaluated
-        from headwise.tasks.enhancing import enhance_file
-        from headwise.tasks.speech import SpeechEnhancement
-
-        silence()
-        recipe, model = _open(run, SpeechEnhancement, changes)
-        console = Console(stderr=True)
-        samples = audio_info(source).samples
-        with (
-            as_evaluated(model, recipe.evaluation, console, run.name),
-            Progress(console=console, transient=True) as progress,
-        ):
-            bar = progress.add_task("", total=samples)
-            advance = partial(progress.advance, bar)
-            enhance_file(model, recipe.evaluation.context, source, target, advance)
-        Console().print(f"written: {target}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _open(
-    run: Path, task: "type[Task]", changes: list[str] | None
-) -> "tuple[Recipe, HeadwiseModel]":
-    """Returns the recipe and the model of a run, which has to be of a certain task."""
-    from headwise.runs.folder import FolderError
-    from headwise.runs.reading import open_run
-
-    recipe, model = open_run(run, changes or [])
-    if not isinstance(recipe, task.recipe_class):
-        raise FolderError(f"{run} is a run of {recipe.task}, expected a run of {task.name()}")
-    return recipe, model
+            task_class(recipe.task).predict(run, recipe, model, wish)

@@ -88,7 +88,9 @@ class GatedAttention(MultiHeadAttention):
         gate_activation: `"sigmoid"`; `"doubled-sigmoid"`, 2σ, as where Quantizable Transformers are
             fine-tuned (appendix B.6); or `"softplus"`, log(1 + eˣ), which has no upper bound.
         gate_inputs: what of x the gates are made of: `"all"`; a number m, its first m entries; or
-            `"head"`, for each head its own share of x, the i-th of `num_heads` equal ones.
+            `"head"`, for each head its own share of x, the i-th of `num_heads` equal ones. With 0,
+            which needs `gate_bias`, a gate is a number that is learned and the same for all x;
+            `headwise.fold_gates` puts such gates into the output projection.
         gate_bias: whether the map V has a bias.
         gate_start: what the gates are before training. `"random"`: those of a map that is drawn at
             random, as in the papers. `"neutral"`: V starts at zero, and the activation is one that
@@ -169,7 +171,15 @@ class GatedAttention(MultiHeadAttention):
         self.gate_inputs = gate_inputs
         gates = num_heads * self.head_dim if self.elementwise else num_heads
         width = _inputs_of_a_gate(gate_inputs, embed_dim, num_heads)
-        self.gate_proj = nn.Linear(width, gates, bias=gate_bias)
+        if not width and not gate_bias:
+            raise ValueError(
+                "gate_inputs is 0 and gate_bias False, expected gate_bias=True: gates of no input "
+                "have nothing else to learn"
+            )
+        self.gate_proj = nn.Linear(max(width, 1), gates, bias=gate_bias)
+        if not width:  # PyTorch warns if it is to draw a weight that has no entries
+            self.gate_proj.in_features = 0
+            self.gate_proj.weight = nn.Parameter(torch.empty(gates, 0))
         self._reset_gates()
 
     @classmethod
@@ -239,11 +249,17 @@ class GatedAttention(MultiHeadAttention):
         return self.gate_proj(seen).unflatten(-1, (self.num_heads, -1))
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        logits = self._logits(inputs.query)
-        # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
-        gates = self._activated(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-        gates = self.in_force(gates)  # (batch, queries, heads, head_dim or 1)
+        gates = self.in_force(self._gates(inputs.query))  # (batch, queries, heads, head_dim or 1)
         return self.join(heads, gates), Routing(gates.mean(-1))
+
+    def _gates(self, query: Tensor) -> Tensor:
+        logits = self._logits(query)
+        # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
+        return self._activated(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+
+    def static_scales(self) -> Tensor | None:
+        weight = self.gate_proj.weight
+        return None if weight.any() else self._gates(weight.new_zeros(self.embed_dim))
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         shares = self.num_heads if self.gate_inputs == "head" else 1
@@ -257,9 +273,9 @@ def _inputs_of_a_gate(gate_inputs: Any, embed_dim: int, num_heads: int) -> int:
         return embed_dim
     if gate_inputs == "head" and embed_dim % num_heads == 0:
         return embed_dim // num_heads
-    if type(gate_inputs) is int and 1 <= gate_inputs <= embed_dim:
+    if type(gate_inputs) is int and 0 <= gate_inputs <= embed_dim:
         return gate_inputs
     raise ValueError(
-        f"gate_inputs is {gate_inputs!r}, expected 'all', a number from 1 to embed_dim = "
+        f"gate_inputs is {gate_inputs!r}, expected 'all', a number from 0 to embed_dim = "
         f"{embed_dim}, or 'head' where embed_dim is a multiple of num_heads = {num_heads}"
     )

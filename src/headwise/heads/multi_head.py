@@ -167,6 +167,14 @@ class MultiHeadAttention(FromStandardWeights, Attention):
         joined = joined if scales is None else joined * scales.to(heads.dtype)
         return self.out_proj(joined.flatten(2))
 
+    def static_scales(self) -> Tensor | None:
+        """Returns the scales a of `join`, `(heads, 1 or head_dim)`, if no input changes them.
+
+        None if they depend on the input, or for a subclass that does not say. Static scales can be
+        multiplied into the output projection: `headwise.fold_gates`.
+        """
+        return None
+
     def ablation_ranges(self) -> dict[str, range]:
         # A subclass may declare others, whose options are its own.
         return {"head": range(self.num_heads)} if "without-head" in self.ablations else {}

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, cast, get_args
 
 import torch
@@ -15,6 +17,7 @@ from typing_extensions import Self
 from headwise.heads.attention import Attention
 from headwise.heads.system import System
 from headwise.models.config import TransformerConfig
+from headwise.models.hub import send, write_card
 from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import Plan, build_system
 from headwise.models.sites import attention_sites
@@ -88,6 +91,25 @@ class HeadwiseModel(ModelHooks):
         kwargs.setdefault("use_safetensors", True)  # it would unpickle a .bin file too
         with trusting() if trust_remote_code else nullcontext():
             return super().from_pretrained(*args, **kwargs)
+
+    def push_to_hub(
+        self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: Any = (), **options: Any
+    ) -> str:
+        """As in transformers, with a card that says how to load the model, unless there is one.
+
+        The folder `model` of a run has a fuller card, and a tokenizer: `hf upload user/name
+        RUN/model` sends it. Returns the address of the commit.
+
+        Raises:
+            OSError: the hub cannot be reached, or does not let the user write there.
+        """
+        name, title = type(self).__name__, repo_id.rpartition("/")[2]
+        load = f'import headwise\n\nmodel = headwise.{name}.from_pretrained("{repo_id}")'
+        text = f"A model of headwise, of the class `{name}`. To load it: `pip install headwise`."
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, max_shard_size=max_shard_size)
+            write_card(Path(folder), title, text, load, tags=["headwise", *(tags or ())])
+            return send(Path(folder), repo_id, **options)
 
     def head_macs(self, lengths: Mapping[str, int]) -> int:
         """Returns the multiply-accumulates outside the layers, for one sequence.

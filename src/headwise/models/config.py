@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from headwise.heads.attention import Bias
 from headwise.heads.system import Place, System
 from headwise.messages import did_you_mean
+from headwise.models.hub import FINDER, FINDER_TEXT
 from headwise.models.plan import Spec, build_system, layer_specs, system_class
 from headwise.models.sites import stack_of
 from headwise.models.trust import trusting
@@ -79,7 +81,7 @@ class TransformerConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = [  # noqa: RUF012
         *("token_loss", "auxiliary_loss", "cache", "past_key_values", "encoder_last_hidden_state")
     ]
-    attribute_map = {  # noqa: RUF012
+    attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "embed_dim",
         "intermediate_size": "ffn_dim",
         "max_position_embeddings": "max_positions",
@@ -209,7 +211,25 @@ class TransformerConfig(PreTrainedConfig):
         if self._key_heads is not None:
             others.discard("num_key_value_heads")
         values = {} if self._head_dim is None else {"_head_dim": self._head_dim}
-        return values | {k: v for k, v in super().to_diff_dict().items() if k not in others}
+        values |= {k: v for k, v in super().to_diff_dict().items() if k not in others}
+        if self._is_ours():
+            values["auto_map"] = {"AutoConfig": f"{FINDER}.{type(self).__name__}"}
+        return values
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, beside a module by which `trust_remote_code=True` finds headwise."""
+        if self._is_ours():
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            text = FINDER_TEXT.format(kind=type(self))
+            Path(save_directory, f"{FINDER}.py").write_text(text, encoding="utf-8")
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """Does nothing, where transformers would copy our modules into each saved folder."""
+
+    def _is_ours(self) -> bool:
+        return type(self).__module__.startswith("headwise.")
 
     @property
     def num_key_value_heads(self) -> int:
@@ -426,6 +446,8 @@ def check_arguments(config: type[PreTrainedConfig], given: Iterable[str]) -> Non
 def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration reads of a config.json; keys of a newer transformers are left out.
 
+    `auto_map` is too: it says where the class of the configuration is found.
+
     Raises:
         ValueError: it names an implementation of attention that would be fetched and run.
     """
@@ -437,7 +459,8 @@ def readable_arguments(config: type[PreTrainedConfig], saved: Mapping[str, Any])
                 f"from_pretrained if you trust it"
             )
     newer = Version(saved.get("transformers_version") or "0") > Version(transformers.__version__)
-    return {name: value for name, value in saved.items() if _is_known(config, name) or not newer}
+    read = {name: value for name, value in saved.items() if name != "auto_map"}
+    return {name: value for name, value in read.items() if _is_known(config, name) or not newer}
 
 
 def own_arguments(config: type[PreTrainedConfig]) -> frozenset[str]:

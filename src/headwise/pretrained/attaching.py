@@ -20,6 +20,9 @@ from headwise.pretrained.masks import LastMask, QueryPadding
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# The key of a config that says which heads are left, if sizes of the config cannot say it.
+HEADS_LEFT = "headwise_heads_left"
+
 # Options of systems that say how they attend, which is what they do not do over given heads.
 _OF_ATTENTION = ("bias", "dropout", "kdim", "vdim")
 
@@ -114,7 +117,8 @@ def remove_gates(model: Model) -> Model:
         each.remove(attention)
         delattr(attention, NAME)
     for each in _saved_by_transformers(model):
-        vars(each).pop("save_pretrained", None)
+        if not hasattr(each.config, HEADS_LEFT):
+            vars(each).pop("save_pretrained", None)
     return model
 
 
@@ -164,6 +168,11 @@ def attach(
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key], last))
+    warn_when_saved(model)
+
+
+def warn_when_saved(model: nn.Module) -> None:
+    """Has `save_pretrained` warn, once, of what `from_pretrained` will not bring back."""
     for each in _saved_by_transformers(model):
         each.save_pretrained = partial(_save_with_a_warning, each)
 
@@ -186,7 +195,8 @@ def check_has_no_gates(model: nn.Module) -> None:
     if already:
         raise ValueError(
             f"model has gates over its heads already, first at {next(iter(already))!r}; remove "
-            f"them with headwise.remove_gates(model)"
+            f"them with headwise.remove_gates(model), or put static ones into its weights with "
+            f"headwise.fold_gates(model)"
         )
 
 
@@ -275,12 +285,21 @@ def _saved_by_transformers(model: nn.Module) -> list[Any]:
 
 
 def _save_with_a_warning(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Stands before a gated model's own `save_pretrained` until it is called once."""
+    """Stands before a changed model's own `save_pretrained` until it is called once."""
     del model.save_pretrained
-    warnings.warn(
-        f"save_pretrained writes the gates over the heads of {type(model).__name__} among its "
-        f"weights, and from_pretrained passes over them: call headwise.save_gates(model, folder) "
-        f"too, and headwise.load_gates(model, folder) after from_pretrained(folder)",
-        stacklevel=2,
-    )
+    name = type(model).__name__
+    if gates_of(model):
+        warnings.warn(
+            f"save_pretrained writes the gates over the heads of {name} among its weights, and "
+            f"from_pretrained passes over them: call headwise.save_gates(model, folder) too, and "
+            f"headwise.load_gates(model, folder) after from_pretrained(folder)",
+            stacklevel=2,
+        )
+    if hasattr(model.config, HEADS_LEFT):
+        warnings.warn(
+            f"heads of {name} were removed in a way that its config cannot say, so from_pretrained "
+            f"refuses what save_pretrained writes: load it by "
+            f"headwise.load_pruned({name}, folder)",
+            stacklevel=2,
+        )
     return model.save_pretrained(*args, **kwargs)

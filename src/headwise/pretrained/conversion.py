@@ -20,6 +20,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM
 from headwise.models.masked_lm import MaskedLM
 from headwise.models.seq2seq import Seq2SeqLM
+from headwise.pretrained.attaching import HEADS_LEFT
 
 Settings = dict[str, Any]
 State = dict[str, Tensor]
@@ -138,6 +139,11 @@ def _row(model_type: str) -> Architecture:
 
 
 def _settings(row: Architecture, config: Any) -> Settings:
+    if hasattr(config, HEADS_LEFT):
+        raise ValueError(
+            "model has lost heads by headwise.prune_heads, so that its layers are not those of its "
+            "config, expected a model that its config describes: convert it before heads go"
+        )
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(
             "the weights of model are quantised, expected numbers: call model.dequantize() and "

@@ -33,6 +33,10 @@ class HeadLayout:
         cache: name of the argument of `forward` that holds the cache of keys and values.
         cross: names under which such modules stand in a layer as cross-attention, whose queries are
             those of the layer's self-attention.
+        maps: paths of the linear maps whose rows heads have of their own: of queries, of keys and
+            of values; or of queries, and of keys and values together; or one for all three. Those
+            that a module lacks are passed over.
+        widths: paths of attributes that hold the width of all heads together.
     """
 
     projection: str
@@ -42,10 +46,17 @@ class HeadLayout:
     mask: str = "attention_mask"
     cache: str = CACHE
     cross: tuple[str, ...] = ("encoder_attn", "crossattention", "EncDecAttention")
+    maps: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    widths: tuple[str, ...] = ()
 
 
 _LIKE_BERT = HeadLayout(
-    "output.dense", "self.num_attention_heads", ("self.query",), is_causal="self.is_causal"
+    "output.dense",
+    "self.num_attention_heads",
+    ("self.query",),
+    is_causal="self.is_causal",
+    maps=("self.query", "self.key", "self.value"),
+    widths=("self.all_head_size",),
 )
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
@@ -60,8 +71,16 @@ LAYOUTS: dict[str, HeadLayout] = {
     "XLMRobertaAttention": _LIKE_BERT,
     "ElectraAttention": _LIKE_BERT,
     "BertGenerationAttention": _LIKE_BERT,
-    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", ("q_lin",)),
-    "GPT2Attention": HeadLayout("c_proj", "num_heads", ("q_attn", "c_attn")),
+    "DistilBertSelfAttention": HeadLayout(
+        "out_lin", "n_heads", ("q_lin",), maps=("q_lin", "k_lin", "v_lin")
+    ),
+    "GPT2Attention": HeadLayout(
+        "c_proj",
+        "num_heads",
+        ("q_attn", "c_attn"),
+        maps=("q_attn", "c_attn"),
+        widths=("split_size",),
+    ),
     "LlamaAttention": _LIKE_LLAMA,
     "MistralAttention": _LIKE_LLAMA,
     "MixtralAttention": _LIKE_LLAMA,
@@ -69,15 +88,17 @@ LAYOUTS: dict[str, HeadLayout] = {
     "Gemma2Attention": _LIKE_LLAMA,
     "GraniteAttention": _LIKE_LLAMA,
     "PhiAttention": replace(_LIKE_LLAMA, projection="dense"),
-    "Phi3Attention": replace(_LIKE_LLAMA, queries=("qkv_proj",)),
+    "Phi3Attention": replace(_LIKE_LLAMA, queries=("qkv_proj",), maps=("qkv_proj",)),
     "Qwen2Attention": _LIKE_LLAMA,
     "Qwen2MoeAttention": _LIKE_LLAMA,
     "Qwen3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "Qwen3MoeAttention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "Qwen3NextAttention": replace(_LIKE_LLAMA, queries=("q_norm",)),
-    "ModernBertAttention": replace(_LIKE_LLAMA, projection="Wo", queries=("Wqkv",)),
+    "ModernBertAttention": replace(_LIKE_LLAMA, projection="Wo", queries=("Wqkv",), maps=("Wqkv",)),
     "OPTAttention": _LIKE_BART,
-    "T5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
+    "T5Attention": HeadLayout(
+        "o", "n_heads", ("q",), mask="mask", maps=("q", "k", "v"), widths=("inner_dim",)
+    ),
     "BartAttention": _LIKE_BART,
     "MBartAttention": _LIKE_BART,
     "MarianAttention": _LIKE_BART,

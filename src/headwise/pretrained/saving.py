@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from headwise import __version__
 from headwise.files import write_bytes, write_text
 from headwise.heads.multi_head import MultiHeadAttention
+from headwise.models.hub import CARD, fetch, is_name_on_hub, send, write_card
 from headwise.models.plan import system_name
 from headwise.pretrained.attaching import (
     attach,
@@ -30,25 +31,37 @@ DESCRIPTION = "head_gates.json"
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def save_gates(model: nn.Module, folder: str | Path) -> None:
+def save_gates(
+    model: nn.Module,
+    folder: str | Path,
+    *,
+    push_to_hub: str | None = None,
+    private: bool | None = None,
+) -> None:
     """Saves the system over the heads of a pretrained model; the model itself is not saved.
 
-    The folder, which may hold other files, gets `head_gates.safetensors` and `head_gates.json`.
-    It may be that of `model.save_pretrained`, which saves the system's parameters too and warns
-    that `from_pretrained` leaves them out: `load_gates` brings them back.
+    The folder, which may hold other files, gets `head_gates.safetensors`, `head_gates.json` and a
+    card, `README.md`, unless it has one. It may be that of `model.save_pretrained`, which saves the
+    system's parameters too and warns that `from_pretrained` leaves them out: `load_gates` brings
+    them back.
 
     Args:
         model: a model that `gate_heads` has been called with.
         folder: where to write; it is created if there is none.
+        push_to_hub: a repository of the hub, `user/name`, to which these files are uploaded too; it
+            is created if there is none, and keeps its card if it has one.
+        private: whether a new repository is private.
 
     Raises:
+        OSError: the hub cannot be reached, or does not let the user write there; the folder is
+            written all the same.
         ValueError: the model has no system over its heads, or one with options that JSON has no
             way to write.
     """
     gates = required_gates(model)
     first = next(iter(gates.values()))
     tensors, sites = {}, {}
-    names = _names(model, gates)
+    names = base_names(model, gates)
     for path, each in gates.items():
         if not isinstance(each.system, MultiHeadAttention):
             raise ValueError(
@@ -76,10 +89,40 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
         ) from None
     write_bytes(Path(folder) / TENSORS, save(tensors))
     write_text(Path(folder) / DESCRIPTION, text + "\n")
+    _write_card(Path(folder), model, description, push_to_hub)
+    if push_to_hub is not None:
+        send(Path(folder), push_to_hub, [TENSORS, DESCRIPTION, CARD], private)
+
+
+def _write_card(
+    folder: Path, model: nn.Module, description: Mapping[str, Any], repo_id: str | None
+) -> None:
+    """The card names the pretrained model if that is on the hub, and no folder of this machine."""
+    inner: Any = next((m for m in model.modules() if isinstance(m, PreTrainedModel)), model)
+    name, system = type(inner).__name__, description["system"]
+    base = str(getattr(inner, "name_or_path", ""))
+    base = base if is_name_on_hub(base) else ""
+    options = ", ".join(f"`{key}={value!r}`" for key, value in description["options"].items())
+    made = f'transformers.{name}.from_pretrained("{base}")' if base else f"...  # a {name}"
+    write_card(
+        folder,
+        f"Gates over the heads of {base or f'a {name}'}",
+        f"The system `{system}`{f' with {options}' if options else ''} over the heads, in "
+        f"{len(description['attentions'])} of the model's attention modules. headwise loads it "
+        f"over the model that it was saved from: `pip install headwise`.",
+        f"import headwise, transformers\n\nmodel = {made}\n"
+        f'headwise.load_gates(model, "{repo_id or "FOLDER"}")',
+        tags=["headwise", "head-gates", system],
+        **({"base_model": base, "base_model_relation": "adapter"} if base else {}),
+    )
 
 
 def load_gates(
-    model: Model, folder: str | Path, *, layouts: Mapping[str, HeadLayout] | None = None
+    model: Model,
+    folder: str | Path,
+    *,
+    layouts: Mapping[str, HeadLayout] | None = None,
+    revision: str | None = None,
 ) -> Model:
     """Puts a saved system over the heads of a pretrained model, in place of `gate_heads`.
 
@@ -88,13 +131,15 @@ def load_gates(
 
     Args:
         model: a model without such gates.
-        folder: where `save_gates` has written.
+        folder: where `save_gates` has written, or `user/name` of a repository on the hub.
         layouts: as in `gate_heads`.
+        revision: a tag or a commit of the repository; by default its newest state.
 
     Returns:
         The model.
 
     Raises:
+        OSError: there is no such folder, and the hub cannot be reached or has no such repository.
         ValueError: the model has gates already, or lacks the attentions that were saved, or has
             others of other sizes; no gates are in the folder, or not whole, or of a system that
             cannot stand over heads.
@@ -113,6 +158,8 @@ def load_gates(
         >>> len(hw.gate_parameters(model))
         12
     """
+    if isinstance(folder, str) and "/" in folder and is_name_on_hub(folder):
+        folder = fetch(folder, [DESCRIPTION, TENSORS], revision)
     description, tensors = _read(Path(folder))
     every = attention_modules(model, layouts)
     check_has_no_gates(model)
@@ -128,7 +175,7 @@ def load_gates(
             f"{Path(folder) / DESCRIPTION} has options that {kind.__name__} does not take: {error}"
         ) from error
     gates = gates_of(model)
-    names = _names(model, gates)
+    names = base_names(model, gates)
     try:
         for path, each in gates.items():
             prefix = f"{names[path]}."
@@ -144,7 +191,7 @@ def _find(
     model: nn.Module, every: list[AttentionModule], saved: Mapping[str, Mapping[str, Any]]
 ) -> list[AttentionModule]:
     """The attention modules of a model that were saved."""
-    names = _names(model, [place.path for place in every])
+    names = base_names(model, [place.path for place in every])
     there = {names[place.path]: place for place in every}
     differences = []
     for path, described in saved.items():
@@ -171,7 +218,8 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in (DESCRIPTION, TENSORS):
         if not (folder / name).is_file():
             raise ValueError(
-                f"{folder} has no {name}, expected a folder that headwise.save_gates has written"
+                f"{folder} has no {name}, expected a folder that headwise.save_gates has written, "
+                f"or user/name of a repository on the hub"
             )
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
@@ -183,7 +231,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{folder} has gates that cannot be read: {error}") from error
 
 
-def _names(model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
+def base_names(model: nn.Module, paths: Iterable[str]) -> dict[str, str]:
     """The paths of attention modules, as a base model without heads and wrappers has them."""
     root = ""
     for path, module in model.named_modules():

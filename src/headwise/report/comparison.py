@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that needs nothing beside it: no network, no scripts."""
+"""A comparison as one HTML file that needs nothing beside it and fetches nothing."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Pages from templates. Everything that comes from the data is escaped."""
+"""Pages from templates. Everything that comes from the data is escaped, and none of it runs."""
 
 import math
 import re
@@ -21,6 +21,7 @@ from headwise.report.formatting import (
     p_value,
     signed,
 )
+from headwise.report.policy import source_of
 from headwise.report.svg import HEAT_OPACITY, with_own_ids
 
 
@@ -41,6 +42,16 @@ def said(kind: str, **values: Any) -> str:
     )
     text = re.sub(r"[ \n]+", " ", text).strip()
     return re.sub(r" (?=[,.;:)])|(?<=\() ", "", text)
+
+
+def headings(body: str) -> list[tuple[str, Markup]]:
+    """Returns the anchor and the text of each section's heading in the HTML of a page.
+
+    >>> headings('<h2 id="a">Bread &amp; butter</h2>')
+    [('a', Markup('Bread &amp; butter'))]
+    """
+    found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)
+    return [(identity, Markup(text)) for identity, text in found]
 
 
 def duration(seconds: float) -> str:
@@ -67,9 +78,13 @@ def _environment(*, trim: bool = True) -> Environment:
         trim_blocks=trim,
         lstrip_blocks=trim,
     )
-    for function in (count, decimals, duration, fixed, heading, in_words, listed, p_value, signed):
+    functions = (count, decimals, duration, fixed, heading, headings, in_words, listed, p_value)
+    for function in (*functions, signed):
         environment.filters[function.__name__] = function
+    script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     environment.globals.update(
+        script=Markup(script),
+        script_source=source_of(script),
         heat_opacity=HEAT_OPACITY,
         chance_over=chance_over,
         directions=directions,

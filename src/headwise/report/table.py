@@ -361,15 +361,20 @@ def verdict(comparison: Comparison) -> str:
         return said("of_one", **given, others_sound=sound)
     if best is baseline:
         gap = goodness[best.name] - goodness[others[0].name]
-        groups = _of_others(comparison, others[0])
-        return said("of_baseline", **given, second=others[0], gap=gap, groups=groups)
+        given |= {"groups": _of_others(comparison, others[0]), "clear": all(map(_differs, others))}
+        return said("of_baseline", **given, second=others[0], gap=gap)
     lost, lead = "", math.nan
     if baseline is not None and baseline in others:
         lead = goodness[best.name] - goodness[baseline.name]
     elif baseline is not None:
         lost = "gave no result" if sound_runs(baseline) else "diverged"
-    groups = _of_others(comparison, best)
-    return said("of_challenger", **given, baseline=baseline, lead=lead, lost=lost, groups=groups)
+    given |= {"groups": _of_others(comparison, best), "clear": _differs(best)}
+    return said("of_challenger", **given, baseline=baseline, lead=lead, lost=lost)
+
+
+def _differs(system: SystemSummary) -> bool:
+    """Whether the tests tell a system from the baseline."""
+    return system.difference is not None and system.difference.significant
 
 
 def _of_others(comparison: Comparison, told: SystemSummary) -> dict[str, list[SystemSummary]]:

@@ -26,7 +26,7 @@ from headwise.data.labelled.dataset import ClassificationItem, Examples, collate
 from headwise.data.labelled.settings import Docstrings, LabelledSettings
 from headwise.data.tokenizers.for_models import classifier_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
-from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
@@ -38,7 +38,7 @@ from headwise.tasks.metrics import accuracy, pearson, spearman
 from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_rows, score_of
-from headwise.tasks.task import Advance, Items
+from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import TextTask
 
 _SAMPLES = 12  # examples that a report shows
@@ -280,6 +280,25 @@ class Classification(TextTask):
     @classmethod
     def statistic(cls, name: str, evaluation: ClassificationEvaluation) -> Statistic:
         return _STATISTICS[name.partition(", ")[0]]
+
+    @classmethod
+    def predict(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
+        """Prints the class of each line and its probability, or the number that is predicted.
+
+        A tab divides the texts of a pair.
+        """
+        wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
+        own = TextTokenizer.load(run / TOKENIZER).tokenizer
+        tokenizer = classifier_tokenizer(own, recipe.data.max_length)
+        for line in wish.lines():
+            batch = tokenizer(*line.split("\t", 1), truncation=True, return_tensors="pt")
+            with torch.no_grad():
+                logits = model(**batch.to(model.device)).logits[0]
+            if model.config.problem_type == "regression":
+                wish.echo(f"{logits.item():.3f}")
+                continue
+            best = int(logits.argmax())
+            wish.echo(f"{model.config.id2label[best]}\t{logits.softmax(-1)[best]:.4f}")
 
     def _statistics(self) -> list[tuple[str, Statistic]]:
         """Names of the scores, and what computes each from rows of label and prediction."""

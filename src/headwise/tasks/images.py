@@ -41,7 +41,7 @@ from headwise.tasks.task import Advance, Items, Task, Wish
 _MEASURED = 64  # images of which weights are taken at a time
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation
 _UNKNOWN = 225  # a light grey for the pixels that the model completes
-_DRAWN = 16  # images that `headwise generate` draws by default
+_DRAWN = 16  # images that `headwise predict` draws by default
 _DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the speed of decoding
 
 
@@ -266,9 +266,9 @@ class Images(Task):
         return _BITS_PER_DIMENSION
 
     @classmethod
-    def generate(cls, run: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish) -> None:
+    def predict(cls, run: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish) -> None:
         """Draws images with the model of a run and writes them to a PNG file."""
-        wish.refuse("prompts", recipe.task)
+        wish.refuse(recipe.task, **dict.fromkeys(("inputs", "texts"), "it draws of no input"))
         output = wish.output or Path(f"{run.name}.png")
         if output.suffix.lower() != ".png":
             raise ValueError(

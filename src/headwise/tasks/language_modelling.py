@@ -50,7 +50,7 @@ from headwise.tasks.generating import (
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.task import Advance, Items, Wish
+from headwise.tasks.task import PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
 
 _PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
@@ -323,14 +323,14 @@ class LanguageModelling(RunningTextTask):
         return _STATISTICS[name]
 
     @classmethod
-    def generate(
+    def predict(
         cls, run: Path, recipe: LanguageModellingRecipe, model: HeadwiseModel, wish: Wish
     ) -> None:
         """Prints continuations of prompts; each of a prompt's texts has a seed of its own."""
         assert isinstance(model, CausalLM)
-        wish.refuse("output", recipe.task)
+        wish.refuse(recipe.task, output=PRINTED)
         tokenizer = TextTokenizer.load(run / TOKENIZER)
-        prompts = wish.prompts or [""]
+        prompts = wish.lines(default=[""])
         settings = recipe.evaluation.generation
         for i in range(1 if wish.number is None else wish.number):
             drawn = settings.model_copy(update={"seed": settings.seed + i})

@@ -30,7 +30,8 @@ from headwise.data.running.masking import MaskingSettings, pack_sentences
 from headwise.data.sources import CorpusError
 from headwise.data.tokenizers.for_models import masked_model_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
-from headwise.data.tokenizers.tokenization import TextTokenizer
+from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
+from headwise.messages import shown
 from headwise.models.base import HeadwiseModel
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
 from headwise.ops.labels import IGNORED_LABEL
@@ -39,7 +40,7 @@ from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.task import Advance, Items
+from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import (
     RunningTextRecipe,
     RunningTextTask,
@@ -138,7 +139,7 @@ class MaskedLanguageModelling(RunningTextTask):
         counted = PARTS[1:] if self.is_streamed else PARTS
         counts = ", ".join(f"{len(self.part(part)):,} {part}" for part in counted)
         self.notes["sequences"] = f"{counts}, of at most {block_length} tokens"
-        self.note_unknown(self.test.ids)
+        self.note_unknown(self.test.ids.int())
 
     @classmethod
     def from_corpus(
@@ -232,6 +233,25 @@ class MaskedLanguageModelling(RunningTextTask):
     @classmethod
     def statistic(cls, name: str, evaluation: MaskedEvaluation) -> Statistic:
         return _ACCURACY if name == "accuracy" else _PERPLEXITY
+
+    @classmethod
+    def predict(cls, run: Path, recipe: MaskedRecipe, model: HeadwiseModel, wish: Wish) -> None:
+        """Prints each line with the likeliest token in the place of each `<mask>`."""
+        wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
+        own = TextTokenizer.load(run / TOKENIZER).tokenizer
+        tokenizer = masked_model_tokenizer(own, recipe.block_length)
+        for line in wish.lines():
+            if line.strip() and tokenizer.mask_token not in line:
+                raise ValueError(
+                    f"INPUT has the line {shown(line)}, expected {tokenizer.mask_token} in the "
+                    f"place of each token that the model is to find"
+                )
+            batch = tokenizer(line, truncation=True, return_tensors="pt").to(model.device)
+            with torch.no_grad():
+                found = model(**batch).logits.argmax(-1)
+            ids = batch["input_ids"]
+            filled = torch.where(ids == tokenizer.mask_token_id, found, ids)[0]
+            wish.echo(tokenizer.decode(filled, skip_special_tokens=True))
 
     def _predict(self, model: MaskedLM, items: list[TokenItem]) -> list[tuple[float, list[int]]]:
         """Returns the nats of each sequence, and the likeliest token of each of its labels."""

@@ -12,17 +12,20 @@ clean speech, with squared error as the loss. The enhanced waveform gets the pha
 import hashlib
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
-from headwise.data.sound.audio import Waveform
+from headwise.data.sound.audio import Waveform, audio_info
 from headwise.data.sound.corpus import SpeechCorpus, load_speech
 from headwise.data.sound.dataset import Frames, Utterances, collate
 from headwise.data.sound.settings import GeneratedSpeech, SpeechSettings
@@ -34,12 +37,12 @@ from headwise.ops.replicas import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.drawing import draw_spectrograms
-from headwise.tasks.enhancing import enhance
+from headwise.tasks.enhancing import enhance, enhance_file
 from headwise.tasks.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions, frame_positions
 from headwise.tasks.significance import Statistic, of_totals
-from headwise.tasks.task import Advance, Items, Task
+from headwise.tasks.task import ONE_EACH, Advance, Items, Task, Wish
 
 
 class SpeechModel(ModelSettings):
@@ -202,6 +205,24 @@ class SpeechEnhancement(Task):
     @classmethod
     def statistic(cls, name: str, evaluation: SpeechEvaluation) -> Statistic:
         return _MEAN
+
+    @classmethod
+    def predict(cls, run: Path, recipe: SpeechRecipe, model: HeadwiseModel, wish: Wish) -> None:
+        """Removes the noise from a sound file of any length and writes the result to another."""
+        assert isinstance(model, SpeechEnhancer)
+        wish.refuse(recipe.task, texts="it reads a sound", number=ONE_EACH)
+        files = [Path(each) for each in wish.inputs] + ([wish.output] if wish.output else [])
+        if len(files) != 2:
+            raise ValueError(
+                f"INPUT and --output name {len(files)} files, expected two: the noisy sound and "
+                f"the file to write, as in `headwise predict RUN noisy.wav clean.wav`"
+            )
+        source, target = files
+        samples = audio_info(source).samples
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            advance = partial(progress.advance, progress.add_task("", total=samples))
+            enhance_file(model, recipe.evaluation.context, source, target, advance)
+        wish.echo(f"written: {target}")
 
 
 def _config(settings: SpeechModel, spectrum: Spectrum, samples: int) -> SpeechEnhancerConfig:

@@ -1,5 +1,7 @@
 """The interface of a task, through which training, comparisons and reports use it."""
 
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
+from headwise.data.sources import decoded_lines, read_lines
+from headwise.messages import shown
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipes.pretrained import finished_run, read_pretrained, take_weights
@@ -23,28 +27,58 @@ from headwise.training.batching import Items
 Advance = Callable[[int], None]  # called with the number of items that are done
 
 
+# Why many tasks refuse an option.
+ONE_EACH = "it makes one prediction of each input"
+PRINTED = "its predictions are printed, and `> FILE` writes them"
+
+
 @dataclass(frozen=True)
 class Wish:
-    """The arguments of `headwise generate`.
+    """The arguments of `headwise predict`.
 
     Attributes:
-        prompts: texts to continue; None if the user gave none.
+        echo: prints a line of text.
+        inputs: files or texts.
+        texts: texts that are not taken for files.
         number: how many texts to write for each prompt, or how many images to draw; None for the
             task's default.
         output: the file to write; None for the task's default.
-        echo: prints a line of text.
     """
 
-    prompts: Sequence[str] | None
-    number: int | None
-    output: Path | None
     echo: Callable[[str], None]
+    inputs: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    number: int | None = None
+    output: Path | None = None
 
-    def refuse(self, option: str, task: str) -> None:
-        """Raises `ValueError` if the user gave an option that a task does not have."""
-        if getattr(self, option) is not None:
-            name = option.removesuffix("s")
-            raise ValueError(f"--{name} is not for a run of {task}; leave it out")
+    def refuse(self, task: str, **reasons: str) -> None:
+        """Raises `ValueError` if the user gave an option that a task does not have, and why."""
+        names = {"inputs": "INPUT", "texts": "--text"}
+        for option, reason in reasons.items():
+            if getattr(self, option):
+                name = names.get(option, f"--{option}")
+                raise ValueError(f"{name} is not for a run of {task}: {reason}; leave it out")
+
+    def lines(self, default: list[str] | None = None) -> list[str]:
+        """The texts of the command: the lines of its files, and what is no file itself.
+
+        Without any it is the default, or else what standard input has.
+        """
+        if not self.inputs and not self.texts:
+            read = decoded_lines(sys.stdin.buffer, "standard input")
+            return list(read) if default is None else default
+        lines: list[str] = []
+        for each in self.inputs:
+            if os.path.exists(each):  # noqa: PTH110 - a Path raises errors for long texts
+                lines += read_lines(Path(each))
+            elif any(map(str.isspace, each)):
+                lines.append(each)
+            else:
+                raise ValueError(
+                    f"INPUT is {shown(each)}, expected a file that is there, or a text with white "
+                    f"space in it; give any other text by --text"
+                )
+        return [*lines, *self.texts]
 
 
 class Task(ABC):
@@ -249,13 +283,10 @@ class Task(ABC):
         return None
 
     @classmethod
-    def generate(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
-        """Writes texts or draws images with a finished run, for `headwise generate`.
+    @abstractmethod
+    def predict(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
+        """Prints or writes what a finished run makes of new input, for `headwise predict`.
 
         Raises:
-            ValueError: the task generates nothing, or does not have an option of `wish`.
+            ValueError: the task does not have an option of `wish`, or lacks one.
         """
-        raise ValueError(
-            f"{run} is a run of {cls.name()}, expected a run of language-modelling or images: "
-            f"other tasks generate nothing"
-        )

@@ -14,7 +14,7 @@ from headwise.data.pairs.corpus import Pair, ParallelCorpus, load_parallel_corpu
 from headwise.data.pairs.dataset import TranslationDataset
 from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
 from headwise.data.tokenizers.settings import TokenizerSettings
-from headwise.data.tokenizers.tokenization import TranslationTokenizer
+from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
 from headwise.models.base import HeadwiseModel
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
 from headwise.ops.labels import IGNORED_LABEL
@@ -27,7 +27,7 @@ from headwise.tasks.bleu import (
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
-from headwise.tasks.task import Advance, Items
+from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import StreamedRecipe, TokenizerTask
 from headwise.tasks.translating import (
     generation_config,
@@ -220,6 +220,17 @@ class Translation(TokenizerTask):
     @classmethod
     def statistic(cls, name: str, evaluation: TranslationEvaluation) -> Statistic:
         return corpus_statistic(name, evaluation)
+
+    @classmethod
+    def predict(
+        cls, run: Path, recipe: TranslationRecipe, model: HeadwiseModel, wish: Wish
+    ) -> None:
+        """Prints the translation of each line."""
+        assert isinstance(model, Seq2SeqLM)
+        wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
+        tokenizer = TranslationTokenizer.load(run / TOKENIZER)
+        for line in translate(model, tokenizer, wish.lines(), recipe.evaluation):
+            wish.echo(line)
 
 
 def _worth_showing(sources: Sequence[str]) -> Sequence[int]:

@@ -18,7 +18,7 @@ from headwise.report.analysis_page.ablations import (
     ablation_finding,
     ablation_section,
 )
-from headwise.report.analysis_page.page import finding
+from headwise.report.analysis_page.page import findings
 from headwise.report.svg import looks_of
 
 SITES = ("encoder_self", "decoder_cross")
@@ -126,14 +126,13 @@ def test_the_finding_counts_what_is_worse_and_names_the_costliest():
 
 def test_the_costliest_stands_at_the_top_of_a_page():
     (run,) = runs(one=analysis([[0.0, 3.0], [0.1, -1.2]]))
-    assert finding(run) == (
-        "one: the costliest ablation: without expert 1, encoder self-attention, layer 0 "
-        "(BLEU −3.00)."
-    )
+    assert findings(run) == [
+        "The costliest ablation: without expert 1, encoder self-attention, layer 0 (BLEU −3.00)."
+    ]
     (run,) = runs(one=analysis([[0.1]]))
-    assert "(BLEU −0.10, which may be chance)" in finding(run)
+    assert "(BLEU −0.10, which may be chance)" in findings(run)[0]
     (run,) = runs(one=analysis([[0.0]]))
-    assert "ablation" not in finding(run)
+    assert findings(run) == ["There are no heads to compare."]
 
 
 def test_several_runs_stand_side_by_side():

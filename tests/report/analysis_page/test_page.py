@@ -2,20 +2,23 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from decided import Choosing, Leading, batch, place, random_weights, standing
 from pages import Page
 
+import headwise as hw
 from headwise.analysis.decisions.entropy import Entropy
 from headwise.analysis.decisions.load import Load
 from headwise.analysis.decisions.observing import Observed
-from headwise.analysis.decisions.record import RunAnalysis
+from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.decisions.tokens import Tokens
 from headwise.heads.system import Routing, Words
 from headwise.report.analysis_page.entropy import entropy_section
 from headwise.report.analysis_page.load import load_section
+from headwise.report.analysis_page.page import findings, render_analysis
 from headwise.report.analysis_page.section import Section
 from headwise.report.analysis_page.tokens import tokens_section
 from headwise.report.svg import Look, looks_of, with_own_ids
@@ -97,10 +100,10 @@ def test_one_model_shows_each_site_and_needs_no_legend() -> None:
     leads = run.load[0].leads
     assert leads.errors is not None
     assert found.row("leads")[1] == f"{100 * leads.shares[0]:.1f} ± {100 * leads.errors[0]:.1f}"
-    # The tokens of the first layer are shown; other layers and labels are folded.
+    # Of the first layer the tokens are named; all tables are folded.
     shown = [text for text in found.texts["h3"] if ": by " in text]
     assert shown == ["Encoder self-attention, layer 0: by token"]
-    assert sum(": by " in text for text in found.texts["summary"]) == 11
+    assert sum(": by " in text for text in found.texts["summary"]) == 12
 
 
 def test_the_numbers_of_tokens_are_those_of_the_record() -> None:
@@ -156,3 +159,30 @@ def test_a_run_that_diverged_is_drawn_all_the_same() -> None:
     again = RunAnalysis.model_validate(json.loads(run.model_dump_json()))
     found, _ = page(again, analysis("sound", deciding(0)))
     assert found.row("mine", "nan")
+
+
+def test_the_page_has_three_findings_on_top_and_its_tables_folded() -> None:
+    model = hw.CausalLM(
+        hw.CausalLMConfig(
+            vocab_size=9, embed_dim=8, num_heads=2, ffn_dim=8, layers=1, attention="mae"
+        )
+    )
+    ids = torch.randint(9, (8, 20))
+
+    def quality() -> torch.Tensor:
+        with torch.no_grad():
+            return model(input_ids=ids).logits.square().mean((1, 2))
+
+    found = hw.Analysis(model, [{"input_ids": ids}], tokens="input_ids", quality=quality).record
+    said = findings(found)
+    assert [words.split()[1] for words in said] == ["costliest", "busiest", "entropy"]
+    record = AnalysisRecord(title="one", part="p", runs=[found], findings=said)
+    html = render_analysis(record)
+    page = Page(html)
+    assert [text for text in page.texts["li"] if text in said] == said
+    assert html.index("The costliest") < html.index("<section")
+    # Every table is in a part that is unfolded by a click.
+    outside = re.sub(r"<details>.*?</details>", "", html, flags=re.DOTALL)
+    assert "<table" not in outside and html.count("<table") > 5
+    links = [a["href"] for a in page.all("a")]
+    assert links == [f"#{h2['id']}" for h2 in page.all("h2")]

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -40,10 +41,15 @@ class Tab:
         """Sends a command of Chrome's protocol for developers, and returns the answer."""
         return self.pipe.send(method, self.session, **parameters)
 
-    def open(self, address: str) -> None:
-        """Opens a page, and waits until it is drawn or has failed."""
+    def load(self, address: str) -> None:
+        """Opens a page, and waits until it is there and its scripts have run."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=address)
+        self.wait("location.href !== 'about:blank' && document.readyState === 'complete'")
+
+    def open(self, address: str) -> None:
+        """Opens a page, and waits until it is drawn or has failed."""
+        self.load(address)
         self.wait_until_drawn()
 
     def wait_until_drawn(self) -> None:
@@ -113,6 +119,26 @@ class Tab:
         for kind in kinds:
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             self.send("Input.dispatchMouseEvent", type=kind, **there, **button)
+
+    def saved(self, selector: str, folder: Path, number: int = 0) -> Path:
+        """Clicks a button that saves a file, and returns the file."""
+        behaviour = {"behavior": "allow", "downloadPath": str(folder)}
+        self.pipe.send("Browser.setDownloadBehavior", **behaviour)
+        before = set(folder.iterdir())
+        self.value(f"document.querySelectorAll({json.dumps(selector)})[{number}].click()")
+        end = time.monotonic() + PATIENCE
+        while True:
+            new = set(folder.iterdir()) - before
+            if new and all(path.suffix in (".csv", ".png") for path in new):
+                (path,) = new
+                return path
+            assert time.monotonic() < end, f"{selector} saves nothing"
+            time.sleep(0.02)
+
+    def colours(self, scheme: str) -> None:
+        """Asks pages for light or dark colours."""
+        wanted = {"name": "prefers-color-scheme", "value": scheme}
+        self.send("Emulation.setEmulatedMedia", features=[wanted])
 
     def size(self, width: int, height: int) -> None:
         """Sets the size of the window."""

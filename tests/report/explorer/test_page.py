@@ -142,7 +142,7 @@ def test_it_is_shown_in_a_frame_of_its_own(tokenizer, tmp_path):
     model = Own(tokenizer.vocab_size)
     page = hw.explore(model, tokenizer, "open </script> the file")
     shown = page._repr_html_()
-    assert shown.startswith("<iframe") and 'sandbox="allow-scripts"' in shown
+    assert shown.startswith("<iframe") and 'sandbox="allow-scripts allow-downloads"' in shown
     inside = shown.split('srcdoc="')[1].split('"')[0]
     assert unescape(inside) == page_html(page.payload)
     assert page.save(tmp_path / "page.html").read_text(encoding="utf-8") == page_html(page.payload)

@@ -8,18 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import chromium
+import numpy as np
 import pytest
 from explorer_payloads import (
     image,
     payload,
+    place,
     removals,
     run,
+    speech,
     text_stack,
     translation,
 )
+from PIL import Image
 
 from headwise.report.explorer.page import WEB, Explored, page_html
-from headwise.report.explorer.payload import Payload, Question
+from headwise.report.explorer.payload import Payload, Question, Run
 from headwise.report.explorer.server import ExplorerServer
 
 SCRIPTS = sorted(WEB.glob("*.js"))
@@ -35,7 +39,9 @@ def test_the_payload_comes_back_from_the_page_whatever_it_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*SCRIPTS, WEB / "explorer.css", WEB / "explorer.html.jinja"], ids=lambda p: p.name
+    "path",
+    [*SCRIPTS, WEB / "explorer.css", WEB / "explorer.html.jinja", WEB.parents[1] / "page.js"],
+    ids=lambda path: path.name,
 )
 def test_nothing_is_fetched_and_no_data_becomes_markup(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -45,14 +51,6 @@ def test_nothing_is_fetched_and_no_data_becomes_markup(path: Path) -> None:
 
 
 # From here on in a browser.
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[chromium.Tab]:
-    if chromium.EXECUTABLE is None:
-        pytest.skip("no Chromium is installed")
-    with chromium.browser() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -158,6 +156,87 @@ def test_images_are_coloured_by_pixel(shown) -> None:
         "document.querySelector('.image-map').ariaLabel"
     )
     assert "row 1, column 0" in tab.value("document.getElementById('announcement').textContent")
+
+
+MAP = "document.querySelector('canvas.matrix')"
+CELLS = "document.querySelector('.matrix-cells')"
+LONG = [f" word{number}" for number in range(34)] + ["<eos>"]
+
+
+def long_text() -> Payload:
+    size = len(LONG)
+    stacks = {"encoder": text_stack(LONG)}
+    return payload(run(stacks=stacks, places=[place(0, [0] * size), place(1, [1] * size)]))
+
+
+def names_drawn(tab: chromium.Tab, width: int) -> list[str]:
+    """What is written on the map when the window has a new width."""
+    tab.value(
+        "(() => { globalThis.drawn = []; const { fillText } = CanvasRenderingContext2D.prototype;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {"
+        "drawn.push(text); fillText.call(this, text, ...at); }; })()"
+    )
+    tab.size(width, 900)
+    tab.wait("drawn.length > 0")
+    return tab.value("drawn")
+
+
+def test_the_map_has_the_tokens_at_its_sides(shown) -> None:
+    tab = shown(payload(), "head=0")
+    tab.wait(f"{MAP} !== null && {MAP}.clientWidth > 350")
+    tokens = ["The", "cat", "sle", "eps", "<b>", "<eos>"]
+    assert names_drawn(tab, 1000) == 2 * tokens
+    tab = shown(payload(translation("le chat dort bien")), "site=decoder_cross")
+    assert names_drawn(tab, 1000) == ["<bos>", "le", "chat", "dort", "bien", "<eos>", *tokens]
+    # A row reads: the pointer is where the cell is drawn.
+    tab = shown(payload(), "head=0")
+    box = tab.value("(({x, y, width}) => [x, y, width / 6])(" + CELLS + ".getBoundingClientRect())")
+    x, y, cell = box
+    tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=x + 1.5 * cell, y=y + 2.5 * cell)
+    tab.wait("document.querySelector('.below p').textContent === '“sle” reads “cat”: 1.00'")
+    left, top = (tab.value(f"parseInt({CELLS}.style.{side})") for side in ("left", "top"))
+    heat = tab.pixels("canvas.matrix", int(left + 1.5 * cell), int(top + 2.5 * cell))
+    assert heat == [0x1F, 0x78, 0xC8, 255]
+    assert tab.pixels("canvas.matrix", int(left + 3.5 * cell), int(top + 2.5 * cell))[:3] == (
+        [255, 255, 255]
+    )
+
+
+@pytest.mark.parametrize(("width", "least"), [(1280, 700), (390, 280)])
+def test_the_map_is_as_large_as_the_page_allows(shown, width: int, least: int) -> None:
+    tab = shown(long_text(), width=width)
+    tab.wait(f"{MAP} !== null && {MAP}.clientWidth > {least}")
+    assert tab.value(f"{MAP}.clientWidth <= {MAP}.closest('.attention').clientWidth")
+    assert tab.value("document.documentElement.scrollWidth") == width
+    # Of names that would lie upon each other, some are left out.
+    names = names_drawn(tab, width - 8)
+    assert names[0] == "word0" and len(names) == 2 * (35 if width > 1000 else 18)
+
+
+def test_the_map_is_saved_as_png(shown, tmp_path: Path) -> None:
+    tab = shown(payload(), "head=0")
+    tab.wait(f"{MAP} !== null && {MAP}.clientWidth > 350")
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    path = tab.saved(".below button", folder)
+    assert path.name == "one-self-attention-layer-0-head-0.png"
+    found = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    cell, left, top = (
+        3 * tab.value(f"parseInt({CELLS}.style.{name})") for name in ("width", "left", "top")
+    )
+    assert found.shape == pytest.approx((top + cell + 3, left + cell + 3, 3), abs=1)
+    # Every row reads one cell, wholly; at both sides there are names.
+    heat = (found == (0x1F, 0x78, 0xC8)).all(axis=2).sum()
+    assert heat == pytest.approx(cell * cell / 6, rel=0.02)
+    assert (found[top:, : left - 3].sum(axis=2) < 200).sum() > 300
+    assert (found[: top - 3, left:].sum(axis=2) < 200).sum() > 300
+
+
+@pytest.mark.parametrize("made", [image, speech])
+def test_other_inputs_fit_a_phone(shown, made: Callable[[], Run]) -> None:
+    tab = shown(payload(made(), takes_text=False, text=None), width=390)
+    tab.wait(f"{MAP} !== null && {MAP}.clientWidth > 200")
+    assert tab.value("document.documentElement.scrollWidth") == 390
 
 
 def test_a_notebook_shows_it_in_a_frame(tab: chromium.Tab, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class AnalysisRecord(BaseModel):
     part: str  # the part of the data, and how much it is
     runs: list[RunAnalysis] = Field(min_length=1)
     against: str | None = None  # name of the run to which differences are given
-    findings: list[str] = []  # what the analyses come to: a sentence for each run
+    findings: list[str] = []  # what they come to: up to three sentences for each run
     versions: dict[str, str] = {}
     machine: str = ""
 

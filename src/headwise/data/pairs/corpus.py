@@ -210,7 +210,7 @@ def _cleaned(
 def _one_line(text: str) -> str:
     """Returns text without outer white space; line breaks inside it become spaces.
 
-    Everything after the corpus (hypothesis files, sacrebleu, `headwise translate`) takes a line
+    Everything after the corpus (hypothesis files, sacrebleu, `headwise predict`) takes a line
     for a sentence.
     """
     return " ".join(filter(None, (line.strip() for line in text.splitlines())))

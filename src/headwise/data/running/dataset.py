@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headwise.data.encoded import Ragged, TokenItem, pad, token_mask, vocabulary_hash
+from headwise.data.encoded import (
+    Ragged,
+    TokenItem,
+    highest_id,
+    pad,
+    token_mask,
+    vocabulary_hash,
+)
 from headwise.data.running.documents import Document, StoredDocuments, marked_lines
 from headwise.data.running.masking import MaskingSettings, mask_tokens
 from headwise.data.tokenizers.tokenization import TextTokenizer
@@ -35,7 +42,7 @@ def encoded_lines(
     if not isinstance(documents, StoredDocuments):
         return Ragged.of(tokenizer.encode, lines())
     made_of = [documents.digest, packed, vocabulary_hash(tokenizer.tokenizer)]
-    return Ragged.stored(tokenizer.encode, lines, made_of)
+    return Ragged.stored(tokenizer.encode, lines, made_of, highest_id(tokenizer.tokenizer))
 
 
 class TextBlocks(Dataset[Tensor]):
@@ -63,7 +70,7 @@ class TextBlocks(Dataset[Tensor]):
     @property
     def stream(self) -> Tensor:
         """All tokens of the text after an `<eos>`, of shape `(tokens + 1,)`."""
-        return torch.cat([self._start.int(), self._lines.ids])
+        return torch.cat([self._start.int(), self._lines.ids.int()])
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -183,6 +183,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "head": range(self.num_heads)}
 
+    def static_scales(self) -> Tensor | None:
+        return self.left_out.new_ones(self.num_heads, 1) if self.gate is None else None
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         total = super().macs(queries, keys, is_causal=is_causal)
         if self.gate is None:

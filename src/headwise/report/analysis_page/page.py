@@ -1,4 +1,4 @@
-"""The page of an analysis: one HTML file that needs nothing beside it, no network, no scripts."""
+"""The page of an analysis: one HTML file that needs nothing beside it and fetches nothing."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -64,7 +64,11 @@ def write_analysis(
         part=part,
         runs=list(runs),
         against=against,
-        findings=[finding(run) for run in runs],
+        findings=[
+            f"{run.name}: {said}" if len(runs) > 1 else said
+            for run in runs
+            for said in findings(run)
+        ],
         versions=versions(),
         machine=machine(),
     )
@@ -73,20 +77,30 @@ def write_analysis(
     return record
 
 
-def finding(run: RunAnalysis) -> str:
-    """Returns what the heads of a run do, in a few clauses."""
+def findings(run: RunAnalysis) -> list[str]:
+    """Returns what the heads of a run do in three sentences, or fewer where fewer are known.
+
+    They are on what a part is worth, on how the work is shared, and on how undecided it is.
+    """
     modules = run.likeness.modules if run.likeness else []
-    return said(
-        "of_run",
-        run=run,
-        systems=[_of_system(run, name) for name in run.words],
-        alike=[found.mean_outputs for found in modules if found.mean_outputs is not None],
-        costliest="" if run.ablations is None else costliest(run.ablations),
-    )
+    alike = [found.mean_outputs for found in modules if found.mean_outputs is not None]
+    shares = [
+        (run.words[name], [load.share for load in run.load if load.where.system == name])
+        for name in run.words
+    ]
+    entropies = [(run.words[name], *_entropy(run, name)) for name in run.words]
+    found = []
+    if run.ablations is not None and (costs := costliest(run.ablations)):
+        found.append(said("of_costliest", costliest=costs))
+    if alike or run.load:
+        found.append(said("of_shares", systems=shares, alike=alike))
+    if any(entropy for _, entropy, _, _ in entropies):
+        found.append(said("of_entropy", systems=entropies))
+    return found or ["There are no heads to compare."]
 
 
-def _of_system(run: RunAnalysis, name: str) -> tuple[Any, ...]:
-    """The words of a system, its entropy, that before training, who listens, and its loads."""
+def _entropy(run: RunAnalysis, name: str) -> tuple[Any, list[float], tuple[float, int] | None]:
+    """The entropy of a system, that before training, and to how many units of all one listens."""
     groups, modules = ([], []) if run.entropy is None else (run.entropy.models, run.entropy.modules)
     spreads = [g.spread for g in groups if g.system == name and g.spread.uniform]
     courses = [] if run.courses is None else run.courses.snapshots
@@ -97,9 +111,7 @@ def _of_system(run: RunAnalysis, name: str) -> tuple[Any, ...]:
         if m.where.system == name and m.heard is not None
     ]
     return (
-        run.words[name],
         next(iter(spreads), None),
         [start for start in starts if start is not None],
         min(heard)[1:] if heard else None,
-        [load.share for load in run.load if load.where.system == name],
     )

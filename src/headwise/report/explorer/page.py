@@ -1,7 +1,5 @@
 """The page as one HTML file: written, or shown in a notebook."""
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from html import escape
@@ -14,6 +12,7 @@ from torch import nn
 
 from headwise.files import write_text
 from headwise.report.explorer.payload import Payload
+from headwise.report.policy import source_of
 
 if TYPE_CHECKING:
     from headwise.pretrained.layouts import HeadLayout
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 WEB = Path(__file__).parent / "web"
 # In this order, since some use others while they are read, and the last runs them all.
 SCRIPTS = (
-    *("elements", "blobs", "view", "painting", "tokens", "maps", "attention", "tables", "output"),
-    *("column", "controls", "serving", "main"),
+    *("elements", "blobs", "view", "painting", "tokens", "maps", "labelled", "attention", "tables"),
+    *("output", "column", "controls", "serving", "main"),
 )
 # Letters of JSON that would mean something to HTML, or end a line in old JavaScript.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -37,8 +36,8 @@ def page_html(payload: Payload) -> str:
     script, style = _script(), _read("explorer.css")
     rules = {
         "default-src": "'none'",
-        "script-src": _hash(script),
-        "style-src": _hash(style),
+        "script-src": source_of(script),
+        "style-src": source_of(style),
         "img-src": "data:",
         "media-src": "data:",
         "base-uri": "'none'",
@@ -74,12 +73,6 @@ def _read(name: str) -> str:
     return (WEB / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
-    """How a content security policy names a script or a style that may be in the page."""
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
 class Explored:
     """A page on which the heads of a model are seen at work on a text.
 
@@ -100,8 +93,8 @@ class Explored:
     def _repr_html_(self) -> str:
         # In a frame of its own neither styles nor scripts of page and notebook meet.
         return (
-            f'<iframe srcdoc="{escape(page_html(self.payload))}" sandbox="allow-scripts" '
-            f'title="{escape(self.payload.title)}" '
+            f'<iframe srcdoc="{escape(page_html(self.payload))}" '
+            f'sandbox="allow-scripts allow-downloads" title="{escape(self.payload.title)}" '
             f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
         )
 

@@ -38,23 +38,30 @@ function drawMatrix(canvas, heads) {
   put(canvas, data, columns, rows);
 }
 
-// The matrix of the head in view, with the row and the column of the token marked.
+// The matrix of the head in view with its tokens, and the row and the column of the token marked.
 class Matrix {
   constructor(pointing) {
     this.pointing = pointing;
     this.canvas = make("canvas", { class: "matrix", tabindex: "0", role: "img" });
     this.row = make("div", { class: "matrix-row" });
     this.column = make("div", { class: "matrix-column" });
-    this.frame = make("div", { class: "matrix-frame" }, this.canvas, this.row, this.column);
+    this.cells = make("div", { class: "matrix-cells" }, this.row, this.column);
+    this.plain = make("canvas"); // a pixel for each cell
     this.said = make("p", { class: "muted small" });
-    this.element = make("div", {}, this.frame, this.said);
-    this.frame.addEventListener("pointermove", (event) => this.at(event, "point"));
-    this.frame.addEventListener("pointerleave", () => {
+    const save = make("button", { type: "button", text: "Save as PNG", onclick: () => this.save() });
+    const frame = make("div", { class: "matrix-frame" }, this.canvas, this.cells);
+    this.element = make("div", {}, frame, make("div", { class: "below" }, save, this.said));
+    // It is as large as the page allows, also when the page changes: drawn after the browser has
+    // told of all changes, or else a new height would be one of them.
+    const soon = () => requestAnimationFrame(() => this.fit());
+    new ResizeObserver(soon).observe(this.element);
+    this.cells.addEventListener("pointermove", (event) => this.at(event, "point"));
+    this.cells.addEventListener("pointerleave", () => {
       this.column.hidden = true;
       this.say(null);
       pointing.point(null);
     });
-    this.frame.addEventListener("click", (event) => this.at(event, "pick"));
+    this.cells.addEventListener("click", (event) => this.at(event, "pick"));
     this.canvas.addEventListener("keydown", (event) => this.move(event));
   }
 
@@ -63,6 +70,7 @@ class Matrix {
     this.attention = attention;
     const head = headInView(attention);
     const [rows, columns] = attention.heads[0].shape;
+    this.name = `${run.name} ${placeName(run, place)} ${headName(place, attention, head)}`;
     this.canvas.setAttribute(
       "aria-label",
       `Attention matrix of ${headName(place, attention, head)}: ${rows} rows that read, ` +
@@ -71,18 +79,44 @@ class Matrix {
     const heads = await headsInView(attention);
     if (this.attention !== attention || headInView(attention) !== head) return;
     this.heads = heads;
-    drawMatrix(this.canvas, heads);
-    // Few tokens are drawn large enough to be pointed at, many no wider than the column.
-    this.frame.style.width = `min(100%, ${Math.max(96, Math.min(24 * columns, 340))}px)`;
+    drawMatrix(this.plain, heads);
+    this.width = null;
+    this.fit();
     this.column.hidden = true;
     this.mark(tokenInView());
     this.say(null);
   }
 
+  // Draws it anew for the width that there is now; not yet where it is not in the page.
+  fit() {
+    const width = this.element.clientWidth;
+    if (!this.heads || !width || width === this.width) return;
+    this.width = width;
+    const { rows, columns } = this.heads[0];
+    const { queries, keys } = this.attention;
+    const names = [namesOf(this.run.stacks[queries], rows), namesOf(this.run.stacks[keys], columns)];
+    this.layout = layoutOf(...names, this.heads[0], width);
+    const { left, top, cell } = this.layout;
+    drawLabelled(this.canvas, this.plain, this.layout, devicePixelRatio);
+    this.canvas.style.width = `${this.canvas.width / devicePixelRatio}px`;
+    Object.assign(this.cells.style, {
+      left: `${left}px`,
+      top: `${top}px`,
+      width: `${cell * columns}px`,
+      height: `${cell * rows}px`,
+    });
+  }
+
+  save() {
+    const canvas = make("canvas");
+    drawLabelled(canvas, this.plain, this.layout, ENLARGED);
+    savePng(canvas, this.name.replace(/[^\p{L}\p{N}]+/gu, "-"));
+  }
+
   at(event, what) {
     if (!this.heads) return;
     const { rows, columns } = this.heads[0];
-    const { row, column } = cellAt(this.canvas, event, rows, columns);
+    const { row, column } = cellAt(this.cells, event, rows, columns);
     this.pointing[what]({ stack: this.attention.queries, position: row });
     this.column.hidden = false;
     putAt(this.column, "left", "width", column, columns);
