@@ -430,3 +430,23 @@ def test_rotary_positions_are_scaled_by_functions_of_a_few_attributes(kind):
     found, factor = internals.scaled_rotary_frequencies(given, 16, torch.device("cpu"))
     torch.testing.assert_close(found, rates)
     assert factor == scale and (scale != 1) == (kind == "yarn")
+
+
+def test_attentions_ask_their_own_configuration_how_to_attend():
+    bert = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.EncoderDecoderModel(  # it gives its encoder a copy of the configuration
+        encoder=transformers.BertModel(transformers.BertConfig(**bert)),
+        decoder=transformers.BertLMHeadModel(
+            transformers.BertConfig(**bert, is_decoder=True, add_cross_attention=True)
+        ),
+    ).eval()
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    before = [config.to_dict() | vars(config) for config in configs]
+    with internals.attending_eagerly(model):
+        out = model(input_ids=IDS, decoder_input_ids=IDS, output_attentions=True)
+    for weights in (out.encoder_attentions, out.decoder_attentions, out.cross_attentions):
+        assert [each.shape for each in weights] == [(1, 2, 4, 4)]
+    assert [config.to_dict() | vars(config) for config in configs] == before
+    with pytest.raises(KeyError), internals.attending_eagerly(model):
+        raise KeyError
+    assert {internals.attn_implementation(config) for config in configs} == {"sdpa"}

@@ -5,7 +5,8 @@ release of transformers breaks an assumption, its test in `tests/test_transforme
 fails, and this file is what has to change.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
@@ -397,3 +398,20 @@ def scaled_rotary_frequencies(
         standardize_rope_params=lambda: None,
     )
     return ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, device)
+
+
+# 19. Attentions ask a configuration for their function, under a private name. It need not be that
+# of the model around them, which may hold a copy.
+@contextmanager
+def attending_eagerly(model: nn.Module) -> Iterator[None]:
+    """While this context is open, models of transformers compute attention with its weights."""
+    found = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    configs: list[Any] = [each for each in found.values() if isinstance(each, PreTrainedConfig)]
+    before = [attn_implementation(each) for each in configs]
+    try:
+        for each in configs:
+            each._attn_implementation_internal = "eager"
+        yield
+    finally:
+        for each, name in zip(configs, before, strict=True):
+            each._attn_implementation_internal = name

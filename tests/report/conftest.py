@@ -5,6 +5,7 @@ from pathlib import Path
 import chromium
 import pytest
 from exploring_runs import write_run
+from saved_models import save_model
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if key not in found:
             found[key] = write_run(tmp_path_factory.mktemp(task), task, system, **model)
         return found[key]
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes folders of models of transformers when they are asked for, by their names."""
+    found: dict[str, Path] = {}
+
+    def made(name: str) -> Path:
+        if name not in found:
+            found[name] = save_model(tmp_path_factory.mktemp("saved") / name, name)
+        return found[name]
 
     return made
 

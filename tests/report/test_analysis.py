@@ -121,6 +121,7 @@ def test_a_plain_model_of_transformers():
     assert cost == pytest.approx((sum(removed) - sum(by_hand)) / 4, abs=1e-6)
     assert cost != 0
     assert record.likeness.modules[0].mean_outputs is not None
-    assert record.likeness.modules[0].mean_attention is None  # its queries and keys are not seen
+    assert record.likeness.modules[0].mean_attention is not None
+    assert record.likeness.modules[0].where.site == "decoder_self"
     assert list(model.state_dict()) == names
     assert losses() == by_hand

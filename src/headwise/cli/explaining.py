@@ -76,10 +76,19 @@ def analyse(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
-            help="Folders of finished runs on the same data, which are shown side by side.",
+            metavar="MODEL...",
+            help="Folders of finished runs on the same data, which are shown side by side. Or, "
+            "with --text, folders of models of transformers, or names on the Hugging Face hub.",
         ),
     ],
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For models of no run: a text file with an item in each line. A translation "
+            "model reads source, tab, target; a classifier text, tab, class.",
+        ),
+    ] = None,
     part: Part = "test",
     data: Annotated[
         str | None,
@@ -102,23 +111,23 @@ def analyse(
     ] = Level.units,
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder for analysis.html and analysis.json.", show_default="RUN"),
+        typer.Option(help="Folder for analysis.html and analysis.json.", show_default="MODEL"),
     ] = None,
     changes: ChangesOfRun = None,
     trust: Trust = False,
 ) -> None:
-    """Write a page on what the heads of finished runs do: entropy, load, tokens, ablations.
+    """Write a page on what the heads of models do: entropy, load, tokens, ablations.
 
-    A stopped analysis continues where it was stopped.
+    A stopped analysis of a run continues where it was stopped.
     """
-    with clear_errors("The same command goes on from here."):
+    with clear_errors("" if text else "The same command goes on from here."):
         from headwise.report.analysing import Request, analyse_runs
         from headwise.report.analysis_page.page import PAGE
 
         silence()
         console = Console()
-        folder = output or runs[0]
-        request = Request(runs, part, against, data, ablations.value, changes or [])
+        folder = output or folder_for_pages(runs[0])
+        request = Request(runs, part, against, data, ablations.value, changes or [], text)
         record = analyse_runs(request, folder, command_line(), console)
         for finding in record.findings:
             console.print(finding, highlight=False, markup=False)
@@ -129,9 +138,10 @@ def explore(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN... [TEXT]",
+            metavar="MODEL... [TEXT]",
             help="Folders of finished runs of one task, which are shown side by side, and the text "
-            "that their models read; by default it is the first item of the test part.",
+            "that their models read; by default it is the first item of the test part. Or folders "
+            "of models of transformers, or the name of one on the Hugging Face hub.",
         ),
     ],
     text: Annotated[
@@ -154,7 +164,7 @@ def explore(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="HTML file to write.", show_default="RUN/explore.html")
+        Path | None, typer.Option(help="HTML file to write.", show_default="MODEL/explore.html")
     ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
@@ -190,7 +200,7 @@ def explore(
             raise ValueError("--serve writes no file; leave out --serve or --output")
         check_one_input({"TEXT": last, "--text": text, "--input": source, "--item": item})
         given = Source(text if last is None else last, target, source, part, item or 0)
-        page = output or runs[0] / "explore.html"
+        page = output or folder_for_pages(runs[0]) / "explore.html"
         explorer = Explorer(runs, given, changes or [])
         if not serve:
             check_can_be_written(page)
@@ -214,6 +224,11 @@ def explore(
                 page.write_text(redirection, encoding="utf-8")
                 webbrowser.open(page.as_uri())
             server.run()
+
+
+def folder_for_pages(model: Path) -> Path:
+    """Returns the folder of a model, or this one for a name on the hub."""
+    return model if model.is_dir() else Path()
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], str | None]:

@@ -1,7 +1,7 @@
 """One walk over a model: where each system stands, and each attention within it."""
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import nn
 
@@ -19,8 +19,9 @@ class AttentionSite(NamedTuple):
 
     In headwise's models that is a site and a layer: `encoder_self`, layer 0, and so on. A system
     that takes the place of a whole layer stands at the layer's self-attention, and the attentions
-    within it at sites of their own: `decoder_self` and `decoder_cross`. In any other model the site
-    is empty, and the layer is the system's number in the order in which they stand.
+    within it at sites of their own: `decoder_self` and `decoder_cross`. A system over the heads of
+    an attention of transformers has the attention's site and layer. In any other model the site is
+    empty, and the layer is the system's number in the order in which they stand.
     """
 
     site: str
@@ -53,10 +54,13 @@ def sites(model: nn.Module) -> list[AttentionSite]:
     """
     found: list[AttentionSite] = []
     stack, name, number = "", "", -1
+    over, of_heads = "", ("", 0)  # a module that says where the system within it stands
     system: AttentionSite | None = None
     for path, module in model.named_modules():
         if isinstance(getattr(module, "stack_name", None), str):
             stack, name = path, str(module.stack_name)
+        if isinstance(getattr(module, "site_of_heads", None), tuple):
+            over, of_heads = path, cast(tuple[str, int], module.site_of_heads)
         if not isinstance(module, System):
             continue
         part_of = system if system is not None and _is_within(path, system.path) else None
@@ -67,6 +71,8 @@ def sites(model: nn.Module) -> list[AttentionSite]:
             site, layer = f"{name}_{match[2] or 'self'}", int(match[1])
         elif part_of is not None:
             site, layer = part_of.site, part_of.layer
+        elif over and _is_within(path, over):
+            site, layer = of_heads
         else:
             site, layer = "", number + 1
         found.append(AttentionSite(site, layer, module, path, part_of))

@@ -53,6 +53,7 @@ class HeadGates(nn.Module):
         self.system = system
         self.options = options
         self.path, self.site, self.layer = place.path, place.site, place.layer
+        self.site_of_heads = (place.site, place.layer)  # where `sites` says that the system stands
         self.is_causal = place.site != "encoder_self"
         self.around = around
         self.last = last

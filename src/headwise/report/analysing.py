@@ -1,4 +1,4 @@
-"""`headwise analyse`: what the heads of finished runs do on one part of their data."""
+"""`headwise analyse`: what the heads of finished runs, or of other models, do on data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,14 @@ from headwise.analysis.decisions.record import (
     courses_of,
 )
 from headwise.data.division import PARTS
+from headwise.data.tokenizers.vocabularies import token_names
 from headwise.files import check_can_be_written
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
+from headwise.report.analysis import Analysis
 from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
+from headwise.report.plain_models import is_plain, open_plain
+from headwise.report.text_items import TextItems
 from headwise.runs.evaluating import Opened, as_evaluated, check_same_items, model_of, open_part
 from headwise.runs.folder import RESULT, distinct_names
 from headwise.runs.locking import locked
@@ -40,6 +44,7 @@ class Request(NamedTuple):
     data: str | None = None  # other data in the place of a part, as `evaluate_run` takes them
     level: Level = "units"  # which ablations are made, see `declared_ablations`
     changes: Sequence[str] = ()  # to the recipes, as `--set` takes them
+    text: Path | None = None  # what models of no run read: a file with an item in each line
 
 
 def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
@@ -47,6 +52,9 @@ def analyse_runs(request: Request, folder: Path, command: str, console: Console)
     for name in (PAGE, RECORD):
         check_can_be_written(folder / name)
     against, folders = request.against, _different(request)
+    plain = [run for run in folders if is_plain(run)]
+    if plain or request.text is not None:
+        return _analyse_texts(request, plain, folders, folder, command)
     opened = [
         open_part(run, request.part, console, data=request.data, changes=request.changes)
         for run in folders
@@ -60,6 +68,40 @@ def analyse_runs(request: Request, folder: Path, command: str, console: Console)
             _analysed(run, name, request, console) for run, name in zip(opened, names, strict=True)
         ]
         return write_analysis(folder, found, _part(opened[0]), against=reference, command=command)
+
+
+def _analyse_texts(
+    request: Request, plain: list[Path], folders: list[Path], folder: Path, command: str
+) -> AnalysisRecord:
+    """Analyses models of no run on the lines of a text."""
+    if request.text is None:
+        raise ValueError(f"{plain[0]} is a model without data, expected --text FILE for it to read")
+    if plain != folders or request.changes or request.data or request.part != "test":
+        raise ValueError(
+            "--text is given, expected models of no run alone, and neither --set, --data nor "
+            "--part: a run reads its own data, which these options change"
+        )
+    names, found, part = distinct_names(folders), [], ""
+    with locked(folder):
+        for path, name in zip(folders, names, strict=True):
+            items = TextItems(*open_plain(path), request.text)
+            part = items.in_words
+            two = items.task == "translation"
+            per = "example" if items.task == "classification" else "token"
+            analysis = Analysis(
+                items.model,
+                items.batches,
+                tokens={"encoder": "input_ids"} if two else "input_ids",
+                names=token_names(items.tokenizer),
+                quality=items.losses if items.task and request.level != "none" else None,
+                higher_is_better=False,
+                quality_name=f"nats per {per}",
+                ablations=request.level,
+                name=name,
+            )
+            found.append(analysis.record)
+        reference = None if request.against is None else names[-1]
+        return write_analysis(folder, found, part, against=reference, command=command)
 
 
 def _different(request: Request) -> list[Path]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwise.analysis.ablations.declared import Level
     from headwise.analysis.ablations.results import AblationAnalysis
     from headwise.analysis.decisions.record import RunAnalysis
+    from headwise.pretrained.layouts import HeadLayout
     from headwise.training.progress import RunBars
 
 Batch = Mapping[str, Tensor]
@@ -25,10 +26,9 @@ class Analysis:
     """Analyses what the heads of a model do: entropy, load, tokens, likeness, cost of ablations.
 
     The model may be a plain model of transformers that `headwise.gate_heads` knows, or any module
-    that holds systems of headwise or of your own. How alike the heads of transformers attend is not
-    known, since a system over them sees what they have read alone. Nothing is computed until it is
-    asked for; then all batches are read once, and the quality is measured once more for each
-    ablation that the systems declare.
+    that holds systems of headwise or of your own. Nothing is computed until it is asked for; then
+    all batches are read once, and the quality is measured once more for each ablation that the
+    systems declare.
 
     Args:
         model: it is put into evaluation.
@@ -43,11 +43,15 @@ class Analysis:
             transformers; batches may lack it. Systems that are given a `key_padding_mask` know
             their padding already; this is for all others.
         quality: measures the model as it is when called: a number for each item, in an order that
-            stays the same, such as the loss of each sequence. Without it nothing is ablated.
+            stays the same, such as the loss of each sequence; or `(items, 2)`, a total for each
+            and of how many it is, such as the loss of its tokens. Without it nothing is ablated.
         higher_is_better: whether larger numbers of `quality` are better.
+        quality_name: what the page calls it, such as `nats per token`.
         ablations: which are made: `"model"`, those of all modules of a system at once; `"units"`,
             each unit of each module removed too; `"all"`, each left alone too.
         name: of the model, as the page shows it.
+        layouts: where attention modules of further classes of transformers have their heads, by
+            the class's name, as in `headwise.gate_heads`.
 
     Raises:
         ValueError: `tokens` has other keys than stacks.
@@ -74,8 +78,10 @@ class Analysis:
         mask: str = "attention_mask",
         quality: Callable[[], Sequence[float] | Tensor] | None = None,
         higher_is_better: bool = True,
+        quality_name: str = "quality",
         ablations: "Level" = "units",
         name: str = "model",
+        layouts: "Mapping[str, HeadLayout] | None" = None,
     ) -> None:
         self.model = model
         self.batches = batches
@@ -89,6 +95,8 @@ class Analysis:
         self.mask = mask
         self.quality = quality
         self.higher_is_better = higher_is_better
+        self.quality_name = quality_name
+        self.layouts = layouts
         self.ablations: Level = ablations
         self.name = name
         self._known: dict[int, str] = {}
@@ -107,7 +115,10 @@ class Analysis:
         from headwise.pretrained.observing import observed
         from headwise.training.progress import RunBars
 
-        with observed(self.model), RunBars(Console(stderr=True), transient=True) as bars:
+        with (
+            observed(self.model, self.layouts),
+            RunBars(Console(stderr=True), transient=True) as bars,
+        ):
             total = len(self.batches) if isinstance(self.batches, Sized) else None
             bar = bars.begin(self.name, total, figures="batches analysed")
             answers = ask(
@@ -137,7 +148,9 @@ class Analysis:
         from headwise.analysis.ablations.ablating import analyse_ablations, bar_of
         from headwise.analysis.ablations.quality import Quality
 
-        quality = Quality.of_numbers(self.quality, higher_is_better=self.higher_is_better)
+        quality = Quality.of_numbers(
+            self.quality, higher_is_better=self.higher_is_better, name=self.quality_name
+        )
         return analyse_ablations(
             self.model, quality, level=self.ablations, progress=bar_of(bars, self.name)
         )

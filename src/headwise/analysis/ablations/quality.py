@@ -93,20 +93,27 @@ class Quality:
         measure: Callable[[], Any],
         *,
         higher_is_better: bool = True,
+        name: str = "quality",
     ) -> "Quality":
-        """Quality as the mean of what `measure` returns: a number an item, in the same order."""
+        """Quality as the mean of what `measure` returns: a number an item, in the same order.
+
+        Or two numbers an item, `(items, 2)`: the mean is the sum of the first divided by that of
+        the second.
+        """
         mean = of_totals(lambda totals: totals[0] / totals[1])
 
         def evaluate() -> Outcome:
             numbers = np.asarray(measure(), dtype=np.float64)
-            if numbers.ndim != 1 or not len(numbers):
+            if numbers.ndim == 1 and len(numbers):
+                numbers = np.stack([numbers, np.ones_like(numbers)], axis=1)
+            rows = numbers
+            if rows.ndim != 2 or rows.shape[1] != 2 or not len(rows):
                 raise ValueError(
                     f"the quality has the shape {numbers.shape}, expected (items,): a number for "
-                    f"each item"
+                    f"each item; or (items, 2): a total for each, and of how many it is"
                 )
-            rows = np.stack([numbers, np.ones_like(numbers)], axis=1)
             score = Score(
-                name="quality",
+                name=name,
                 value=score_of(rows, mean),
                 higher_is_better=higher_is_better,
                 digits=3,

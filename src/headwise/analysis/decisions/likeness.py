@@ -28,7 +28,7 @@ which needs only sums over positions.
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from statistics import fmean
 from typing import Any
 
@@ -43,6 +43,7 @@ from headwise.heads.heads_read import HeadsRead
 from headwise.models.decisions import heads_read
 from headwise.models.sites import AttentionSite, heads_sites
 from headwise.ops.precision import without_autocast
+from headwise.pretrained.reading import attention_noted
 from headwise.tasks.outcome import RECORD
 
 Matrix = list[list[float | None]]
@@ -133,13 +134,13 @@ class Likeness:
         self.model = model
         self.padding: Mapping[str, Tensor] = {}
         self.counters: dict[AttentionSite, _Counter] = {}
-        self._observing: AbstractContextManager[None] | None = None
+        self._observing: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        # A system may have no heads, or none that it shows.
-        shows_heads = bool(heads_sites(self.model))
-        self._observing = heads_read(self.model, self._note) if shows_heads else nullcontext()
-        self._observing.__enter__()
+        self._observing = ExitStack()
+        if heads_sites(self.model):  # a system may have no heads, or none that it shows
+            self._observing.enter_context(heads_read(self.model, self._note))
+            self._observing.enter_context(attention_noted(self.model, self._note_given))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -180,6 +181,12 @@ class Likeness:
         if read.chosen is not None and read.routing is not None:
             counter.heads_are_units = read.num_heads == read.routing.weights.size(-1)
 
+    @torch.no_grad()
+    def _note_given(self, place: AttentionSite, weights: Tensor) -> None:
+        if place in self.counters:  # the outputs of the call are noted before
+            with without_autocast(weights):
+                self.counters[place].add_given(weights)
+
     def _real(self, place: AttentionSite, read: HeadsRead) -> Tensor:
         """Which queries are none of padding, `(batch, queries)`."""
         shape = (read.outputs.size(0), read.outputs.size(2))
@@ -200,10 +207,12 @@ class _Counter:
         self.moments = HeadMoments()
         self.queries = 0
         self.overlap: Tensor | None = None  # (heads, heads), summed over queries
+        self.real: Tensor | None = None  # of the last call, `(batch, queries)`
 
     def add(self, read: HeadsRead, real: Tensor) -> None:
         batch, self.heads, queries, _ = read.outputs.shape
         self.moments.add(read.outputs.transpose(1, 2)[real])
+        self.real = real
         # Over heads of another module, a system knows neither its queries nor its keys.
         if read.attention.heads_are_given:
             return
@@ -219,12 +228,22 @@ class _Counter:
         size = max(1, _CHUNK // (heads * queries * read.k.size(2)))
         for start in range(0, batch, size):
             chunk = slice(start, start + size)
-            weights = read.weights(chunk).transpose(1, 2)[counted[chunk]]  # (rows, heads, keys)
-            # Of a and b that sum to 1, Σ min(a, b) = 1 − Σ |a − b| / 2.
-            shared = 1 - torch.cdist(weights, weights, p=1) / 2
-            total = shared.sum(0, dtype=torch.float64)
-            self.overlap = total if self.overlap is None else self.overlap + total
-            self.queries += len(weights)
+            self._add_rows(read.weights(chunk).transpose(1, 2)[counted[chunk]])
+
+    def add_given(self, weights: Tensor) -> None:
+        """Counts attention that another module has computed, `(batch, heads, queries, keys)`."""
+        if self.real is None or self.real.shape != weights[:, 0, :, 0].shape:
+            return  # texts that were packed into a row
+        several = (weights > 0).any(1).sum(-1) > 1
+        self._add_rows(weights.transpose(1, 2)[self.real & several].float())
+
+    def _add_rows(self, weights: Tensor) -> None:
+        """Counts what the heads share at some queries, `(rows, heads, keys)`."""
+        # Of a and b that sum to 1, Σ min(a, b) = 1 − Σ |a − b| / 2.
+        shared = 1 - torch.cdist(weights, weights, p=1) / 2
+        total = shared.sum(0, dtype=torch.float64)
+        self.overlap = total if self.overlap is None else self.overlap + total
+        self.queries += len(weights)
 
     def record(self, place: AttentionSite) -> HeadsLikeness:
         outputs = self.moments.cka() if self.moments.count else _nothing(self.heads)

@@ -15,7 +15,7 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from headwise.data.tokenizers.settings import (
     BOS,
@@ -231,7 +231,7 @@ def _with_end(eos: str, eos_id: int) -> processors.TemplateProcessing:
 # --- the names of tokens ----------------------------------------------------------------------
 
 
-def token_names(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+def token_names(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     r"""Returns the number of each token to the token as a person reads it.
 
     Tokens of byte-level BPE are decoded: a space is shown as `▁`; a byte that is no text by itself,
@@ -243,9 +243,9 @@ def token_names(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
     >>> [names[number] for number in tokenizer("an été\tà")["input_ids"]]
     ['▁an', '▁été', '\\t', '\\xc3', '\\xa0', '<eos>']
     """
-    backend = tokenizer.backend_tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # slow tokenizers have none
     vocabulary = tokenizer.get_vocab()
-    if "ByteLevel" not in repr(backend.decoder):
+    if "ByteLevel" not in repr(getattr(backend, "decoder", None)):
         return {number: token for token, number in vocabulary.items()}
     added = tokenizer.added_tokens_decoder
     return {

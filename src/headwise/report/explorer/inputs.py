@@ -85,6 +85,15 @@ class Trained:
         return items, Item(part=source.part, number=source.item, of=len(items))
 
 
+@dataclass
+class Plain:
+    """A model that is of no run, with its tokenizer."""
+
+    name: str  # the last part of its folder, or of its name on the hub
+    model: Any  # the model, in evaluation mode
+    tokenizer: Any  # its tokenizer
+
+
 @dataclass(frozen=True)
 class Input:
     """One input, as a model reads it."""

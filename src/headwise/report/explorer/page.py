@@ -1,9 +1,10 @@
 """The page as one HTML file: written, or shown in a notebook."""
 
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -12,6 +13,9 @@ from torch import nn
 from headwise.files import write_text
 from headwise.report.explorer.payload import Payload
 from headwise.report.policy import source_of
+
+if TYPE_CHECKING:
+    from headwise.pretrained.layouts import HeadLayout
 
 WEB = Path(__file__).parent / "web"
 # In this order, since some use others while they are read, and the last runs them all.
@@ -96,26 +100,36 @@ class Explored:
 
 
 def explore(
-    model: nn.Module, tokenizer: Any, text: str, *, target: str | None = None, name: str = ""
+    model: nn.Module,
+    tokenizer: Any,
+    text: str,
+    *,
+    target: str | None = None,
+    name: str = "",
+    layouts: "Mapping[str, HeadLayout] | None" = None,
 ) -> Explored:
     """Shows the heads of a model at work on a text: what they decide, and what they read.
 
     Args:
-        model: `Seq2SeqLM`, `CausalLM`, `MaskedLM`, `SequenceClassifier`, or any module that holds
+        model: a plain model of transformers whose attentions `headwise.gate_heads` knows;
+            `Seq2SeqLM`, `CausalLM`, `MaskedLM`, `SequenceClassifier`; or any module that holds
             systems of headwise or of your own, and whose forward takes token ids `(batch, time)`
             as `input_ids` or as its first argument. Its systems read all tokens of the text, one
             position each.
-        tokenizer: a fast tokenizer of the transformers library, or the tokenizer of a run.
+        tokenizer: a tokenizer of the transformers library, or the tokenizer of a run.
         text: the text. For a masked language model the tokenizer's mask, `<mask>`, stands for what
             is to be filled in.
-        target: what the decoder of a `Seq2SeqLM` reads; by default what the model writes.
+        target: what the decoder of a model with an encoder reads; by default what it writes.
         name: of the model, as the page shows it.
+        layouts: where attention modules of further classes of transformers have their heads, by
+            the class's name, as in `headwise.gate_heads`.
 
     Returns:
         A page that a notebook shows; `save(path)` writes it to a file.
 
     Raises:
-        ValueError: the text is empty or longer than the model takes, or the model holds no system.
+        ValueError: the text is empty or longer than the model takes; the model holds no system,
+            nor attention of transformers that is known.
 
     Example:
         >>> import headwise as hw
@@ -131,11 +145,14 @@ def explore(
         'position'
     """
     # Imported here: the tasks take a second, and `hw.explore` is no reason to load them yet.
+    from headwise.pretrained.observing import observed
     from headwise.report.explorer.recording import recorded_run
     from headwise.report.explorer.texts import any_input
 
     name = name or type(model).__name__
-    run = recorded_run(name, "", model, any_input(model, tokenizer, text, target))
+    given = any_input(model, tokenizer, text, target)
+    with observed(model, layouts):
+        run = recorded_run(name, "", model, given)
     return Explored(
         Payload(title=name, served=False, text=text, target=target, takes_text=True, runs=[run])
     )

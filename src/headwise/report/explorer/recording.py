@@ -18,7 +18,16 @@ from headwise.models.ablation import ablated, ablation_options
 from headwise.models.decisions import heads_read, record, words_of
 from headwise.models.evaluating import evaluating
 from headwise.models.sites import AttentionSite, attention_sites, heads_sites
-from headwise.report.explorer.inputs import Input, Source, Trained, image_input, speech_input
+from headwise.pretrained.observing import observed
+from headwise.pretrained.reading import attention_noted
+from headwise.report.explorer.inputs import (
+    Input,
+    Plain,
+    Source,
+    Trained,
+    image_input,
+    speech_input,
+)
 from headwise.report.explorer.payload import (
     Ablation,
     Asked,
@@ -34,8 +43,10 @@ from headwise.report.explorer.texts import (
     labelled_input,
     language_input,
     masked_input,
+    plain_input,
     translation_input,
 )
+from headwise.report.plain_models import is_plain, open_plain, task_of
 from headwise.runs.folder import distinct_names
 from headwise.runs.reading import check_finite, open_run
 
@@ -61,23 +72,28 @@ _WITHOUT_TEXT = {"images": "an image", "speech-enhancement": "a WAV or FLAC file
 
 
 class Explorer:
-    """Models of finished runs that read the same inputs."""
+    """Models of finished runs, or of transformers, that read the same inputs."""
 
     def __init__(self, runs: Sequence[Path], source: Source, changes: Sequence[str] = ()) -> None:
         self.source = source
-        self.trained = []
+        self.trained: list[Trained | Plain] = []
         for folder, name in zip(runs, distinct_names(runs), strict=True):
+            if is_plain(folder):
+                if changes:
+                    raise ValueError(f"--set is given, but {folder} is no run: it has no recipe")
+                self.trained.append(Plain(name, *open_plain(folder)))
+                continue
             recipe, model = open_run(folder, changes)
             check_finite(folder, model)
             self.trained.append(Trained(name, folder, recipe, model))
-        tasks = {trained.name: trained.recipe.task for trained in self.trained}
+        tasks = {trained.name: _task(trained) for trained in self.trained}
         if len(set(tasks.values())) > 1:
             each = ", ".join(f"{name} of {task}" for name, task in tasks.items())
             raise ValueError(
-                f"the runs are of different tasks ({each}), expected runs of one task: they are "
+                f"the models are of different tasks ({each}), expected those of one task: they are "
                 f"shown side by side on the same input"
             )
-        self.task: str = self.trained[0].recipe.task
+        self.task = tasks[self.trained[0].name]
 
     def answer(self, question: Question) -> Payload:
         """Returns what the page asks a server for."""
@@ -137,7 +153,7 @@ class Explorer:
         """Raises `ValueError` if a task reads no such input."""
         if source.target is not None and self.task != "translation":
             raise ValueError(
-                f"target is given, but a run of {self.task} translates nothing; leave it out"
+                f"target is given, but a model of {self.task} translates nothing; leave it out"
             )
         if source.text is not None and self.task in _WITHOUT_TEXT:
             raise ValueError(
@@ -146,20 +162,29 @@ class Explorer:
             )
 
 
+def _task(trained: Trained | Plain) -> str:
+    return trained.recipe.task if isinstance(trained, Trained) else task_of(trained.model)
+
+
 def _recorded(
-    trained: Trained, source: Source, asked: Sequence[Asked], budget: float
+    trained: Trained | Plain, source: Source, asked: Sequence[Asked], budget: float
 ) -> tuple[Run, Input]:
-    model, task = trained.model, trained.recipe.task
-    possible = list(_possible_ablations(model))
-    ablations = [_chosen(possible, each) for each in asked]
-    paths = [each.path for each in ablations]
-    if len(set(paths)) < len(paths):
-        raise ValueError(f"ablations are of {', '.join(paths)}, expected at most one of each")
+    model, task = trained.model, _task(trained)
     with ExitStack() as stack:
-        stack.enter_context(ablated(model, trained.recipe.evaluation.ablation))
+        stack.enter_context(observed(model))
+        possible = list(_possible_ablations(model))
+        ablations = [_chosen(possible, each) for each in asked]
+        paths = [each.path for each in ablations]
+        if len(set(paths)) < len(paths):
+            raise ValueError(f"ablations are of {', '.join(paths)}, expected at most one of each")
+        if isinstance(trained, Trained):
+            stack.enter_context(ablated(model, trained.recipe.evaluation.ablation))
         for each in ablations:
             stack.enter_context(ablated(model, each.path, each.name, **each.options))
-        given = INPUTS[task](trained, source)
+        if isinstance(trained, Plain):
+            given = plain_input(trained, source)
+        else:
+            given = INPUTS[task](trained, source)
         run = recorded_run(trained.name, task, model, given, budget)
     return run.model_copy(update={"ablations": possible, "ablated": ablations}), given
 
@@ -246,6 +271,9 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
     places = attention_sites(model)
     readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
 
+    def note_given(site: AttentionSite, weights: Tensor) -> None:
+        readings[site.path][""] = Reading(site.site == "decoder_cross", weights[0].float().cpu())
+
     def note(site: AttentionSite, read: HeadsRead) -> None:
         # Over heads of another module, a system knows neither its queries nor its keys.
         if read.attention.heads_are_given:
@@ -255,7 +283,12 @@ def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watche
         is_cross = read.inputs.key is not read.inputs.query
         readings[site.system.path][name] = Reading(is_cross, weights)
 
-    with evaluating(model), record(model) as decided, heads_read(model, note):
+    with (
+        evaluating(model),
+        record(model) as decided,
+        heads_read(model, note),
+        attention_noted(model, note_given),
+    ):
         output = model(**inputs)
     routings = {place.path: made[-1] for place, made in decided.items()}
     return output, [

@@ -8,19 +8,26 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from headwise.data.labelled.corpus import Example
 from headwise.data.labelled.dataset import Examples
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.data.tokenizers.vocabularies import SPACE, token_names
 from headwise.models.causal_lm import CausalLM
-from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
+from headwise.models.evaluating import evaluating
 from headwise.models.masked_lm import MaskedLM
-from headwise.models.seq2seq import Seq2SeqLM
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.report.explorer.inputs import Input, Source, Trained, check_length, given_text
+from headwise.report.explorer.inputs import (
+    Input,
+    Plain,
+    Source,
+    Trained,
+    check_length,
+    given_text,
+)
 from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack
+from headwise.report.plain_models import longest_input, setting, task_of
 from headwise.tasks.generating import GenerationSettings, continue_ids, prompt_ids
 from headwise.tasks.outcome import spread
 from headwise.tasks.translating import translate_ids
@@ -123,34 +130,46 @@ def labelled_input(trained: Trained, source: Source) -> Input:
     return replace(given, text=text, item=item)
 
 
+def plain_input(plain: Plain, source: Source) -> Input:
+    """Returns a text as a model of no run reads it."""
+    text = given_text(source)
+    if text is None:
+        raise ValueError(
+            f"{plain.name} is a model without data, expected a text for it to read: give one "
+            f"behind the model, or by --text or --input"
+        )
+    return replace(any_input(plain.model, plain.tokenizer, text, source.target), text=text)
+
+
 def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> Input:
     """Returns a text as a model reads it that is of no run."""
     if not isinstance(text, str):
         raise ValueError(f"text is {text!r}, expected a single text for the model to read")
     if not text.strip():
         raise ValueError("text is empty, expected a text for the model to read")
-    if target is not None and not isinstance(model, Seq2SeqLM):
+    task = task_of(model)
+    if target is not None and task != "translation":
         raise ValueError(f"target is given, but a {type(model).__name__} reads none; leave it out")
     # headwise's tokenizers hold those of one or two languages.
     source, into = (
         getattr(each, "tokenizer", each)
         for each in (getattr(tokenizer, side, tokenizer) for side in ("source", "target"))
     )
-    if not isinstance(source, PreTrainedTokenizerFast):
+    if not isinstance(source, PreTrainedTokenizerBase):
         raise ValueError(
-            f"tokenizer is a {type(source).__name__}, expected a fast tokenizer of transformers "
-            f"(PreTrainedTokenizerFast), or the tokenizer of a run"
+            f"tokenizer is a {type(source).__name__}, expected a tokenizer of transformers "
+            f"(PreTrainedTokenizerBase), or the tokenizer of a run"
         )
     ids, true = _tokens(model, tokenizer, source, text)
-    longest = getattr(getattr(model, "config", None), "max_positions", None)
+    longest = longest_input(model, source)
     check_length(ids, longest, "the text")
-    if isinstance(model, Seq2SeqLM):
+    if task == "translation":
         return _any_pair(model, source, into, ids, target)
-    if isinstance(model, CausalLM):
+    if task == "language-modelling":
         return _any_continued(model, source, ids, longest)
-    if isinstance(model, MaskedLM):
+    if task == "masked-language-modelling":
         return _filled(model, source, ids, true)
-    if isinstance(model, SequenceClassifier):
+    if task == "classification":
         return _classified(model, source, ids, None)
     return Input(
         arguments={_argument(model): _batch(model, ids)},
@@ -160,7 +179,7 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
 
 
 def _tokens(
-    model: nn.Module, tokenizer: Any, source: PreTrainedTokenizerFast, text: str
+    model: nn.Module, tokenizer: Any, source: PreTrainedTokenizerBase, text: str
 ) -> tuple[list[int], dict[int, int | None]]:
     """The tokens of a text as a model has learned to read it, and those that are hidden."""
     is_own = isinstance(tokenizer, TextTokenizer)
@@ -175,9 +194,9 @@ def _tokens(
 
 
 def _any_pair(
-    model: Seq2SeqLM,
-    source: PreTrainedTokenizerFast,
-    tokenizer: PreTrainedTokenizerFast,
+    model: Any,
+    source: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase,
     ids: list[int],
     target: str | None,
 ) -> Input:
@@ -187,10 +206,10 @@ def _any_pair(
     """
     if target is None:
         most = 2 * len(ids) + 20
-        most = min(most, model.config.max_positions or most)
-        written = _generated(model, ids, most + 1)[1:]  # behind the start
+        most = min(most, longest_input(model, tokenizer) or most)
+        written = _generated(model, ids, most)[1:]  # behind the start
     else:
-        written = _encoded(tokenizer, target)
+        written = tokenizer(text_target=target)["input_ids"]
     text = tokenizer.decode(written, skip_special_tokens=True)
     label = "translation" if target is None else "target"
     made = [Made(label=label, by_model=target is None, text=text)]
@@ -198,13 +217,13 @@ def _any_pair(
 
 
 def _any_continued(
-    model: CausalLM, tokenizer: PreTrainedTokenizerFast, ids: list[int], longest: int | None
+    model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], longest: int | None
 ) -> Input:
     """A text and how the model continues it, with the most probable token each time."""
     if ids[-1] == tokenizer.eos_token_id and len(ids) > 1:
         ids = ids[:-1]  # the text goes on
     given, room = len(ids), _room(len(ids), longest)
-    written = _generated(model, ids, given + room) if room else ids
+    written = _generated(model, ids, room) if room else ids
     continuation = tokenizer.decode(written[given:], skip_special_tokens=True)
     made = [Made(label="continuation", by_model=True, text=continuation)]
     return _continued(model, tokenizer, written, given, made)
@@ -212,21 +231,21 @@ def _any_continued(
 
 def _pair(
     model: Any,
-    source: PreTrainedTokenizerFast,
-    target: PreTrainedTokenizerFast,
+    source: PreTrainedTokenizerBase,
+    target: PreTrainedTokenizerBase,
     ids: list[int],
     written: list[int],
     is_given: bool,
     made: list[Made],
 ) -> Input:
     """A text, and what is written behind the start: given by the user, or else by the model."""
-    config = model.config
-    ended = written[-1:] == [config.eos_token_id]
+    ends, longest = setting(model, "eos_token_id"), longest_input(model, target)
+    ended = bool(written) and written[-1] in (ends if isinstance(ends, list) else [ends])
     # Its end is predicted only.
-    read = [config.decoder_start_token_id, *written[: len(written) - ended]]
+    read = [setting(model, "decoder_start_token_id"), *written[: len(written) - ended]]
     if is_given:
-        check_length(read, config.max_positions, "the target")
-    read = read[: config.max_positions]  # where positions end, a translation ends without <eos>
+        check_length(read, longest, "the target")
+    read = read[:longest]  # where positions end, a translation ends without <eos>
     true = [*written, None][: len(read)]
     return Input(
         arguments={"input_ids": _batch(model, ids), "decoder_input_ids": _batch(model, read)},
@@ -240,7 +259,7 @@ def _pair(
 
 def _continued(
     model: Any,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerBase,
     ids: list[int],
     given: int | None,
     made: list[Made],
@@ -255,7 +274,7 @@ def _continued(
 
 
 def _filled(
-    model: Any, tokenizer: PreTrainedTokenizerFast, ids: list[int], true: dict[int, int | None]
+    model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], true: dict[int, int | None]
 ) -> Input:
     """A text with holes: their positions, and what stood there; None where that is not known."""
     holes = list(true)
@@ -279,7 +298,7 @@ def _filled(
 
 
 def _classified(
-    model: Any, tokenizer: PreTrainedTokenizerFast, ids: list[int], label: str | None
+    model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], label: str | None
 ) -> Input:
     """A text for a classifier, with its true class or number if that is known."""
     return Input(
@@ -289,11 +308,12 @@ def _classified(
     )
 
 
-def _classes(logits: Tensor, config: SequenceClassifierConfig, label: str | None) -> Output:
+def _classes(logits: Tensor, config: Any, label: str | None) -> Output:
     """The classes of a text, or its number."""
-    if config.problem == "regression":
+    if len(logits) == 1:
         return Output(number=float(logits[0]), label=label)
-    shares = logits.float().softmax(-1)
+    several = getattr(config, "problem_type", None) == "multi_label_classification"
+    shares = logits.float().sigmoid() if several else logits.float().softmax(-1)
     names = config.id2label or {}
     found = [
         Candidate(text=names.get(number, str(number)), probability=float(shares[number]))
@@ -321,16 +341,17 @@ def _with_holes(text: str, tokenizer: TextTokenizer) -> tuple[list[int], dict[in
     return [mask if i in true else token for i, token in enumerate(ids)], true
 
 
-def _generated(model: Any, ids: list[int], max_length: int) -> list[int]:
-    """What a model writes by always taking the most probable token."""
-    batch = _batch(model, ids)
-    with torch.no_grad():
-        made = model.eval().generate(
+def _generated(model: Any, ids: list[int], most: int) -> list[int]:
+    """What a model writes, at most so many tokens, by always taking the most probable one."""
+    batch, padding = _batch(model, ids), setting(model, "pad_token_id")
+    with torch.no_grad(), evaluating(model):
+        made = model.generate(
             batch,
             attention_mask=torch.ones_like(batch),
             do_sample=False,
             num_beams=1,
-            max_length=max_length,
+            max_new_tokens=most,
+            pad_token_id=0 if padding is None else padding,  # of which one text needs none
         )
     return cast(Tensor, made)[0].tolist()
 
@@ -340,7 +361,7 @@ def _room(given: int, longest: int | None) -> int:
     return _TOKENS if longest is None else min(_TOKENS, longest - given)
 
 
-def _encoded(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+def _encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     ids = tokenizer(text)["input_ids"]
     if not ids:
         raise ValueError(f"text is {text!r}, of which the tokenizer makes nothing")
@@ -361,7 +382,7 @@ def _argument(model: nn.Module) -> str:
 _names = lru_cache(maxsize=32)(token_names)  # of a large vocabulary they take a second
 
 
-def _names_of(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:
+def _names_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """What tokens are called: their text, with the space that they begin with."""
     names = _names(tokenizer)
     # An embedding may have more rows than there are tokens.
@@ -369,7 +390,7 @@ def _names_of(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[st
 
 
 def _stack(
-    tokenizer: PreTrainedTokenizerFast, ids: Sequence[int], given: int | None = None
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], given: int | None = None
 ) -> Stack:
     """A stack of tokens, of which the model has written those from the `given` one on."""
     special = set(tokenizer.all_special_ids)
@@ -382,14 +403,14 @@ def _stack(
 
 
 def _next_tokens(
-    tokenizer: PreTrainedTokenizerFast, out: Any, true: Sequence[int | None]
+    tokenizer: PreTrainedTokenizerBase, out: Any, true: Sequence[int | None]
 ) -> list[Prediction]:
     """What a decoder takes for probable behind each of its positions."""
     return _predictions(tokenizer, "decoder", out.logits[0], range(1, len(true) + 1), true)
 
 
 def _predictions(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerBase,
     stack: str,
     logits: Tensor,
     positions: Sequence[int],

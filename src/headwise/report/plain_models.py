@@ -1,0 +1,106 @@
+"""Models that are of no run: opened from a folder or the hub, and what they do with texts."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.data.tokenizers.vocabularies import read_tokenizer
+from headwise.models.base import HeadwiseModel
+from headwise.pretrained.saving import DESCRIPTION, load_gates
+from headwise.runs.folder import MODEL, RECIPE, FolderError
+
+_CONFIG = "config.json"
+_UNSET = 10**9  # tokenizers that know no limit say 10³⁰
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
+    if not folder.exists():
+        # Where its parent is a folder, a folder is meant, and mistyped.
+        parent = folder.parent
+        return len(folder.parts) <= 2 and (parent == Path() or not parent.exists())
+    is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
+    if not is_run and not (folder / _CONFIG).exists():
+        raise FolderError(
+            f"{folder} is neither a run of headwise, which has a {RECIPE}, nor a model of "
+            f"transformers, which has a {_CONFIG}"
+        )
+    return not is_run
+
+
+def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the model and the tokenizer that `save_pretrained` has written, or those of a name.
+
+    The model is of the class that its config names, in evaluation, with the gates that
+    `headwise.save_gates` has put beside it.
+
+    Raises:
+        ValueError: one of them cannot be read.
+    """
+    name = folder if folder.is_dir() else folder.as_posix()
+    try:
+        architectures = AutoConfig.from_pretrained(name).architectures or [""]
+        model = getattr(transformers, architectures[0], AutoModel).from_pretrained(name)
+    except Exception as error:  # transformers, its hub client and the Rust library raise anything
+        where = "cannot be read" if folder.is_dir() else "is no folder, and no name on the hub"
+        raise ValueError(f"{name} {where} that gives a model of transformers: {error}") from error
+    try:
+        tokenizer: Any = read_tokenizer(name)
+        is_empty = set(tokenizer.get_vocab().values()) <= set(tokenizer.all_special_ids)
+    except Exception as error:
+        raise ValueError(f"{name} has no tokenizer that can be read: {error}") from error
+    if is_empty:  # transformers makes one where there is none
+        raise ValueError(
+            f"{name} has no tokenizer, expected that of the model beside it: write it into the "
+            f"folder by tokenizer.save_pretrained"
+        )
+    if (folder / DESCRIPTION).is_file():
+        load_gates(model, folder)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer
+
+
+def task_of(model: nn.Module) -> str:
+    """What a model does with texts, by the name of a recipe's task; empty if that is not known.
+
+    Raises:
+        ValueError: a model of transformers reads no texts, or its decoder writes none.
+    """
+    kind, is_pair = type(model).__name__, getattr(_config(model), "is_encoder_decoder", False)
+    reads = model.main_input_name if isinstance(model, PreTrainedModel) else "input_ids"
+    if reads != "input_ids":
+        raise ValueError(f"model is a {kind}, which reads {reads}, expected a model of texts")
+    if getattr(model, "can_generate", bool)():
+        return "translation" if is_pair else "language-modelling"
+    if is_pair:
+        raise ValueError(
+            f"model is a {kind}, whose decoder writes nothing, expected one with its output over "
+            f"the vocabulary, such as a ForConditionalGeneration"
+        )
+    names = " ".join(f"{base.__name__} " for base in type(model).__mro__)
+    if "MaskedLM " in names:
+        return "masked-language-modelling"
+    is_classifier = "SequenceClassification " in names or "SequenceClassifier " in names
+    return "classification" if is_classifier else ""
+
+
+def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
+    """The most tokens that a model reads, as its config and its tokenizer say; None for any."""
+    if isinstance(model, HeadwiseModel) or not isinstance(model, PreTrainedModel):
+        return getattr(_config(model), "max_positions", None)
+    positions = getattr(model.config, "max_position_embeddings", None) or _UNSET
+    most: int = min(positions, tokenizer.model_max_length)
+    return most if most < _UNSET else None
+
+
+def setting(model: Any, name: str) -> Any:
+    """The number of a token that a model's config has, or else that of its `generate()`."""
+    given = getattr(model.config, name, None)
+    return getattr(model.generation_config, name, None) if given is None else given
+
+
+def _config(model: nn.Module) -> Any:
+    return getattr(model, "config", None)
