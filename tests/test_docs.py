@@ -95,6 +95,10 @@ def test_the_sidebar_has_at_most_fifteen_pages() -> None:
     assert 0 < len(pages) <= 15
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
 def test_readme_and_metadata_name_one_address() -> None:
     metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (address,) = re.findall(r'^Repository = "(.+)"$', metadata, flags=re.MULTILINE)
