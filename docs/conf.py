@@ -1,6 +1,7 @@
 """How Sphinx builds the site of documentation: `make docs`."""
 
 import sys
+from importlib.metadata import files
 from pathlib import Path
 
 import headwise
@@ -15,6 +16,7 @@ version = release = headwise.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -26,6 +28,13 @@ extensions = [
 ]
 exclude_patterns = ["_extensions"]
 nitpicky = True
+
+# Equations: $...$ and $$...$$, which code hosts draw too.
+myst_enable_extensions = ["dollarmath"]
+# MathJax in one file without fonts: it draws paths, and is copied to the site, which loads nothing
+# from elsewhere. Of the package that has it the rest is not needed.
+_mathjax = next(f for f in files("sphinx-mathjax-offline") or () if f.name == "tex-svg.js").locate()
+mathjax_path = "tex-svg.js"
 
 # Links to headings, as the code host makes them: page.md#a-heading.
 myst_heading_anchors = 4
@@ -59,7 +68,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!headwise\.).*"), ("py:.*", r"headwise\.\w
 highlight_language = "text"
 html_theme = "furo"
 html_title = f"headwise {version}"
-html_static_path = ["_static"]
+html_static_path = ["_static", str(_mathjax)]
 html_css_files = ["site.css"]
 html_copy_source = False
 # There is no address at which every copy of the repository could be edited.

@@ -4,8 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from torchrun import on_processes
+from transformers import GPT2Config, GPT2LMHeadModel
 
+import headwise as hw
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import TASKS
 from headwise.recipes.keys import keys_page, shared_sections, task_sections
@@ -18,13 +22,20 @@ PAGES = (
     "docs/analysis.md",
     "docs/drop-in.md",
     "docs/explore.md",
-    "docs/index.md",
     "docs/models.md",
     "docs/own-loop.md",
     "docs/pretrained.md",
 )
 # Others whose links are checked here.
-LINKING = ("docs/examples.md", "docs/look-inside.md", "docs/scale.md", "docs/tutorial.md")
+LINKING = (
+    "docs/examples.md",
+    "docs/index.md",
+    "docs/look-inside.md",
+    "docs/project.md",
+    "docs/reference/index.md",
+    "docs/scale.md",
+    "docs/tutorial.md",
+)
 
 
 def test_the_page_of_keys_has_a_section_for_every_task() -> None:
@@ -58,6 +69,44 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert examples
     for example in examples:
         exec(compile(example.split("```")[0], page, "exec"), {})
+
+
+def test_the_cards_of_the_start_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = torch.randint(0, 100, (1, 20))
+    config = GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=8)
+    cards = (ROOT / "docs/index.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    names = [
+        {
+            "layer": nn.TransformerEncoderLayer(512, 8, batch_first=True),
+            "x": torch.zeros(1, 4, 512),
+        },
+        {"layer": "transformer.h.1.attn", "text": text},
+        {},
+    ]
+    for card, given in zip(cards, names, strict=True):
+        exec(card.split("```")[0], {"hw": hw, "model": GPT2LMHeadModel(config).eval(), **given})
+
+
+def test_the_sidebar_has_at_most_fifteen_pages() -> None:
+    trees = re.findall(
+        r"```{toctree}\n(.*?)```", (ROOT / "docs/index.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    pages = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
+    assert 0 < len(pages) <= 15
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
+def test_readme_and_metadata_name_one_address() -> None:
+    metadata = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (address,) = re.findall(r'^Repository = "(.+)"$', metadata, flags=re.MULTILINE)
+    for page, times in (("README.md", 2), ("docs/index.md", 2)):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        found = re.findall(r"(?:git\+|git clone |`)(https://[\w./-]+)", text)
+        assert found == [address] * times
 
 
 @pytest.mark.parametrize("page", [*PAGES, *LINKING])

@@ -1,5 +1,6 @@
 """docs/tutorial.md, typed as it stands, on fewer pairs and for a few steps."""
 
+import hashlib
 import re
 import shlex
 from pathlib import Path
@@ -10,17 +11,18 @@ from typer.testing import CliRunner
 import headwise
 from headwise.cli import app
 
-PAGE = (Path(headwise.__file__).parents[2] / "docs/tutorial.md").read_text(encoding="utf-8")
-# A block under the name of a file, such as **app.yaml**, is that file.
-FILES = dict(re.findall(r"\*\*(\S+)\*\*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+ROOT = Path(headwise.__file__).parents[2]
+PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+DATA = ("examples/tutorial/app.fr", "examples/tutorial/app.en")
+RECIPE = "examples/tutorial/app.yaml"
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 BLOCKS = [text for language, text in FENCED if not language]
-# Each command with what the page shows next: what it prints, or the command behind it.
-COMMANDS = {
-    block.strip(): shown
-    for block, shown in zip(BLOCKS, [*BLOCKS[1:], ""], strict=True)
-    if re.match(r"(headwise|printf .* \| headwise) ", block)
-}
+COMMANDS: dict[str, str] = {}  # each with what the page shows behind it
+for block in BLOCKS:
+    if re.match(r"(headwise|printf .* \| headwise) ", block):
+        COMMANDS[block.strip()] = ""
+    elif COMMANDS:
+        COMMANDS[list(COMMANDS)[-1]] += block
 SMALL = {
     "vocab_size: 1000": "vocab_size: 300",
     "embed_dim: 64": "embed_dim: 16",
@@ -41,14 +43,15 @@ FEWER = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a newcomer, with the files of the page."""
+    """A copy of the repository, with fewer pairs and a smaller model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    exec(FILES["export.py"], {})
-    for name in ("app.fr", "app.en"):
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    Path(RECIPE).parent.mkdir(parents=True)
+    for name in DATA:
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
         Path(name).write_text("\n".join(lines[:150]) + "\n", encoding="utf-8")
-    Path("app.yaml").write_text(changed(FILES["app.yaml"], SMALL), encoding="utf-8")
+    recipe = (ROOT / RECIPE).read_text(encoding="utf-8")
+    Path(RECIPE).write_text(changed(recipe, SMALL), encoding="utf-8")
     return tmp_path
 
 
@@ -71,8 +74,7 @@ def typed(line: str) -> str:
 
 @pytest.mark.slow
 def test_the_commands_do_what_the_page_says(folder):
-    assert list(FILES) == ["export.py", "app.yaml"]
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 6
     for line, shown in COMMANDS.items():
         printed = typed(line)
         for told in re.findall(r"^(?:report|page|analysis): .*$", shown, re.MULTILINE):
@@ -87,3 +89,15 @@ def test_the_commands_do_what_the_page_says(folder):
 def test_every_change_that_makes_it_short_is_of_the_page():
     for old in FEWER:
         assert any(old in line for line in COMMANDS), old
+
+
+def test_the_page_shows_the_recipe_and_the_data_that_are_shipped():
+    (recipe,) = (text for language, text in FENCED if language == "yaml")
+    lines = (ROOT / RECIPE).read_text(encoding="utf-8").splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("#")) == recipe
+    pairs = [(ROOT / name).read_text(encoding="utf-8").splitlines() for name in DATA]
+    assert len(pairs[0]) == len(pairs[1])
+    assert f"has {len(pairs[0]):,} strings" in PAGE
+    for name in DATA:
+        digest = hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:12]
+        assert digest in PAGE, name

@@ -36,15 +36,19 @@ class LinksToOutside(SphinxTransform):
         for link in list(self.document.findall(addnodes.pending_xref)):
             if link.get("refdomain") == "doc" and Path(link["reftarget"]).is_absolute():
                 file = Path(link["reftarget"] + ".md").relative_to(ROOT)
-                link["reftarget"] = PAGES[str(file)]
+                if str(file) in PAGES:
+                    link["reftarget"] = PAGES[str(file)]
+                else:
+                    self._lead_to(link, file)
         for link in list(self.document.findall(addnodes.download_reference)):
             file = _in_repository(self.env.srcdir, self.env.docname, link["reftarget"])
-            if file is None:
-                continue
-            page = f"files/{file}"
-            self.env.metadata[self.env.docname].setdefault("files", set()).add(str(file))
-            url = relative_uri(f"{self.env.docname}.html", f"{page}.html")
-            link.replace_self(nodes.reference("", "", *link.children, refuri=url, internal=True))
+            if file is not None:
+                self._lead_to(link, file)
+
+    def _lead_to(self, link: nodes.Element, file: Path) -> None:
+        self.env.metadata[self.env.docname].setdefault("files", set()).add(str(file))
+        url = relative_uri(f"{self.env.docname}.html", f"files/{file}.html")
+        link.replace_self(nodes.reference("", "", *link.children, refuri=url, internal=True))
 
 
 def _in_repository(docs: Path, page: str, link: str) -> Path | None:
