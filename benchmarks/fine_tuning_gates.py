@@ -4,13 +4,15 @@
 
 The model is that of examples/gate_a_pretrained_model.py, trained on the docstrings of one package
 and fine-tuned on few docstrings of another. Each seed has a pretrained model of its own, and draws
-what fine-tuning adds and the order of its batches. A way's learning rate is the best of a few on
-seed 0, which is not among those reported. What has been measured stands in the file, so that a run
-that has been stopped goes on from there.
+what fine-tuning adds and the order of its batches. A way's learning rate is the best of some on
+seed 0, which is not among those reported: of three, and of further ones until neither the largest
+nor the smallest is the best. What has been measured stands in the file, so that a run that has been
+stopped goes on from there.
 """
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +43,7 @@ class Way:
 
     Attributes:
         prepare: changes a pretrained model, and freezes what is not to be learned.
-        rates: the learning rates of AdamW to choose from.
+        rates: the learning rates of AdamW to try first, of RATES.
         rule: settings of MAE's rule of training.
         of_gates: whether the rates are those of the SGD of MAE's gates instead.
     """
@@ -50,6 +52,9 @@ class Way:
     rates: tuple[float, ...]
     rule: Mapping[str, Any] | None = None
     of_gates: bool = False
+
+
+RATES = tuple(float(f"{digit}e{power}") for power in range(-7, 4) for digit in (1, 3))
 
 
 def gates(system: str, **options: Any) -> Callable[[GPT2LMHeadModel], nn.Module]:
@@ -82,6 +87,9 @@ WAYS = {
     "MAE, gates, by AdamW": Way(gates("mae"), (3e-3, 1e-2, 3e-2), BY_ADAMW),
     "MAE of 4 heads, gates see one position": Way(
         gates("mae", dropped_heads=4, gate_window=1), (3e-3, 1e-2, 3e-2), BY_ADAMW
+    ),
+    "MAE of scaled heads, by AdamW": Way(
+        gates("mae", scaled_heads=True), (3e-3, 1e-2, 3e-2), BY_ADAMW
     ),
     "MAE, gates and outputs (FTG+)": Way(gates_and_outputs, (1e-2, 3e-2, 1e-1)),
     "gated, a gate for a head": Way(gates("gated"), (1e-2, 3e-2, 1e-1)),
@@ -143,10 +151,29 @@ class Results:
     def loss(self, way: str, rate: float, seed: int) -> float | None:
         return self.found["losses"].get(f"{way} | {rate:g} | {seed}")
 
+    def losses_by_rate(self, way: str) -> dict[float, float]:
+        """The losses of seed 0, by learning rates in their order; infinite where it diverged."""
+        losses = {rate: self.loss(way, rate, 0) for rate in RATES}
+        return {
+            rate: math.inf if math.isnan(loss) else loss
+            for rate, loss in losses.items()
+            if loss is not None
+        }
+
     def best_rate(self, way: str) -> float:
         """The learning rate of lowest loss on seed 0."""
-        losses = {rate: self.loss(way, rate, 0) for rate in WAYS[way].rates}
-        return min(losses, key=lambda rate: losses[rate] or float("inf"))
+        losses = self.losses_by_rate(way)
+        return min(losses, key=losses.__getitem__)
+
+    def next_rate(self, way: str) -> float | None:
+        """The learning rate to try next on seed 0; None if the best lies between others."""
+        losses = self.losses_by_rate(way)
+        left = [rate for rate in WAYS[way].rates if rate not in losses]
+        if left:
+            return left[0]
+        tried, best = sorted(losses), self.best_rate(way)
+        place = RATES.index(best)
+        return {tried[0]: RATES[place - 1], tried[-1]: RATES[place + 1]}.get(best)
 
 
 NOTHING = "none"
@@ -168,14 +195,28 @@ class Study:
         self.first, self.second = first, second
 
     def measure(self) -> None:
-        due = [
-            (way, rate)
-            for way in WAYS
-            for rate in (WAYS[way].rates if not self.seed else [self.results.best_rate(way)])
-            if self.results.loss(way, rate, self.seed) is None
-        ]
-        if not due and self.results.loss(NOTHING, 0, self.seed) is not None:
-            return
+        path: Path | None = None
+        for way in WAYS:
+            while (rate := self.due(way)) is not None:
+                path = path or self.pretrained()
+                start = time.perf_counter()
+                transformers.set_seed(self.seed)
+                model = WAYS[way].prepare(GPT2LMHeadModel.from_pretrained(path))
+                self.fine_tune(model, WAYS[way], rate)
+                loss = self.validation_loss(model)
+                self.results.add(way, rate, self.seed, loss, learning(model))
+                seconds = time.perf_counter() - start
+                print(f"seed {self.seed}: {way}, {rate:g}: {loss:.4f}, {seconds:.0f} s", flush=True)
+
+    def due(self, way: str) -> float | None:
+        """The learning rate with which a way is to be measured next, if any."""
+        if self.seed == 0:
+            return self.results.next_rate(way)
+        best = self.results.best_rate(way)
+        return best if self.results.loss(way, best, self.seed) is None else None
+
+    def pretrained(self) -> Path:
+        """The folder of this seed's model, whose loss before fine-tuning is measured too."""
         path = pretrain("gpt2", self.first, self.folder, self.args.pretraining_steps, self.seed)
         tokenizer = AutoTokenizer.from_pretrained(path)
         held_out = self.second[::5]
@@ -183,15 +224,7 @@ class Study:
         self.learned, self.held_out = (tensor(in_blocks(tokenizer, t)) for t in (learned, held_out))
         before = self.validation_loss(GPT2LMHeadModel.from_pretrained(path))
         self.results.add(NOTHING, 0, self.seed, before, 0)
-        for way, rate in due:
-            start = time.perf_counter()
-            transformers.set_seed(self.seed)
-            model = WAYS[way].prepare(GPT2LMHeadModel.from_pretrained(path))
-            self.fine_tune(model, WAYS[way], rate)
-            loss = self.validation_loss(model)
-            self.results.add(way, rate, self.seed, loss, learning(model))
-            seconds = time.perf_counter() - start
-            print(f"seed {self.seed}: {way}, {rate:g}: {before:.4f} → {loss:.4f}, {seconds:.0f} s")
+        return path
 
     def fine_tune(self, model: nn.Module, way: Way, rate: float) -> None:
         """Trains by the systems' rules, with a linear decay of the learning rate."""

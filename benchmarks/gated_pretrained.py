@@ -1,4 +1,4 @@
-"""What gates over the heads of a pretrained model cost: forward and backward, with and without.
+r"""What gates over the heads of a pretrained model cost: forward and backward, with and without.
 
     python benchmarks/gated_pretrained.py                  # d = 512, 8 heads, batch 8, length 128
     python benchmarks/gated_pretrained.py --device cuda --width 1024 --heads 16 --length 512
@@ -7,16 +7,39 @@ The models are GPT-2 and BERT of transformers with random weights, and a quarter
 second batch is padding. Each round runs a model without and with gates on the same batch, one after
 the other; the table shows the median over rounds of the ratio, and its 95% interval. Gates compute
 as in a step in which everything learns.
+
+    python benchmarks/gated_pretrained.py --training --width 2048 --heads 16 --layers 4 \
+        --batch 1 --length 512 --rounds 3 [--dtype bfloat16]
+
+trains gates alone, LoRA and all weights of a Llama instead. Held is what tensors take after the
+forward pass, peak the most that they take until the end of the backward pass, gradients included;
+weights and the workspaces of kernels count in neither. Speed is in tokens for each second of
+processor time, over that of all weights in the same round.
 """
 
 import argparse
 import copy
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
 
+import peft
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import headwise as hw
 from headwise.analysis.speed import Rounds, relative_step_times
@@ -30,6 +53,25 @@ VOCABULARY = 8000
 JOINT = {"mae": {"method": "joint"}}
 
 
+def gates(system: str, **options: Any) -> Callable[[nn.Module], nn.Module]:
+    return lambda model: hw.gate_heads(model.requires_grad_(False), system, **options)
+
+
+def lora(model: nn.Module) -> nn.Module:
+    maps = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    return peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=maps))
+
+
+TRAINED: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "all weights": lambda model: model,
+    "LoRA of the attention": lora,
+    "MAE's gates": gates("mae"),
+    "gated, a gate for a head": gates("gated"),
+    "gated, a gate for an element": gates("gated", gate="elementwise"),
+    "MoH": gates("moh"),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=512)
@@ -40,10 +82,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of the CPU")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--training", action="store_true", help="gates alone, LoRA, all weights")
+    parser.add_argument("--dtype", default="float32", help="of a model in --training")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.training:
+        print_training(options)
+        return
 
     table = Table("model", "padding", *SYSTEMS, title="Time with gates over time without")
     for kind in ("gpt2", "bert"):
@@ -75,6 +122,84 @@ def made(kind: str, options: argparse.Namespace) -> nn.Module:
     if kind == "gpt2":
         return GPT2LMHeadModel(GPT2Config(**sizes)).train()
     return BertForMaskedLM(BertConfig(**sizes, intermediate_size=4 * options.width)).train()
+
+
+def print_training(options: argparse.Namespace) -> None:
+    """Prints what each way of training holds, and how fast it is."""
+    batch = {**one_batch(options, padded=False), "use_cache": False}
+    models, memory = {}, {}
+    for name, prepare in TRAINED.items():
+        models[name] = prepare(llama(options)).train()
+        learned = sum(p.numel() for p in models[name].parameters() if p.requires_grad)
+        with Alive() as alive:
+            loss = models[name](**batch).loss
+            held = alive.bytes
+            loss.backward()
+        memory[name] = (f"{learned:,}", *(f"{n / 2**20:.1f}" for n in (held, alive.most)))
+        models[name].zero_grad()
+    ratios: dict[str, list[float]] = {name: [] for name in TRAINED}
+    for _ in range(options.rounds):
+        seconds = {name: step_seconds(model, batch) for name, model in models.items()}
+        for name in TRAINED:
+            ratios[name].append(seconds["all weights"] / seconds[name])
+    table = Table("trained", "parameters", "held, MiB", "peak, MiB", "speed", title=options.dtype)
+    for name in TRAINED:
+        found = ratios[name]
+        speed = f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+        table.add_row(name, *memory[name], speed)
+    Console(width=120).print(table)
+
+
+def llama(options: argparse.Namespace) -> nn.Module:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=options.width,
+        intermediate_size=11 * options.width // 4,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.heads // 4,
+    )
+    return LlamaForCausalLM(config).to(options.device, getattr(torch, options.dtype))
+
+
+def step_seconds(model: nn.Module, batch: dict[str, Any]) -> float:
+    start = time.process_time()
+    model(**batch).loss.backward()
+    model.zero_grad()
+    return time.process_time() - start
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations make, while they are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.most = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = tree_leaves((args, kwargs or {}))
+        before = {t.untyped_storage()._cdata for t in given if isinstance(t, torch.Tensor)}
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self.note(tensor.untyped_storage(), before)
+        return made
+
+    def note(self, storage: torch.UntypedStorage, before: set[int]) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.known or key in before:  # views of tensors that are there already
+            return
+        self.known.add(key)
+        self.bytes += size
+        self.most = max(self.most, self.bytes)
+        weakref.finalize(storage, self.forget, key, size)
+
+    def forget(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.bytes -= size
 
 
 def one_batch(options: argparse.Namespace, padded: bool) -> dict[str, torch.Tensor]:

@@ -154,9 +154,11 @@ def in_blocks(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[Bloc
 
 
 # %%
-def pretrain(kind: str, texts: list[str], folder: Path) -> Path:
+def pretrain(
+    kind: str, texts: list[str], folder: Path, steps: int = PRETRAINING_STEPS, seed: int = 0
+) -> Path:
     """Trains a small model of transformers from scratch; returns its folder."""
-    transformers.set_seed(0)
+    transformers.set_seed(seed)
     byte_level = ByteLevelBPETokenizer()
     byte_level.train_from_iterator(
         texts, vocab_size=1000, special_tokens=["<end>", "<pad>"], show_progress=False
@@ -183,7 +185,7 @@ def pretrain(kind: str, texts: list[str], folder: Path) -> Path:
         )
         model = transformers.BertForMaskedLM(config)
     blocks = in_blocks(tokenizer, texts)
-    trainer = make_trainer(model, tokenizer, blocks, blocks[::20], PRETRAINING_STEPS, 3e-3, folder)
+    trainer = make_trainer(model, tokenizer, blocks, blocks[::20], steps, 3e-3, folder)
     trainer.train()
     print(f"trained a small {kind}: loss {validation_loss(trainer):.3f} on what it has seen")
     path = folder / kind

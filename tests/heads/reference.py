@@ -132,13 +132,20 @@ def expert(parts: list[Tensor], left_out: tuple[int, ...]) -> Tensor:
     return h / (h - t) * sum(parts[j] for j in range(h) if j not in left_out)
 
 
-def gate(p: dict[str, Tensor], inputs: list[Tensor], embed_dim: int, root: bool) -> Tensor:
-    """softmax(W₂ tanh(W₁ BatchNorm(mean of inputs) + b₁) + b₂), batch norm as in evaluation."""
+def gate(
+    p: dict[str, Tensor], inputs: list[Tensor], embed_dim: int, root: bool, scales: bool
+) -> Tensor:
+    """softmax(W₂ u + b₂), u = tanh(W₁ BatchNorm(mean of inputs) + b₁), batch norm as in evaluation;
+    or the scales of heads, 2σ(W₃ u + b₃).
+    """
     x = sum(inputs) / len(inputs) if inputs else torch.zeros(embed_dim, dtype=torch.float64)
     x = (x - p["gate.norm.running_mean"]) / torch.sqrt(p["gate.norm.running_var"] + 1e-5)
     x = x * max(1, len(inputs)) ** 0.5 if root else x
     x = x * p["gate.norm.weight"] + p["gate.norm.bias"]
-    logits = linear(p, "gate.output", torch.tanh(linear(p, "gate.hidden", x)))
+    hidden = torch.tanh(linear(p, "gate.hidden", x))
+    if scales:
+        return 2 / (1 + torch.exp(-linear(p, "gate.scale", hidden)))
+    logits = linear(p, "gate.output", hidden)
     exponentials = torch.exp(logits - logits.max().detach())
     return exponentials / exponentials.sum()
 
@@ -166,22 +173,26 @@ def masked_mean(x: Tensor, seen: Tensor, window: int | None = None) -> Tensor:
     return out
 
 
-def mae_gates(p, query, sight, window=None, root=False) -> list[list[Tensor]]:
-    """The gate of each row and position: of the mean of what it sees, or of the last of that."""
+def mae_gates(p, query, sight, window=None, root=False, scales=False) -> list[list[Tensor]]:
+    """The gate of each row and position: of the mean of what it sees, or of the last of that; or
+    its scales of heads.
+    """
 
     def inputs(b, t):
         seen = sight[b][t]
         return [query[b, s] for s in (seen[-window:] if window else seen)]
 
     batch, time, dim = query.shape
-    return [[gate(p, inputs(b, t), dim, root) for t in range(time)] for b in range(batch)]
+    return [[gate(p, inputs(b, t), dim, root, scales) for t in range(time)] for b in range(batch)]
 
 
-def mae(p, query, key, value, heads, dropped, gates, **masks) -> Tensor:
-    """Σ_S g_S f_S, expert by expert (equation 6)."""
+def mae(p, query, key, value, heads, dropped, gates, scales=None, **masks) -> Tensor:
+    """Σ_S g_S f_S, expert by expert (equation 6), of heads that may be scaled."""
 
     def compute(b, t):
         parts = head_outputs(p, query, key, value, heads, b, t, **masks)
+        if scales is not None:
+            parts = [scale * part for scale, part in zip(scales[b][t], parts, strict=True)]
         experts = [expert(parts, left_out) for left_out in combinations(range(heads), dropped)]
         mixed = sum(g * f for g, f in zip(gates[b][t], experts, strict=True))
         return mixed + _bias(p)

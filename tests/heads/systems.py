@@ -109,7 +109,10 @@ class System:
         else:
             window = module.gate_window if each else None
             gates = reference.mae_gates(p, query, sight, window, module.gate.scaling == "root")
-        output = reference.mae(*given, HEADS, module.dropped_heads, gates, **masks)
+        scales = None
+        if getattr(module.gate, "scale", None) is not None:
+            scales = reference.mae_gates(p, query, sight, window, scales=True)
+        output = reference.mae(*given, HEADS, module.dropped_heads, gates, scales, **masks)
         stacked = torch.stack([torch.stack(row) for row in gates])
         return output, stacked if each else stacked[:, 0], None
 
@@ -160,6 +163,7 @@ SYSTEMS = {
     "mae window": System("mae", {"gate_window": 2}),
     "mae causal queries": System("mae", {"causal_queries": True}),
     "mae of scaled gates": System("mae", {"gate_scaling": "root"}),
+    "mae of scaled heads": System("mae", {"dropped_heads": 2, "scaled_heads": True}),
     "uni-mae": System("mae", {"gate": "uniform"}),
     "moa": System("moa"),
     "moa dense": System("moa", {"num_experts": 3, "top_k": 3}),

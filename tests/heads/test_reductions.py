@@ -94,13 +94,12 @@ def test_uniform_gates_are_standard_attention_exactly(dropped, masks):
 
 
 @pytest.mark.parametrize("masks", MASKED, ids=["none", "causal", "padding"])
-@pytest.mark.parametrize("name", ["mae-7", "mae-6", "mae window"])
+@pytest.mark.parametrize("name", ["mae-7", "mae-6", "mae window", "mae of scaled heads"])
 def test_a_gate_that_says_nothing_is_standard_attention(name, masks):
     """Gates can be added to a pretrained model without changing what it computes."""
     standard, gated = SYSTEMS["standard"].build(), SYSTEMS[name].build()
     same_weights(standard, gated)
-    nn.init.zeros_(gated.gate.output.weight)
-    nn.init.zeros_(gated.gate.output.bias)
+    gated.start_neutral()
     x = torch.randn(BATCH, TIME, DIM, dtype=torch.float64)
     expected = standard(x, **masks).output
     torch.testing.assert_close(gated(x, **masks).output, expected, rtol=1e-12, atol=1e-12)

@@ -55,6 +55,15 @@ def like_llama(sizes: Sizes, **options: Any) -> dict[str, Any]:
     return like_bert(sizes, **keys, **options)
 
 
+def experts(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": sizes["ffn"],
+        "experts_implementation": "eager",  # others want widths that are multiples of 4
+    }
+
+
 def like_bart(sizes: Sizes, **options: Any) -> dict[str, Any]:
     return {
         "vocab_size": VOCABULARY,
@@ -130,6 +139,69 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
     "mistral": lambda s: tf.MistralForCausalLM(tf.MistralConfig(**like_llama(s, sliding_window=8))),
     "qwen2": lambda s: tf.Qwen2ForCausalLM(tf.Qwen2Config(**like_llama(s))),
     "qwen3": lambda s: tf.Qwen3ForCausalLM(tf.Qwen3Config(**like_llama(s, head_dim=10))),
+    "gemma": lambda s: tf.GemmaForCausalLM(tf.GemmaConfig(**like_llama(s, head_dim=10))),
+    "gemma2": lambda s: tf.Gemma2ForCausalLM(
+        tf.Gemma2Config(**like_llama(s, head_dim=10, sliding_window=8))
+    ),
+    "granite": lambda s: tf.GraniteForCausalLM(tf.GraniteConfig(**like_llama(s))),
+    "mixtral": lambda s: tf.MixtralForCausalLM(
+        tf.MixtralConfig(**like_llama(s, **experts(s), num_local_experts=3))
+    ),
+    "modernbert": lambda s: tf.ModernBertForMaskedLM(
+        tf.ModernBertConfig(**like_llama(s, cls_token_id=2, sep_token_id=3))
+    ),
+    "opt": lambda s: tf.OPTForCausalLM(
+        tf.OPTConfig(**like_llama(s, ffn_dim=s["ffn"], word_embed_proj_dim=width(s)))
+    ),
+    "phi": lambda s: tf.PhiForCausalLM(tf.PhiConfig(**like_llama(s, partial_rotary_factor=1.0))),
+    "phi3": lambda s: tf.Phi3ForCausalLM(tf.Phi3Config(**like_llama(s))),
+    "qwen2 with experts": lambda s: tf.Qwen2MoeForCausalLM(
+        tf.Qwen2MoeConfig(**like_llama(s, **experts(s), shared_expert_intermediate_size=s["ffn"]))
+    ),
+    "qwen3 with experts": lambda s: tf.Qwen3MoeForCausalLM(
+        tf.Qwen3MoeConfig(**like_llama(s, **experts(s), head_dim=10))
+    ),
+    "qwen3-next": lambda s: tf.Qwen3NextForCausalLM(
+        tf.Qwen3NextConfig(
+            **like_llama(s, **experts(s), head_dim=16),
+            shared_expert_intermediate_size=s["ffn"],
+            layer_types=["full_attention"] * s["layers"],
+        )
+    ),
+    "gemma3": lambda s: tf.Gemma3ForCausalLM(
+        tf.Gemma3TextConfig(**like_llama(s, head_dim=10, sliding_window=8))
+    ),
+    "cohere": lambda s: tf.CohereForCausalLM(tf.CohereConfig(**like_llama(s))),
+    "olmo2": lambda s: tf.Olmo2ForCausalLM(tf.Olmo2Config(**like_llama(s))),
+    "smollm3": lambda s: tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**like_llama(s))),
+    "starcoder2": lambda s: tf.Starcoder2ForCausalLM(tf.Starcoder2Config(**like_llama(s))),
+    "stablelm": lambda s: tf.StableLmForCausalLM(
+        tf.StableLmConfig(**like_llama(s, partial_rotary_factor=1.0))
+    ),
+    "gpt-oss": lambda s: tf.GptOssForCausalLM(
+        tf.GptOssConfig(**like_llama(s, **experts(s), num_local_experts=3, sliding_window=8))
+    ),
+    "gpt-neox": lambda s: tf.GPTNeoXForCausalLM(
+        tf.GPTNeoXConfig(**like_llama(s, partial_rotary_factor=1.0))
+    ),
+    "gpt-j": lambda s: tf.GPTJForCausalLM(tf.GPTJConfig(**like_gpt2(s, rotary_dim=2))),
+    "albert": lambda s: tf.AlbertForMaskedLM(tf.AlbertConfig(**like_bert(s))),
+    "camembert": lambda s: tf.CamembertForMaskedLM(tf.CamembertConfig(**like_bert(s))),
+    "mt5": lambda s: tf.MT5ForConditionalGeneration(
+        tf.MT5Config(
+            vocab_size=VOCABULARY,
+            d_model=width(s),
+            d_kv=s["head_dim"] + 2,
+            num_layers=s["layers"],
+            num_heads=s["heads"],
+            d_ff=s["ffn"],
+            pad_token_id=PADDING,
+            eos_token_id=3,
+            decoder_start_token_id=2,
+        )
+    ),
+    "pegasus": lambda s: tf.PegasusForConditionalGeneration(tf.PegasusConfig(**like_bart(s))),
+    "m2m100": lambda s: tf.M2M100ForConditionalGeneration(tf.M2M100Config(**like_bart(s))),
     "t5": lambda s: tf.T5ForConditionalGeneration(
         tf.T5Config(
             vocab_size=VOCABULARY,
@@ -169,6 +241,10 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
 }
 GENERATING = [
     *("bert decoder", "bert generation", "gpt2", "llama", "mistral", "qwen2", "qwen3"),
+    *("gemma", "gemma2", "granite", "mixtral", "opt", "phi", "phi3"),
+    *("qwen2 with experts", "qwen3 with experts", "qwen3-next"),
+    *("gemma3", "cohere", "olmo2", "smollm3", "starcoder2", "stablelm", "gpt-oss"),
+    *("gpt-neox", "gpt-j", "mt5", "pegasus", "m2m100"),
     *("t5", "bart", "mbart", "marian", "whisper", "bert to bert", "vit to gpt2"),
 ]
 
@@ -180,12 +256,18 @@ def tiny(name: str, seed: int = 0, sizes: Sizes | None = None) -> tf.PreTrainedM
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(4.0 if name != "t5" else 1.0)
+                parameter.mul_(1.0 if name in ("t5", "mt5") else 4.0)
     if model.can_generate():
         model.generation_config.eos_token_id = None  # all texts are of the same length
         model.generation_config.suppress_tokens = None
         model.generation_config.begin_suppress_tokens = None
     return model
+
+
+def set_attention(model: tf.PreTrainedModel, implementation: str) -> None:
+    """Has a model attend by an implementation, or by plain operators if it has not got it."""
+    able = implementation != "sdpa" or model._supports_sdpa
+    model.set_attn_implementation(implementation if able else "eager")
 
 
 def token_mask(batch: int, time: int, draw: Draw, side: str | None = None) -> Tensor:

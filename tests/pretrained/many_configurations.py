@@ -17,6 +17,7 @@ from architectures import (
     GENERATING,
     inputs,
     random_sizes,
+    set_attention,
     source,
     tiny,
 )
@@ -37,7 +38,7 @@ def differences(name: str, seed: int) -> Differences:
     """Of one random model."""
     draw = random.Random(f"{name} {seed}")
     model = tiny(name, seed, random_sizes(draw))
-    model.set_attn_implementation(draw.choice(["sdpa", "eager"]))
+    set_attention(model, draw.choice(["sdpa", "eager"]))
     time = draw.randint(2, 12)
     batch = draw.randint(1, 4)
     given = inputs(model, draw, batch=batch, time=time)

@@ -11,6 +11,7 @@ import headwise as hw
 
 SYSTEMS = {
     "mae": {"dropped_heads": 2},
+    "mae of scaled heads": {"scaled_heads": True},
     "gated": {"gate_start": "neutral"},
     "gated by a softplus": {"gate_activation": "softplus", "gate_inputs": 5, "gate_bias": True},
     "gated by shares": dict(hw.GatedAttention.presets["quantizable-transformers"]),

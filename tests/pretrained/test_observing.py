@@ -8,12 +8,10 @@ import transformers as tf
 from architectures import (
     ARCHITECTURES,
     inputs,
-    like_bert,
     like_llama,
     source,
     tiny,
     tiny_sizes,
-    width,
 )
 from torch import nn
 
@@ -31,31 +29,7 @@ _LINEAR = {
     "linear_value_head_dim": 4,
     "shared_expert_intermediate_size": 8,
 }
-_OPT = {
-    "vocab_size": _LLAMA["vocab_size"],
-    "hidden_size": width(tiny_sizes()),
-    "word_embed_proj_dim": width(tiny_sizes()),
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "ffn_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": _LLAMA["pad_token_id"],
-}
 FURTHER = {
-    "gemma": lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**_LLAMA, **_HEAD_DIM)),
-    "gemma2": lambda: tf.Gemma2ForCausalLM(tf.Gemma2Config(**_LLAMA, **_HEAD_DIM)),
-    "granite": lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**_LLAMA)),
-    "mixtral": lambda: tf.MixtralForCausalLM(tf.MixtralConfig(**_LLAMA, num_local_experts=3)),
-    "modernbert": lambda: tf.ModernBertForMaskedLM(tf.ModernBertConfig(**like_bert(tiny_sizes()))),
-    "opt": lambda: tf.OPTForCausalLM(tf.OPTConfig(**_OPT)),
-    "phi": lambda: tf.PhiForCausalLM(tf.PhiConfig(**_LLAMA)),
-    "phi3": lambda: tf.Phi3ForCausalLM(tf.Phi3Config(**_LLAMA)),
-    "qwen2_moe": lambda: tf.Qwen2MoeForCausalLM(
-        tf.Qwen2MoeConfig(**_LLAMA, **_EXPERTS, shared_expert_intermediate_size=8)
-    ),
-    "qwen3_moe": lambda: tf.Qwen3MoeForCausalLM(
-        tf.Qwen3MoeConfig(**_LLAMA, **_EXPERTS, **_HEAD_DIM)
-    ),
     "qwen3_next": lambda: tf.Qwen3NextForCausalLM(
         tf.Qwen3NextConfig(**_LLAMA, **_EXPERTS, **_HEAD_DIM, **_LINEAR)
     ),
@@ -97,7 +71,7 @@ def test_a_removed_head_is_one_zeroed_by_hand(name):
     logits = model(**given).logits
     with hw.record(model) as decisions:
         assert torch.equal(model(**given).logits, logits)
-    assert bool(decisions) == (name == "qwen3_next")
+    assert bool(decisions) == ("next" in name)
     for place in attention_modules(model):
         with hw.ablated(model, place.path, head=1):
             removed = model(**given).logits

@@ -5,11 +5,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from headwise.heads.cache import AttentionCache
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.heads.system import AttentionOutput
+from headwise.ops.recompute import Passes
+from headwise.ops.twins import is_transformed
 from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.masks import (
@@ -62,6 +65,7 @@ class HeadGates(nn.Module):
         self.arguments = Arguments(place.module, (place.layout.mask, place.layout.cache))
         self.sliding = sliding_window(place.module)
         self.call = _Call()
+        self.passes = Passes()
         self.handles = [
             place.module.register_forward_pre_hook(self.note_call, with_kwargs=True),
             place.module.register_forward_hook(self.check_used),
@@ -96,6 +100,9 @@ class HeadGates(nn.Module):
     ) -> AttentionOutput:
         """The system, as the hooks call it; or that of a copy which has taken this child's place.
 
+        In training it keeps what it is given, and the backward pass has it decide again: what
+        decisions are computed by would take more memory than that, and takes little time.
+
         Args:
             hidden: what the attention is called with, `(batch, queries, embed_dim)`.
             heads: what its heads have read, `(batch, queries, heads * head_dim)`.
@@ -105,6 +112,32 @@ class HeadGates(nn.Module):
             attn_mask: boolean `(batch, 1, queries, queries)`, `True` = not attended, if that is
                 neither padding alone nor, in a decoder, also the future.
         """
+        given = (hidden, heads, queries, padding, cache, attn_mask)
+        if self._computes_twice(hidden, cache):
+            return checkpoint(self._computed, *given, use_reentrant=False)
+        return self._computed(*given)
+
+    def _computes_twice(self, hidden: Tensor, cache: AttentionCache | None) -> bool:
+        """Whether a pass in training keeps no more than it is given.
+
+        What a cache remembers cannot be taken back, and compilers choose for themselves what to
+        compute again. Checkpointing around the model has its repeated passes do as the first did;
+        if it is reentrant, that had no gradients.
+        """
+        if not self.training or torch.compiler.is_compiling() or is_transformed():
+            return False
+        keeps = self.passes.facts(hidden).setdefault("keeps", not torch.is_grad_enabled())
+        return cache is None and not keeps
+
+    def _computed(
+        self,
+        hidden: Tensor,
+        heads: Tensor,
+        queries: Tensor | None,
+        padding: Tensor | None,
+        cache: AttentionCache | None,
+        attn_mask: Tensor | None,
+    ) -> AttentionOutput:
         parameter = next(self.system.parameters(), heads)
         made: AttentionOutput = self.system(
             hidden.to(parameter.device, parameter.dtype),

@@ -71,6 +71,7 @@ LAYOUTS: dict[str, HeadLayout] = {
     "XLMRobertaAttention": _LIKE_BERT,
     "ElectraAttention": _LIKE_BERT,
     "BertGenerationAttention": _LIKE_BERT,
+<<<<<<< HEAD
     "DistilBertSelfAttention": HeadLayout(
         "out_lin", "n_heads", ("q_lin",), maps=("q_lin", "k_lin", "v_lin")
     ),
@@ -81,12 +82,27 @@ LAYOUTS: dict[str, HeadLayout] = {
         maps=("q_attn", "c_attn"),
         widths=("split_size",),
     ),
+=======
+    "CamembertAttention": _LIKE_BERT,
+    "AlbertAttention": HeadLayout("dense", "num_attention_heads", ("query",)),
+    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", ("q_lin",)),
+    "GPT2Attention": HeadLayout("c_proj", "num_heads", ("q_attn", "c_attn")),
+>>>>>>> h-gates
     "LlamaAttention": _LIKE_LLAMA,
     "MistralAttention": _LIKE_LLAMA,
     "MixtralAttention": _LIKE_LLAMA,
     "GemmaAttention": _LIKE_LLAMA,
     "Gemma2Attention": _LIKE_LLAMA,
+    "Gemma3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "GraniteAttention": _LIKE_LLAMA,
+    "CohereAttention": _LIKE_LLAMA,
+    "Olmo2Attention": _LIKE_LLAMA,
+    "SmolLM3Attention": _LIKE_LLAMA,
+    "Starcoder2Attention": _LIKE_LLAMA,
+    "StableLmAttention": _LIKE_LLAMA,
+    "GptOssAttention": _LIKE_LLAMA,
+    "GPTNeoXAttention": HeadLayout("dense", "config.num_attention_heads", (), cache="layer_past"),
+    "GPTJAttention": HeadLayout("out_proj", "num_attention_heads"),
     "PhiAttention": replace(_LIKE_LLAMA, projection="dense"),
     "Phi3Attention": replace(_LIKE_LLAMA, queries=("qkv_proj",), maps=("qkv_proj",)),
     "Qwen2Attention": _LIKE_LLAMA,
@@ -96,12 +112,19 @@ LAYOUTS: dict[str, HeadLayout] = {
     "Qwen3NextAttention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "ModernBertAttention": replace(_LIKE_LLAMA, projection="Wo", queries=("Wqkv",), maps=("Wqkv",)),
     "OPTAttention": _LIKE_BART,
+<<<<<<< HEAD
     "T5Attention": HeadLayout(
         "o", "n_heads", ("q",), mask="mask", maps=("q", "k", "v"), widths=("inner_dim",)
     ),
+=======
+    "T5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
+    "MT5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
+>>>>>>> h-gates
     "BartAttention": _LIKE_BART,
     "MBartAttention": _LIKE_BART,
     "MarianAttention": _LIKE_BART,
+    "PegasusAttention": _LIKE_BART,
+    "M2M100Attention": _LIKE_BART,
     "WhisperAttention": _LIKE_BART,
     "ViTAttention": HeadLayout("o_proj", "num_attention_heads"),
 }

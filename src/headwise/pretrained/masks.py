@@ -219,7 +219,7 @@ def sliding_window(attention: nn.Module) -> int | None:
     window: int | None = getattr(
         attention, "sliding_window", getattr(config, "sliding_window", None)
     )
-    return window
+    return window or None  # some models say 0 for all
 
 
 def _texts_in(mask: Any, batch: int, queries: int) -> PackedTexts | None:

@@ -24,7 +24,7 @@ class GateMemory:
 
     # A cache asks all of its layers: what this one answers leaves the answer to the others.
     is_compileable = True
-    is_sliding = False
+    is_sliding = False  # or as the first layer: masks are made by the first layer of their kind
     is_initialized = True
     is_croppable = True
     supports_early_init = False
@@ -124,6 +124,7 @@ def memory_beside(cache: Cache | None, path: str, layers: int, new: int) -> Atte
         # Layers of keys and values that are made when they are needed go before it.
         make_layers(cache, layers)
         memory = GateMemory()
+        memory.is_sliding = getattr(cache.layers[0], "is_sliding", False)
         cache.layers.append(memory)
     if path not in memory.sites:
         room = cache.get_max_length(0) if cache.is_compileable else 0

@@ -42,7 +42,7 @@ def test_a_norm_in_evaluation_is_that_of_running_statistics():
     nn.init.uniform_(norm.running_var, 0.5, 2.0)
     nn.init.normal_(gate.output.weight)
     x = torch.randn(2, TIME, DIM, dtype=torch.float64, requires_grad=True)
-    found = gate(View(x, torch.ones(2, TIME, 1), None, True), {}, fixed=False)
+    found, _ = gate(View(x, torch.ones(2, TIME, 1), None, True), {}, fixed=False)
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     hidden = gate.hidden((x - norm.running_mean) * scale + norm.bias)
     expected = gate.output(hidden.tanh()).softmax(-1)

@@ -78,7 +78,10 @@ def without_top_expert(layer: Any) -> Changed:
 
 
 def uniform(layer: Any) -> Changed:
-    """All gates are equal, so that every head counts fully: standard attention."""
+    """All gates are equal, so that every head counts fully: standard attention.
+
+    What `scaled_heads` scales by stays as it is.
+    """
     return Changed(lambda gates: torch.full_like(gates, 1 / layer.num_experts))
 
 

@@ -14,7 +14,10 @@ from headwise.ops.replicas import sum_over_replicas
 
 
 class ExpertGate(nn.Module):
-    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
+    """A distribution over experts: softmax(W₂ u), u = tanh(W₁ BatchNorm(mean)).
+
+    If it also scales heads, each by 2σ(W₃ u), these start at 1.
+    """
 
     norm: Any  # an adapter may have taken its place
 
@@ -27,11 +30,13 @@ class ExpertGate(nn.Module):
         init: GateInit,
         scaling: str,
         statistics: str,
+        scaled_heads: int = 0,
     ) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(embed_dim)
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, num_experts)
+        self.scale = nn.Linear(hidden_dim, scaled_heads) if scaled_heads else None
         self.dropout = dropout
         self.init = init
         self.scaling = scaling
@@ -53,9 +58,14 @@ class ExpertGate(nn.Module):
             nn.init.zeros_(linear.bias)
         if init == "zero":
             nn.init.zeros_(self.output.weight)
+        if self.scale is not None:
+            nn.init.zeros_(self.scale.weight)
+            nn.init.zeros_(self.scale.bias)
 
-    def forward(self, view: View, facts: dict[str, Any], *, fixed: bool) -> Tensor:
-        """`(batch, 1 or queries, experts)`.
+    def forward(
+        self, view: View, facts: dict[str, Any], *, fixed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gates `(batch, 1 or queries, experts)`, and scales of heads in that shape, if it has any.
 
         Args:
             view: what the gates look at.
@@ -71,8 +81,10 @@ class ExpertGate(nn.Module):
         if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
             normalized = normalized.to(weight.dtype)
         hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learning)
-        logits = self.output(hidden)
-        return logits.to(view.mean.dtype).softmax(-1)
+        gates = self.output(hidden).to(view.mean.dtype).softmax(-1)
+        if self.scale is None:
+            return gates, None
+        return gates, 2 * torch.sigmoid(self.scale(hidden).to(view.mean.dtype))
 
     def _normalize(self, view: View, facts: dict[str, Any], takes: bool) -> Tensor:
         norm = self.norm
@@ -93,7 +105,9 @@ class ExpertGate(nn.Module):
         # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
         measures = calibrates or (takes and norm.training and _learns(norm))
         if measures:
-            batch_mean, batch_var, count = _batch_statistics(view, root)
+            # Where these normalise, they are a part of the function that is learned.
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
+                batch_mean, batch_var, count = _batch_statistics(view, root)
             enough = count > 1  # a single row has no variance
             # Reentrant checkpointing has gradients in the repeated pass alone.
             if (facts["moves"] or calibrates) != is_repeated():

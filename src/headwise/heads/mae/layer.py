@@ -70,6 +70,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             `"fresh"` ones, of the batch, which move in F steps too.
         gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
             of them if None (the paper averages 100 in language modelling).
+        scaled_heads: whether the gate also scales each head by 2σ(W₃ u), u being its hidden layer,
+            so that aⱼ reaches from 0 to 2h/(h−t), and not to h/(h−t) only. Over frozen heads these
+            scales are what nothing else can learn. They are ours, not the paper's, and start at 1.
         causal_queries: the queries are a causal sequence though the keys are not.
         embed_dim, projections: as in `MultiHeadAttention`, which has the same options.
 
@@ -111,11 +114,18 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         gate_scaling: Literal["none", "root"] = "none",
         gate_statistics: Literal["kept", "fresh"] = "kept",
         gate_window: int | None = None,
+        scaled_heads: bool = False,
         causal_queries: bool = False,
         **projections: Unpack[Projections],
     ) -> None:
         experts = count_experts(num_heads, dropped_heads)
-        how = (gate_hidden_dim, gate_dropout, gate_init, gate_scaling, gate_statistics)
+        scaled = num_heads if scaled_heads else 0
+        if scaled_heads and gate == "uniform":
+            raise ValueError(
+                "scaled_heads is True, expected False where gate is 'uniform': it is the learned "
+                "gate that scales heads; leave out one of the two"
+            )
+        how = (gate_hidden_dim, gate_dropout, gate_init, gate_scaling, gate_statistics, scaled)
         window = 1 if gate_window is None else gate_window
         check_positive(gate_window=window, gate_hidden_dim=gate_hidden_dim)
         super().__init__(embed_dim, num_heads, **projections)
@@ -152,27 +162,32 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         facts = self.passes.facts(inputs.query) if remembers else {}
         step = facts.setdefault("step", self.step)
         draws = self.training and step in ("expert", "expert by position")
-        gates, each = self._gates(inputs, facts, fixed=draws)  # (batch, 1 or queries, experts)
+        # (batch, 1 or queries, experts), and of heads
+        gates, of_heads, each = self._gates(inputs, facts, fixed=draws)
         gates = self.in_force(gates)
         mixture = draw_expert(gates, self._noise(gates, step)) if draws else gates
         scales = None  # a uniform mixture scales every head by 1
         if draws or self.ablation is not None or self.gate is not None:
             how = (self.dropped_heads, self.kept[mixture.dtype])
-            scales = head_scales(mixture, self.left_out, *how).unsqueeze(-1)
+            scales = head_scales(mixture, self.left_out, *how)
+            scales = scales if of_heads is None else scales * of_heads
+            scales = scales.unsqueeze(-1)
         return self.join(heads, scales), Routing(gates if each else gates.squeeze(1))
 
-    def _gates(self, inputs: Inputs, facts: dict[str, Any], fixed: bool) -> tuple[Tensor, bool]:
-        """`(batch, 1 or queries, experts)`, and whether each query has a gate of its own."""
+    def _gates(
+        self, inputs: Inputs, facts: dict[str, Any], fixed: bool
+    ) -> tuple[Tensor, Tensor | None, bool]:
+        """Gates and scales of heads, and whether each query has its own."""
         causal = self.causal_queries or inputs.is_causal
         if self.gate is None:
             query, each = inputs.query, each_decides(inputs, causal)
             shape = (query.size(0), query.size(1) if each else 1, self.num_experts)
-            return query.new_full(shape, 1 / self.num_experts), each
+            return query.new_full(shape, 1 / self.num_experts), None, each
         view = look(inputs, causal, self.num_heads, self.gate_window)
         learns = torch.is_grad_enabled()
         facts.setdefault("moves", learns)
         with torch.set_grad_enabled(learns and not fixed):
-            return self.gate(view, facts, fixed=fixed), view.each
+            return *self.gate(view, facts, fixed=fixed), view.each
 
     def _noise(self, gates: Tensor, step: Step) -> Tensor:
         """For each sequence, or each of its gates, `(batch, 1 or queries, experts)`."""
@@ -192,7 +207,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             return total
         # One gate for a sequence, or one for each position where it may not see later ones.
         gates = queries if is_causal or self.causal_queries else 1
-        weights = self.gate.hidden.weight.numel() + self.gate.output.weight.numel()
+        maps = (self.gate.hidden, self.gate.output, self.gate.scale)
+        weights = sum(each.weight.numel() for each in maps if each is not None)
         return total + Macs(gates * weights, 0)
 
 

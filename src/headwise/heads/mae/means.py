@@ -149,7 +149,7 @@ def _counted(x: Tensor, padding: Tensor | None) -> Tensor:
 
 def _mean(total: Tensor) -> Mean:
     """Of sums whose last channel is the number of summands."""
-    count = total[..., -1:].clamp(min=1)
+    count = total[..., -1:].detach().clamp(min=1)  # a graph would keep the sums
     return Mean(total[..., :-1] / count, count)
 
 
