@@ -59,6 +59,9 @@ _LIKE_BERT = HeadLayout(
     widths=("self.all_head_size",),
 )
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
+_LIKE_T5 = HeadLayout(
+    "o", "n_heads", ("q",), mask="mask", maps=("q", "k", "v"), widths=("inner_dim",)
+)
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
 
 # Arguments of attentions that are neither their mask nor their cache, though named like them.
@@ -71,7 +74,14 @@ LAYOUTS: dict[str, HeadLayout] = {
     "XLMRobertaAttention": _LIKE_BERT,
     "ElectraAttention": _LIKE_BERT,
     "BertGenerationAttention": _LIKE_BERT,
-<<<<<<< HEAD
+    "CamembertAttention": _LIKE_BERT,
+    "AlbertAttention": HeadLayout(
+        "dense",
+        "num_attention_heads",
+        ("query",),
+        maps=("query", "key", "value"),
+        widths=("all_head_size",),
+    ),
     "DistilBertSelfAttention": HeadLayout(
         "out_lin", "n_heads", ("q_lin",), maps=("q_lin", "k_lin", "v_lin")
     ),
@@ -82,12 +92,6 @@ LAYOUTS: dict[str, HeadLayout] = {
         maps=("q_attn", "c_attn"),
         widths=("split_size",),
     ),
-=======
-    "CamembertAttention": _LIKE_BERT,
-    "AlbertAttention": HeadLayout("dense", "num_attention_heads", ("query",)),
-    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", ("q_lin",)),
-    "GPT2Attention": HeadLayout("c_proj", "num_heads", ("q_attn", "c_attn")),
->>>>>>> h-gates
     "LlamaAttention": _LIKE_LLAMA,
     "MistralAttention": _LIKE_LLAMA,
     "MixtralAttention": _LIKE_LLAMA,
@@ -112,14 +116,8 @@ LAYOUTS: dict[str, HeadLayout] = {
     "Qwen3NextAttention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "ModernBertAttention": replace(_LIKE_LLAMA, projection="Wo", queries=("Wqkv",), maps=("Wqkv",)),
     "OPTAttention": _LIKE_BART,
-<<<<<<< HEAD
-    "T5Attention": HeadLayout(
-        "o", "n_heads", ("q",), mask="mask", maps=("q", "k", "v"), widths=("inner_dim",)
-    ),
-=======
-    "T5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
-    "MT5Attention": HeadLayout("o", "n_heads", ("q",), mask="mask"),
->>>>>>> h-gates
+    "T5Attention": _LIKE_T5,
+    "MT5Attention": _LIKE_T5,
     "BartAttention": _LIKE_BART,
     "MBartAttention": _LIKE_BART,
     "MarianAttention": _LIKE_BART,
