@@ -47,7 +47,8 @@ def test_a_cache_changes_nothing(name, side):
         check_same(model, read, **options)
 
 
-@pytest.mark.parametrize("name", GENERATING)
+# transformers takes nothing back from a model whose layers may be linear.
+@pytest.mark.parametrize("name", [name for name in GENERATING if name != "qwen3-next"])
 def test_tokens_that_are_taken_back_leave_no_trace(name):
     model = trained(name)
     read = source(model, random.Random(0), batch=1)

@@ -35,7 +35,7 @@ class HeadLayout:
             those of the layer's self-attention.
         maps: paths of the linear maps whose rows heads have of their own: of queries, of keys and
             of values; or of queries, and of keys and values together; or one for all three. Those
-            that a module lacks are passed over.
+            that a module lacks are passed over. None where heads have other weights too.
         widths: paths of attributes that hold the width of all heads together.
     """
 
@@ -99,13 +99,15 @@ LAYOUTS: dict[str, HeadLayout] = {
     "Gemma2Attention": _LIKE_LLAMA,
     "Gemma3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "GraniteAttention": _LIKE_LLAMA,
-    "CohereAttention": _LIKE_LLAMA,
-    "Olmo2Attention": _LIKE_LLAMA,
+    "CohereAttention": replace(_LIKE_LLAMA, maps=()),
+    "Olmo2Attention": replace(_LIKE_LLAMA, maps=()),
     "SmolLM3Attention": _LIKE_LLAMA,
     "Starcoder2Attention": _LIKE_LLAMA,
-    "StableLmAttention": _LIKE_LLAMA,
-    "GptOssAttention": _LIKE_LLAMA,
-    "GPTNeoXAttention": HeadLayout("dense", "config.num_attention_heads", (), cache="layer_past"),
+    "StableLmAttention": replace(_LIKE_LLAMA, maps=()),
+    "GptOssAttention": replace(_LIKE_LLAMA, maps=()),
+    "GPTNeoXAttention": replace(
+        _LIKE_LLAMA, projection="dense", queries=(), cache="layer_past", maps=()
+    ),
     "GPTJAttention": HeadLayout("out_proj", "num_attention_heads"),
     "PhiAttention": replace(_LIKE_LLAMA, projection="dense"),
     "Phi3Attention": replace(_LIKE_LLAMA, queries=("qkv_proj",), maps=("qkv_proj",)),

@@ -160,6 +160,12 @@ def _chosen(
 
 
 def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
+    if not place.layout.maps:
+        raise ValueError(
+            f"heads of {place.path!r} cannot be removed: {type(place.module).__name__} has weights "
+            f"of heads beside its maps, such as norms or sinks, or keeps its maps otherwise; "
+            f"headwise.ablated computes without these heads"
+        )
     there = dict(place.module.named_modules())
     maps = [there[path] for path in place.layout.maps if path in there]
     for each in (*maps, place.projection):
