@@ -321,7 +321,7 @@ REFUSED = {
         tf.T5ForConditionalGeneration(tf.T5Config(vocab_size=9, d_model=8, num_layers=1, d_ff=8))
     ),
     "model is a LlamaModel, expected a LlamaForCausalLM: load it by": lambda: llama().model,
-    "in its weights transformer.h.0.attn.head_gates": lambda: hw.gate_heads(gpt2(), "gated"),
+    "has gates over its heads already": lambda: hw.gate_heads(gpt2(), "gated"),
     "convert it before heads go": lambda: hw.prune_heads(gpt2(), {0: [1]}),
     "weights of model are on meta": lambda: llama().to("meta"),
     "model is a Linear, expected a model of transformers": lambda: torch.nn.Linear(2, 3),

@@ -47,14 +47,16 @@ def test_weights_are_those_of_the_eager_model(name):
     torch.testing.assert_close(output.logits, logits, rtol=0, atol=2e-4)
     with attending_eagerly(model):
         eager = model(**given, output_attentions=True)
-    assert sum(map(len, found.values())) == len(attention_modules(model))
+    # ALBERT's layers are one module, which is called several times.
+    assert sum(map(len, found.values())) == len(attention_modules(model)) or name == "albert"
     for site, weights in found.items():
-        name = next(each for each in _SITES[site] if each in eager)
-        expected = [each for each in eager[name] if each is not None]
+        field = next(each for each in _SITES[site] if each in eager)
+        expected = [each for each in eager[field] if each is not None]
         assert len(weights) == len(expected) > 0
         assert all(map(torch.equal, weights, expected))
         sums = torch.stack([each.sum(-1) for each in weights])
-        torch.testing.assert_close(sums, torch.ones_like(sums))
+        if name != "gpt-oss":  # whose sinks take a share
+            torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
 @torch.no_grad()

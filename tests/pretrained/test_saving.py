@@ -12,7 +12,7 @@ from gated import train_at_random
 from huggingface_hub import ModelCard
 from local_hub import LocalHub
 from peft import LoraConfig, get_peft_model
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, GPT2Config, GPT2Model
 
 import headwise as hw
 from headwise.models import hub
@@ -217,3 +217,13 @@ def test_without_the_hub_errors_say_what_to_do(tmp_path, monkeypatch):
     for missing in ("gates", "a/b/c", tmp_path / "gone"):
         with pytest.raises(ValueError, match=r"has no head_gates\.json, expected a folder that"):
             hw.load_gates(tiny("gpt2"), missing)
+
+
+def test_gates_of_another_depth_are_refused(tmp_path):
+    config = GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, n_positions=8)
+    hw.save_gates(hw.gate_heads(GPT2Model(config)), tmp_path)
+    config.n_layer = 3
+    deeper = GPT2Model(config)
+    with pytest.raises(ValueError, match=r"'h\.0\.attn' has layers 3, saved was 2"):
+        hw.load_gates(deeper, tmp_path)
+    assert not hw.gate_parameters(deeper)

@@ -104,7 +104,7 @@ def system_at(model: nn.Module, path: str) -> AttentionSite:
         ValueError: there is no such module, or it does not hold a single system.
     """
     places = attention_sites(model)
-    paths = [place.path for place in places]
+    paths = [_shown(place) for place in places]
     try:
         there = set(model.get_submodule(path).modules())
     except AttributeError:
@@ -117,12 +117,18 @@ def system_at(model: nn.Module, path: str) -> AttentionSite:
         return within[0]
     raise ValueError(
         f"path is {path!r}, where {len(within)} systems are, expected one of "
-        f"{_some([place.path for place in within] or paths)}"
+        f"{_some([_shown(place) for place in within] or paths)}"
     )
 
 
 def _is_within(path: str, other: str) -> bool:
     return not other or path == other or path.startswith(f"{other}.")
+
+
+def _shown(place: AttentionSite) -> str:
+    """The path by which a user knows a system: over given heads, that of the attention."""
+    given = getattr(place.module, "heads_are_given", False)
+    return place.path.rsplit(".", 2)[0] if given else place.path
 
 
 def _some(paths: list[str]) -> str:

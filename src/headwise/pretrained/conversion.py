@@ -20,7 +20,7 @@ from headwise.models.base import HeadwiseModel
 from headwise.models.causal_lm import CausalLM
 from headwise.models.masked_lm import MaskedLM
 from headwise.models.seq2seq import Seq2SeqLM
-from headwise.pretrained.attaching import HEADS_LEFT
+from headwise.pretrained.attaching import HEADS_LEFT, check_has_no_gates
 
 Settings = dict[str, Any]
 State = dict[str, Tensor]
@@ -89,6 +89,7 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
     """
     if not isinstance(model, PreTrainedModel):
         model = _loaded(model)
+    check_has_no_gates(model)
     row = _row(model.config.model_type)
     if type(model).__name__ != row.source:
         raise ValueError(

@@ -67,6 +67,11 @@ def prune_heads(
         >>> model.transformer.h[1].attn.c_proj
         Conv1D(nf=32, nx=24)
     """
+    if not isinstance(heads, Mapping):
+        raise ValueError(
+            f"heads is a {type(heads).__name__}, expected a mapping of the paths of attentions, or "
+            f"their layers, to the numbers of heads: {{'transformer.h.1.attn': [0, 3]}}"
+        )
     every = attention_modules(model, layouts)
     check_has_no_gates(model)
     cuts = [_cut(place, removed) for place, removed in _chosen(every, heads) if removed]

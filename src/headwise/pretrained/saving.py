@@ -70,7 +70,8 @@ def save_gates(
                 f"or have it put its changes in place first, as merge_and_unload() of peft does"
             )
         path = names[path]
-        sites[path] = {"site": each.site, "layer": each.layer, **_sizes(each.system)}
+        where = {"site": each.site, "layer": each.layer, "layers": each.around.layers}
+        sites[path] = {**where, **_sizes(each.system)}
         for name, tensor in each.system.state_dict().items():
             tensors[f"{path}.{name}"] = tensor.detach().cpu().contiguous()
     description = {
@@ -198,11 +199,13 @@ def _find(
         if path not in there:
             differences.append(f"{path!r} is missing")
             continue
-        now: dict[str, Any] = {"site": there[path].site, **there[path].sizes()}
+        place = there[path]
+        layers = 1 + max(each.layer for each in every if each.stack == place.stack)
+        now: dict[str, Any] = {"site": place.site, **place.sizes(), "layers": layers}
         differences += [
             f"{path!r} has {name} {value!r}, saved was {described[name]!r}"
             for name, value in now.items()
-            if value != described[name]
+            if value != described.get(name, value)
         ]
     if differences:
         more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""

@@ -158,7 +158,8 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
     if not isinstance(source, PreTrainedTokenizerBase):
         raise ValueError(
             f"tokenizer is a {type(source).__name__}, expected a tokenizer of transformers "
-            f"(PreTrainedTokenizerBase), or the tokenizer of a run"
+            f"(PreTrainedTokenizerBase), or the tokenizer of a run; transformers."
+            f"PreTrainedTokenizerFast(tokenizer_object=...) makes one of a tokenizers.Tokenizer"
         )
     ids, true = _tokens(model, tokenizer, source, text)
     longest = longest_input(model, source)
