@@ -94,9 +94,7 @@ def test_gates_that_peft_holds(tmp_path):
 def test_differences_are_named(tmp_path):
     hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
     small = tiny("bert", sizes={**tiny_sizes(), "heads": 2, "layers": 1})
-    with pytest.raises(
-        ValueError, match=r"embed_dim 8, saved was 12.* and 1 more"
-    ):
+    with pytest.raises(ValueError, match=r"embed_dim 8, saved was 12.* and 1 more"):
         hw.load_gates(small, tmp_path)
     with pytest.raises(ValueError, match="is missing"):
         hw.load_gates(tiny("gpt2"), tmp_path)
