@@ -82,7 +82,7 @@ def test_the_cards_of_the_start_page_run(tmp_path: Path, monkeypatch: pytest.Mon
             "x": torch.zeros(1, 4, 512),
         },
         {"layer": "transformer.h.1.attn", "text": text},
-        {},
+        {"layer": "transformer.h.1.attn"},
     ]
     for card, given in zip(cards, names, strict=True):
         exec(card.split("```")[0], {"hw": hw, "model": GPT2LMHeadModel(config).eval(), **given})
