@@ -138,7 +138,7 @@ def test_a_comparison_has_a_table_of_them(world, tmp_path):
     estimate = found.systems[1].tests["other"].estimates["BLEU"]
     assert estimate.value == pytest.approx(sum(scores) / 2)
     page = render_report(found)
-    table = page[page.index("Other test sets") : page.index("Learning curves")]
+    table = page[page.index("Other test sets</h2>") : page.index("Learning curves</h2>")]
     assert table.count(f"{estimate.value:.1f}") and "short<small>chrF" in table
     for width, tables in ((100, 1), (45, 2)):
         with (console := Console(width=width)).capture() as captured:
