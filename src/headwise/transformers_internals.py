@@ -323,7 +323,7 @@ class RegisteredAttention:
 
     @staticmethod
     def names() -> list[str]:
-        """The names that are registered, but for those that need a cache in pages."""
+        """The registered names, without those that need a paged cache."""
         return [name for name in ALL_ATTENTION_FUNCTIONS.valid_keys() if "paged|" not in name]
 
     def __call__(

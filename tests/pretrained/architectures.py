@@ -96,6 +96,20 @@ def like_gpt2(sizes: Sizes, **options: Any) -> dict[str, Any]:
     }
 
 
+def like_t5(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "d_model": width(sizes),
+        "d_kv": sizes["head_dim"] + 2,
+        "num_layers": sizes["layers"],
+        "num_heads": sizes["heads"],
+        "d_ff": sizes["ffn"],
+        "pad_token_id": PADDING,
+        "eos_token_id": 3,
+        "decoder_start_token_id": 2,
+    }
+
+
 def like_vit(sizes: Sizes) -> dict[str, Any]:
     return {
         "hidden_size": width(sizes),
@@ -187,34 +201,10 @@ ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
     "gpt-j": lambda s: tf.GPTJForCausalLM(tf.GPTJConfig(**like_gpt2(s, rotary_dim=2))),
     "albert": lambda s: tf.AlbertForMaskedLM(tf.AlbertConfig(**like_bert(s))),
     "camembert": lambda s: tf.CamembertForMaskedLM(tf.CamembertConfig(**like_bert(s))),
-    "mt5": lambda s: tf.MT5ForConditionalGeneration(
-        tf.MT5Config(
-            vocab_size=VOCABULARY,
-            d_model=width(s),
-            d_kv=s["head_dim"] + 2,
-            num_layers=s["layers"],
-            num_heads=s["heads"],
-            d_ff=s["ffn"],
-            pad_token_id=PADDING,
-            eos_token_id=3,
-            decoder_start_token_id=2,
-        )
-    ),
+    "mt5": lambda s: tf.MT5ForConditionalGeneration(tf.MT5Config(**like_t5(s))),
     "pegasus": lambda s: tf.PegasusForConditionalGeneration(tf.PegasusConfig(**like_bart(s))),
     "m2m100": lambda s: tf.M2M100ForConditionalGeneration(tf.M2M100Config(**like_bart(s))),
-    "t5": lambda s: tf.T5ForConditionalGeneration(
-        tf.T5Config(
-            vocab_size=VOCABULARY,
-            d_model=width(s),
-            d_kv=s["head_dim"] + 2,
-            num_layers=s["layers"],
-            num_heads=s["heads"],
-            d_ff=s["ffn"],
-            pad_token_id=PADDING,
-            eos_token_id=3,
-            decoder_start_token_id=2,
-        )
-    ),
+    "t5": lambda s: tf.T5ForConditionalGeneration(tf.T5Config(**like_t5(s))),
     "bart": lambda s: tf.BartForConditionalGeneration(tf.BartConfig(**like_bart(s))),
     "mbart": lambda s: tf.MBartForConditionalGeneration(tf.MBartConfig(**like_bart(s))),
     "marian": lambda s: tf.MarianMTModel(tf.MarianConfig(**like_bart(s))),

@@ -172,7 +172,7 @@ def attach(
 
 
 def warn_when_saved(model: nn.Module) -> None:
-    """Has `save_pretrained` warn, once, of what `from_pretrained` will not bring back."""
+    """Makes the next `save_pretrained` warn that `from_pretrained` cannot restore the change."""
     for each in _saved_by_transformers(model):
         each.save_pretrained = partial(_save_with_a_warning, each)
 

@@ -63,6 +63,7 @@ _LIKE_T5 = HeadLayout(
     "o", "n_heads", ("q",), mask="mask", maps=("q", "k", "v"), widths=("inner_dim",)
 )
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
+_WITH_WEIGHTS_OF_HEADS = replace(_LIKE_LLAMA, maps=())  # norms or sinks, which would stay whole
 
 # Arguments of attentions that are neither their mask nor their cache, though named like them.
 _NEITHER = ("use_cache", "cache_position", "head_mask", "layer_head_mask", "cross_attn_head_mask")
@@ -99,12 +100,12 @@ LAYOUTS: dict[str, HeadLayout] = {
     "Gemma2Attention": _LIKE_LLAMA,
     "Gemma3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
     "GraniteAttention": _LIKE_LLAMA,
-    "CohereAttention": replace(_LIKE_LLAMA, maps=()),
-    "Olmo2Attention": replace(_LIKE_LLAMA, maps=()),
+    "CohereAttention": _WITH_WEIGHTS_OF_HEADS,
+    "Olmo2Attention": _WITH_WEIGHTS_OF_HEADS,
     "SmolLM3Attention": _LIKE_LLAMA,
     "Starcoder2Attention": _LIKE_LLAMA,
-    "StableLmAttention": replace(_LIKE_LLAMA, maps=()),
-    "GptOssAttention": replace(_LIKE_LLAMA, maps=()),
+    "StableLmAttention": _WITH_WEIGHTS_OF_HEADS,
+    "GptOssAttention": _WITH_WEIGHTS_OF_HEADS,
     "GPTNeoXAttention": replace(
         _LIKE_LLAMA, projection="dense", queries=(), cache="layer_past", maps=()
     ),
