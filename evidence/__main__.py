@@ -1,7 +1,7 @@
 """`python -m evidence`: the papers' claims, put to the test."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from evidence.answers import answer
 from evidence.claims import SCALES, Claim, Scale, papers
-from evidence.experiments import Conditions, Places, needed_runs
+from evidence.experiments import FIRST_SEED, Conditions, Places, needed_runs
 from evidence.judging import verdict_on
 from evidence.page import claims_page, out_of_date, write_page
 from evidence.planning import plan as planned_minutes
@@ -41,6 +41,7 @@ ScaleName = Annotated[
 Seeds = Annotated[
     int, typer.Option(min=1, max=100, help="How many seeds each system is trained with.")
 ]
+First = Annotated[int, typer.Option("--first-seed", min=1, help="The first of these seeds.")]
 Data = Annotated[
     Path,
     typer.Option(envvar="HEADWISE_DATA", help="Folder with the data, see docs/practice.md."),
@@ -59,11 +60,11 @@ def listing(scale: ScaleName = "laptop", results: Results = _RESULTS) -> None:
         for paper in papers():
             console.print(paper.paper, style="underline", highlight=False, markup=False)
             table = Table(
-                "id", "claim", "where", "confirmed if", "status", box=None, pad_edge=False
+                "id", "claim", "where", "holds if", "status", box=None, pad_edge=False
             )
             for name, claim in paper.claims.items():
-                status = verdict_on(claim, at, places).name_with_mark
-                told = (claim.says, claim.where, claim.confirmed_if, status)
+                status = verdict_on(claim, at, places).name
+                told = (claim.says, claim.where, claim.holds_if, status)
                 table.add_row(Text(name, style="bold"), *map(Text, told))
             console.print(table)
 
@@ -73,6 +74,7 @@ def run(
     ids: Ids = None,
     scale: ScaleName = "laptop",
     seeds: Seeds = 5,
+    first: First = FIRST_SEED,
     jobs: Annotated[int, typer.Option(metavar="N", help="Train N runs at a time.")] = 1,
     data: Data = _DATA,
     runs: Runs = _RUNS,
@@ -91,13 +93,13 @@ def run(
     with clear_errors("The same command goes on from here."):
         at, places, console = _scale(scale), Places(data, runs, results), Console()
         asked, questions = claims_and_questions(ids or [], at)
+        numbers = range(first, first + seeds)
         if ids and every:
             raise ValueError(
                 f"--all is given with the claims {' '.join(ids)}, expected one of both"
             )
         if not ids and not every:
-            _ask_for_all(asked, at, seeds, places)
-        numbers = range(1, seeds + 1)
+            _ask_for_all(asked, at, numbers, places)
         try:
             for name, needed in needed_runs(asked, at).items():
                 of = Conditions(at, name, places)
@@ -133,6 +135,7 @@ def plan(
     ids: Ids = None,
     scale: ScaleName = "laptop",
     seeds: Seeds = 5,
+    first: First = FIRST_SEED,
     results: Results = _RESULTS,
 ) -> None:
     """Say how long the runs of claims take, and how long those that are missing."""
@@ -142,7 +145,9 @@ def plan(
         places, table, before = _places_to_read(results), Table(box=None, pad_edge=False), ""
         for number, header in enumerate(_PLANNED):
             table.add_column(header, justify="right" if number else "left")
-        rows = planned_minutes(needed_runs(asked, at), questions.values(), at, seeds, places)
+        rows = planned_minutes(
+            needed_runs(asked, at), questions.values(), at, range(first, first + seeds), places
+        )
         for row in rows:
             if row.experiment != before:
                 table.add_row(Text(row.experiment, style="underline"))
@@ -190,7 +195,7 @@ def page(
             raise typer.Exit(1)
 
 
-def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: int, places: Places) -> None:
+def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: Sequence[int], places: Places) -> None:
     """Says how long the runs take that all claims lack, and asks whether to begin."""
     rows = planned_minutes(needed_runs(asked, at), [], at, seeds, places)
     minutes = sum(row.left or 0.0 for row in rows)

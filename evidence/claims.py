@@ -1,4 +1,4 @@
-"""What a claim is: a sentence of a paper as data, and what would confirm it.
+"""What a claim is: a sentence of a paper as data, and what it is tested by.
 
 Each file in `catalogue/papers/` has the claims of one paper. A claim says which quantity it is
 about, and one or more tests of it: one system against another, or one system against numbers.
@@ -17,10 +17,17 @@ CATALOGUE = Path(__file__).parent / "catalogue"
 Scale = Literal["laptop", "gpu", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
-# What a claim may be about. Of these, those of the second group compare the curves of training of
-# two systems, those of the third are measured without training, and `figures` is only counted.
-OfRuns = Literal["score", "loss", "entropy", "largest share", "smallest share", "recorded"]
-OfCurves = Literal["steps to the baseline's loss", "loss at equal training loss"]
+# What a claim may be about. Those of the second group are measured without training, and `figures`
+# is only counted.
+OfRuns = Literal[
+    "score",
+    "loss",
+    "recorded",
+    "entropy",
+    "entropy's fall in training",
+    "largest share",
+    "smallest share",
+]
 OfTimes = Literal["time of a step", "time of a token"]
 
 
@@ -64,7 +71,7 @@ class Against(Declared):
     """One system against another.
 
     `better` is a larger score where larger is better; a lower loss, a lower entropy, a smaller
-    share, less time, fewer steps and a smaller cost otherwise. `not better` and `not worse` mean by
+    share, less time and a smaller cost otherwise. `not better` and `not worse` mean by
     no more than the margin, the smallest difference that matters.
     """
 
@@ -100,16 +107,12 @@ class Within(Declared):
 class Quantity(Declared):
     """The number that a claim is about; docs/claims.md explains each kind."""
 
-    kind: OfRuns | OfCurves | OfTimes | Literal["figures"]
+    kind: OfRuns | OfTimes | Literal["figures"]
     # Of a score, or of what is recorded; of figures how the title of the paper's tables begins.
     name: str | None = None
     what: str | None = None  # of figures: which, such as params or MACs
     models: str = ""  # of figures: a regular expression for the names of models
     sites: tuple[str, ...] | None = None  # of decisions
-
-    @property
-    def is_of_curves(self) -> bool:
-        return self.kind in get_args(OfCurves)
 
     @property
     def is_of_times(self) -> bool:
@@ -131,24 +134,27 @@ class AtScale(Declared):
 
 
 class Claim(Declared):
-    """A sentence of a paper, and what would confirm it."""
+    """A sentence of a paper, and what it is tested by."""
 
     says: str
     short: str = ""  # for pictures
     where: str  # table, figure or section of the paper
     printed: str  # the paper's own figures
-    confirmed_if: str
+    holds_if: str
     note: str = ""  # how the paper is read, or what the test leaves out
     changed: str = ""  # of the test, after its results were known
-    otherwise: str = ""  # than in the paper, so that figures against the claim contradict nothing
-    quantity: Quantity
+    otherwise: str = ""  # why it cannot be tested at a scale that has no experiment for it
+    quantity: Quantity | None = None
     tests: tuple[Against | Within, ...] = ()
     experiment: str | None = None  # at every scale that has one of this name
     at: dict[Scale, AtScale] = {}  # at single scales
 
     @model_validator(mode="after")
     def _tested(self) -> Self:
-        if (self.quantity.kind == "figures") == bool(self.tests):
+        if self.quantity is None:
+            if self.tests or not self.otherwise:
+                raise ValueError("expected a quantity, or `otherwise`: why nothing can be tested")
+        elif (self.quantity.kind == "figures") == bool(self.tests):
             raise ValueError("expected tests, or figures that need none")
         if self.tests and self.experiment is None and not self.at:
             raise ValueError("expected an experiment")
@@ -171,7 +177,8 @@ class Paper(Declared):
 
     paper: str  # authors, year and title
     link: str
-    being_mended: bool = False  # the reading of the system is to change, and its runs with it
+    system: str  # as a sentence names it
+    headline: str | None = None  # the claim that is said first of all
     left_out: str = ""  # what the paper claims and no claim here tests
     claims: dict[str, Claim]
 

@@ -24,9 +24,30 @@ from headwise.recipes import RecipeFile
 from headwise.recipes.file import Change, flatten, split_path
 from headwise.recipes.settings import Recipe
 from headwise.recipes.shipped import shipped_recipes
-from headwise.runs.grid import Grid, parse_grid
 
 DATA, RUNS = "{data}", "{runs}"
+# The first seed of runs, so that no run before this edition has one of theirs.
+FIRST_SEED = 11
+OF_CONTROLS = 3
+MOST_BEYOND = 3  # values that a tuned key adds to those declared
+
+
+class Key(Declared):
+    """A key of the recipe with the values to choose from, in ascending order."""
+
+    key: str
+    values: tuple[float, ...] = Field(min_length=2)
+    factor: float | None = Field(None, gt=1)  # from the last value to one beyond; None for none
+    # Losses no further than this above the lowest count as equal: then the smallest value is taken.
+    equal_within: float = Field(0.0, ge=0)
+
+    def beyond(self, best: float, values: Sequence[float]) -> float | None:
+        """Returns the value to try next where the best is at an end; None if it is not."""
+        if self.factor is None or len(values) >= len(self.values) + MOST_BEYOND:
+            return None
+        if best == values[-1]:
+            return float(f"{best * self.factor:.6g}")
+        return float(f"{best / self.factor:.6g}") if best == values[0] else None
 
 
 class Experiment(Declared):
@@ -35,16 +56,15 @@ class Experiment(Declared):
     recipe: str  # a file of `catalogue/recipes/`, or the name of a recipe of headwise
     changes: tuple[str, ...] = ()
     describes: str | None = None  # where the changes leave little of the recipe's description
-    tune: tuple[str, ...] = ()
-    tune_steps: int | None = None
-    tune_equal: float = Field(0.0, ge=0)
+    data: str = ""  # what the models learn from, in a few words
+    tune: tuple[Key, ...] = ()  # what systems choose, in turn
     tune_on: str | None = None  # the data set on which systems choose, of several
+    controls: tuple[str, ...] = ()  # systems that are trained with three seeds
     needs: dict[str, tuple[str, ...]] = Field({})  # experiments and systems that are trained before
 
-    @property
-    def grid(self) -> Grid | None:
-        """Returns what the systems choose from; None without tuning."""
-        return parse_grid(self.tune, self.tune_steps, self.tune_equal or None)
+    def seeds(self, system: str, seeds: Sequence[int]) -> Sequence[int]:
+        """Returns with which of the seeds a system is trained."""
+        return seeds[:OF_CONTROLS] if system in self.controls else seeds
 
 
 class Places(NamedTuple):
@@ -139,24 +159,24 @@ class Conditions:
         return [text, *self.experiment.changes]
 
     @property
-    def grid(self) -> Grid | None:
-        """Returns what systems choose from under these conditions; None if they do not choose."""
-        return self.experiment.grid if self.chooses else None
+    def tune(self) -> tuple[Key, ...]:
+        """Returns what systems choose under these conditions; empty if they do not choose."""
+        return self.experiment.tune if self.chooses else ()
 
     def chosen(self, system: str) -> Choice | None:
         """Returns what decided a system's tuned values; None without finished tries.
 
         Tries of another recipe, or of other values than today's, count for nothing.
         """
-        kept = self.table.find(Choice, at=self.at, system=system) if self.grid else []
+        kept = self.table.find(Choice, at=self.at, system=system) if self.tune else []
         return next((of for of in kept if of == self.choice_from(system, of.tries)), None)
 
     def choice_from(self, system: str, tries: Tries) -> Choice:
         """Returns the record of a system's tries with the recipe and the values of today."""
-        assert self.grid is not None
         dataset = None if self.plain.has_data else self.plain.dataset_names[0]
         recipe = recipe_hash(self.plain.system(system, dataset))
-        return Choice.from_grid(self.at, system, recipe, self.grid, tries)
+        keys = [key.model_dump() for key in self.tune]
+        return Choice(at=self.at, system=system, recipe=recipe, keys=keys, tries=tries)
 
     def choice(self, system: str) -> list[Change]:
         """Returns the tuned values of a system, as changes to its recipe; empty if none."""
@@ -230,7 +250,7 @@ def needed_runs(asked: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
     found: dict[str, tuple[dict[str | None, list[str]], list[str]]] = {}
     for claim in asked.values():
         where = claim.experiment_at(scale)
-        if where is None or where.experiment not in experiments(scale):
+        if where is None or claim.quantity is None or where.experiment not in experiments(scale):
             continue
         systems, times = found.setdefault(where.experiment, ({}, []))
         for here in map(where.named, claim.subjects()):

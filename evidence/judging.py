@@ -1,19 +1,16 @@
 """Tests what a claim says on its evidence, and returns the verdict."""
 
-import math
 import re
 import statistics
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-
-from evidence.claims import Against, Claim, Quantity, Scale, Within
-from evidence.experiments import Places, experiments
+from evidence.claims import SCALES, Against, Claim, Quantity, Scale, Within
+from evidence.experiments import Conditions, Places, experiments
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.quantities import Evidence, Found, within_runs
-from evidence.results import Times, sound
+from evidence.results import Times, finite, sound
 from evidence.verdicts import (
     MORE_SEEDS,
     Finding,
@@ -24,55 +21,54 @@ from evidence.verdicts import (
     together,
     what_it_takes,
 )
-from headwise.analysis.how_soon import (
-    History,
-    curve,
-    difference_over_pairs,
-    log_shares,
-    losses_at_equal_training_loss,
-    mean_curve,
-    target,
-)
+from headwise.analysis.how_soon import curve, mean_curve
 from headwise.analysis.papers import Paper, published_figures
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
-from headwise.analysis.statistics.seeds_and_items import Resampled, contrast, difference, estimate
+from headwise.analysis.statistics.seeds_and_items import contrast, difference, estimate
 from headwise.report.formatting import p_value, signed
 
 
 def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
-    """Returns what the evidence says of a claim at a scale; nothing is trained for it.
-
-    What is otherwise here than in the paper contradicts nothing.
-    """
-    found = _verdict(claim, scale, places)
-    if found.kind == "contradicted" and claim.otherwise:
-        return found._replace(kind="not comparable", because=claim.otherwise)
-    return found
-
-
-def _verdict(claim: Claim, scale: Scale, places: Places) -> Verdict:
-    if claim.quantity.kind == "figures":
-        findings = _on_figures(claim.quantity)
+    """Returns what the evidence says of a claim at a scale; nothing is trained for it."""
+    quantity, where = claim.quantity, claim.experiment_at(scale)
+    if quantity is not None and quantity.kind == "figures":
+        findings = _on_figures(quantity)
         return Verdict(together([f.kind for f in findings] or ["not run"]), findings=findings)
-    where = claim.experiment_at(scale)
-    if where is None or where.experiment not in experiments(scale):
+    if quantity is None or where is None or where.experiment not in experiments(scale):
+        if claim.otherwise and scale == SCALES[0]:
+            return Verdict("not testable here", because=claim.otherwise)
         return Verdict("not run")
-    evidence = Evidence(claim, scale, where, places)
-    if claim.quantity.is_of_times:
+    evidence = Evidence(quantity, Conditions(scale, where.experiment, places), where)
+    if quantity.is_of_times:
         findings = [_on_times(test, evidence) for test in claim.tests]
     else:
-        findings = _on_runs(claim, evidence)
+        findings = _on_runs(claim.tests, evidence)
     runs = list(evidence.used.values())
+    collapsed = sum(len(of) - len(sound(of)) for of in runs)
+    if collapsed:
+        whole = Evidence(quantity, evidence.conditions, where, counted=finite)
+        findings = list(map(_with_collapsed, findings, _on_runs(claim.tests, whole)))
+    sizes = [run.parameters for of in runs for run in of]
     return Verdict(
         kind=together([finding.kind for finding in findings]),
         findings=findings,
         runs=sum(len(of) for of in runs),
         seeds=min((len(sound(of)) for of in runs), default=0),
-        diverged=sum(len(of) - len(sound(of)) for of in runs),
+        collapsed=collapsed,
+        parameters=(min(sizes), max(sizes)) if sizes else (),
         minutes=sum(run.minutes for of in runs for run in of),
         machines=sorted({run.machine for of in runs for run in of}),
         stale=list(evidence.stale),
     )
+
+
+def _with_collapsed(finding: Finding, whole: Finding) -> Finding:
+    """What is told without collapsed runs counts only if these runs do not change it."""
+    if finding.kind == whole.kind:
+        return finding
+    remark = f"with the collapsed runs: {whole.kind}, {whole.difference or whole.figures}"
+    remarks = [finding.remark, f"without them: {finding.kind}", remark]
+    return finding._replace(kind="cannot be told", remark="; ".join(filter(None, remarks)))
 
 
 class _Tested(NamedTuple):
@@ -81,19 +77,16 @@ class _Tested(NamedTuple):
     test: Against
     found: Difference
     higher_is_better: bool
-    margin: float | None  # in the unit of the difference, if it has one
     needed: str  # what it would take to tell
     finding: Finding  # without its verdict
 
 
-def _on_runs(claim: Claim, evidence: Evidence) -> list[Finding]:
-    count = sum(isinstance(test, Against) for test in claim.tests)
+def _on_runs(tests: Sequence[Against | Within], evidence: Evidence) -> list[Finding]:
+    count = sum(isinstance(test, Against) for test in tests)
     tested: dict[int, _Tested | Finding] = {}
-    for number, test in enumerate(claim.tests):
+    for number, test in enumerate(tests):
         if isinstance(test, Within):
             tested[number] = _on_range(test, evidence)
-        elif claim.quantity.is_of_curves:
-            tested[number] = _on_curves(test, evidence, count)
         else:
             tested[number] = _on_difference(test, evidence, count)
     found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)}, count)
@@ -105,16 +98,19 @@ def _on_runs(claim: Claim, evidence: Evidence) -> list[Finding]:
 
 def _judged(tested: _Tested, found: Difference | None) -> Finding:
     assert found is not None
-    test, finding, margin = tested.test, tested.finding, tested.margin
+    test, finding = tested.test, tested.finding
     oriented = Oriented.of(found, tested.higher_is_better)
-    kind = judge(test, oriented, math.inf if margin is None else margin)
-    if finding.kind == "cannot be told" and kind in ("confirmed", "no difference"):
-        kind = "cannot be told"  # the figures are bounds
+    kind = judge(test, oriented, test.margin)
     remarks = [finding.remark] if finding.remark else []
-    if kind == "cannot be told" and test.holds != "better" and oriented.p < SIGNIFICANT:
-        better = "better" if oriented.value > 0 else "worse"
-        remarks.append(f"{better}, but whether by more than the margin is open")
-    if kind == "cannot be told" and tested.needed:
+    if test.holds == "better" and found.significant:
+        if oriented.value < 0:
+            remarks.append("significantly worse")
+        elif oriented.high < test.margin:
+            remarks.append("better by less than the margin")
+    if kind == "cannot be told":
+        if test.holds != "better" and oriented.p < SIGNIFICANT:
+            better = "better" if oriented.value > 0 else "worse"
+            remarks.append(f"{better}, but whether by more than the margin is open")
         remarks.append(tested.needed)
     printed = "" if test.printed is None else f"{test.printed:+g}".replace("-", "−")
     if test.printed is not None and not found.low <= test.printed <= found.high:
@@ -125,7 +121,7 @@ def _judged(tested: _Tested, found: Difference | None) -> Finding:
         printed=printed,
         remark="; ".join(remarks),
         p=oriented.p,
-        standing=None if margin is None else Oriented.of(found, tested.higher_is_better, margin),
+        standing=Oriented.of(found, tested.higher_is_better, test.margin),
     )
 
 
@@ -149,80 +145,27 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> _Tested | F
         return finding._replace(remark=wanted)
     seeds = min(ours.values.seeds, theirs.values.seeds)
     finding = finding._replace(
-        kind="confirmed",
         difference=interval(found, ours.digits),
-        loss=_loss_beside(test, evidence),
+        beside=_beside(test, evidence),
         remark=f"{seeds} seeds",
     )
-    return _Tested(test, found, ours.higher_is_better, test.margin, wanted, finding)
+    return _Tested(test, found, ours.higher_is_better, wanted, finding)
 
 
-def _loss_beside(test: Against, evidence: Evidence) -> str:
-    """The difference of the test loss beside that of a score: few test items tell more by it."""
-    if evidence.quantity.kind != "score" or evidence.runs(test.of) is evidence.runs(test.than):
+def _beside(test: Against, evidence: Evidence) -> str:
+    """The difference of the score beside that of the loss, and the other way round."""
+    kind = evidence.quantity.kind
+    if kind not in ("score", "loss") or evidence.runs(test.of) is evidence.runs(test.than):
         return ""
-    ours, theirs = (evidence.find(s, Quantity(kind="loss")) for s in (test.of, test.than))
-    found = difference(ours.values, theirs.values) if ours and theirs else None
-    return "" if found is None else f"{interval(found, 3)}, {p_value(found.p_value)}"
-
-
-def _on_curves(test: Against, evidence: Evidence, count: int) -> _Tested | Finding:
-    of_steps = evidence.quantity.kind == "steps to the baseline's loss"
+    other = Quantity(kind="loss" if kind == "score" else "score")
     ours, theirs = (
-        [run.history for run in sound(evidence.runs(subject))] for subject in (test.of, test.than)
+        None if subject.without else evidence.find(subject, other)
+        for subject in (test.of, test.than)
     )
-    if not ours or not theirs:
-        return Finding(str(test), "not run")
-    bounds = ""
-    pairs: np.ndarray | None
-    if of_steps:
-        pairs, known = log_shares(ours, theirs)
-        if not known:
-            return _on_lowest_losses(test, ours, theirs, count)
-        if known < pairs.size:
-            bounds = f"{pairs.size - known} of {pairs.size} pairs do not get there in their budget"
-    else:
-        pairs = losses_at_equal_training_loss(ours, theirs)
-    if pairs is None or (found := difference_over_pairs(pairs)) is None:
-        return Finding(str(test), "cannot be told", remark=MORE_SEEDS)
-    rows, columns = pairs.mean(1), pairs.mean() - pairs.mean(0)
-    margin = -math.log(1 - test.margin) if of_steps else test.margin
-    systems = [Resampled(rows, None, 0), Resampled(columns, None, 0)]
-    if of_steps:
-        value, low, high = (math.exp(x) for x in (found.value, found.low, found.high))
-        at_least = "≥ " if bounds else ""
-        shown = f"{at_least}{value:.2f} [{low:.2f}, {high:.2f}] of the baseline's steps"
-    else:
-        shown = f"{interval(found, 3)} at equal training loss"
-    seeds = f"{min(len(ours), len(theirs))} seeds"
-    finding = Finding(
-        str(test),
-        "cannot be told" if bounds else "confirmed",
-        difference=shown,
-        margin=f"{test.margin:.0%} of the steps" if of_steps else f"{test.margin:g}",
-        remark=f"{seeds}; {bounds}" if bounds else seeds,
-    )
-    return _Tested(test, found, False, margin, what_it_takes(margin, systems, count), finding)
-
-
-def _on_lowest_losses(
-    test: Against, ours: Sequence[History], theirs: Sequence[History], count: int
-) -> _Tested | Finding:
-    """Compares the lowest losses: where no run gets down to the baseline's, no steps are known."""
-    found = difference(_lowest_losses(ours), _lowest_losses(theirs), count)
-    never = "no run gets down to the baseline's lowest loss"
-    finding = Finding(str(test), "cannot be told")
-    if found is None:
-        return finding._replace(remark=f"{never}; {MORE_SEEDS}")
-    finding = finding._replace(
-        difference=f"lowest losses {interval(found, 3)}",
-        remark=f"{min(len(ours), len(theirs))} seeds; {never}",
-    )
-    return _Tested(test, found, False, None, "", finding)
-
-
-def _lowest_losses(runs: Sequence[History]) -> Resampled:
-    return Resampled(np.array([best.loss for own in runs if (best := target(own))]), None, 0)
+    found = difference(ours.values, theirs.values) if ours and theirs else None
+    if ours is None or found is None:
+        return ""
+    return f"{ours.unit} {interval(found, ours.digits)}, {p_value(found.p_value)}"
 
 
 def _on_range(test: Within, evidence: Evidence) -> Finding:
@@ -249,7 +192,7 @@ def _course(test: Within, evidence: Evidence, digits: int) -> str:
     """Where the number stood early and half way: whether more steps would have changed it."""
     if evidence.quantity.kind != "recorded" or evidence.quantity.name is None:
         return ""
-    runs = sound(evidence.runs(test.of))
+    runs = evidence.counted(evidence.runs(test.of))
     mean = mean_curve([curve(run.history, evidence.quantity.name) for run in runs])
     if len(mean) < 3:
         return ""
@@ -302,7 +245,7 @@ def _on_figures(quantity: Quantity) -> list[Finding]:
     return [
         Finding(
             f"{figure.model}, {figure.what}",
-            "confirmed" if figure.agrees else "contradicted",
+            "holds here" if figure.agrees else "does not hold here",
             f"{figure.printed} printed, {figure.shown} counted",
             remark=figure.remark,
         )

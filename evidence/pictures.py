@@ -29,11 +29,10 @@ class Mark(NamedTuple):
 
 
 MARKS: dict[Kind, Mark] = {
-    "confirmed": Mark("✓", "#23906a"),
-    "contradicted": Mark("✗", "#e34a0a"),
-    "not comparable": Mark("≠", "#5a6270"),
-    "no difference": Mark("=", "#1f3fd0"),
+    "holds here": Mark("✓", "#23906a"),
+    "does not hold here": Mark("✗", "#e34a0a"),
     "cannot be told": Mark("?", "#5a6270"),
+    "not testable here": Mark("≠", "#5a6270"),
     "not run": Mark("–", "#5a6270"),
 }
 

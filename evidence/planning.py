@@ -29,7 +29,7 @@ def plan(
     needed: Mapping[str, Needed],
     questions: Iterable[Question],
     scale: Scale,
-    seeds: int,
+    seeds: Sequence[int],
     places: Places,
 ) -> list[PlannedMinutes]:
     """Returns the minutes of all systems of all experiments, each once."""
@@ -39,7 +39,7 @@ def plan(
         for other, systems in conditions.experiment.needs.items():
             if other not in needed:  # others start from the first seed alone
                 before = Conditions(scale, other, places)
-                rows |= _by_system(before, {None: list(systems)}, 1)
+                rows |= _by_system(before, {None: list(systems)}, seeds[:1])
         rows |= _by_system(conditions, of.systems, seeds)
     for question in questions:
         for conditions, some in question.runs(places):
@@ -49,32 +49,33 @@ def plan(
 
 
 def _by_system(
-    conditions: Conditions, systems: Systems, seeds: int
+    conditions: Conditions, systems: Systems, seeds: Sequence[int]
 ) -> dict[tuple[str, str], PlannedMinutes]:
     found = {}
-    grid = conditions.grid
+    keys = conditions.tune
+    # A key's values, less the one that is known from the key before it.
+    most = sum(len(key.values) for key in keys) - max(0, len(keys) - 1)
     name = conditions.title.partition(" ")[2]
     for system in conditions.plain.system_names:
         datasets = [dataset for dataset, names in systems.items() if system in names]
         if not datasets:
             continue
         steps = conditions.plain.system(system, datasets[0]).training.max_steps
-        tries = 0 if grid is None else len(grid.combinations())
-        to_try = 0 if conditions.chosen(system) else tries
-        runs = seeds * len(datasets)
+        chosen = conditions.chosen(system)
+        tries = most if chosen is None else len(chosen.tries.tries)
+        to_try = 0 if chosen else tries
+        numbers = conditions.experiment.seeds(system, seeds)
+        runs = len(numbers) * len(datasets)
         # As runs under these conditions took, or else the experiment's own.
         found_runs, of_experiment = (
             [run for dataset in datasets for run in known.runs(system, dataset)]
             for known in (conditions, conditions.unchanged)
         )
-        kept = sum(run.seed <= seeds for run in found_runs)
+        kept = sum(run.seed in numbers for run in found_runs)
         each = _minutes(found_runs or of_experiment, steps)
         total = left = None
         if each is not None:
-            length = 1.0  # of a try, in runs
-            if grid is not None and grid.steps is not None and steps is not None:
-                length = grid.steps / steps
-            total, left = each * (runs + tries * length), each * (runs - kept + to_try * length)
+            total, left = each * (runs + tries), each * (runs - kept + to_try)
         found[name, system] = PlannedMinutes(
             name, system, runs, kept, tries, steps, each, total, left
         )

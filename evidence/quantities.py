@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evidence.claims import AtScale, Claim, Quantity, Scale, Subject
-from evidence.experiments import Conditions, Places
+from evidence.claims import AtScale, Quantity, Subject
+from evidence.experiments import Conditions
 from evidence.fingerprint import is_stale
 from evidence.results import LOSS, Run, check_data, rows_key, sound
 from headwise.analysis.ablations.quality import MEAN_LOSS
@@ -34,10 +34,17 @@ class Found(NamedTuple):
 class Evidence:
     """The runs of the systems that the tests of a claim name, as they are read."""
 
-    def __init__(self, claim: Claim, scale: Scale, where: AtScale, places: Places) -> None:
+    def __init__(
+        self,
+        quantity: Quantity,
+        conditions: Conditions,
+        where: AtScale,
+        counted: Callable[[Sequence[Run]], list[Run]] = sound,
+    ) -> None:
         self.where = where
-        self.conditions = Conditions(scale, where.experiment, places)
-        self.quantity = claim.quantity
+        self.conditions = conditions
+        self.quantity = quantity
+        self.counted = counted  # the runs of a system that count
         self.used: dict[tuple[str, str | None], list[Run]] = {}
         self.stale: dict[str, None] = {}
 
@@ -61,7 +68,7 @@ class Evidence:
 
     def find(self, subject: Subject, quantity: Quantity | None = None) -> Found | None:
         """Returns the number that the claim is about; None if the runs do not have it."""
-        runs = sound(self.runs(subject))
+        runs = self.counted(self.runs(subject))
         return find_quantity(quantity or self.quantity, subject, runs, self.recipe(subject))
 
 
@@ -83,8 +90,8 @@ def find_quantity(
         return None
     return Found(
         Resampled(np.array(numbers, dtype=float), None, 0),
-        higher_is_better=quantity.kind == "recorded",
-        digits=2 if quantity.kind == "entropy" else 3,
+        higher_is_better=quantity.kind in ("recorded", "entropy's fall in training"),
+        digits=2 if quantity.kind.startswith("entropy") else 3,
         unit=quantity.name or quantity.kind,
     )
 
@@ -155,12 +162,18 @@ def _number(quantity: Quantity, subject: Subject, run: Run) -> float | None:
         layers = sorted({record.layer for record in records})
         layer = layers[subject.layer] if subject.layer < 0 else subject.layer
         records = [record for record in records if record.layer == layer]
-    measure = _OF_DECISIONS[quantity.kind]
-    return float(np.mean([measure(record) for record in records])) if records else None
+    measured = [_OF_DECISIONS[quantity.kind](record) for record in records]
+    known = [number for number in measured if number is not None]
+    return float(np.mean(known)) if known and len(known) == len(measured) else None
 
 
-_OF_DECISIONS: Mapping[str, Callable[[AttentionRecord], float]] = {
+def _fall(record: AttentionRecord) -> float | None:
+    return None if record.start_entropy is None else record.start_entropy - record.entropy
+
+
+_OF_DECISIONS: Mapping[str, Callable[[AttentionRecord], float | None]] = {
     "entropy": lambda record: record.entropy,
+    "entropy's fall in training": _fall,
     "largest share": lambda record: max(record.load),
     "smallest share": lambda record: min(record.load),
 }

@@ -20,7 +20,6 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from headwise.analysis.results import AttentionRecord, Tries
 from headwise.analysis.speed import OverRounds
 from headwise.files import write_text
-from headwise.runs.grid import Grid, dotted
 from headwise.tasks.outcome import RECORD, Score
 
 LOSS = "loss"  # the name of the rows of the test loss
@@ -82,21 +81,12 @@ class Choice(BaseModel):
     at: str
     system: str
     recipe: str  # its hash before the choice
-    grid: dict[str, list[Any]]  # path of a tuned key to its values
-    steps: int | None  # of a try; None for as many as a run
-    equal_within: float = 0.0
+    keys: list[dict[str, Any]]  # what was declared of the keys, in their order
     tries: Tries
 
     @property
     def key(self) -> tuple[str | int, ...]:
         return (self.kind, self.at, self.system)
-
-    @classmethod
-    def from_grid(cls, at: str, system: str, recipe: str, grid: Grid, tries: Tries) -> "Choice":
-        """Returns the record of tries at the values of a grid."""
-        values = {dotted(path): values for path, values in grid.values.items()}
-        of_grid = {"grid": values, "steps": grid.steps, "equal_within": grid.equal_within}
-        return cls(at=at, system=system, recipe=recipe, tries=tries, **of_grid)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -181,9 +171,25 @@ def check_data(runs: Sequence[Run]) -> None:
             )
 
 
-def sound(runs: Sequence[Run]) -> list[Run]:
+def finite(runs: Sequence[Run]) -> list[Run]:
     """Returns those runs that did not diverge."""
     return [run for run in runs if math.isfinite(run.validation_loss)]
+
+
+def sound(runs: Sequence[Run]) -> list[Run]:
+    """Returns those runs of a system that neither diverged nor collapsed.
+
+    A run has collapsed if its last validation loss is above the median of the seeds by more than a
+    tenth of what the median has fallen by since the first validation. Two seeds have no median
+    that tells which of them it was.
+    """
+    kept = finite(runs)
+    if len(kept) < 3:
+        return kept
+    first = [next((r["eval_loss"] for r in run.history if "eval_loss" in r), 0.0) for run in kept]
+    median = float(np.median([run.validation_loss for run in kept]))
+    most = median + max(0.0, float(np.median(first)) - median) / 10
+    return [run for run in kept if run.validation_loss <= most]
 
 
 def rows_key(score: str, ablation: str | None = None) -> str:

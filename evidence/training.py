@@ -17,19 +17,18 @@ from evidence.experiments import Conditions, Places, recipe_hash, wanted_ablatio
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
+from evidence.tuning import let_choose
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
-from headwise.analysis.results import RunResult, machine, versions
+from headwise.analysis.results import RunResult, Tries, machine, versions
 from headwise.models.ablation import ablated, parse_ablations
 from headwise.runs.comparing import decoding_speeds_of, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
 from headwise.runs.folder import RESULT
-from headwise.runs.grid import candidates
 from headwise.runs.one_run import SystemRun
 from headwise.runs.preparing import build_model, prepare_task, with_seed
 from headwise.runs.reading import read_model
 from headwise.runs.running import Experiment as Prepared
 from headwise.runs.running import train_runs
-from headwise.runs.tuning import tune
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import score_of
 from headwise.tasks.task import Task
@@ -91,7 +90,7 @@ def run_experiment(
         for seed in seeds
         for dataset, names in systems.items()
         for system in conditions.plain.system_names  # the baseline first
-        if system in names
+        if system in names and seed in conditions.experiment.seeds(system, seeds)
     ]
 
     def is_there(run: AskedRun) -> bool:
@@ -257,7 +256,7 @@ def _to_choose(conditions: Conditions, systems: Systems) -> list[str]:
     """The systems that have to choose tuned values and have not done so."""
     named = {system for of in systems.values() for system in of}
     waiting = [name for name in conditions.plain.system_names if name in named]
-    return [name for name in waiting if conditions.grid and conditions.chosen(name) is None]
+    return [name for name in waiting if conditions.tune and conditions.chosen(name) is None]
 
 
 def _let_choose(
@@ -268,18 +267,21 @@ def _let_choose(
     jobs: int,
 ) -> None:
     """Lets systems choose tuned values; `tasks` has the data that are read already."""
-    waiting, grid = _to_choose(conditions, systems), conditions.grid
-    if not waiting or grid is None:
+    waiting = _to_choose(conditions, systems)
+    if not waiting:
         return
     on, file = conditions.experiment.tune_on, conditions.file
     if on not in tasks:
         tasks[on] = _read_task(conditions, waiting[0], on, console)
+
+    def keep(system: str, tries: Tries) -> None:
+        conditions.table.put(conditions.choice_from(system, tries))
+        for note in tries.notes:
+            console.print(f"{system}: {note}", style="yellow", highlight=False, markup=False)
+
     recipes = {name: file.system(name, on) for name in waiting}
-    tried = {on: {name: candidates(file, name, on, grid) for name in waiting}}
-    folder = conditions.run_folder / (on or "")
-    prepared = {on: Prepared(folder, tasks[on], recipes, matched={}, tries={})}
-    for name, tries in tune(prepared, tried, grid, console, jobs)[on].tries.items():
-        conditions.table.put(conditions.choice_from(name, tries))
+    prepared = Prepared(conditions.run_folder / (on or ""), tasks[on], recipes, {}, {})
+    let_choose(conditions.tune, file, prepared, on, console, jobs, keep)
 
 
 def measure_times(

@@ -1,13 +1,15 @@
 """What the numbers say of a claim.
 
 A test of two systems has a difference with its 95% interval and p, which is corrected by Holm's
-method over the tests of the claim, and a margin: the smallest difference that matters. A system is
+method over the tests of the claim, and a margin: the smallest difference that matters. That a
+system is better
 
-- better, or worse, than another if the corrected p is below 0.05;
-- not better, or not worse, by more than the margin, if the interval ends before the margin; and the
-  opposite, if the whole interval lies beyond it;
-- else it cannot be told, and the number of seeds, or of items, is given with which a difference as
-  large as the margin would be found with probability 0.8.
+- holds here if it is, with a corrected p below 0.05;
+- does not hold here if the interval leaves no room for an advantage as large as the margin.
+
+That it is not better, or not worse, holds if the interval ends before the margin, and does not if
+the whole interval lies beyond it. Else it cannot be told, and the number of seeds, or of items, is
+given with which a difference as large as the margin would be found with probability 0.8.
 """
 
 import math
@@ -26,9 +28,8 @@ from headwise.analysis.statistics.estimates import (
 from headwise.analysis.statistics.seeds_and_items import Resampled, spreads_of
 from headwise.report.formatting import NONE
 
-Kind = Literal[
-    "confirmed", "contradicted", "not comparable", "no difference", "cannot be told", "not run"
-]
+Kind = Literal["holds here", "does not hold here", "cannot be told", "not testable here", "not run"]
+ENOUGH_SEEDS = 5  # with fewer a verdict is provisional
 MORE_SEEDS = "it would take more than one seed"
 _MOST_SEEDS = 1000  # what more seeds do not find, only other items can
 
@@ -59,7 +60,7 @@ class Finding(NamedTuple):
     difference: str = ""
     margin: str = ""
     printed: str = ""  # the paper's own difference, and whether it is ruled out
-    loss: str = ""  # the difference of the test loss beside that of a score
+    beside: str = ""  # the difference of the score beside that of the loss, or of the loss
     remark: str = ""
     p: float | None = None  # of a test of two systems
     standing: Oriented | None = None  # the difference in units of the margin
@@ -69,39 +70,41 @@ class Verdict(NamedTuple):
     """What is known of a claim at one scale."""
 
     kind: Kind
-    because: str = ""  # of what is not comparable: what is otherwise here than in the paper
+    because: str = ""  # why it is not testable here
     findings: Sequence[Finding] = ()
-    runs: int = 0  # those that diverged included
+    runs: int = 0  # those that collapsed included
     seeds: int = 0  # at the least, without those
-    diverged: int = 0
+    collapsed: int = 0  # runs that diverged included
+    parameters: Sequence[int] = ()  # the smallest and the largest model
     minutes: float = 0.0
     machines: Sequence[str] = ()
     stale: Sequence[str] = ()  # systems for which the code computes otherwise today
 
     @property
-    def name(self) -> str:
-        """What it is called: the reason, where the figures are not comparable."""
-        return self.because or self.kind
+    def is_provisional(self) -> bool:
+        """Whether it rests on runs of few seeds."""
+        decided = self.kind in ("holds here", "does not hold here")
+        return decided and 0 < self.seeds < ENOUGH_SEEDS
 
     @property
-    def name_with_mark(self) -> str:
-        """The same, marked where the code computes otherwise today."""
-        return f"{self.name} (stale)" if self.stale else self.name
+    def name(self) -> str:
+        """What a table calls it, marked where it is provisional or out of date."""
+        marks = [f"provisional: {self.seeds} seeds"] if self.is_provisional else []
+        marks += ["stale"] if self.stale else []
+        return f"{self.kind} ({', '.join(marks)})" if marks else self.kind
 
     @property
     def key_figure(self) -> str:
         """The figures and the difference of the test that decided.
 
-        >>> one = Finding("a better than b", "confirmed", "2.0 against 1.0 BLEU")
-        >>> other = Finding("a better than c", "contradicted", difference="−1.0 [−1.5, −0.5]")
-        >>> Verdict("confirmed", findings=[one]).key_figure
+        >>> one = Finding("a better than b", "holds here", "2.0 against 1.0 BLEU")
+        >>> other = Finding("a better than c", "does not hold here", difference="−1.0 [−1.5, −0.5]")
+        >>> Verdict("holds here", findings=[one]).key_figure
         '2.0 against 1.0 BLEU'
-        >>> Verdict("contradicted", findings=[one, other]).key_figure
+        >>> Verdict("does not hold here", findings=[one, other]).key_figure
         'a better than c: −1.0 [−1.5, −0.5] (1 of 2 tests)'
         """
-        # What is not comparable speaks against the claim.
-        kind = "contradicted" if self.kind == "not comparable" else self.kind
-        found = [finding for finding in self.findings if finding.kind == kind]
+        found = [finding for finding in self.findings if finding.kind == self.kind]
         if not found or self.kind == "not run":
             return NONE
         said = "; ".join(part for part in (found[0].figures, found[0].difference) if part) or NONE
@@ -115,45 +118,46 @@ def judge(test: Against, found: Oriented, margin: float) -> Kind:
 
     >>> test = Against(of="a", holds="better", than="b", margin=1.0)
     >>> judge(test, Oriented(2.0, 1.5, 2.5, 0.001), 1.0)
-    'confirmed'
-    >>> judge(test, Oriented(-0.5, -1.2, 0.2, 0.3), 1.0)  # it may be worse by more than the margin
+    'holds here'
+    >>> judge(test, Oriented(0.2, -0.5, 0.9, 0.6), 1.0)  # no room for as much as the margin
+    'does not hold here'
+    >>> judge(test, Oriented(0.5, -0.2, 1.2, 0.3), 1.0)
     'cannot be told'
     """
-    significant = found.p < SIGNIFICANT
     no_better, no_worse = found.high < margin, found.low > -margin
     if test.holds == "better":
-        if significant and found.value:
-            return "confirmed" if found.value > 0 else "contradicted"
-        return "no difference" if no_better and no_worse else "cannot be told"
+        if found.p < SIGNIFICANT and found.value > 0:
+            return "holds here"
+        return "does not hold here" if no_better else "cannot be told"
     holds, fails = no_better, found.low >= margin
     if test.holds == "not worse":
         holds, fails = no_worse, found.high <= -margin
     if holds:
-        return "confirmed"
-    return "contradicted" if fails else "cannot be told"
+        return "holds here"
+    return "does not hold here" if fails else "cannot be told"
 
 
 def judge_range(low: float, high: float, at_least: float | None, at_most: float | None) -> Kind:
     """Returns what an interval says of a number that is to lie between bounds.
 
     >>> judge_range(1.0, 1.1, None, 1.2), judge_range(1.1, 1.3, None, 1.2)
-    ('confirmed', 'cannot be told')
+    ('holds here', 'cannot be told')
     """
     least = -math.inf if at_least is None else at_least
     most = math.inf if at_most is None else at_most
     if least <= low and high <= most:
-        return "confirmed"
-    return "contradicted" if high < least or low > most else "cannot be told"
+        return "holds here"
+    return "does not hold here" if high < least or low > most else "cannot be told"
 
 
 def together(kinds: Sequence[Kind]) -> Kind:
     """Returns the verdict of a claim all of whose tests have to hold.
 
-    >>> together(["confirmed", "no difference"]), together(["not run", "contradicted"])
-    ('no difference', 'contradicted')
+    >>> together(["holds here", "cannot be told"]), together(["not run", "does not hold here"])
+    ('cannot be told', 'does not hold here')
     """
-    order: tuple[Kind, ...] = ("contradicted", "not run", "cannot be told", "no difference")
-    return next((kind for kind in order if kind in kinds), "confirmed")
+    order: tuple[Kind, ...] = ("does not hold here", "not run", "cannot be told")
+    return next((kind for kind in order if kind in kinds), "holds here")
 
 
 def what_it_takes(effect: float, systems: Sequence[Resampled], comparisons: int = 1) -> str:

@@ -1,0 +1,119 @@
+"""Lets systems choose their settings before their seeds are trained: one key after the other.
+
+A system tries the values of the first key, with all others at the middle of theirs, and keeps the
+value of the lowest validation loss; then those of the next key. Where the best value is the largest
+or the smallest, a key that may widens its values by one beyond it. Tries are as long as runs, have
+a seed that no run has, and never look at the test part.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+
+from evidence.experiments import Key
+from headwise.analysis.results import Tries, Try, TryResult
+from headwise.recipes import RecipeFile
+from headwise.recipes.file import split_path
+from headwise.runs.grid import TUNING_SEED, candidates
+from headwise.runs.grid import Grid as OfOneTry
+from headwise.runs.running import Experiment, train_runs
+from headwise.runs.tuning import TRIES, TryRun, at_the_edge
+
+Values = tuple[float, ...]  # of the keys, in their order
+
+
+class Search(NamedTuple):
+    """What a system has to try next; nothing, if it has chosen."""
+
+    wanted: Sequence[Values]
+    chosen: Values | None = None
+
+
+def search(keys: Sequence[Key], losses: Mapping[Values, float]) -> Search:
+    """Returns how the search goes on from the losses of finished tries.
+
+    >>> rate = Key(key="training.learning_rate", values=(1.0, 2.0), factor=2.0)
+    >>> search([rate], {(1.0,): 0.5, (2.0,): 0.4})
+    Search(wanted=[(4.0,)], chosen=None)
+    >>> search([rate], {(1.0,): 0.5, (2.0,): 0.4, (4.0,): 0.6})
+    Search(wanted=[], chosen=(2.0,))
+    """
+    chosen = tuple(key.values[len(key.values) // 2] for key in keys)
+    for place, key in enumerate(keys):
+        values = list(key.values)
+        while True:
+            tries = {x: (*chosen[:place], x, *chosen[place + 1 :]) for x in values}
+            if waiting := [each for each in tries.values() if each not in losses]:
+                return Search(waiting)
+            best = min(values, key=lambda x: losses[tries[x]])
+            if (beyond := key.beyond(best, values)) is None:
+                break
+            values = sorted([*values, beyond])
+        enough = losses[tries[best]] + key.equal_within
+        chosen = next(tries[x] for x in values if losses[tries[x]] <= enough)
+    return Search([], chosen)
+
+
+def let_choose(
+    keys: Sequence[Key],
+    file: RecipeFile,
+    experiment: Experiment,
+    dataset: str | None,
+    console: Console,
+    jobs: int,
+    keep: Callable[[str, Tries], None],
+) -> None:
+    """Trains the tries of systems, and has each choice kept; no try is trained twice."""
+    results: dict[str, dict[Values, TryResult]] = {name: {} for name in experiment.recipes}
+    waiting = list(experiment.recipes)
+    while waiting:
+        planned: list[tuple[str, Values, TryRun]] = []
+        for name in list(waiting):
+            losses = {of: result.validation_loss for of, result in results[name].items()}
+            wanted, chosen = search(keys, losses)
+            if chosen is not None:
+                waiting.remove(name)
+                keep(name, _tries(keys, results[name], chosen))
+            for values in wanted:
+                planned.append((name, values, _try(keys, values, file, name, experiment, dataset)))
+        done = train_runs([run for *_, run in planned], console, jobs=jobs)
+        for (name, values, _), result in zip(planned, done, strict=True):
+            results[name][values] = result
+
+
+def _try(
+    keys: Sequence[Key],
+    values: Values,
+    file: RecipeFile,
+    name: str,
+    experiment: Experiment,
+    dataset: str | None,
+) -> TryRun:
+    grid = {split_path(key.key): [value] for key, value in zip(keys, values, strict=True)}
+    (candidate,) = candidates(file, name, dataset, OfOneTry(grid))
+    return TryRun(
+        recipe=candidate.recipe.model_copy(update={"training": candidate.training}),
+        system=name,
+        folder=experiment.folder / TRIES / name / candidate.folder_name(None),
+        task=experiment.task,
+        label=f"{name} {candidate.folder_name(None)}",
+    )
+
+
+def _tries(keys: Sequence[Key], results: Mapping[Values, TryResult], chosen: Values) -> Tries:
+    tries = [
+        Try(
+            values=dict(zip([key.key for key in keys], values, strict=True)),
+            **result.model_dump(exclude={"history"}),
+        )
+        for values, result in results.items()
+    ]
+    number = list(results).index(chosen)
+    if tries[number].diverged:
+        raise ValueError(
+            f"every try of {', '.join(key.key for key in keys)} diverged: declare smaller values "
+            f"in evidence/catalogue/scales.yaml"
+        )
+    of = Tries(seed=TUNING_SEED, tries=tries, chosen=number)
+    return of.model_copy(update={"notes": at_the_edge(tries, number)})
