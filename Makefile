@@ -120,4 +120,4 @@ docs/claims.md: $(shell find evidence -type f -not -name "*.pyc") | install
 
 clean:
 	rm -rf $(VENV) $(VENV)-floor $(VENV)-newest runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache
-	rm -f docs/keys.md docs/claims.md
+	rm -rf docs/keys.md docs/claims.md docs/claims

@@ -53,6 +53,7 @@ RECIPES = {
     "probing": ["probing-docstrings"],
     "speech enhancement": ["speech-generated"],
 }
+STEPS = {"gpt2": 400, "bert": 5000}  # BERT learns the frequencies of tokens alone for much longer
 ITEMS = 64  # to rank on, and to test on
 SHARES = (0.25, 0.5, 0.75)
 RANDOM_ORDERS = 5
@@ -78,8 +79,8 @@ def print_pruned(folder: Path, rounds: int) -> None:
     transformers.utils.logging.set_verbosity_error()
     texts = docstrings("torch")
     held_out, learned = texts[::5], [text for i, text in enumerate(texts) if i % 5]
-    for kind in ("gpt2", "bert"):
-        path = pretrain(kind, learned, folder)
+    for kind, steps in STEPS.items():
+        path = pretrain(kind, learned, folder, steps)
         rank, test = (batches(path, part) for part in (held_out[::2], held_out[1::2]))
         print_curve(kind, load(str(path)), rank, test, rounds)
     print_times(rounds)

@@ -59,9 +59,7 @@ def listing(scale: ScaleName = "laptop", results: Results = _RESULTS) -> None:
         at, places, console = _scale(scale), _places_to_read(results), Console()
         for paper in papers():
             console.print(paper.paper, style="underline", highlight=False, markup=False)
-            table = Table(
-                "id", "claim", "where", "holds if", "status", box=None, pad_edge=False
-            )
+            table = Table("id", "claim", "where", "holds if", "status", box=None, pad_edge=False)
             for name, claim in paper.claims.items():
                 status = verdict_on(claim, at, places).name
                 told = (claim.says, claim.where, claim.holds_if, status)

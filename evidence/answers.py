@@ -69,7 +69,7 @@ class Answer(NamedTuple):
     runs: int
     shared: int  # of these, with the experiment
     seeds: int  # at the least
-    diverged: int  # runs that count for nothing
+    collapsed: int  # runs that count for nothing
     minutes: float
     stale: list[str]  # systems
 
@@ -150,7 +150,7 @@ def answer(question: Question, places: Places) -> Answer:
         runs=len(kept),
         shared=sum(not conditions.at for conditions, _ in kept),
         seeds=min(len(sound(of)) for of in runs.values()),
-        diverged=sum(len(of) - len(sound(of)) for of in runs.values()),
+        collapsed=sum(len(of) - len(sound(of)) for of in runs.values()),
         minutes=sum(run.minutes for _, run in kept),
         stale=list(stale),
     )

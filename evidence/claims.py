@@ -175,6 +175,7 @@ class Claim(Declared):
 class Paper(Declared):
     """The claims of one paper, by their ids."""
 
+    name: str  # that of its file
     paper: str  # authors, year and title
     link: str
     system: str  # as a sentence names it
@@ -186,12 +187,12 @@ class Paper(Declared):
 def papers() -> list[Paper]:
     """Returns the papers with their claims, in the order of publication."""
     files = sorted((CATALOGUE / "papers").glob("*.yaml"))
-    return [_paper(file.read_text(encoding="utf-8")) for file in files]
+    return [_paper(file.stem.partition("-")[2], file.read_text(encoding="utf-8")) for file in files]
 
 
 @cache
-def _paper(text: str) -> Paper:
-    return Paper.model_validate(read_yaml(text))
+def _paper(name: str, text: str) -> Paper:
+    return Paper.model_validate({"name": name, **read_yaml(text)})
 
 
 def all_claims() -> dict[str, Claim]:

@@ -175,7 +175,7 @@ class Conditions:
         """Returns the record of a system's tries with the recipe and the values of today."""
         dataset = None if self.plain.has_data else self.plain.dataset_names[0]
         recipe = recipe_hash(self.plain.system(system, dataset))
-        keys = [key.model_dump() for key in self.tune]
+        keys = [key.model_dump(mode="json") for key in self.tune]
         return Choice(at=self.at, system=system, recipe=recipe, keys=keys, tries=tries)
 
     def choice(self, system: str) -> list[Change]:

@@ -1,97 +1,121 @@
-"""Writes docs/claims.md and its pictures from what is kept: nothing in them is typed by hand."""
+"""Writes docs/claims.md, the pages below it and their pictures: nothing in them is typed by hand.
+
+The first page has what was found, how it is decided and what it cannot say; `claims/` has a page
+for each paper, and one of all experiments. The opening stands in docs/results.md too.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from evidence.answers import AtPoint, answer
-from evidence.claims import SCALES, Against, Claim, Paper, Scale
+from evidence.claims import SCALES, Against, Claim, Paper, Scale, Subject
 from evidence.experiments import Conditions, Places, experiments, needed_runs
 from evidence.judging import interval
 from evidence.pictures import MARKS, TEMPLATES, forest_of_tests, overview, trend_lines
 from evidence.quantities import Found
 from evidence.questions import all_questions
 from evidence.tables import LITTLE, ExperimentResult, experiment_results
-from evidence.verdicts import Verdict
+from evidence.verdicts import ENOUGH_SEEDS, Verdict
 from headwise.analysis.results import Tries
 from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.files import write_text
 from headwise.recipes.settings import Recipe
-from headwise.report.formatting import count, decimals, p_value
+from headwise.report.formatting import count, decimals, in_words, p_value
 from headwise.runs.tuning import at_the_edge
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 PICTURES = "pictures"  # the folder beside the page
-# The page beside it that has the table of verdicts, and stands in the repository.
+# The page beside it that has the opening, and stands in the repository.
 SUMMARY = "results.md"
-_TABLE = re.compile(r"(?<=<!-- verdicts: python -m evidence page -->\n).*?(?=<!-- end)", re.DOTALL)
-_BASELINE, _MANY_SEEDS = "standard", 5
+_OPENING = re.compile(
+    r"(?<=<!-- verdicts: python -m evidence page -->\n).*?(?=<!-- end)", re.DOTALL
+)
+_HERE: Scale = "laptop"
 _OF_TRAINING = (
     *("batch_tokens", "max_steps", "schedule", "warmup_steps", "optimizer", "weight_decay"),
     *("clip_norm", "precision", "patience"),
 )
+_OF_HEADS = ("num_key_value_heads", "head_dim")
 
 
 class ClaimsPage(NamedTuple):
-    """The page in Markdown, its pictures by the names of their files, and the table of verdicts."""
+    """The page in Markdown, those below it and its pictures by their files, and the opening."""
 
     text: str
     pictures: Mapping[str, str]
-    table: str = ""
+    below: Mapping[str, str] = {}
+    opening: str = ""
 
     def files(self, path: Path) -> dict[Path, str]:
         """Returns what belongs into the files beside a path, and last into that itself."""
         texts = {path.parent / PICTURES / name: svg for name, svg in self.pictures.items()}
+        texts |= {path.with_suffix("") / name: text for name, text in self.below.items()}
         summary = path.with_name(SUMMARY)
         if summary.is_file():
-            texts[summary] = _TABLE.sub(lambda _: self.table, summary.read_text(encoding="utf-8"))
+            before = summary.read_text(encoding="utf-8")
+            texts[summary] = _OPENING.sub(lambda _: self.opening, before)
         return texts | {path: self.text}
 
 
 def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
-    """Returns the page and its pictures."""
+    """Returns the page, those below it and their pictures."""
     claims = {name: claim for paper in papers for name, claim in paper.claims.items()}
     results = experiment_results(places)
     answers = [answer(each, places) for scale in SCALES for each in all_questions(scale).values()]
-    found: dict[str, str | None] = {}
+    found: dict[str, str | None] = {f"claims-{_HERE}.svg": overview(papers, verdicts, _HERE)}
     for scale in SCALES:
-        if scale == SCALES[0] or any(verdicts[name, scale].runs for name in claims):
-            found[f"claims-{scale}.svg"] = overview(papers, verdicts, scale)
-            found[f"claims-{scale}-tests.svg"] = forest_of_tests(papers, verdicts, scale)
+        found[f"claims-{scale}-tests.svg"] = forest_of_tests(papers, verdicts, scale)
     for each in answers:
         found[f"why-{each.question.scale}-{each.question.name}.svg"] = trend_lines(each)
     pictures = {name: svg for name, svg in found.items() if svg is not None}
-    table = TEMPLATES.get_template("verdicts.md.jinja")
-    text = TEMPLATES.get_template("page.md.jinja").render(
-        papers=papers,
-        claims=claims,
-        verdicts=verdicts,
-        scales=SCALES,
-        marks=MARKS,
-        totals=[totals(claims, verdicts, results, scale) for scale in SCALES],
-        declared=[Conditions(s, name, places) for s in SCALES[:2] for name in experiments(s)],
-        results=results,
-        answers=answers,
-        pictures=pictures,
-        little=LITTLE,
+    shared = {
+        "papers": papers,
+        "claims": claims,
+        "verdicts": verdicts,
+        "here": _HERE,
+        "scales": SCALES,
+        "marks": MARKS,
+        "totals": totals(claims, verdicts, results),
+        "pictures": pictures,
+        "places": places,
+        "results": results,
+        "answers": answers,
+        "enough_seeds": ENOUGH_SEEDS,
         **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
+    }
+
+    def rendered(name: str, **values: Any) -> str:
+        return TEMPLATES.get_template(f"{name}.md.jinja").render(**shared, **values)
+
+    declared = [Conditions(s, name, places) for s in SCALES[:2] for name in experiments(s)]
+    below = {f"{paper.name}.md": rendered("paper", paper=paper) for paper in papers}
+    below["experiments.md"] = rendered("experiments", declared=declared)
+    return ClaimsPage(
+        rendered("page", little=LITTLE, is_linked=True),
+        pictures,
+        below,
+        rendered("opening", is_linked=False),
     )
-    return ClaimsPage(text, pictures, table.render(papers=papers, verdicts=verdicts, marks=MARKS))
 
 
 def write_page(path: Path, page: ClaimsPage) -> None:
-    """Writes the page, its pictures into a folder beside it, and its table of verdicts.
+    """Writes the page, those below it, their pictures, and the opening of docs/results.md.
 
-    Pictures that a former page had and this one lacks are removed.
+    Pages and pictures that a former page had and this one lacks are removed.
     """
-    for file, text in page.files(path).items():
+    files = page.files(path)
+    for file, text in files.items():
         write_text(file, text)
     folder = path.parent / PICTURES
-    # Last, so that the page that is there never names a picture that is not.
-    for former in [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]:
-        if former.name not in page.pictures:
-            former.unlink()
+    former = [*folder.glob("claims-*.svg"), *folder.glob("why-*.svg")]
+    # Last, so that the page that is there never names a file that is not.
+    for old in [*former, *path.with_suffix("").glob("*.md")]:
+        if old not in files:
+            old.unlink()
 
 
 def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
@@ -101,6 +125,81 @@ def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
         for file, text in page.files(path).items()
         if file.is_file() and file.read_text(encoding="utf-8") != text
     ]
+
+
+def totals(
+    claims: Mapping[str, Claim], verdicts: Verdicts, results: Sequence[Sequence[ExperimentResult]]
+) -> dict[str, Any]:
+    """Returns what is known of all claims at `laptop` together."""
+    known = {name: verdicts[name, _HERE] for name in claims}
+    kinds = [of.kind for of in known.values()]
+    tests = {name: _p_values(claims[name], of) for name, of in known.items()}
+    tested = [each for each in tests.values() if each]
+    here = [result for of in results for result in of if result.conditions.scale == _HERE]
+    runs = [run for result in here for system in result.systems for run in system.runs]
+    sizes = [run.parameters for run in runs]
+    return {
+        "kinds": {kind: kinds.count(kind) for kind in MARKS},
+        "provisional": sum(of.is_provisional for of in known.values()),
+        "stale": sum(bool(of.stale) for of in known.values()),
+        "runs": len(runs),
+        "collapsed": sum(system.collapsed for result in here for system in result.systems),
+        "hours": sum(run.minutes for run in runs) / 60,
+        "machines": sorted({run.machine for run in runs}),
+        "smallest": count(min(sizes, default=0)),
+        "largest": count(max(sizes, default=0)),
+        "tested": len(tested),
+        "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),
+        # If no system differed at all, so many would have a significant difference.
+        "by_chance": SIGNIFICANT * len(tested),
+    }
+
+
+def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
+    """The p-values of those tests that they decide."""
+    return [
+        finding.p
+        for test, finding in zip(claim.tests, verdict.findings, strict=False)
+        if finding.p is not None and isinstance(test, Against) and test.holds == "better"
+    ]
+
+
+def _size(verdict: Verdict) -> str:
+    """The parameters of the models of a verdict."""
+    low, high = (count(number) for number in verdict.parameters or (0, 0))
+    return low if low == high else f"{low} to {high}"
+
+
+def _trained_on(claim: Claim, scale: Scale) -> str:
+    """What the models of a claim learn from, in a few words."""
+    where = claim.experiment_at(scale)
+    known = experiments(scale)
+    return known[where.experiment].data if where and where.experiment in known else ""
+
+
+def _presets(claim: Claim, scale: Scale, places: Places) -> dict[str, str]:
+    """The systems of a claim, each with what its recipe says of its heads."""
+    where = claim.experiment_at(scale)
+    if where is None or where.experiment not in experiments(scale):
+        return {}
+    conditions = Conditions(scale, where.experiment, places)
+
+    def preset(subject: Subject) -> str:
+        recipe = conditions.recipe(subject.system, subject.dataset)
+        given = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        said = {key: of for key, of in given["training"].items() if isinstance(of, dict)}
+        model = given["model"]
+        said |= {key: model[key] for key in _OF_HEADS if key in model}
+        attention = model.get("attention", "standard")
+        parts = [attention, *([said] if said else [])]
+        return ", ".join(
+            yaml.safe_dump(part, default_flow_style=True, width=1000)
+            .removesuffix("\n...\n")
+            .strip()
+            for part in parts
+        )
+
+    return {of.system: preset(of) for of in map(where.named, claim.subjects())}
 
 
 def _settings(recipe: Recipe) -> list[str]:
@@ -147,84 +246,11 @@ def _chosen(claims: Mapping[str, Claim], conditions: Conditions) -> list[str]:
 
 
 def edge_mark(tries: Tries) -> str:
-    """Returns a mark if the lowest loss is at an end: a dagger where another value is chosen."""
-    if not at_the_edge(tries.tries, tries.lowest):
-        return ""
-    return r"\*" if tries.chosen == tries.lowest else "†"
-
-
-def totals(
-    claims: Mapping[str, Claim],
-    verdicts: Verdicts,
-    results: Sequence[Sequence[ExperimentResult]],
-    scale: Scale,
-) -> dict[str, Any]:
-    """Returns what is known of all claims at a scale together, for `page-totals.md.jinja`.
-
-    Systems of different experiments count each. Of the claims that say that a system is better,
-    those are `tested` that rest on tests of significance; `over` is of those about the baseline.
-    """
-    known = {n: verdicts[n, scale] for n in claims if verdicts[n, scale].kind != "not run"}
-    trained = [name for name in known if known[name].runs]
-    held = {name for name in known if known[name].kind == "confirmed"}
-    tests = {name: _p_values(claims[name], of) for name, of in known.items()}
-    different = [name for name, each in tests.items() if any(p < SIGNIFICANT for p in each)]
-    over = [name for name in trained if _is_over_baseline(claims[name])]
-    contradicted = [name for name in over if known[name].kind == "contradicted"]
-    here = [result for of in results for result in of if result.conditions.scale == scale]
-    runs = [run for result in here for system in result.systems for run in system.runs]
-    sizes = [run.parameters for run in runs]
-    return {
-        "scale": scale,
-        "trained": len(trained),
-        "with_many_seeds": sum(known[name].seeds >= _MANY_SEEDS for name in trained),
-        "timed": sum(claims[name].quantity.is_of_times for name in known),
-        "counted": sum(claims[name].quantity.kind == "figures" for name in known),
-        "stale": sum(bool(of.stale) for of in known.values()),
-        "runs": len(runs),
-        "systems": len({(of.conditions, system.name) for of in here for system in of.systems}),
-        "hours": sum(run.minutes for run in runs) / 60,
-        "machines": sorted({run.machine for run in runs}),
-        "smallest": count(min(sizes, default=0)),
-        "largest": count(max(sizes, default=0)),
-        "tested": sum(bool(each) for each in tests.values()),
-        "significant": len(different),
-        "in_favour": len(held.intersection(different)),
-        # If no system differed at all, so many would have a significant difference.
-        "by_chance": SIGNIFICANT * sum(bool(each) for each in tests.values()),
-        "held_by_training": len(held.intersection(trained)),
-        "over_baseline": len(over),
-        "over_baseline_confirmed": len(held.intersection(over)),
-        "over_baseline_contradicted": len(contradicted),
-        "systems_contradicted": len(
-            {
-                test.of
-                for name in contradicted
-                for test, finding in zip(claims[name].tests, known[name].findings, strict=False)
-                if finding.kind == "contradicted"
-            }
-        ),
-    }
-
-
-def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
-    """The p-values of those tests that they decide."""
-    return [
-        finding.p
-        for test, finding in zip(claim.tests, verdict.findings, strict=False)
-        if finding.p is not None and isinstance(test, Against) and test.holds == "better"
-    ]
-
-
-def _is_over_baseline(claim: Claim) -> bool:
-    """Whether a claim says that a system, as it was trained, is better than the baseline."""
-    against = [test for test in claim.tests if isinstance(test, Against)]
-    return any(
-        test.holds == "better" and str(test.than) == _BASELINE for test in against
-    ) and not any(test.holds == "not better" for test in against)
+    """Returns a mark if a value that was chosen is at an end of those that were tried."""
+    return r"\*" if at_the_edge(tries.tries, tries.chosen) else ""
 
 
 _OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
-    *(_settings, _versions, _example, _claims_of, _chosen),
-    *(interval, decimals, p_value),
+    *(_size, _trained_on, _presets, _settings, _versions, _example, _claims_of, _chosen),
+    *(interval, decimals, in_words, p_value),
 )

@@ -27,8 +27,8 @@ class SystemResult(NamedTuple):
     name: str
     recipe: Recipe  # with what the system has chosen, if `is_tuned`
     is_tuned: bool
-    runs: Sequence[Run]  # without those that diverged; at least one
-    diverged: int
+    runs: Sequence[Run]  # without those that collapsed; at least one
+    collapsed: int
     is_stale: bool
     score: Found | None  # the first of the test part
     loss: Found | None  # on the test part
@@ -45,7 +45,7 @@ class SystemResult(NamedTuple):
         rate = self.recipe.training.learning_rate
         return [
             self.name + (" (stale)" if self.is_stale else ""),
-            f"{len(self.runs)}" + (f", {self.diverged} diverged" if self.diverged else ""),
+            f"{len(self.runs)}" + (f", {self.collapsed} collapsed" if self.collapsed else ""),
             count(self.runs[0].parameters),
             count(self.runs[0].macs),
             f"{rate:g}" + ("" if self.is_tuned else " (given)"),
@@ -132,7 +132,7 @@ def _of_system(conditions: Conditions, name: str, dataset: str | None) -> System
         recipe,
         is_tuned=bool(conditions.choice(name)),
         runs=kept,
-        diverged=len(runs) - len(kept),
+        collapsed=len(runs) - len(kept),
         is_stale=is_stale(kept, recipe),
         score=find_quantity(Quantity(kind="score"), here, kept, recipe),
         loss=find_quantity(Quantity(kind="loss"), here, kept, recipe),

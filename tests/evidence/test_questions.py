@@ -20,7 +20,7 @@ from evidence.results import Run
 from evidence.training import run_experiment, run_question
 from headwise.analysis.results import Tries, Try
 from headwise.analysis.statistics.estimates import Difference
-from headwise.recipes import RecipeError
+from headwise.recipes import RecipeError, load_recipe
 from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
 
@@ -177,16 +177,15 @@ def test_which_point_shares_runs_depends_on_what_was_chosen(tmp_path):
 def test_systems_choose_in_the_experiment_before_a_point_is_trained(tmp_path):
     places = tiny_claims.places_in(tmp_path)
     run_question(all_questions("laptop")["rate"], [1], places, QUIET)
-    folder = places.runs / "laptop" / "chosen"
-    records = Conditions("laptop", "chosen", places).table.records()
-    assert [record.at for record in records if record.kind == "choice"] == ["", ""]
-    for where, rate in (
-        (folder, "0.01"),
-        (folder.with_name("chosen-why") / "rate" / "0.001", "0.001"),
-    ):
-        for system in ("standard", "mae"):
-            recipe = (where / f"{system}-seed1" / "recipe.yaml").read_text(encoding="utf-8")
-            assert f"learning_rate: {rate}\n" in recipe
+    own = Conditions("laptop", "chosen", places)
+    assert [record.at for record in own.table.records() if record.kind == "choice"] == ["", ""]
+    for conditions, systems in all_questions("laptop")["rate"].runs(places):
+        for system in systems:
+            recipe = load_recipe(str(conditions.run_folder / f"{system}-seed1/recipe.yaml")).recipe
+            rate = own.chosen(system).values["training.learning_rate"]
+            expected = float(conditions.at.rpartition("/")[2]) if conditions.at else rate
+            assert recipe.training.learning_rate == expected
+            assert recipe.model.dropout == own.chosen(system).values["model.dropout"]
 
 
 @pytest.mark.usefixtures("_tiny")
@@ -195,7 +194,7 @@ def test_a_key_of_one_system_leaves_the_baseline_as_it_is(tmp_path):
     question = all_questions("laptop")["gates"]
     runs = {each.at: systems for each, systems in question.runs(places)}
     assert runs == {"": ["standard", "mae"], "gates/2": ["mae"]}
-    rows = plan({}, [question], "laptop", 5, places)
+    rows = plan({}, [question], "laptop", range(1, 6), places)
     assert [(row.experiment, row.system, row.runs) for row in rows] == [
         ("counting", "standard", 5),
         ("counting", "mae", 5),
@@ -207,7 +206,7 @@ def test_a_key_of_one_system_leaves_the_baseline_as_it_is(tmp_path):
 def test_the_plan_of_a_point_without_runs_takes_the_minutes_of_the_experiment(asked):
     places, _ = asked
     runs = counting(places).runs("mae", None)
-    rows = plan({}, [all_questions("laptop")["gates"]], "laptop", 2, places)
+    rows = plan({}, [all_questions("laptop")["gates"]], "laptop", range(1, 3), places)
     (row,) = [row for row in rows if row.experiment == "counting gates 2"]
     assert row.each == pytest.approx(np.mean([run.minutes for run in runs]))
     assert (row.kept, row.left) == (0, pytest.approx(2 * row.each))
@@ -269,19 +268,21 @@ def test_the_commands(asked, tmp_path):
     every = told("why", *results)
     assert "length: Does more training help?" in every and "mae: not run" in every
     assert "gates" not in told("why", "length", *results)
-    again = told("run", "length", "--seeds", "2", *results, "--runs", str(tmp_path))
+    seeds = ("--seeds", "2", "--first-seed", "1")
+    again = told("run", "length", *seeds, *results, "--runs", str(tmp_path))
     assert "no change larger than 100 found" in again and "S1" not in again
     assert "counting length 3" in told("plan", "length", *results)
     assert "expected one of length, rate, gates" in told("why", "lenght", code=2)
     assert "did you mean 'length'" in told("run", "lenght", code=2)
     told("page", "--output", str(tmp_path / "claims.md"), *results)
-    page = (tmp_path / "claims.md").read_text(encoding="utf-8")
-    section = page.partition("\n## Why\n")[2]
+    below = tmp_path / "claims"
+    section = (below / "experiments.md").read_text("utf-8").partition("\n## Why\n")[2]
     listed = {row.split("](")[0]: row for row in section.splitlines() if row.startswith("| [")}
     assert listed["| [length"].endswith("| mae: no change larger than 100 found |")
     assert listed["| [rate"].endswith("| not run |")
-    asked_of_claim = page.partition("### S1\n")[2].partition("\n### ")[0]
-    assert "Why? [Does more training help?](#length-at-laptop)" in asked_of_claim
+    of_paper = (below / "tests.md").read_text(encoding="utf-8")
+    asked_of_claim = of_paper.partition("## S1\n")[2].partition("\n## ")[0]
+    assert "Why? [Does more training help?](experiments.md#length-at-laptop)" in asked_of_claim
     rows = [line for line in section.splitlines() if line.startswith("| mae | ")]
     assert rows[0].endswith("| no change larger than 100 found |") and rows[0].count("[") == 3
     picture = (tmp_path / "pictures" / "why-laptop-length.svg").read_text(encoding="utf-8")

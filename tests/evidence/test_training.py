@@ -18,7 +18,6 @@ from evidence.planning import plan
 from evidence.results import Run, Times
 from evidence.training import AskedRun, measure_times, run_experiment
 from headwise.analysis.speed import OverRounds
-from headwise.runs.grid import parse_grid
 from headwise.runs.one_run import SystemRun
 from headwise.training.interrupted import Interrupted
 
@@ -113,7 +112,7 @@ def test_a_run_lacks_scores_under_an_ablation_whose_loss_it_has(places, monkeypa
     assert asked.record() is None
 
 
-@pytest.mark.parametrize("name", ["S1", "L1", "E1", "W1", "G1", "T1", "F1"])
+@pytest.mark.parametrize("name", ["S1", "L1", "E1", "T1", "F1"])
 def test_every_kind_of_quantity_has_a_verdict(places, name):
     verdict = verdict_on(all_claims()[name], "laptop", places)
     assert verdict.kind != "not run"
@@ -143,7 +142,7 @@ def test_what_others_start_from_is_trained_first_where_its_model_is_missing(plac
     assert verdict_on(all_claims()["C1"], "laptop", other).stale == []
     # Verdicts rest on the records, and numbers of other machines differ.
     assert own(places).table.path.read_bytes() == before
-    rows = plan(needed("C1"), [], "laptop", 5, other)
+    rows = plan(needed("C1"), [], "laptop", range(1, 6), other)
     assert [(row.experiment, row.system, row.runs, row.kept) for row in rows] == [
         ("counting", "standard", 1, 1),
         ("counting", "mae", 1, 1),
@@ -278,14 +277,17 @@ def tuned(places, tmp_path_factory):
     return conditions
 
 
-def test_systems_choose_once_from_equal_tries(tuned):
+def test_systems_choose_once(tuned):
     for system in ("standard", "mae"):
         kept = tuned.chosen(system)
-        assert len(kept.tries.tries) == 2
-        assert kept.values == {"training.learning_rate": 1e-2}
-    assert tuned.choice("mae") == [(("training", "learning_rate"), 1e-2)]
+        rates = [each.values["training.learning_rate"] for each in kept.tries.tries]
+        # One beyond the better end at least, and two dropouts more at the rate of choice.
+        assert len(rates) == len(set(rates)) + 2 >= 5
+        assert kept.values["training.learning_rate"] in rates
+    rate = tuned.chosen("mae").values["training.learning_rate"]
+    assert (("training", "learning_rate"), rate) in tuned.choice("mae")
     stored = (tuned.run_folder / "mae-seed1" / "recipe.yaml").read_text()
-    assert "learning_rate: 0.01" in stored
+    assert f"learning_rate: {rate}" in stored
 
 
 def test_runs_count_after_the_call_in_which_their_systems_have_chosen(tuned):
@@ -293,18 +295,15 @@ def test_runs_count_after_the_call_in_which_their_systems_have_chosen(tuned):
         assert [run.seed for run in tuned.runs(system, None)] == [1]
 
 
-@pytest.mark.parametrize(
-    ("values", "steps", "count"),
-    [("1e-4,1e-2", 3, True), ("1e-3,1e-2", 3, False), ("1e-4,1e-2", 2, False)],
-)
-def test_tries_of_other_values_count_for_nothing(tuned, monkeypatch, values, steps, count):
-    grid = parse_grid([f"training.learning_rate={values}"], steps)
-    monkeypatch.setattr(Conditions, "grid", grid)
+@pytest.mark.parametrize(("values", "count"), [((1e-4, 1e-2), True), ((1e-3, 1e-2), False)])
+def test_tries_of_other_values_count_for_nothing(tuned, monkeypatch, values, count):
+    rate, dropout = tuned.tune
+    monkeypatch.setattr(Conditions, "tune", (rate.model_copy(update={"values": values}), dropout))
     assert (tuned.chosen("mae") is not None) == count
 
 
 def test_the_plan_counts_minutes_and_what_is_there(places, tmp_path):
-    rows = plan(needed("S1"), [], "laptop", 5, places)
+    rows = plan(needed("S1"), [], "laptop", range(1, 6), places)
     assert [(row.system, row.runs, row.kept, row.steps) for row in rows] == [
         ("standard", 5, 2, 6),
         ("mae", 5, 2, 6),
@@ -314,7 +313,7 @@ def test_the_plan_counts_minutes_and_what_is_there(places, tmp_path):
         assert row.each == pytest.approx(np.mean(minutes))
         assert (row.total, row.left) == pytest.approx((5 * row.each, 3 * row.each))
     empty = places._replace(results=tmp_path / "results")
-    assert all(row.left is None for row in plan(needed("S1"), [], "laptop", 5, empty))
+    assert all(row.left is None for row in plan(needed("S1"), [], "laptop", range(1, 6), empty))
 
 
 def test_the_commands(places, tmp_path):
@@ -324,7 +323,9 @@ def test_the_commands(places, tmp_path):
         return done.output.replace("\n", " ")
 
     assert "Gates make it" in told("list")
-    assert "S1: " in told("run", "S1", "--seeds", "2", "--runs", str(tmp_path / "runs"))
+    assert "S1: " in told(
+        "run", "S1", "--seeds", "2", "--first-seed", "1", "--runs", str(tmp_path / "runs")
+    )
     assert "mae" in told("plan", "S1")
     assert "all claims at scale laptop take" in told("run", code=2)
     assert "--all is" in told("run", "S1", "--all", code=2)
@@ -332,12 +333,17 @@ def test_the_commands(places, tmp_path):
     told("page", "--output", str(page))
     told("page", "--output", str(page), "--check")
     text = page.read_text(encoding="utf-8")
-    assert "### S1" in text and "2 seeds" in text and "| `laptop` |" in text
+    assert "[S1](claims/tests.md#s1)" in text
+    of_paper = (tmp_path / "claims/tests.md").read_text(encoding="utf-8")
+    assert "## S1" in of_paper and "provisional: 2 seeds" in of_paper
+    assert "Since the schedule ends at zero." in of_paper
     scores = [run.scores[0].value for run in own(places).runs("mae", None)]
-    section = text.partition("### Experiment counting")[2]
+    section = (tmp_path / "claims/experiments.md").read_text("utf-8")
+    section = section.partition("## Experiment counting")[2]
     assert f"| {np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f} |" in section
     named = {path.partition(")")[0] for path in text.split("](pictures/")[1:]}
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} == named
+    made = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert made == named | {"claims-laptop.svg"}  # which README shows
     page.write_text(text + "by hand", encoding="utf-8")
     assert "not what the results say (claims.md)" in told(
         "page", "--output", str(page), "--check", code=1
@@ -366,22 +372,3 @@ def test_folders_that_are_not_there_are_errors(tmp_path):
         assert (done.exit_code, message in done.output) == (2, True), done.output
     assert page.read_text(encoding="utf-8") == "a page"
     assert [path.name for path in tmp_path.iterdir()] == ["claims.md"]
-
-
-@pytest.mark.parametrize(("raised", "kind"), [(5.0, "contradicted"), (0.0, "cannot be told")])
-def test_where_no_run_gets_down_to_the_baselines_loss_the_losses_tell(
-    places, tmp_path, raised, kind
-):
-    other = moved(places, tmp_path)
-    table = own(other).table
-    for run in table.find(Run):
-        apart = 0.01 * run.seed + (raised if run.system == "mae" else 0.0)
-        losses = {3: 5.0 + apart, 6: 4.0 + apart}
-        history = [{"step": step, "eval_loss": loss} for step, loss in losses.items()]
-        table.put(run.model_copy(update={"history": history}))
-    (finding,) = verdict_on(all_claims()["W1"], "laptop", other).findings
-    assert finding.kind == kind
-    assert ("no run gets down" in finding.remark) == (raised > 0)
-    if raised:
-        assert finding.difference.startswith("lowest losses +5.000 [")
-        assert finding.standing is None

@@ -26,7 +26,7 @@ def system(name: str, losses: list[float]) -> SystemResult:
         recipe,
         is_tuned=False,
         runs=runs,
-        diverged=0,
+        collapsed=0,
         is_stale=False,
         score=score,
         loss=loss,
