@@ -143,7 +143,10 @@ class Claim(Declared):
     holds_if: str
     note: str = ""  # how the paper is read, or what the test leaves out
     changed: str = ""  # of the test, after its results were known
-    otherwise: str = ""  # why it cannot be tested at a scale that has no experiment for it
+    # Of these one has to hold, or the claim is not testable here.
+    entry: tuple[Within, ...] = ()
+    # Why it is not testable, at a scale that has no experiment for it or where no entry holds.
+    otherwise: str = ""
     quantity: Quantity | None = None
     tests: tuple[Against | Within, ...] = ()
     experiment: str | None = None  # at every scale that has one of this name
@@ -168,7 +171,8 @@ class Claim(Declared):
 
     def subjects(self) -> list[Subject]:
         """Returns all that the tests speak of, without repetitions."""
-        named = [s for t in self.tests for s in (t.of, getattr(t, "than", None)) if s is not None]
+        tests = (*self.entry, *self.tests)
+        named = [s for t in tests for s in (t.of, getattr(t, "than", None)) if s is not None]
         return list(dict.fromkeys(named))
 
 

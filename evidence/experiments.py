@@ -1,8 +1,7 @@
 """The experiments by which claims are tested: an ordinary recipe for each at each scale.
 
 Claims that name the same experiment share its runs. A recipe names no folder of a machine: `{data}`
-in it stands for the folder with the data, and `{runs}` for that in which runs are trained. What
-tells a recipe from others is its hash without these.
+in it stands for the folder with the data. What tells a recipe from others is its hash without it.
 """
 
 import hashlib
@@ -25,10 +24,9 @@ from headwise.recipes.file import Change, flatten, split_path
 from headwise.recipes.settings import Recipe
 from headwise.recipes.shipped import shipped_recipes
 
-DATA, RUNS = "{data}", "{runs}"
+DATA = "{data}"
 # The first seed of runs, so that no run before this edition has one of theirs.
 FIRST_SEED = 11
-OF_CONTROLS = 3
 MOST_BEYOND = 3  # values that a tuned key adds to those declared
 
 
@@ -59,12 +57,6 @@ class Experiment(Declared):
     data: str = ""  # what the models learn from, in a few words
     tune: tuple[Key, ...] = ()  # what systems choose, in turn
     tune_on: str | None = None  # the data set on which systems choose, of several
-    controls: tuple[str, ...] = ()  # systems that are trained with three seeds
-    needs: dict[str, tuple[str, ...]] = Field({})  # experiments and systems that are trained before
-
-    def seeds(self, system: str, seeds: Sequence[int]) -> Sequence[int]:
-        """Returns with which of the seeds a system is trained."""
-        return seeds[:OF_CONTROLS] if system in self.controls else seeds
 
 
 class Places(NamedTuple):
@@ -147,8 +139,7 @@ class Conditions:
                 f"the folder with the data is {str(data)!r}, which is not there: name yours by "
                 f"--data DIR or the variable HEADWISE_DATA; docs/practice.md says what lies in it"
             )
-        for name, folder in {DATA: data, RUNS: self.places.runs / self.scale}.items():
-            texts = [text.replace(name, str(folder)) for text in texts]
+        texts = [text.replace(DATA, str(data)) for text in texts]
         return _recipe_file(self.experiment.recipe, self.systems, *texts)
 
     def _texts(self) -> list[str]:

@@ -4,7 +4,6 @@ import re
 import statistics
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 from evidence.claims import SCALES, Against, Claim, Quantity, Scale, Within
 from evidence.experiments import Conditions, Places, experiments
@@ -14,6 +13,7 @@ from evidence.results import Times, finite, sound
 from evidence.verdicts import (
     MORE_SEEDS,
     Finding,
+    Kind,
     Oriented,
     Verdict,
     judge,
@@ -23,7 +23,7 @@ from evidence.verdicts import (
 )
 from headwise.analysis.how_soon import curve, mean_curve
 from headwise.analysis.papers import Paper, published_figures
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
+from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
 from headwise.analysis.statistics.seeds_and_items import contrast, difference, estimate
 from headwise.report.formatting import p_value, signed
 
@@ -43,18 +43,23 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
         findings = [_on_times(test, evidence) for test in claim.tests]
     else:
         findings = _on_runs(claim.tests, evidence)
+    entry = [_on_range(test, evidence) for test in claim.entry]
     runs = list(evidence.used.values())
-    collapsed = sum(len(of) - len(sound(of)) for of in runs)
-    if collapsed:
+    if any(len(finite(of)) > len(sound(of)) for of in runs):
         whole = Evidence(quantity, evidence.conditions, where, counted=finite)
         findings = list(map(_with_collapsed, findings, _on_runs(claim.tests, whole)))
+    if any(len(finite(of)) < len(of) for of in runs):
+        findings = [_with_diverged(finding) for finding in findings]
+    kind = together([finding.kind for finding in findings])
+    is_testable = not entry or kind == "not run" or any(of.kind == "holds here" for of in entry)
     sizes = [run.parameters for of in runs for run in of]
     return Verdict(
-        kind=together([finding.kind for finding in findings]),
-        findings=findings,
+        kind=kind if is_testable else "not testable here",
+        because="" if is_testable else claim.otherwise,
+        findings=[*entry, *findings],
         runs=sum(len(of) for of in runs),
         seeds=min((len(sound(of)) for of in runs), default=0),
-        collapsed=collapsed,
+        collapsed=sum(len(of) - len(sound(of)) for of in runs),
         parameters=(min(sizes), max(sizes)) if sizes else (),
         minutes=sum(run.minutes for of in runs for run in of),
         machines=sorted({run.machine for of in runs for run in of}),
@@ -63,69 +68,50 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
 
 
 def _with_collapsed(finding: Finding, whole: Finding) -> Finding:
-    """What is told without collapsed runs counts only if these runs do not change it."""
-    if finding.kind == whole.kind:
+    """What is told without collapsed runs counts only if these runs do not change it.
+
+    That a system does not do what is claimed stays told if it is worse still with them.
+    """
+    ours, theirs = finding.standing, whole.standing
+    is_worse = ours is not None and theirs is not None and theirs.value <= ours.value
+    if finding.kind == whole.kind or (finding.kind == "does not hold here" and is_worse):
         return finding
     remark = f"with the collapsed runs: {whole.kind}, {whole.difference or whole.figures}"
     remarks = [finding.remark, f"without them: {finding.kind}", remark]
     return finding._replace(kind="cannot be told", remark="; ".join(filter(None, remarks)))
 
 
-class _Tested(NamedTuple):
-    """A test with its difference, before p is corrected over the tests of a claim."""
-
-    test: Against
-    found: Difference
-    higher_is_better: bool
-    needed: str  # what it would take to tell
-    finding: Finding  # without its verdict
+def _with_diverged(finding: Finding) -> Finding:
+    """Nothing holds of systems of which a run diverged."""
+    if finding.kind != "holds here":
+        return finding
+    remark = "; ".join(filter(None, [finding.remark, "holds, but for the runs that diverged"]))
+    return finding._replace(kind="cannot be told", remark=remark)
 
 
 def _on_runs(tests: Sequence[Against | Within], evidence: Evidence) -> list[Finding]:
     count = sum(isinstance(test, Against) for test in tests)
-    tested: dict[int, _Tested | Finding] = {}
-    for number, test in enumerate(tests):
-        if isinstance(test, Within):
-            tested[number] = _on_range(test, evidence)
-        else:
-            tested[number] = _on_difference(test, evidence, count)
-    found = corrected({n: t.found for n, t in tested.items() if isinstance(t, _Tested)}, count)
     return [
-        each if isinstance(each, Finding) else _judged(each, found[number])
-        for number, each in tested.items()
+        _on_range(test, evidence)
+        if isinstance(test, Within)
+        else _on_difference(test, evidence, count)
+        for test in tests
     ]
 
 
-def _judged(tested: _Tested, found: Difference | None) -> Finding:
-    assert found is not None
-    test, finding = tested.test, tested.finding
-    oriented = Oriented.of(found, tested.higher_is_better)
-    kind = judge(test, oriented, test.margin)
-    remarks = [finding.remark] if finding.remark else []
-    if test.holds == "better" and found.significant:
-        if oriented.value < 0:
-            remarks.append("significantly worse")
-        elif oriented.high < test.margin:
-            remarks.append("better by less than the margin")
-    if kind == "cannot be told":
-        if test.holds != "better" and oriented.p < SIGNIFICANT:
-            better = "better" if oriented.value > 0 else "worse"
-            remarks.append(f"{better}, but whether by more than the margin is open")
-        remarks.append(tested.needed)
-    printed = "" if test.printed is None else f"{test.printed:+g}".replace("-", "−")
-    if test.printed is not None and not found.low <= test.printed <= found.high:
-        printed += ", outside the interval"
-    return finding._replace(
-        kind=kind,
-        difference=f"{finding.difference}, {p_value(found.corrected_p_value)}",
-        printed=printed,
-        remark="; ".join(remarks),
-        p=oriented.p,
-        standing=Oriented.of(found, tested.higher_is_better, test.margin),
-    )
+def _remarks(test: Against, found: Oriented, kind: Kind) -> list[str]:
+    """What a reader should know beside the verdict of a test."""
+    if test.holds == "better" and found.p < SIGNIFICANT and found.value < 0:
+        return ["significantly worse"]
+    if kind == "holds here" and test.holds == "better" and found.high < test.margin:
+        return ["better by less than the margin"]
+    if kind == "cannot be told" and test.holds != "better" and found.p < SIGNIFICANT:
+        better = "better" if found.value > 0 else "worse"
+        return [f"{better}, but whether by more than the margin is open"]
+    return []
 
 
-def _on_difference(test: Against, evidence: Evidence, count: int) -> _Tested | Finding:
+def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
     ours, theirs = evidence.find(test.of), evidence.find(test.than)
     if ours is None or theirs is None:
         return Finding(str(test), "not run")
@@ -133,23 +119,33 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> _Tested | F
         systems = [within_runs(ours.values, theirs.values)]
     else:
         systems = [ours.values, theirs.values]
-    found = contrast(systems, count)
-    wanted = what_it_takes(test.margin, systems, count)
+    difference = contrast(systems)
+    needed = what_it_takes(test.margin, systems)
     finding = Finding(
         str(test),
         "cannot be told",
         figures=f"{_mean(ours)} against {_mean(theirs)} {ours.unit}",
         margin=f"{test.margin:g}",
     )
-    if found is None:
-        return finding._replace(remark=wanted)
-    seeds = min(ours.values.seeds, theirs.values.seeds)
-    finding = finding._replace(
-        difference=interval(found, ours.digits),
+    if difference is None:
+        return finding._replace(remark=needed)
+    found = Oriented.of(difference, ours.higher_is_better, count)
+    kind = judge(test, found)
+    remarks = [f"{min(ours.values.seeds, theirs.values.seeds)} seeds", *_remarks(test, found, kind)]
+    remarks += [needed] * (kind == "cannot be told")
+    printed = "" if test.printed is None else f"{test.printed:+g}".replace("-", "−")
+    if test.printed is not None:
+        ahead = test.printed if ours.higher_is_better else -test.printed
+        printed += ", more than the interval" if ahead > found.high else ""
+    return finding._replace(
+        kind=kind,
+        difference=f"{interval(difference, ours.digits)}, {p_value(difference.p_value)}",
         beside=_beside(test, evidence),
-        remark=f"{seeds} seeds",
+        remark="; ".join(remarks),
+        printed=printed,
+        p=found.p,
+        standing=found.over(test.margin),
     )
-    return _Tested(test, found, ours.higher_is_better, wanted, finding)
 
 
 def _beside(test: Against, evidence: Evidence) -> str:

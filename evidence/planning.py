@@ -36,10 +36,6 @@ def plan(
     rows: dict[tuple[str, str], PlannedMinutes] = {}
     for name, of in needed.items():
         conditions = Conditions(scale, name, places)
-        for other, systems in conditions.experiment.needs.items():
-            if other not in needed:  # others start from the first seed alone
-                before = Conditions(scale, other, places)
-                rows |= _by_system(before, {None: list(systems)}, seeds[:1])
         rows |= _by_system(conditions, of.systems, seeds)
     for question in questions:
         for conditions, some in question.runs(places):
@@ -64,14 +60,13 @@ def _by_system(
         chosen = conditions.chosen(system)
         tries = most if chosen is None else len(chosen.tries.tries)
         to_try = 0 if chosen else tries
-        numbers = conditions.experiment.seeds(system, seeds)
-        runs = len(numbers) * len(datasets)
+        runs = len(seeds) * len(datasets)
         # As runs under these conditions took, or else the experiment's own.
         found_runs, of_experiment = (
             [run for dataset in datasets for run in known.runs(system, dataset)]
             for known in (conditions, conditions.unchanged)
         )
-        kept = sum(run.seed in numbers for run in found_runs)
+        kept = sum(run.seed in seeds for run in found_runs)
         each = _minutes(found_runs or of_experiment, steps)
         total = left = None
         if each is not None:

@@ -164,7 +164,10 @@ def _number(quantity: Quantity, subject: Subject, run: Run) -> float | None:
         records = [record for record in records if record.layer == layer]
     measured = [_OF_DECISIONS[quantity.kind](record) for record in records]
     known = [number for number in measured if number is not None]
-    return float(np.mean(known)) if known and len(known) == len(measured) else None
+    if not known or len(known) < len(measured):
+        return None
+    of_modules = {"largest share": max, "smallest share": min}.get(quantity.kind, np.mean)
+    return float(of_modules(known))
 
 
 def _fall(record: AttentionRecord) -> float | None:

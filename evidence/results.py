@@ -179,17 +179,16 @@ def finite(runs: Sequence[Run]) -> list[Run]:
 def sound(runs: Sequence[Run]) -> list[Run]:
     """Returns those runs of a system that neither diverged nor collapsed.
 
-    A run has collapsed if its last validation loss is above the median of the seeds by more than a
-    tenth of what the median has fallen by since the first validation. Two seeds have no median
-    that tells which of them it was.
+    A run has collapsed if its last validation loss is above that of the best seed by more than a
+    twentieth of what that one has fallen by since its first validation.
     """
     kept = finite(runs)
-    if len(kept) < 3:
-        return kept
-    first = [next((r["eval_loss"] for r in run.history if "eval_loss" in r), 0.0) for run in kept]
-    median = float(np.median([run.validation_loss for run in kept]))
-    most = median + max(0.0, float(np.median(first)) - median) / 10
-    return [run for run in kept if run.validation_loss <= most]
+    if not kept:
+        return []
+    best = min(kept, key=lambda run: run.validation_loss)
+    lowest = best.validation_loss
+    first = next((of["eval_loss"] for of in best.history if "eval_loss" in of), lowest)
+    return [run for run in kept if run.validation_loss <= lowest + max(0, first - lowest) / 20]
 
 
 def rows_key(score: str, ablation: str | None = None) -> str:

@@ -82,7 +82,6 @@ def run_experiment(
     *,
     jobs: int = 1,
     renew: bool = False,
-    models: bool = False,
 ) -> None:
     """Trains what is missing of an experiment; without anything missing, no data are read."""
     asked = [
@@ -90,16 +89,14 @@ def run_experiment(
         for seed in seeds
         for dataset, names in systems.items()
         for system in conditions.plain.system_names  # the baseline first
-        if system in names and seed in conditions.experiment.seeds(system, seeds)
+        if system in names
     ]
 
     def is_there(run: AskedRun) -> bool:
-        has_model = not models or (run.folder / MODEL).is_dir()
-        return has_model and run.record(renew=renew) is not None
+        return run.record(renew=renew) is not None
 
     if all(map(is_there, asked)):
         return
-    _have_started(conditions, seeds, console, jobs=jobs, renew=renew)
     console.print(conditions.title, style="bold", highlight=False, markup=False)
     tasks = {
         dataset: _read_task(conditions, names[0], dataset, console)
@@ -119,12 +116,9 @@ def run_experiment(
     def keep(results: Sequence[RunResult | None]) -> None:
         for run, result in zip(waiting, results, strict=True):
             if result is not None and run not in kept:
-                # Where only the model was missing the record stays: other claims rest on it, and
-                # another machine would give slightly different numbers.
-                if run.record(renew=renew) is None:
-                    conditions.table.put(_record(run, result, tasks[run.dataset], console))
-                for used in checkpoints(run.folder):
-                    shutil.rmtree(used)  # the model stays, since others may start from it
+                conditions.table.put(_record(run, result, tasks[run.dataset], console))
+                for used in (*checkpoints(run.folder), run.folder / MODEL):
+                    shutil.rmtree(used)
                 kept.add(run)
 
     trained: list[RunResult] = train_runs(planned, console, jobs=jobs, after_each=keep)
@@ -145,7 +139,6 @@ def run_question(
     systems: Systems = {question.dataset: list(question.systems)}
     # Which points share runs of the experiment depends on what the systems have chosen there.
     if not question.tuned_at_every_point and _to_choose(own, systems):
-        _have_started(own, seeds, console, jobs=jobs, renew=renew)
         _let_choose(own, systems, {}, console, jobs)
     for conditions, some in question.runs(places):
         run_experiment(conditions, {question.dataset: some}, seeds, console, jobs=jobs, renew=renew)
@@ -240,16 +233,6 @@ def _check_data(conditions: Conditions, systems: Systems, tasks: Mapping[str | N
             f"such as {others[0]}, and no claim may rest on both: use the same data, or keep all "
             f"runs on these data in another folder, with --results"
         )
-
-
-def _have_started(
-    conditions: Conditions, seeds: Sequence[int], console: Console, *, jobs: int, renew: bool
-) -> None:
-    """Trains the runs from which others start."""
-    for other, systems in conditions.experiment.needs.items():
-        before = Conditions(conditions.scale, other, conditions.places)
-        of_all: Systems = {None: list(systems)}
-        run_experiment(before, of_all, seeds[:1], console, jobs=jobs, renew=renew, models=True)
 
 
 def _to_choose(conditions: Conditions, systems: Systems) -> list[str]:

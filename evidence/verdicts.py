@@ -1,21 +1,26 @@
 """What the numbers say of a claim.
 
-A test of two systems has a difference with its 95% interval and p, which is corrected by Holm's
-method over the tests of the claim, and a margin: the smallest difference that matters. That a
-system is better
+A test of two systems has a difference with its 95% interval and p, and a margin: the smallest
+difference that matters. That a system is better
 
-- holds here if it is, with a corrected p below 0.05;
+- holds here if it is, with p below 0.05;
 - does not hold here if the interval leaves no room for an advantage as large as the margin.
 
 That it is not better, or not worse, holds if the interval ends before the margin, and does not if
 the whole interval lies beyond it. Else it cannot be told, and the number of seeds, or of items, is
 given with which a difference as large as the margin would be found with probability 0.8.
+
+A claim holds if all of its tests do. To say so is no likelier by chance with more tests, so that p
+is not corrected. One test that fails is enough against it: to fail, the interval of each of k tests
+has to hold with a probability of 1 - 0.05 / k.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
+
+from scipy import stats
 
 from evidence.claims import Against
 from headwise.analysis.statistics.estimates import (
@@ -40,15 +45,30 @@ class Oriented(NamedTuple):
     value: float
     low: float
     high: float
-    p: float  # corrected over the tests of the claim
+    p: float
+    # The ends of the interval that holds for all tests of the claim together.
+    low_of_all: float
+    high_of_all: float
 
     @classmethod
-    def of(cls, found: Difference, higher_is_better: bool, unit: float = 1.0) -> "Oriented":
-        """Returns a difference of two scores in a unit, with its sign turned if lower is better."""
-        low, high = found.low / unit, found.high / unit
-        if higher_is_better:
-            return cls(found.value / unit, low, high, found.corrected_p_value)
-        return cls(-found.value / unit, -high, -low, found.corrected_p_value)
+    def of(cls, found: Difference, higher_is_better: bool, tests: int = 1) -> "Oriented":
+        """Returns a difference of two scores, with its sign turned if lower is better."""
+        wider = 1.0
+        if found.error and tests > 1:
+            quantile = stats.t.ppf(1 - SIGNIFICANT / 2 / tests, found.freedom)
+            wider = 2 * quantile * found.error / (found.high - found.low)
+        sign = 1 if higher_is_better else -1
+        low, value, high = sorted(sign * end for end in (found.low, found.value, found.high))
+        return cls(
+            *(value, low, high, found.p_value),
+            low_of_all=value - wider * (value - low),
+            high_of_all=value + wider * (high - value),
+        )
+
+    def over(self, unit: float) -> "Oriented":
+        """Returns the difference in a unit."""
+        ends = ("value", "low", "high", "low_of_all", "high_of_all")
+        return self._replace(**{name: getattr(self, name) / unit for name in ends})
 
 
 class Finding(NamedTuple):
@@ -113,25 +133,25 @@ class Verdict(NamedTuple):
         return f"{found[0].test}: {said} ({len(found)} of {len(self.findings)} tests)"
 
 
-def judge(test: Against, found: Oriented, margin: float) -> Kind:
+def judge(test: Against, found: Oriented) -> Kind:
     """Returns what a difference says of a test.
 
     >>> test = Against(of="a", holds="better", than="b", margin=1.0)
-    >>> judge(test, Oriented(2.0, 1.5, 2.5, 0.001), 1.0)
+    >>> judge(test, Oriented(2.0, 1.5, 2.5, 0.001, 1.4, 2.6))
     'holds here'
-    >>> judge(test, Oriented(0.2, -0.5, 0.9, 0.6), 1.0)  # no room for as much as the margin
+    >>> judge(test, Oriented(0.2, -0.5, 0.9, 0.6, -0.5, 0.9))  # no room for as much as the margin
     'does not hold here'
-    >>> judge(test, Oriented(0.5, -0.2, 1.2, 0.3), 1.0)
+    >>> judge(test, Oriented(0.5, -0.2, 1.2, 0.3, -0.2, 1.2))
     'cannot be told'
     """
-    no_better, no_worse = found.high < margin, found.low > -margin
+    margin = test.margin
     if test.holds == "better":
         if found.p < SIGNIFICANT and found.value > 0:
             return "holds here"
-        return "does not hold here" if no_better else "cannot be told"
-    holds, fails = no_better, found.low >= margin
+        return "does not hold here" if found.high_of_all < margin else "cannot be told"
+    holds, fails = found.high < margin, found.low_of_all >= margin
     if test.holds == "not worse":
-        holds, fails = no_worse, found.high <= -margin
+        holds, fails = found.low > -margin, found.high_of_all <= -margin
     if holds:
         return "holds here"
     return "does not hold here" if fails else "cannot be told"
