@@ -179,16 +179,12 @@ def finite(runs: Sequence[Run]) -> list[Run]:
 def sound(runs: Sequence[Run]) -> list[Run]:
     """Returns those runs of a system that neither diverged nor collapsed.
 
-    A run has collapsed if its last validation loss is above that of the best seed by more than a
-    twentieth of what that one has fallen by since its first validation.
+    A run has collapsed if its last validation loss is more than a twentieth above that of the best
+    seed.
     """
     kept = finite(runs)
-    if not kept:
-        return []
-    best = min(kept, key=lambda run: run.validation_loss)
-    lowest = best.validation_loss
-    first = next((of["eval_loss"] for of in best.history if "eval_loss" in of), lowest)
-    return [run for run in kept if run.validation_loss <= lowest + max(0, first - lowest) / 20]
+    lowest = min((run.validation_loss for run in kept), default=0.0)
+    return [run for run in kept if run.validation_loss <= 1.05 * lowest]
 
 
 def rows_key(score: str, ablation: str | None = None) -> str:

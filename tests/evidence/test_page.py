@@ -88,7 +88,7 @@ def claim(kind="score", tests=None, **others) -> Claim:
 
 
 def verdict(kind: Kind, p: float | None = None, **others) -> Verdict:
-    standing = None if p is None else Oriented(value=-1.5, low=-9.0, high=0.25, p=p)
+    standing = None if p is None else Oriented(-1.5, -9.0, 0.25, p, -9.0, 0.25)
     finding = Finding(test="other better than standard", kind=kind, p=p, standing=standing)
     return Verdict(kind=kind, findings=[finding], **others)
 

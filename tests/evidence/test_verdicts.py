@@ -15,6 +15,7 @@ from evidence.experiments import Conditions, Places, experiments, needed_runs
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.verdicts import MORE_SEEDS, Oriented, Verdict, judge, what_it_takes
 from headwise.analysis.cost import count_parameters
+from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import Resampled
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
@@ -46,7 +47,25 @@ SEEDS = re.compile(r"it would take [\d,]+ seeds")
 )
 def test_verdicts(holds, found, kind):
     test = Against(of="one", holds=holds, than="other", margin=1.0)
-    assert judge(test, Oriented(*found), 1.0) == kind
+    _, low, high, _ = found
+    assert judge(test, Oriented(*found, low_of_all=low, high_of_all=high)) == kind
+
+
+def test_one_of_several_tests_fails_by_a_wider_interval():
+    made = Difference(
+        value=-0.5, low=-1.3, high=0.3, error=0.8 / 1.95996, freedom=1e6, source="seeds", p_value=0.2,
+        corrected_p_value=0.2, detectable=None,
+    )  # fmt: skip
+    alone, of_two = (Oriented.of(made, False, tests) for tests in (1, 2))
+    assert (alone.value, alone.low, alone.high) == (0.5, -0.3, 1.3)
+    assert alone.high_of_all == alone.high
+    # The normal quantiles of 0.975 and 0.9875 are 1.960 and 2.241.
+    assert of_two.high_of_all == pytest.approx(0.5 + 0.8 * 2.241 / 1.960, abs=1e-3)
+    assert (of_two.low, of_two.high) == (alone.low, alone.high)
+    test = Against(of="one", holds="better", than="other", margin=1.35)
+    assert judge(test, alone) == "does not hold here"
+    assert judge(test, of_two) == "cannot be told"
+    assert of_two.over(0.5).high == 2.6
 
 
 def test_more_items_are_needed_where_seeds_do_not_help():
@@ -128,9 +147,6 @@ def test_what_the_shipped_claims_name_is_there(scale):
             for system in systems:
                 file.system(system, dataset)
         assert set(needs.times) <= set(file.system_names)
-        for other, systems in conditions.experiment.needs.items():
-            before = Conditions(scale, other, PLACES).plain
-            assert set(systems) <= set(before.system_names)
     if scale == "laptop":
         named = {claim.experiment for claim in claims.values()} - {None}
         assert named <= set(experiments(scale))
