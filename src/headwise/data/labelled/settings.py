@@ -14,6 +14,7 @@ from headwise.data.settings import (
     HubSettings,
     HubTest,
     SampledSettings,
+    StreamedSettings,
     part_of_files,
 )
 from headwise.recipes.settings import Name
@@ -122,7 +123,7 @@ class Glue(ExampleSettings):
     )
 
 
-class OwnExamples(LabelledColumns, ExampleSettings):
+class OwnExamples(LabelledColumns, StreamedSettings, ExampleSettings):
     """Settings of examples that are not built in."""
 
     problem: Problem = Field(
@@ -130,6 +131,16 @@ class OwnExamples(LabelledColumns, ExampleSettings):
         description="What the labels are. classification: names of classes; regression: numbers.",
     )
     classes: list[str] | None = _CLASSES
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        if self.streaming and self.problem == "classification" and self.classes is None:
+            raise ValueError(
+                "classes is not given and streaming is true, expected the names of all classes, as "
+                "in [no, yes]: the labels of a stream are not known before its end; give them, or "
+                "set problem to regression"
+            )
+        return self
 
 
 class LabelledFiles(OwnExamples):
