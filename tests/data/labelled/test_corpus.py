@@ -375,6 +375,11 @@ def test_what_a_stream_of_examples_cannot_is_refused(tsv):
         streamed(LabelledFiles, train=path)
 
 
+def test_classes_may_be_numbers(tsv):
+    path = tsv("sentence\tlabel", *sentences(50, ["0", "1"]))
+    assert streamed(LabelledFiles, train=path, classes=[1, 0]).classes == ["1", "0"]
+
+
 # --- docstrings -------------------------------------------------------------------------------
 
 
