@@ -1,11 +1,15 @@
 """Every task with data and models so small that a run of it takes a second."""
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numerals
+import torch
 import yaml
+
+from headwise.training.run import run_training
 
 TRAINING = {
     "max_steps": 4,
@@ -137,6 +141,27 @@ def write_recipe(task: str, folder: Path, **changes: object) -> Path:
     path = folder / f"{task}.yaml"
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     return path
+
+
+def train_and_go_on(recipe, task, folder: Path) -> list:
+    """Train once, and again from the last checkpoint but one; returns both training runs.
+
+    The final weights of both have to be the same.
+    """
+
+    def train(name):
+        torch.manual_seed(0)
+        given = (task.build_model(recipe.model), task.train, task.validation, task.collate)
+        return run_training(*given, recipe.training, folder / name)
+
+    once = train("once")
+    shutil.copytree(folder / "once", folder / "twice")
+    for name in ("model", f"checkpoint-{recipe.training.max_steps}"):
+        shutil.rmtree(folder / "twice" / name)
+    twice = train("twice")
+    for name, weight in once.model.state_dict().items():
+        assert torch.equal(weight, twice.model.state_dict()[name]), name
+    return [once, twice]
 
 
 def lines(count: int, seed: int = 0) -> list[str]:

@@ -1,8 +1,11 @@
 """Classification and regression: examples in ids, scores, and pretrained encoders."""
 
+from itertools import islice, takewhile
+
 import numpy as np
 import pytest
 import scipy.stats
+import tiny_tasks
 import torch
 import yaml
 
@@ -98,6 +101,85 @@ def test_a_batch(tokenizer):
         assert batch["labels"].tolist() == expected
         assert (batch["attention_mask"].sum(1) == torch.tensor(task.train.true_lengths[:4])).all()
         assert (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+STREAM = [
+    "data.streaming=true",
+    "data.classes=[short, long]",
+    "data.held_out_rows=20",
+    "data.shuffle_rows=16",
+]
+
+
+def prepare(folder, *changes):
+    path = tiny_tasks.write_recipe("classification", folder)
+    recipe = load_recipe(str(path), list(changes)).recipe
+    return recipe, Classification.prepare(recipe)
+
+
+def rows_of(batches):
+    """The tokens and the label of each example, in any order."""
+    rows = []
+    for batch in batches:
+        lengths = batch["attention_mask"].sum(1).tolist()
+        found = zip(batch["input_ids"].tolist(), lengths, batch["labels"].tolist(), strict=True)
+        rows += [(ids[:length], label) for ids, length, label in found]
+    return sorted(rows)
+
+
+def a_pass(batches):
+    return takewhile(lambda _: not batches.state_dict()["passes"], batches)
+
+
+def test_a_pass_of_a_stream_has_what_stored_data_have_and_processes_share_it(tmp_path):
+    (tmp_path / "other.tsv").write_text("sentence\tlabel\none two\tshort\n")
+    own = [f"data.{part}={tmp_path}/other.tsv" for part in ("validation", "test")]
+    _, stored = prepare(tmp_path, STREAM[1], *own)
+    _, made = prepare(tmp_path, *STREAM, *own)
+    assert made.encoding() == stored.encoding()
+    expected = rows_of([stored.collate(list(stored.train))])
+    assert rows_of(a_pass(made.train.batches(made.collate, 256))) == expected
+    shares = [
+        rows_of(a_pass(made.train.batches(made.collate, 512, rank=rank, world_size=2)))
+        for rank in range(2)
+    ]
+    assert sorted(shares[0] + shares[1]) == expected and shares[0] != expected
+    assert made.longest_input() == stored.longest_input() == 64
+
+
+def test_a_run_on_a_stream_goes_on_as_if_it_had_not_been_interrupted(tmp_path):
+    recipe, made = prepare(tmp_path, *STREAM, "training.max_steps=6")
+    once, _ = tiny_tasks.train_and_go_on(recipe, made, tmp_path)
+    outcome = made.evaluate(once.model, made.test, recipe.evaluation, no_bar)
+    assert outcome.scores[0].name == "accuracy" and len(outcome.outputs) == 20
+    with pytest.raises(ValueError, match=r"train part is a stream .* expected a part that is stor"):
+        made.part("train")
+
+
+def test_the_vocabulary_is_learned_from_the_head_and_what_is_held_out_is_counted(tmp_path):
+    changes = ("tokenizer.sample_rows=3", "tokenizer.type=word", "tokenizer.min_frequency=1")
+    _, made = prepare(tmp_path, *STREAM, *changes, "data.max_length=8")
+    words = {word for example in islice(made.corpus.train, 3) for word in example.text.split()}
+    known = made.tokenizer.tokenizer.get_vocab()
+    assert {word for word in known if word.isalpha()} == words
+    cut = sum(len(example.text.split()) > 6 for example in made.corpus.validation)
+    cut += sum(len(example.text.split()) > 6 for example in made.corpus.test[""])
+    assert made.notes["cut"] == f"{cut} held-out examples of more than 8 words"
+
+
+def test_what_a_stream_of_examples_cannot_is_refused(tmp_path):
+    for changes, message in (
+        (STREAM[:1], r"classes is not given and streaming is true, expected the names of all"),
+        (
+            [*STREAM, "training.max_steps=null", "training.epochs=2"],
+            r"expected training\.max_steps",
+        ),
+        ([*STREAM, "training.loader_workers=1"], r"loader_workers is 1 .* expected 0"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            prepare(tmp_path, *changes)
 
 
 # --- scores -----------------------------------------------------------------------------------

@@ -131,8 +131,9 @@ class StreamedSettings(DividedSettings):
         10_000,
         ge=1,
         le=10**9,
-        description="With streaming, how many pairs or documents (longer ones are cut to about "
-        "1,000 words) each process has in memory at once. They are shuffled among each other.",
+        description="With streaming, how many pairs, examples or documents (longer ones are cut "
+        "to about 1,000 words) each process has in memory at once. They are shuffled among each "
+        "other.",
     )
 
     @model_validator(mode="after")

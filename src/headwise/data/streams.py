@@ -8,9 +8,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic
 
+from typing_extensions import Self
+
 from headwise.data.corpora import Item, Source
 from headwise.data.settings import HubSettings, given_parts
-from headwise.data.sources import CorpusError, file_size, load_hub_split, text_fields
+from headwise.data.sources import CorpusError, file_size, load_hub_split
 from headwise.data.store import file_identity
 from headwise.training.streaming import ROW
 
@@ -23,18 +25,17 @@ class Stream(ABC, Generic[Item]):
 
     Args:
         settings: the settings of the data.
-        files: the files of each piece, where the data are no dataset of the hub.
 
     Attributes:
         shards: the number of pieces.
+        files: the files of each piece, where the data are no dataset of the hub.
         origin: where the text comes from, in words.
         digest: a hash of the names and sizes of the files, or of the name and the revision of the
             dataset. What is in them is not known before it is read.
     """
 
-    def __init__(self, settings: Any, files: Sequence[Sequence[Path]]) -> None:
+    def __init__(self, settings: Any) -> None:
         self.settings = settings
-        self.files = files
         if isinstance(settings, HubSettings):
             self.origin = f"split {settings.train_split}"
             split = load_hub_split(
@@ -47,28 +48,38 @@ class Stream(ABC, Generic[Item]):
             self._split, self.shards = split, int(split.num_shards)
             self.identity = made_of = f"{settings.origin} {self.origin}"
         else:
-            paths = list(chain.from_iterable(files))
-            self.origin, self.shards = ", ".join(path.name for path in paths), len(files)
+            self.files = self.files_of(settings.train)
+            paths = list(chain.from_iterable(self.files))
+            self.origin, self.shards = ", ".join(path.name for path in paths), len(self.files)
             self.identity = " ".join(map(file_identity, paths))
             made_of = " ".join(f"{path.name} {file_size(path)}" for path in paths)
         self.digest = hashlib.sha256(made_of.encode()).hexdigest()
+
+    @classmethod
+    def of(cls, settings: Any) -> Self | None:
+        """Returns the stream of data whose settings say `streaming`; None for all others."""
+        return cls(settings) if getattr(settings, "streaming", False) else None
+
+    @staticmethod
+    @abstractmethod
+    def files_of(train: Any) -> Sequence[Sequence[Path]]:
+        """Returns the files of each piece, given those of the training part."""
 
     @abstractmethod
     def rows_of(self, shard: int) -> Iterator[Any]:
         """Yields the rows of a piece as they stand in the data."""
 
-    @abstractmethod
     def read(self, shard: int, rows: Iterable[Any]) -> Iterable[Any]:
         """Returns what the source of a part gives for rows of a piece."""
+        return rows
 
     @abstractmethod
     def items(self, shard: int, rows: Iterable[Any]) -> Iterator[Item]:
         """Yields the items that are trained on, of rows of a piece."""
 
-    def fields_of(self, shard: int, fields: Sequence[str], mending: str) -> Iterator[list[str]]:
-        """Yields the texts of the rows of a shard; see `text_fields`."""
-        rows = self._split.shard(self.shards, shard)
-        return text_fields(rows, fields, self.where(shard), mending)
+    def split_of(self, shard: int) -> Any:
+        """Returns a shard of the split, a `datasets.IterableDataset`."""
+        return self._split.shard(self.shards, shard)
 
     def where(self, shard: int) -> str:
         """Returns a piece in words, for messages."""
@@ -76,14 +87,16 @@ class Stream(ABC, Generic[Item]):
             return f"dataset {self.settings.name!r}, {self.origin}, shard {shard}"
         return ", ".join(map(str, self.files[shard]))
 
-    def sources(self, source: Callable[[Any], Source]) -> dict[str, Source]:
+    def sources(self, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
         """Returns the sources of the other parts, which are given or the head of the stream."""
         number = self.settings.held_out_rows
         found: dict[str, Source] = {}
         for i, part in enumerate(self.settings.held_out):
             found[part] = Source(self.identity, partial(self._head, i * number, (i + 1) * number))
-        given = given_parts(self.settings).items()
-        return found | {part: source(each) for part, each in given if part != "train"}
+        for part, given in given_parts(self.settings).items():
+            if part != "train":
+                found[part] = source(self.settings, given)
+        return found
 
     def _head(self, start: int, stop: int) -> tuple[Iterable[Any], str]:
         rows = list(islice(self.rows_of(0), start, stop + 1))

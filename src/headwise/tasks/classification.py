@@ -6,6 +6,7 @@ that model, and only the layers on top of the encoder have random weights.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -39,7 +40,7 @@ from headwise.tasks.outcome import Outcome, Picture, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
-from headwise.tasks.text_task import TextTask
+from headwise.tasks.text_task import StreamedRecipe, TextTask, streamed
 
 _SAMPLES = 12  # examples that a report shows
 _STATISTICS = {
@@ -82,7 +83,7 @@ class ClassificationEvaluation(EvaluationSettings):
     batch_size: int = Field(64, ge=1, le=1_000_000, description="Number of examples of a batch.")
 
 
-class ClassificationRecipe(Recipe):
+class ClassificationRecipe(StreamedRecipe):
     """The recipe of a classification: data, vocabulary, model, training and scores."""
 
     task: Literal["classification"] = Field(
@@ -150,23 +151,21 @@ class Classification(TextTask):
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.classes = corpus.classes
+        self.max_length = max_length
         if self.classes is None:
             # Only for this object; the class has the name for a classification.
             self.loss_name = "squared error per example"  # type: ignore[misc]
         tests = list(corpus.test.values())
         test = tests[0] if len(tests) == 1 else list(chain.from_iterable(tests))
-        self.train, self.validation, self.test = (
-            Examples(examples, tokenizer, self.classes, max_length)
-            for examples in (corpus.train, corpus.validation, test)
-        )
-        self.tests = {
-            name: Examples(examples, tokenizer, self.classes, max_length)
-            for name, examples in corpus.tests.items()
-        }
+        make = partial(Examples, tokenizer=tokenizer, classes=self.classes, max_length=max_length)
+        self.train = streamed(corpus.train, make)
+        self.validation, self.test = make(corpus.validation), make(test)
+        self.tests = {name: make(examples) for name, examples in corpus.tests.items()}
         self.notes = {**corpus.notes, "vocabulary": self.vocabulary()}
-        cut = self.train.cut + self.validation.cut + self.test.cut
+        cut = self.validation.cut + self.test.cut + (0 if self.is_streamed else self.train.cut)
         if cut:
-            self.notes["cut"] = f"{cut:,} examples of more than {max_length} {self.unit}"
+            which = "held-out examples" if self.is_streamed else "examples"
+            self.notes["cut"] = f"{cut:,} {which} of more than {max_length} {self.unit}"
 
     @staticmethod
     def texts_of(corpus: LabelledCorpus) -> Iterable[str]:
@@ -231,6 +230,9 @@ class Classification(TextTask):
         assert isinstance(model, SequenceClassifier)
         pretrained = read_pretrained(MaskedLM, run, model.config)
         take_weights(model.encoder, pretrained.encoder, run)
+
+    def longest_input(self) -> int:
+        return self.max_length
 
     def collate(self, items: list[ClassificationItem]) -> dict[str, Tensor]:
         label_dtype = torch.float32 if self.classes is None else torch.int64

@@ -30,8 +30,6 @@ from headwise.training.streaming import StreamedItems
 class StreamedRecipe(Recipe):
     """A recipe for texts whose training part may be a stream."""
 
-    encoding_keys = ("tokenizer",)
-
     @model_validator(mode="after")
     def _check_streaming(self) -> Self:
         if not getattr(self.data, "streaming", False):
@@ -194,6 +192,8 @@ class TextTask(TokenizerTask):
 
 class RunningTextRecipe(StreamedRecipe):
     """A recipe for running text: data, vocabulary and the length of blocks."""
+
+    encoding_keys = ("tokenizer",)
 
     data: TextSettings = Field(
         default_factory=lambda: PydocTopics(), description="Which text the model learns from."

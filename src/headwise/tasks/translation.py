@@ -66,6 +66,8 @@ class TranslationModel(TokenModelSettings):
 class TranslationRecipe(StreamedRecipe):
     """The recipe of a translation: data, vocabularies, model, training, search and scores."""
 
+    encoding_keys = ("tokenizer",)
+
     task: Literal["translation"] = Field("translation", description="Selects translation.")
     data: ParallelSettings = Field(
         default_factory=lambda: InterfaceStrings(), description="The parallel corpus."

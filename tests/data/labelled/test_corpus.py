@@ -282,6 +282,104 @@ def test_a_folder_in_a_format_of_the_hub(tmp_path):
         load_labelled_corpus(settings.model_copy(update={"label_field": "gold"}))
 
 
+# --- streams ----------------------------------------------------------------------------------
+
+
+def streamed(corpus, **settings):
+    given = {"streaming": True, "classes": ["yes", "no"], "held_out_rows": 10, **settings}
+    return load_labelled_corpus(corpus(**given))
+
+
+def test_a_stream_has_all_examples_but_those_that_are_held_out(tsv, tmp_path):
+    path = tsv("sentence\tlabel", *sentences(100))
+    rows = [line.split("\t") for line in sentences(100)]
+    jsonl(tmp_path, "train", [{"sentence": text, "label": label} for text, label in rows])
+    expected = [Example(text, None, label) for text, label in rows]
+    own = {"name": str(tmp_path), "validation_split": None, "test_split": None}
+    for corpus in (streamed(LabelledFiles, train=path), streamed(LabelledHub, **own)):
+        assert list(corpus.validation) == expected[:10]
+        assert list(corpus.test[""]) == expected[10:20]
+        assert list(corpus.train) == [row["row"] for row in corpus.train.rows()] == expected[20:]
+        assert corpus.classes == ["yes", "no"]
+        assert corpus.notes["test"].startswith("10 examples; rows 11 to 20 of the training data")
+        assert "a stream, of which nothing is stored or counted" in corpus.notes["train"]
+
+
+def test_a_stream_is_read_by_the_rules_of_stored_data(tsv):
+    train = tsv(
+        "gold\tx\ty",
+        *(f"{('yes', 'no')[i % 2]} \tone  {i}\ttwo {i}" for i in range(40)),
+        "yes\t \tempty",
+        "\tno\tlabel",
+        "",
+        "too\tfew",
+        "no\tthe\tlast",
+    )
+    other = tsv("gold\tx\ty", "no\ta\tb", name="other.tsv")
+    settings = LabelledFiles(
+        train=train,
+        validation=other,
+        test=other,
+        tests={"further": other},
+        classes=["yes", "no"],
+        text_field="x",
+        pair_field="y",
+        label_field="gold",
+    )
+    stored = load_labelled_corpus(settings)
+    stream = load_labelled_corpus(settings.model_copy(update={"streaming": True}))
+    assert list(stream.train) == list(stored.train) and len(stored.train) == 41
+    for part in (stream.validation, stream.test[""], stream.tests["further"]):
+        assert list(part) == [Example("a", "b", "no")]
+    assert stream.notes["test further"].startswith("1 examples")
+    assert stream.digest != stored.digest
+
+
+def test_numbers_of_a_stream_need_no_classes(tsv):
+    path = tsv("sentence\tlabel", *sentences(50, ["0.5", "-3"]))
+    found = streamed(LabelledFiles, train=path, classes=None, problem="regression")
+    assert found.classes is None
+    assert [example.label for example in found.train] == [0.5, -3] * 15
+
+
+def test_the_names_of_a_dataset_tell_its_numbers_whatever_the_order_of_the_classes(tmp_path):
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    columns = {"sentence": [f"text {i}" for i in range(30)], "label": [i % 2 for i in range(30)]}
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "train.parquet")
+    own = {"name": str(tmp_path), "validation_split": None, "test_split": None}
+    found = streamed(LabelledHub, **own)
+    assert found.validation[1] == Example("text 1", None, "yes")
+    assert next(iter(found.train)) == Example("text 20", None, "no")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("odd\tmaybe", r"train.tsv, line 32: the label is 'maybe', expected one of the classes no"),
+        ("odd\n" * 5 + "odd", r"line 32: 1 fields, expected 2 .*; 6 of 36 rows have another num"),
+    ],
+)
+def test_what_is_wrong_in_a_stream_is_an_error_where_it_is_reached(line, message, tsv):
+    found = streamed(LabelledFiles, train=tsv("sentence\tlabel", *sentences(30), line))
+    with pytest.raises(CorpusError, match=message):
+        list(found.train.rows())
+
+
+def test_what_a_stream_of_examples_cannot_is_refused(tsv):
+    path = tsv("sentence\tlabel", *sentences(20))
+    with pytest.raises(ValueError, match=r"classes is not given and streaming is true, expected"):
+        LabelledFiles(train=path, streaming=True)
+    with pytest.raises(CorpusError, match=r"first file has 20 rows, expected more than the 20 "):
+        streamed(LabelledFiles, train=path)
+
+
+def test_classes_may_be_numbers(tsv):
+    path = tsv("sentence\tlabel", *sentences(50, ["0", "1"]))
+    assert streamed(LabelledFiles, train=path, classes=[1, 0]).classes == ["1", "0"]
+
+
 # --- docstrings -------------------------------------------------------------------------------
 
 

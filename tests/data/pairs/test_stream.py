@@ -1,20 +1,17 @@
 """Sentence pairs that are read while they are trained on."""
 
 import json
-import shutil
 import warnings
 from itertools import islice
 
 import pytest
 import tiny_tasks
-import torch
 
 from headwise.data.pairs.corpus import load_parallel_corpus
 from headwise.data.pairs.settings import ParallelFiles, ParallelHub
 from headwise.data.sources import CorpusError
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
-from headwise.training.run import run_training
 
 STREAM = [
     "data.streaming=true",
@@ -105,20 +102,7 @@ def prepare(folder, *changes):
 
 
 def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path):
-    def train(name):
-        torch.manual_seed(0)
-        model = made.build_model(recipe.model)
-        given = (model, made.train, made.validation, made.collate, recipe.training, tmp_path / name)
-        return run_training(*given)
-
-    recipe, made = prepare(tmp_path, "training.max_steps=6")
-    once = train("once")
-    shutil.copytree(tmp_path / "once", tmp_path / "twice")
-    for name in ("model", "checkpoint-6"):
-        shutil.rmtree(tmp_path / "twice" / name)
-    twice = train("twice")
-    for name, weight in once.model.state_dict().items():
-        assert torch.equal(weight, twice.model.state_dict()[name]), name
+    tiny_tasks.train_and_go_on(*prepare(tmp_path, "training.max_steps=6"), tmp_path)
 
 
 def test_processes_share_a_pass_and_long_pairs_are_left_out(tmp_path):

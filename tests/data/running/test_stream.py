@@ -6,7 +6,6 @@ from itertools import chain
 
 import pytest
 import tiny_tasks
-import torch
 from torchrun import on_copies
 
 from headwise import __main__ as entry
@@ -105,26 +104,10 @@ def prepare(task, folder, *changes):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(task, tmp_path):
-    def train(name):
-        torch.manual_seed(0)
-        model = made.build_model(recipe.model)
-        given = (model, made.train, made.validation, made.collate, recipe.training, tmp_path / name)
-        return run_training(*given)
-
     changes = ("training.gradient_accumulation=2", "training.max_steps=6")
-    recipe, made = prepare(task, tmp_path, *changes)
-    once = train("once")
-    shutil.copytree(tmp_path / "once", tmp_path / "twice")
-    for name in ("model", "checkpoint-6"):
-        shutil.rmtree(tmp_path / "twice" / name)
-    twice = train("twice")
-
-    def losses(run):
-        return [r["loss"] for r in run.history if "loss" in r]
-
-    assert losses(twice) == losses(once) and len(losses(once)) == 6
-    for name, weight in once.model.state_dict().items():
-        assert torch.equal(weight, twice.model.state_dict()[name]), name
+    runs = tiny_tasks.train_and_go_on(*prepare(task, tmp_path, *changes), tmp_path)
+    once, twice = ([r["loss"] for r in run.history if "loss" in r] for run in runs)
+    assert twice == once and len(once) == 6
     position = json.loads((tmp_path / "once" / "checkpoint-6" / "stream_0.json").read_text())
     assert position["batches"] == 12 and position["windows"] > 0
 

@@ -46,6 +46,7 @@ from headwise.data.labelled.settings import (
     Docstrings,
     ExampleLimits,
     Glue,
+    LabelledColumns,
     LabelledFiles,
     LabelledFileTest,
     LabelledHub,
@@ -56,6 +57,7 @@ from headwise.data.labelled.settings import (
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, part_in_words, versions
+from headwise.data.streams import Stream
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -146,7 +148,8 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
         CorpusError: data that cannot be read, an unknown label, or too little data to fill the
             parts. The message names the file and line, and says how to mend it.
     """
-    sources = _sources(settings)
+    stream = ExampleStream.of(settings)
+    sources = _sources(settings, stream)
     corpus, facts, folder = make_corpus(
         identity_of(settings, sources),
         partial(_read, settings, sources),
@@ -161,20 +164,22 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
         EXAMPLES.open,
         (facts, folder),
     )
-    return replace(corpus, tests=tests)
+    corpus = replace(corpus, tests=tests)
+    return corpus if stream is None else replace(corpus, **stream.added_to(vars(corpus)))
 
 
 # --- sources ----------------------------------------------------------------------------------
 
 
-def _sources(settings: LabelledSettings) -> dict[str, Source]:
+def _sources(settings: LabelledSettings, stream: "ExampleStream | None") -> dict[str, Source]:
     if isinstance(settings, Docstrings):
         read = partial(read_docstrings, settings.packages)
         return {"train": Source(" ".join(versions(settings.packages)), read)}
     if isinstance(settings, Glue):
         return glue_sources(settings)
     _, classes = known_classes(settings)
-    return given_sources(settings, partial(_source, settings.max_bytes, classes))
+    source = partial(_source, settings.max_bytes, classes)
+    return given_sources(settings, source) if stream is None else stream.sources(source)
 
 
 def _source(
@@ -184,12 +189,16 @@ def _source(
     given: Path | str,
 ) -> Source:
     """Returns the source of a file, or of a split."""
-    columns = Columns(settings.text_field, settings.pair_field, settings.label_field)
+    columns = _columns(settings)
     if isinstance(settings, LabelledHub | LabelledHubTest):
         split = str(given)
         return split_source(settings, split, partial(read_hub, columns, classes))
     path = Path(given)
     return files_source([path], partial(read_tsv, path, columns, max_bytes))
+
+
+def _columns(settings: LabelledColumns) -> Columns:
+    return Columns(settings.text_field, settings.pair_field, settings.label_field)
 
 
 def _origin(settings: LabelledSettings) -> str | None:
@@ -236,7 +245,7 @@ def make_corpus(
     make = partial(_make, read, fractions, train_fraction)
     parts, facts, folder = open_corpus("examples", made_of, make, EXAMPLES.open)
     corpus = LabelledCorpus(
-        train=parts.pop("train"),
+        train=parts.pop("train", []),  # it is not there where it is a stream
         validation=parts.pop("validation"),
         test={name.removeprefix("test").strip(): part for name, part in parts.items()},
         notes=facts.notes,
@@ -263,7 +272,7 @@ def _make(
         folder,
         reading.kind,
         {name: _examples(name, reading) for name in reading.rows},
-        ["train", "validation", *tests],
+        [*(["train"] if "train" in reading.rows else []), "validation", *tests],
         divide=(lambda keys: parts_of(keys, *shares)) if any(shares) else None,
         train_fraction=train_fraction,
         whole=lambda: repr(reading.names).encode(),
@@ -406,3 +415,23 @@ def _note(part: PartFacts, origin: str) -> str:
 
 def _reasons(skipped: Counter[str]) -> str:
     return ", ".join(f"{count:,} with {reason}" for reason, count in skipped.items() if count)
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+class ExampleStream(Stream[Example]):
+    """The training part of labelled texts that is read while it is trained on."""
+
+    @staticmethod
+    def files_of(train: Path) -> Sequence[Sequence[Path]]:
+        return [[train]]
+
+    def rows_of(self, shard: int) -> Iterator[Row]:
+        settings, columns = self.settings, _columns(self.settings)
+        if isinstance(settings, LabelledFiles):
+            return read_tsv(settings.train, columns, settings.max_bytes)
+        return read_hub(columns, settings.classes, self.split_of(shard), self.where(shard))
+
+    def items(self, shard: int, rows: Iterable[Row]) -> Iterator[Example]:
+        return _examples("train", Reading({"train": rows}, {}, *known_classes(self.settings)))

@@ -64,28 +64,28 @@ def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iter
     text_at, label_at = names.index(columns.text), names.index(columns.label)
     pair_at = None if columns.pair is None else names.index(columns.pair)
     number = blank = 0  # rows so far, and blank lines behind them: those at the end are no rows
-    ragged: list[tuple[int, int]] = []  # the line and the fields of rows that cannot be read
+    ragged, first = 0, (0, 0)  # rows that cannot be read; the line and the fields of the first
     for at, line in enumerate(lines, start=2):
         if not line:
             blank += 1
             continue
-        ragged += [(each, 1) for each in range(at - blank, at) if len(names) > 1]
-        number, blank = number + blank + 1, 0
         row = line.split("\t")
-        if len(row) != len(names):
-            ragged.append((at, len(row)))
-            continue
-        pair = None if pair_at is None else row[pair_at]
-        yield Row(f"{path}, line {at}", row[text_at], pair, row[label_at].strip())
-    if len(ragged) > number / 10:
-        at, fields = ragged[0]
+        read = [*((each, [""]) for each in range(at - blank, at) if len(names) > 1), (at, row)]
+        number, blank = number + blank + 1, 0
+        for each, fields in read:
+            where = f"{path}, line {each}"
+            if len(fields) != len(names):
+                first, ragged = first if ragged else (each, len(fields)), ragged + 1
+                yield Row(where, "", None, "", "too few or too many fields")
+            else:
+                pair = None if pair_at is None else fields[pair_at]
+                yield Row(where, fields[text_at], pair, fields[label_at].strip())
+    if ragged > number / 10:
         raise CorpusError(
-            f"{path}, line {at}: {fields} fields, expected {len(names)} ({', '.join(names)}); "
-            f"{len(ragged):,} of {number:,} rows have another number. Fields are divided by tabs, "
-            "quotation marks have no meaning, and a row is one line."
+            f"{path}, line {first[0]}: {first[1]} fields, expected {len(names)} "
+            f"({', '.join(names)}); {ragged:,} of {number:,} rows have another number. Fields are "
+            "divided by tabs, quotation marks have no meaning, and a row is one line."
         )
-    for at, _ in ragged:
-        yield Row(f"{path}, line {at}", "", None, "", "too few or too many fields")
 
 
 # --- SentEval's files -------------------------------------------------------------------------
@@ -129,12 +129,13 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
 def read_hub(
     columns: Columns, classes: Sequence[str] | None, split: Any, where_split: str
 ) -> Iterator[Row]:
-    """Yields the rows of one split, a `datasets.Dataset`.
+    """Yields the rows of one split, a `datasets.Dataset` or a shard of a stream.
 
     `classes` are names for labels that are numbers without names.
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
-    names = getattr(split.features.get(columns.label), "names", None) or classes or ()
+    features = split.features or {}  # those of a stream may be unknown
+    names = getattr(features.get(columns.label), "names", None) or classes or ()
     for number, record in enumerate(split):
         where = f"{where_split}, row {number}"
         text = text_field(record, columns.text, where, mending)

@@ -14,6 +14,7 @@ from headwise.data.settings import (
     HubSettings,
     HubTest,
     SampledSettings,
+    StreamedSettings,
     part_of_files,
 )
 from headwise.recipes.settings import Name
@@ -24,10 +25,11 @@ GlueTask = Literal["MNLI", "QNLI", "SST-2", "STS-B"]
 # Packages that are installed with headwise, written in Python and well documented.
 PACKAGES = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
 
+Classes = list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None  # as [0, 1] in YAML
 _CLASSES = Field(
     None,
     description="Names of the classes, in the order of the outputs of the model. Default: the "
-    "labels of the training data, sorted.",
+    "labels of the training data, sorted. Those of a stream have to be given.",
 )
 
 
@@ -122,14 +124,24 @@ class Glue(ExampleSettings):
     )
 
 
-class OwnExamples(LabelledColumns, ExampleSettings):
+class OwnExamples(LabelledColumns, StreamedSettings, ExampleSettings):
     """Settings of examples that are not built in."""
 
     problem: Problem = Field(
         "classification",
         description="What the labels are. classification: names of classes; regression: numbers.",
     )
-    classes: list[str] | None = _CLASSES
+    classes: Classes = _CLASSES
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        if self.streaming and self.problem == "classification" and self.classes is None:
+            raise ValueError(
+                "classes is not given and streaming is true, expected the names of all classes, as "
+                "in [negative, positive]: the labels of a stream are not known before its end; "
+                "give them, or set problem to regression"
+            )
+        return self
 
 
 class LabelledFiles(OwnExamples):
@@ -165,7 +177,7 @@ class SentEvalFile(ExampleLimits):
     file: Path = Field(
         description="The file, such as bigram_shift.txt; gzip if its name ends in .gz."
     )
-    classes: list[str] | None = _CLASSES
+    classes: Classes = _CLASSES
 
 
 class DocstringTexts(Settings):

@@ -89,16 +89,14 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         True
     """
     source = partial(_source, settings.max_bytes)
-    stream: PairStream | None = None
-    if isinstance(settings, InterfaceStrings):
-        language: str | None = settings.language
-    else:
-        language = settings.target_language
-        stream = PairStream(settings) if settings.streaming else None
-    sources = _sources(settings) if stream is None else stream.sources(partial(source, settings))
+    stream = PairStream.of(settings)
+    sources = _sources(settings) if stream is None else stream.sources(source)
     make = partial(_make, settings, sources)
     fields = corpus_fields("pairs", settings, sources, source, make, _make_test, PAIRS.open)
     fields = fields if stream is None else stream.added_to(fields)
+    language = (
+        settings.language if isinstance(settings, InterfaceStrings) else settings.target_language
+    )
     return ParallelCorpus(**fields, target_language=language)
 
 
@@ -126,13 +124,11 @@ def _source(
     return files_source(paths, partial(read_text_pairs, *paths, max_bytes))
 
 
-_MENDING = "Set source_field and target_field to two of these."
-
-
 def _read_split(
     settings: ParallelHub | HubPairTest, rows: Any, where: str
 ) -> Iterator[Sequence[str]]:
-    return text_fields(rows, (settings.source_field, settings.target_field), where, _MENDING)
+    mending = "Set source_field and target_field to two of these."
+    return text_fields(rows, (settings.source_field, settings.target_field), where, mending)
 
 
 def _origin(settings: ParallelSettings) -> str | None:
@@ -260,19 +256,16 @@ def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None
 class PairStream(Stream[Pair]):
     """The training part of a parallel corpus that is read while it is trained on."""
 
-    def __init__(self, settings: ParallelFiles | ParallelHub) -> None:
-        train = settings.train if isinstance(settings, ParallelFiles) else None
-        super().__init__(settings, [] if train is None else [[train.source, train.target]])
+    @staticmethod
+    def files_of(train: FilePair) -> Sequence[Sequence[Path]]:
+        return [[train.source, train.target]]
 
     def rows_of(self, shard: int) -> Iterator[Sequence[str]]:
         settings = self.settings
         if isinstance(settings, ParallelFiles):
             pair = settings.train
             return read_text_pairs(pair.source, pair.target, settings.max_bytes)
-        return self.fields_of(shard, (settings.source_field, settings.target_field), _MENDING)
-
-    def read(self, shard: int, rows: Iterable[Sequence[str]]) -> Iterable[Sequence[str]]:
-        return rows
+        return _read_split(settings, self.split_of(shard), self.where(shard))
 
     def items(self, shard: int, rows: Iterable[Sequence[str]]) -> Iterator[Pair]:
         return _cleaned("train", rows, self.settings, Counter())

@@ -97,10 +97,8 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
             message names the file or dataset and says how to mend it.
     """
     source = partial(_source, settings.max_bytes)
-    stream = None
-    if isinstance(settings, TextFiles | TextHub) and settings.streaming:
-        stream = TextStream(settings)
-    sources = _sources(settings) if stream is None else stream.sources(partial(source, settings))
+    stream = TextStream.of(settings)
+    sources = _sources(settings) if stream is None else stream.sources(source)
     make = partial(_make, settings, sources)
     fields = corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
     return TextCorpus(**(fields if stream is None else stream.added_to(fields)))

@@ -1,10 +1,11 @@
 """Running text that is read while it is trained on."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from headwise.data.running.documents import Document, Marked, marked_rows
-from headwise.data.running.settings import TextFiles, TextHub
-from headwise.data.sources import read_lines
+from headwise.data.running.settings import TextFiles
+from headwise.data.sources import read_lines, text_fields
 from headwise.data.streams import Stream
 
 _PASSAGE_WORDS = 1000
@@ -16,15 +17,16 @@ class TextStream(Stream[Document]):
     One of more than about 1,000 words is several items, so that none fills the memory.
     """
 
-    def __init__(self, settings: TextFiles | TextHub) -> None:
-        files = settings.train if isinstance(settings, TextFiles) else []
-        super().__init__(settings, [[path] for path in files])
+    @staticmethod
+    def files_of(train: Sequence[Path]) -> Sequence[Sequence[Path]]:
+        return [[path] for path in train]
 
     def rows_of(self, shard: int) -> Iterator[str]:
         if isinstance(self.settings, TextFiles):
             return read_lines(self.settings.train[shard], self.settings.max_bytes)
-        mending = "Set field to one of these."
-        return (text for (text,) in self.fields_of(shard, [self.settings.field], mending))
+        rows, mending = self.split_of(shard), "Set field to one of these."
+        texts = text_fields(rows, [self.settings.field], self.where(shard), mending)
+        return (text for (text,) in texts)
 
     def read(self, shard: int, rows: Iterable[str]) -> Marked:
         return marked_rows(self.where(shard), rows, self.settings.documents)

@@ -47,8 +47,9 @@ class VocabularySettings(Settings):
         100_000,
         ge=1,
         le=1_000_000_000,
-        description="From how many lines or pairs at the head of a stream (`data.streaming`) the "
-        "vocabulary is learned; from a training part that is stored, it is learned as a whole.",
+        description="From how many lines, pairs or labelled texts at the head of a stream "
+        "(`data.streaming`) the vocabulary is learned; from a training part that is stored, it is "
+        "learned as a whole.",
     )
 
     @model_validator(mode="after")
