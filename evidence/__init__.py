@@ -3,6 +3,6 @@
 From the ground up: `claims`, `experiments` and `questions` read what `catalogue/` declares;
 `results` is what is kept of runs, `fingerprint` tells whether the code still computes the same;
 `quantities`, `verdicts` and `answers` come to the verdicts on claims and the answers to questions;
-`training` and `planning` have missing runs trained and times measured; `page` and `pictures` write
-docs/claims.md. The command is `python -m evidence`.
+`tuning`, `training` and `planning` have missing runs trained and times measured; `page` and
+`pictures` write docs/claims.md. The command is `python -m evidence`.
 """
