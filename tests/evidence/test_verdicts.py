@@ -53,8 +53,8 @@ def test_verdicts(holds, found, kind):
 
 def test_one_of_several_tests_fails_by_a_wider_interval():
     made = Difference(
-        value=-0.5, low=-1.3, high=0.3, error=0.8 / 1.95996, freedom=1e6, source="seeds", p_value=0.2,
-        corrected_p_value=0.2, detectable=None,
+        value=-0.5, low=-1.3, high=0.3, error=0.8 / 1.95996, freedom=1e6, source="seeds",
+        p_value=0.2, corrected_p_value=0.2, detectable=None,
     )  # fmt: skip
     alone, of_two = (Oriented.of(made, False, tests) for tests in (1, 2))
     assert (alone.value, alone.low, alone.high) == (0.5, -0.3, 1.3)
