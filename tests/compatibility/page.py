@@ -18,8 +18,8 @@ BEGINNING = """\
 # Compatibility
 
 This page lists what headwise's own models do in other tools. Each line is a test in
-`tests/compatibility` that runs for every system; `python tests/compatibility/page.py --write` writes
-this page from the tests. Where something does not work, the line has the words of the error.
+`tests/compatibility` that runs for every system. `python tests/compatibility/page.py --write`
+writes this page from the tests. Where something does not work, the line has the words of the error.
 """
 
 
