@@ -17,9 +17,9 @@ from compatible import PLANS, Row  # noqa: E402
 BEGINNING = """\
 # Compatibility
 
-What headwise's own models do in the tools that their users have. Each line is a test in
-`tests/compatibility`, which runs for every system; `python tests/compatibility/page.py --write`
-makes this page of them. Where something does not work, the error has the words of the note in it.
+This page lists what headwise's own models do in other tools. Each line is a test in
+`tests/compatibility` that runs for every system. `python tests/compatibility/page.py --write`
+writes this page from the tests. Where something does not work, the line has the words of the error.
 """
 
 
