@@ -81,6 +81,21 @@ def test_a_batch_is_padded_with_silence_and_ignored_labels(generated):
     assert (batch["labels"][0] > -10).all()
 
 
+def test_the_test_part_may_have_noise_of_other_kinds(tmp_path):
+    sounds.write_speech(tmp_path)
+    one, other = (
+        sounds.load(sounds.folders(tmp_path, noise=["white"], test_noise=kinds))
+        for kinds in (None, ["brown"])
+    )
+    for part in ("train", "validation"):
+        ours, theirs = (getattr(each, part)[0]["inputs"] for each in (one, other))
+        assert torch.equal(ours, theirs)
+    noises = [noisy - clean for noisy, clean in (each.test.excerpt(0) for each in (one, other))]
+    # Brown noise changes little from one sample to the next.
+    white, brown = (rms(np.diff(noise)) / rms(noise) for noise in noises)
+    assert brown < white / 5
+
+
 def test_noise_is_as_loud_as_asked_for(generated):
     quiet = sounds.load(
         {**sounds.GENERATED, "snr": [40, 40], "level": [-20, -20], "noise": ["white"]}

@@ -16,6 +16,7 @@ from headwise.data.sound.settings import SpeechSettings
             {**sounds.GENERATED, "noise": ["recordings"]},
             "generated speech has none",
         ),
+        ({**sounds.GENERATED, "test_noise": ["recordings"]}, "generated speech has none"),
         ({**sounds.GENERATED, "noise": ["green"]}, "noise"),
         ({"corpus": "folders", "clean": "a", "noise": ["recordings"]}, "name the kind recordings"),
         (

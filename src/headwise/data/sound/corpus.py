@@ -150,9 +150,10 @@ def _mix(
         if len(by_speaker(voices)) < 2:
             voices = divided["train"]
             alone.append(part)
-        if "babble" in settings.noise and len(by_speaker([*voices, *divided[part]])) < 2:
+        noises = settings.noise_of(part)
+        if "babble" in noises and len(by_speaker([*voices, *divided[part]])) < 2:
             raise AudioError(
-                f"noise is {settings.noise} and the {part} part has one speaker, expected several: "
+                f"noise is {noises} and the {part} part has one speaker, expected several: "
                 "babble is made of other speakers; set speaker_pattern so that it finds them, put "
                 "the files of each speaker into a folder, set divide_by: file, or leave babble out "
                 "of noise"
@@ -161,7 +162,8 @@ def _mix(
             divided[part], noise[part], voices, settings, part=part, framing=framing
         )
     notes = {"corpus": origin} | sampled
-    if "babble" in settings.noise and alone:
+    alone = [part for part in alone if "babble" in settings.noise_of(part)]
+    if alone:
         notes["babble"] = (
             f"made of training voices in {' and '.join(alone)}, where there is one speaker"
         )

@@ -256,7 +256,8 @@ class MixedUtterances(Utterances):
         return at_level(noisy, clean, draw.uniform(*self.mixing.level))
 
     def _noise(self, draw: np.random.Generator, samples: int, speaker: str) -> Waveform:
-        kind = self.mixing.noise[int(draw.integers(len(self.mixing.noise)))]
+        kinds = self.mixing.noise_of(self.part)
+        kind = kinds[int(draw.integers(len(kinds)))]
         if kind in COLORS:
             return colored_noise(draw, samples, kind)
         if kind == "babble":

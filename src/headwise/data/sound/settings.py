@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
+from headwise.data.division import Part
 from headwise.data.settings import (
     TESTS,
     DividedSettings,
@@ -155,6 +156,12 @@ class MixedSettings(SpeechData):
         description="Kinds of noise, all equally likely: white, pink and brown noise, babble of "
         "other speakers of the same part (see divide_by), and recordings of noise_folder.",
     )
+    test_noise: list[Noise] | None = Field(
+        None,
+        min_length=1,
+        description="Kinds of noise of the test part, such as some that training does not have. By "
+        "default those of noise.",
+    )
     snr: tuple[Decibels, Decibels] = Field(
         (0.0, 40.0),
         description="Range of the signal-to-noise ratio in decibels (DNS: 0 to 40).",
@@ -171,6 +178,15 @@ class MixedSettings(SpeechData):
         "speech of an item. Sound in the room decays within 0.2 to 0.8 s. The clean speech has no "
         "reverberation.",
     )
+
+    def noise_of(self, part: Part) -> list[Noise]:
+        """The kinds of noise of a part."""
+        return self.test_noise if part == "test" and self.test_noise else self.noise
+
+    @property
+    def all_noise(self) -> list[Noise]:
+        """The kinds of noise of all parts."""
+        return [*self.noise, *(self.test_noise or [])]
 
     @field_validator("snr", "level")
     @classmethod
@@ -193,10 +209,10 @@ class GeneratedSpeech(MixedSettings):
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
-        if "recordings" in self.noise:
+        if "recordings" in self.all_noise:
             raise ValueError(
-                f"noise is {self.noise}, expected no recordings: generated speech has none; leave "
-                "them out, or set corpus: folders"
+                f"noise is {self.all_noise}, expected no recordings: generated speech has none; "
+                "leave them out, or set corpus: folders"
             )
         return self
 
@@ -217,10 +233,10 @@ class FolderSpeech(MixedSettings):
 
     @model_validator(mode="after")
     def _check_noise(self) -> Self:
-        if ("recordings" in self.noise) != (self.noise_folder is not None):
+        if ("recordings" in self.all_noise) != (self.noise_folder is not None):
             raise ValueError(
-                f"noise is {self.noise} and noise_folder is {self.noise_folder}, expected both or "
-                "neither: name the kind recordings and their folder, or leave out both"
+                f"noise is {self.all_noise} and noise_folder is {self.noise_folder}, expected both "
+                "or neither: name the kind recordings and their folder, or leave out both"
             )
         return self
 
