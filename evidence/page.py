@@ -146,8 +146,7 @@ def totals(
         "collapsed": sum(system.collapsed for result in here for system in result.systems),
         "hours": sum(run.minutes for run in runs) / 60,
         "machines": sorted({run.machine for run in runs}),
-        "smallest": count(min(sizes, default=0)),
-        "largest": count(max(sizes, default=0)),
+        "sizes": _sizes(sizes),
         "tested": len(tested),
         "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),
         # If no system differed at all, so many would have a significant difference.
@@ -166,7 +165,12 @@ def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
 
 def _size(verdict: Verdict) -> str:
     """The parameters of the models of a verdict."""
-    low, high = (count(number) for number in verdict.parameters or (0, 0))
+    return _sizes(verdict.parameters)
+
+
+def _sizes(parameters: Sequence[int]) -> str:
+    """The smallest and the largest number of parameters, where they differ as they are shown."""
+    low, high = (count(of(parameters, default=0)) for of in (min, max))
     return low if low == high else f"{low} to {high}"
 
 
