@@ -333,7 +333,7 @@ def test_the_commands(places, tmp_path):
     assert "[S1](claims/tests.md#s1)" in text
     of_paper = (tmp_path / "claims/tests.md").read_text(encoding="utf-8")
     assert "## S1" in of_paper and "provisional: 2 seeds" in of_paper
-    assert "Since the schedule ends at zero." in of_paper
+    assert "the schedule ends at zero." in of_paper
     scores = [run.scores[0].value for run in own(places).runs("mae", None)]
     section = (tmp_path / "claims/experiments.md").read_text("utf-8")
     section = section.partition("## Experiment counting")[2]
