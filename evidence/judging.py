@@ -77,15 +77,19 @@ def _with_collapsed(finding: Finding, whole: Finding) -> Finding:
     if finding.kind == whole.kind or (finding.kind == "does not hold here" and is_worse):
         return finding
     remark = f"with the collapsed runs: {whole.kind}, {whole.difference or whole.figures}"
-    remarks = [finding.remark, f"without them: {finding.kind}", remark]
-    return finding._replace(kind="cannot be told", remark="; ".join(filter(None, remarks)))
+    return _open(finding, f"without them: {finding.kind}", remark)
 
 
 def _with_diverged(finding: Finding) -> Finding:
     """Nothing holds of systems of which a run diverged."""
     if finding.kind != "holds here":
         return finding
-    remark = "; ".join(filter(None, [finding.remark, "holds, but for the runs that diverged"]))
+    return _open(finding, "holds, but for the runs that diverged")
+
+
+def _open(finding: Finding, *why: str) -> Finding:
+    """The finding as one that cannot be told, with the reasons behind its remark."""
+    remark = "; ".join(filter(None, [finding.remark, *why]))
     return finding._replace(kind="cannot be told", remark=remark)
 
 

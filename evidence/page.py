@@ -24,7 +24,7 @@ from headwise.analysis.results import Tries
 from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.files import write_text
 from headwise.recipes.settings import Recipe
-from headwise.report.formatting import count, decimals, in_words, p_value
+from headwise.report.formatting import count, decimals, p_value
 from headwise.runs.tuning import at_the_edge
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
@@ -256,5 +256,5 @@ def edge_mark(tries: Tries) -> str:
 
 _OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
     *(_size, _trained_on, _presets, _settings, _versions, _example, _claims_of, _chosen),
-    *(interval, decimals, in_words, p_value),
+    *(interval, decimals, p_value),
 )

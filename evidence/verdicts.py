@@ -180,7 +180,7 @@ def together(kinds: Sequence[Kind]) -> Kind:
     return next((kind for kind in order if kind in kinds), "holds here")
 
 
-def what_it_takes(effect: float, systems: Sequence[Resampled], comparisons: int = 1) -> str:
+def what_it_takes(effect: float, systems: Sequence[Resampled]) -> str:
     """Says how many seeds, or else items, would find a true difference of a size.
 
     The variances are taken to be those that were seen. Of one system alone the difference is that
@@ -202,13 +202,13 @@ def what_it_takes(effect: float, systems: Sequence[Resampled], comparisons: int 
             doubt = spread.doubt * (each.seeds / seeds) ** 2 * (each.seeds - 1) / (seeds - 1)
             expected.append(Spread(spread.variance * each.seeds / seeds, doubt))
         spread = total(expected)
-        return detectable_difference(spread, comparisons) if spread.variance else 0.0
+        return detectable_difference(spread) if spread.variance else 0.0
 
     if detectable(_MOST_SEEDS) <= effect:
         numbers = range(2, _MOST_SEEDS)
         found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
         return f"it would take {found + 2:,} seeds"
-    alone = detectable_difference(of_items[0], comparisons) if of_items else 0.0
+    alone = detectable_difference(of_items[0]) if of_items else 0.0
     if alone <= effect:
         return f"it would take more than {_MOST_SEEDS:,} seeds"
     times = math.ceil(10 * (alone / effect) ** 2) / 10

@@ -91,7 +91,7 @@ class DividedSettings(SampledSettings):
 
 
 def part_of_files(part: str, files: str, items: str) -> Any:
-    """Returns the field of a validation or test part that may be given as files of its own.
+    """Returns the settings field of a validation or test part, which may have its own files.
 
     >>> part_of_files("test", "Files", "pairs").description
     'Files of the test pairs. Without them a share of the training pairs is used.'
@@ -181,7 +181,7 @@ ValidationSplit = Annotated[
 
 
 class HubSettings(HubDataset):
-    """Settings of data that are splits of a dataset."""
+    """Settings of data whose parts are splits of a Hugging Face dataset."""
 
     train_split: str = Field(
         "train", description="Split to train on; a slice such as train[:100000] takes a part of it."

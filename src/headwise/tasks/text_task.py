@@ -178,7 +178,7 @@ class TextTask(TokenizerTask):
     def tokens(
         self, input_ids: Tensor, classes: Mapping[str, tuple[Tensor, list[str]]] | None = None
     ) -> Positions:
-        """Returns what stands at the positions of texts; `classes` as in `Positions.of_tokens`."""
+        """Returns the token at each position of texts; `classes` as in `Positions.of_tokens`."""
         word = self.unit.removesuffix("s")
         return Positions.of_tokens(input_ids, self.tokenizer.names, word, classes)
 

@@ -293,7 +293,7 @@ def _make(
 
 
 def _make_test(classes: list[str] | None, corpus: Path, source: Source, folder: Path) -> None:
-    """Writes the examples of a further test set; `corpus` is the folder of the parts."""
+    """Writes the examples of a further test set to `folder`; `corpus` holds the other parts."""
     rows, origin = source.read()
     problem: Problem = "regression" if classes is None else "classification"
     reading = Reading({"test": rows}, {}, problem, classes)

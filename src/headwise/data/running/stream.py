@@ -12,7 +12,7 @@ _PASSAGE_WORDS = 1000
 
 
 class TextStream(Stream[Document]):
-    """The training part of a text, whose items are documents.
+    """The training part of running text as a stream, whose items are documents.
 
     One of more than about 1,000 words is several items, so that none fills the memory.
     """
