@@ -2,6 +2,7 @@
 
     python benchmarks/small.py                         # 2 + 2 layers, d=128, 64 × 16 tokens
     python benchmarks/small.py --threads 1 --cpu-time  # on a machine that is not idle
+    python benchmarks/small.py --compile               # compiled models too
 
 A step is forward, backward and Adam of a `Seq2SeqLM` of each system at all of its sites, as the
 demo's models are, on the same random sentences. Every round runs all models, one after the other,
@@ -11,6 +12,7 @@ so `--cpu-time`, which leaves out what other programs take, is that of the step 
 """
 
 import argparse
+import itertools
 from typing import Any
 
 import torch
@@ -50,7 +52,8 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
         3, VOCABULARY, (2, options.batch, options.time), device=options.device
     )
     steps = {}
-    for name in options.systems or PLANS:
+    ways = [False, True] if options.compile else [False]
+    for name, is_compiled in itertools.product(options.systems or PLANS, ways):
         config = hw.Seq2SeqLMConfig(
             vocab_size=VOCABULARY,
             embed_dim=options.dim,
@@ -65,13 +68,14 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
         for router in (m.router for m in model.modules() if hasattr(m, "router")):
             nn.init.normal_(router.weight)  # tokens spread over the experts, as in training
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+        run = torch.compile(model) if is_compiled else model
 
-        def step(model: Any = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
+        def step(model: Any = run, optimizer: torch.optim.Optimizer = optimizer) -> None:
             model(input_ids=source, labels=target).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
-        steps[name] = step
+        steps[f"{name}, compiled" if is_compiled else name] = step
     return steps
 
 
@@ -82,6 +86,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=128, help="embed_dim; the feed-forward has 2 ×")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--time", type=int, default=16, help="length of the sequences")
+    parser.add_argument("--compile", action="store_true", help="compiled models too")
     parser.add_argument("--device", default="cpu")
     add_measuring(parser, rounds=21)
     return parser.parse_args()
