@@ -143,6 +143,8 @@ class Claim(Declared):
     holds_if: str
     note: str = ""  # how the paper is read, or what the test leaves out
     changed: str = ""  # of the test, after its results were known
+    # Why it does not hold at `laptop`, as experiments show it.
+    cause: str = ""
     # Of these one has to hold, or the claim is not testable here.
     entry: tuple[Within, ...] = ()
     # Why it is not testable, at a scale that has no experiment for it or where no entry holds.

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 from tiny_results import result, system
 
-from evidence.claims import CATALOGUE, Claim, Paper
-from evidence.page import ClaimsPage, edge_mark, out_of_date, totals, write_page
+from evidence.claims import CATALOGUE, SCALES, Claim, Paper, papers
+from evidence.experiments import Places
+from evidence.page import ClaimsPage, claims_page, edge_mark, out_of_date, totals, write_page
 from evidence.pictures import forest_of_tests, overview
 from evidence.tables import how_it_ended
 from evidence.verdicts import Finding, Kind, Oriented, Verdict
@@ -178,6 +179,21 @@ def test_whether_the_best_may_lie_outside(losses, chosen, mark):
         for rate, loss in zip((1e-3, 3e-3, 1e-2), losses, strict=True)
     ]
     assert edge_mark(Tries(seed=1, tries=tries, chosen=chosen)) == mark
+
+
+def test_what_does_not_hold_says_why_or_that_nobody_knows(tmp_path):
+    moa = next(paper for paper in papers() if paper.name == "moa")
+    kinds: dict[str, Kind] = {"A1": "does not hold here", "A2": "does not hold here"}
+    verdicts = {
+        (name, scale): Verdict(kinds.get(name, "not run"))
+        for name in moa.claims
+        for scale in SCALES
+    }
+    text = claims_page([moa], verdicts, Places(tmp_path, tmp_path, tmp_path)).below["moa.md"]
+    sections = {part.split()[0]: part for part in text.split("\n## ")[1:]}
+    assert "Cause: mostly the one head of keys and values" in sections["A1"]
+    assert "Cause: we do not know" in sections["A2"]
+    assert "Cause" not in "".join(of for name, of in sections.items() if name not in kinds)
 
 
 def test_the_table_of_data_has_all_files_that_experiments_read():
