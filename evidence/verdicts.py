@@ -122,7 +122,7 @@ class Verdict(NamedTuple):
         >>> Verdict("holds here", findings=[one]).key_figure
         '2.0 against 1.0 BLEU'
         >>> Verdict("does not hold here", findings=[one, other]).key_figure
-        'a better than c: −1.0 [−1.5, −0.5] (1 of 2 tests)'
+        'a better than c: −1.0 [−1.5, −0.5] (does not hold here: 1 of 2 tests)'
         """
         found = [finding for finding in self.findings if finding.kind == self.kind]
         if not found or self.kind == "not run":
@@ -130,7 +130,7 @@ class Verdict(NamedTuple):
         said = "; ".join(part for part in (found[0].figures, found[0].difference) if part) or NONE
         if len(self.findings) == 1:
             return said
-        return f"{found[0].test}: {said} ({len(found)} of {len(self.findings)} tests)"
+        return f"{found[0].test}: {said} ({self.kind}: {len(found)} of {len(self.findings)} tests)"
 
 
 def judge(test: Against, found: Oriented) -> Kind:
