@@ -310,10 +310,10 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--compile", action="store_true", help="compiled steps too")
     what.add_argument("--reference", action="store_true", help="beside models of others")
     what.add_argument("--encoder", action="store_true", help="agreement in the encoder alone")
     parser.add_argument("--systems", nargs="+", choices=PLANS, help="the baseline first")
-    parser.add_argument("--compile", action="store_true", help="compiled steps too")
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 1])
     parser.add_argument("--vocabularies", type=int, nargs="+", help="the first, but of --encoder")
     parser.add_argument("--tokens", type=int, nargs="+", help="likewise; those of the outputs")

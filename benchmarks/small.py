@@ -53,6 +53,8 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
     )
     steps = {}
     ways = [False, True] if options.compile else [False]
+    # Each model compiles the same code anew; those beyond the limit would run without a word.
+    torch._dynamo.config.recompile_limit = 64
     for name, is_compiled in itertools.product(options.systems or PLANS, ways):
         config = hw.Seq2SeqLMConfig(
             vocab_size=VOCABULARY,

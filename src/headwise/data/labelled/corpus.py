@@ -142,7 +142,7 @@ class Reading:
 
 
 def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
-    """Reads labelled texts and divides off the parts that are not given.
+    """Reads labelled texts, and takes parts that are not given from the training part.
 
     Raises:
         CorpusError: data that cannot be read, an unknown label, or too little data to fill the

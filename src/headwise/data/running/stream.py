@@ -36,7 +36,7 @@ class TextStream(Stream[Document]):
 
 
 def _cut(lines: Marked) -> Iterator[Document]:
-    """Yields documents, the longer of them in pieces of about 1,000 words."""
+    """Yields documents; those of more than about 1,000 words are cut into pieces."""
     document: Document = []
     words = 0
     for line, begins in lines:
