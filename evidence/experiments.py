@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from pydantic import Field
 
 from evidence import claims
@@ -140,6 +141,9 @@ class Conditions:
                 f"--data DIR or the variable HEADWISE_DATA; docs/practice.md says what lies in it"
             )
         texts = [text.replace(DATA, str(data)) for text in texts]
+        if self.scale == "laptop" and torch.accelerator.is_available():
+            # A GPU may train these runs too: as a laptop does, and not in bf16.
+            texts.insert(1, "training.precision=float32")
         return _recipe_file(self.experiment.recipe, self.systems, *texts)
 
     def _texts(self) -> list[str]:

@@ -170,7 +170,7 @@ def _planned(run: AskedRun, task: Task) -> SystemRun:
 def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> Run:
     """What the claims need of a finished run."""
     recipe = run.conditions.recipe(run.system, run.dataset)
-    model = read_model(run.folder, type(task)).eval()
+    model = read_model(run.folder, type(task)).eval().to(_device())
     rows = {}
 
     def note(outcome: Outcome, ablation: str | None = None) -> list[Score]:
@@ -211,6 +211,10 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
         rows=rows,
         **result.model_dump(include=_AS_IN_RESULT),
     )
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 _AS_IN_RESULT = {
@@ -302,10 +306,9 @@ def measure_times(
     recipes = {system: conditions.file.system(system) for system in today}
     task = _read_task(conditions, baseline, None, console)
     threads = torch.get_num_threads()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     for number in missing:
         models = {
-            system: build_model(recipe, task).to(device) for system, recipe in recipes.items()
+            system: build_model(recipe, task).to(_device()) for system, recipe in recipes.items()
         }
         torch.set_num_threads(1)
         try:

@@ -3,11 +3,12 @@
 import inspect
 
 import pytest
+import torch
 from pydantic import create_model
 
 import headwise as hw
 from evidence import fingerprint as fingerprints
-from evidence.experiments import recipe_hash
+from evidence.experiments import Conditions, Places, recipe_hash
 from evidence.fingerprint import computes_alike, fingerprint
 from headwise.recipes import load_recipe
 from headwise.recipes.file import RecipeFile
@@ -72,3 +73,15 @@ def test_where_the_default_of_a_system_changes_the_fingerprint_tells(monkeypatch
     again = recipe_of(*ROUTED)
     assert recipe_hash(again) == before[0]
     assert not computes_alike(fingerprint(again), before[1])
+
+
+def test_a_gpu_trains_the_runs_of_a_laptop_in_float32(monkeypatch, tmp_path):
+    def precision(scale):
+        conditions = Conditions(scale, "translation", Places(tmp_path, tmp_path, tmp_path))
+        recipes = conditions.file.system("standard"), conditions.plain.system("standard")
+        return [recipe.training.precision for recipe in recipes]
+
+    assert precision("laptop") == ["auto", "auto"]
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert precision("laptop") == ["float32", "auto"]  # which does not count for the hash
+    assert precision("gpu") == ["bf16", "bf16"]
