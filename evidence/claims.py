@@ -57,8 +57,8 @@ class Subject(Declared):
         if self.without:
             # "SYSTEM=without-expert,expert=0" is the ablation `without-expert`.
             ablations = {text.partition("=")[2].partition(",")[0]: None for text in self.without}
-            mean = ", on average" if len(self.without) > 1 else ""
-            parts.append(f"(cost of {', '.join(ablations)}{mean})")
+            mean = f" (mean of {len(self.without)})" if len(self.without) > 1 else ""
+            parts.append(f"under {', '.join(ablations)}{mean}")
         if self.layer is not None:
             parts.append("in its last layer" if self.layer == -1 else f"in layer {self.layer}")
         return " ".join(parts)
@@ -82,7 +82,13 @@ class Against(Declared):
     printed: float | None = None  # `of` less `than` as the paper prints it
 
     def __str__(self) -> str:
+        if self.of.without:
+            return f"the loss of {self.of} {_RISES[self.holds]} than that of {self.than}"
         return f"{self.of} {self.holds} than {self.than}"
+
+
+# What of two losses that ablations raise is meant by the better.
+_RISES = {"better": "rises less", "not better": "rises no less", "not worse": "rises no more"}
 
 
 class Within(Declared):

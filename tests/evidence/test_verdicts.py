@@ -86,11 +86,15 @@ def test_more_items_are_needed_where_seeds_do_not_help():
 
 def test_a_subject_in_words():
     experts = tuple(f"mae=without-expert,expert={expert}" for expert in range(2))
-    words = "mae (cost of without-expert, on average)"
+    words = "mae under without-expert (mean of 2)"
     assert str(Subject(system="mae", without=experts)) == words
     assert str(Subject(system="mae", without=("mae=top",), layer=-1)) == (
-        "mae (cost of top) in its last layer"
+        "mae under top in its last layer"
     )
+    top = Subject(system="mae", without=("mae=top",))
+    assert str(
+        Against(of=Subject(system="mae", without=experts), holds="better", than=top, margin=1)
+    ) == ("the loss of mae under without-expert (mean of 2) rises less than that of mae under top")
 
 
 def test_fingerprints_are_the_same_again_and_differ_by_system():
