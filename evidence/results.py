@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from filelock import SoftFileLock
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from headwise.analysis.results import AttentionRecord, Tries
@@ -119,7 +120,7 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 
 
 class Table(NamedTuple):
-    """The records of an experiment. One process at a time writes them."""
+    """The records of an experiment, which several processes may write, one at a time."""
 
     path: Path
 
@@ -141,9 +142,11 @@ class Table(NamedTuple):
 
     def put(self, record: Record) -> None:
         """Writes a record, in the place of one of the same run, choice or measurement."""
-        records = {each.key: each for each in self.records()} | {record.key: record}
-        lines = [records[key].model_dump_json() + "\n" for key in sorted(records)]
-        write_text(self.path, "".join(lines))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with SoftFileLock(self.path.with_suffix(".lock")):
+            records = {each.key: each for each in self.records()} | {record.key: record}
+            lines = [records[key].model_dump_json() + "\n" for key in sorted(records)]
+            write_text(self.path, "".join(lines))
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,7 @@
 """What is kept of a run: read back, replaced, and named where it is damaged."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import tiny_results
@@ -21,6 +23,19 @@ def test_a_record_takes_the_place_of_one_of_the_same_run(tmp_path):
     assert [(run.seed, run.loss) for run in found] == [(1, 2.0), (2, 9.0)]
     assert table.find(Run, at="length/3", system="mae") == [made(1, at="length/3")]
     assert len(table.path.read_text().splitlines()) == 3
+
+
+def test_several_write_one_table_at_once(tmp_path):
+    path = tmp_path / "counting.jsonl"
+
+    def put_all(seeds):
+        for seed in seeds:
+            Table(path).put(made(seed))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(put_all, [range(5), range(5, 10), range(10, 15)]))
+    assert [run.seed for run in Table(path).find(Run, system="mae")] == list(range(15))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
