@@ -8,6 +8,7 @@ import torch
 from systems import DIM, SYSTEMS, padding
 
 import headwise as hw
+from headwise.ops import replicas
 
 BATCH, TIME = 2, 5
 
@@ -44,6 +45,18 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
                 out.routing.loss, expected.routing.loss, rtol=0.05, atol=0.05
             )
     assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_process_evaluates_without_the_others(monkeypatch, name):
+    def wait_for_ever(x):
+        raise AssertionError("the others do not evaluate")
+
+    monkeypatch.setattr(replicas, "replicas", lambda: 2)
+    monkeypatch.setattr(replicas.dist, "all_reduce", wait_for_ever)
+    x = torch.randn(BATCH, TIME, DIM)
+    with torch.no_grad():
+        SYSTEMS[name].build(dtype=torch.float32, train=False)(x)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 12)], ids=str)

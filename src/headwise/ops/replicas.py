@@ -92,9 +92,12 @@ def divided(
     return [found[number % count][number // count] for number in range(len(batches))]
 
 
-def sum_over_replicas(x: Tensor) -> Tensor:
-    """The sum of `x` over all processes; gradients flow back to each process's own part."""
-    return x if replicas() == 1 else _AllReduce.apply(x)
+def sum_over_replicas(x: Tensor, *, shared: bool = True) -> Tensor:
+    """The sum of `x` over all processes; gradients flow back to each process's own part.
+
+    Where it is not shared the processes need not call this together, and each keeps its own.
+    """
+    return _AllReduce.apply(x) if shared and replicas() > 1 else x
 
 
 class _AllReduce(torch.autograd.Function):

@@ -5,6 +5,7 @@ each position.
 import pytest
 import torch
 from systems import DIM, SYSTEMS
+from torch.utils.checkpoint import checkpoint
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.layer import draw_expert, head_scales, kept_shares, left_out_heads
@@ -68,6 +69,28 @@ def test_gates_that_are_equal_everywhere_draw_an_expert_per_instance(monkeypatch
     same = (drawn == drawn[:, :1]).all(-1).all(-1)
     assert same.all() if step == INSTANCE else not same.any()
     assert (drawn[:, 0].sum(0) > 0).all()  # instances differ
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_equal_gates_are_in_float32_whatever_the_input_is(dtype):
+    layer = SYSTEMS["mae-7"].build(dtype=dtype, train=True, gate="uniform")
+    layer.step = INSTANCE
+    out = layer(torch.randn(2, 3, DIM, dtype=dtype))
+    assert (out.output.dtype, out.routing.weights.dtype) == (dtype, torch.float32)
+
+
+def test_checkpoints_work_after_gradients_of_each_example():
+    layer = SYSTEMS["mae-7"].build(dtype=torch.float32, train=True)
+    values = dict(layer.named_parameters()), dict(layer.named_buffers())
+    x = torch.randn(2, 3, DIM, requires_grad=True)
+
+    def loss(parameters, row):
+        given = (parameters, values[1])
+        return torch.func.functional_call(layer, given, (row[None],)).output.sum()
+
+    torch.func.vmap(torch.func.grad(loss), (None, 0))(values[0], x.detach())
+    checkpoint(lambda x: layer(x).output, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
 
 
 @pytest.mark.parametrize("step", [INSTANCE, POSITION])

@@ -4,11 +4,12 @@ import pytest
 import test_equations
 import tim_reference
 import torch
+import torch.nn.functional as F
 from systems import ROTARY_BASE, padding, randomize, with_positions
 from torch import Tensor, nn
 
 from headwise.heads.tim import IndependentMechanismsLayer
-from headwise.heads.tim.mechanisms import attention_between_groups
+from headwise.heads.tim.mechanisms import attention_between_groups, grouped_layer_norm
 
 DIM, HEADS, FFN, KDIM = 12, 4, 16, 6
 BATCH, TIME, KEYS = 2, 4, 5
@@ -201,6 +202,15 @@ def test_mechanisms_are_independent_but_for_competition_and_exchange(
     assert depends(competition=False).all()
     if not cross_attention:  # competition looks at x alone
         assert depends(exchange_heads=0).all()
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_the_norm_of_each_group_is_a_layer_norm_with_its_epsilon(learns):
+    x, weight, bias = torch.randn(3, 8), torch.randn(2, 4), torch.randn(2, 4)
+    with torch.set_grad_enabled(learns):
+        normed = grouped_layer_norm(x, weight, bias, eps=0.1)
+    parts = [F.layer_norm(x[:, 4 * j : 4 * j + 4], (4,), weight[j], bias[j], 0.1) for j in (0, 1)]
+    torch.testing.assert_close(normed, torch.cat(parts, -1))
 
 
 @pytest.mark.parametrize("causal", [False, True])

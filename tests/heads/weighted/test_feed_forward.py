@@ -99,6 +99,17 @@ def test_the_compiler_gets_the_same_as_plain_operations(time, split, activation)
     assert_same(compiled(*args, **how), branched_feed_forward(*args, **how), args)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_torch_func_gives_the_same_gradients(activation):
+    args, how = arguments(2, 4, 60, 3, 12, 16), {"split": False, "activation": activation}
+
+    def loss(*args):
+        return branched_feed_forward(*args, **how).square().sum()
+
+    got = torch.func.grad(loss, tuple(range(len(args))))(*args)
+    torch.testing.assert_close(got, torch.autograd.grad(loss(*args), args))
+
+
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("time", [2, 60])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

@@ -19,6 +19,7 @@ from headwise.ops.bounds import check_positive, checked
 from headwise.ops.precision import without_autocast
 from headwise.ops.recompute import Passes
 from headwise.ops.replicas import uniform_noise
+from headwise.ops.twins import is_transformed
 
 
 class MixtureOfAttentiveExperts(MultiHeadAttention):
@@ -158,7 +159,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
             self.gate.reset_parameters("zero")
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
-        remembers = self.training and not torch.compiler.is_compiling()
+        compiles = torch.compiler.is_compiling() or is_transformed()
+        remembers = self.training and not compiles
         facts = self.passes.facts(inputs.query) if remembers else {}
         step = facts.setdefault("step", self.step)
         draws = self.training and step in ("expert", "expert by position")
@@ -182,7 +184,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         if self.gate is None:
             query, each = inputs.query, each_decides(inputs, causal)
             shape = (query.size(0), query.size(1) if each else 1, self.num_experts)
-            return query.new_full(shape, 1 / self.num_experts), None, each
+            dtype = torch.promote_types(query.dtype, torch.float32)  # that of learned gates
+            return query.new_full(shape, 1 / self.num_experts, dtype=dtype), None, each
         view = look(inputs, causal, self.num_heads, self.gate_window)
         learns = torch.is_grad_enabled()
         facts.setdefault("moves", learns)

@@ -151,8 +151,9 @@ def router_losses(
     padding: Tensor | None = None,
     *,
     per_sequence: bool = False,
+    shared: bool = True,
 ) -> RouterLosses:
-    """Balance loss and z-loss (equations 13 to 16), without padding, over all processes of a run.
+    """Balance loss and z-loss (equations 13 to 16), without padding.
 
         L_a = N Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
         L_z = mean over tokens of (log Σᵢ exp xᵢ)²
@@ -166,6 +167,7 @@ def router_losses(
         indices: `(batch, time, top_k)`, the experts chosen.
         padding: boolean `(batch, time)`, `True` at padding.
         per_sequence: balance the experts within each sequence.
+        shared: whether all processes of a data-parallel run share the batch.
     """
     experts, top_k = logits.size(-1), indices.size(-1)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
@@ -178,11 +180,12 @@ def router_losses(
     if per_sequence:
         balance = experts * _balance(load / top_k, probability, tokens)  # (batch,)
         sums = torch.stack([balance.sum(), (tokens > 0).sum().to(balance), squares, tokens.sum()])
-        balance, sequences, squares, count = sum_over_replicas(sums)
+        balance, sequences, squares, count = sum_over_replicas(sums, shared=shared)
         count = count.clamp(min=1)
         return RouterLosses(balance / sequences.clamp(min=1), squares / count, count)
     sums = torch.cat([probability.sum(0), load.sum(0), squares.reshape(1), tokens.sum().reshape(1)])
-    probability, load, squares, count = sum_over_replicas(sums).split([experts, experts, 1, 1])
+    sums = sum_over_replicas(sums, shared=shared)
+    probability, load, squares, count = sums.split([experts, experts, 1, 1])
     balance = experts * _balance(load / top_k, probability, count)
     count = count.clamp(min=1).squeeze()
     return RouterLosses(balance, squares.squeeze() / count, count)

@@ -314,7 +314,9 @@ class MixtureOfAttentionHeads(Attention):
     def _loss(self, choice: _Choice, inputs: Inputs) -> Tensor | None:
         if inputs.cache is not None and not torch.is_grad_enabled():
             return None  # a step of generation, which nothing learns from
-        how = {"per_sequence": self.balance == "sequence"}
+        # A process may evaluate while the others do not.
+        learns = self.training or torch.is_grad_enabled()
+        how = {"per_sequence": self.balance == "sequence", "shared": learns}
         losses = router_losses(choice.logits, choice.indices, inputs.query_padding, **how)
         loss = self.balance_coef * losses.balance + self.z_coef * losses.z
         return loss / losses.tokens if self.auxiliary == "per batch" else loss

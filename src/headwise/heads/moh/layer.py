@@ -190,7 +190,10 @@ class MixtureOfHeads(MultiHeadAttention):
         if ablation is not None:
             in_force = torch.zeros_like(gates).scatter(-1, indices, 1.0)
             gates = ablation.weigh(gates, in_force)
-        loss = self.balance_coef * balance_loss(probability, chosen, inputs.query_padding)
+        # A process may evaluate while the others do not.
+        learns = self.training or torch.is_grad_enabled()
+        loss = balance_loss(probability, chosen, inputs.query_padding, shared=learns)
+        loss = self.balance_coef * loss
         if self.scaled_balance:
             loss = self.routed_heads * loss
         return self.join(heads, gates.unsqueeze(-1)), Routing(gates, indices, loss)
@@ -278,8 +281,10 @@ def quantized_gates(probability: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     return selected + (probability - probability.detach()), chosen
 
 
-def balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None = None) -> Tensor:
-    """The loss that keeps the routed heads equally in use, without padding, over all processes.
+def balance_loss(
+    probability: Tensor, chosen: Tensor, padding: Tensor | None = None, *, shared: bool = True
+) -> Tensor:
+    """The loss that keeps the routed heads equally in use, without padding.
 
         L = Σᵢ Pᵢ fᵢ    P: mean probability of head i, f: share of the tokens that select it
 
@@ -287,11 +292,12 @@ def balance_loss(probability: Tensor, chosen: Tensor, padding: Tensor | None = N
         probability: `(batch, time, routed)`.
         chosen: `(batch, time, K)`, the heads selected.
         padding: boolean `(batch, time)`, `True` at padding.
+        shared: whether all processes of a data-parallel run share the batch.
     """
     routed = probability.size(-1)
     real = real_positions(probability, padding).unsqueeze(-1)  # (batch, time, 1)
     selected = torch.zeros_like(probability).scatter(-1, chosen, 1.0)
     sums = [(probability * real).sum((0, 1)), (selected * real).sum((0, 1)), real.sum().view(1)]
-    mass, load, count = sum_over_replicas(torch.cat(sums)).split([routed, routed, 1])
+    mass, load, count = sum_over_replicas(torch.cat(sums), shared=shared).split([routed, routed, 1])
     count = count.clamp(min=1)
     return (mass / count * (load / count)).sum()

@@ -261,7 +261,7 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
     """
     groups, width = weight.shape
     if not torch.is_grad_enabled():  # two operators, which round otherwise
-        normed = F.layer_norm(x.unflatten(-1, (groups, width)), (width,))
+        normed = F.layer_norm(x.unflatten(-1, (groups, width)), (width,), eps=eps)
         return torch.addcmul(bias, normed, weight).flatten(-2)
     parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
     return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)

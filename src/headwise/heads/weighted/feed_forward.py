@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from headwise.ops.activations import ACTIVATIONS, Activation
 from headwise.ops.linear_maps import LinearMap
 from headwise.ops.precision import without_autocast
-from headwise.ops.twins import compute
+from headwise.ops.twins import compute, is_transformed
 
 # Hidden units of all branches at a time: 4 MiB in float32, which stay in the processor's cache. A
 # GPU wants more work at once.
@@ -182,7 +182,8 @@ def weighted_activation(
     way = _WeightedActivation(activation)
     if activation == "relu":
         return compute(way, rows, maps, bias, alpha)[0]
-    if torch.compiler.is_compiling():  # the compiler decides by itself what to keep
+    # A compiler decides by itself what to keep, and `torch.func` knows no checkpoints.
+    if torch.compiler.is_compiling() or is_transformed():
         return way.plain(rows, maps, bias, alpha)[0]
     again: tuple[Tensor] = checkpoint(
         way.plain, rows, maps, bias, alpha, use_reentrant=False, preserve_rng_state=False
