@@ -108,9 +108,8 @@ class _Classes:
         self.squares = 0.0
 
     def add(self, rows: Tensor, classes: Tensor) -> None:
-        known = classes >= 0
-        self.sums.add(classes[known], pad(rows[known], (0, 1), value=1.0))
-        self.squares += float(rows[known].square().sum())
+        self.sums.add(classes, pad(rows, (0, 1), value=1.0))
+        self.squares += float(rows[classes >= 0].square().sum())
 
     def record(self, where: Where, label: str, of: Rows) -> ExplainedShare:
         sums, counts = self.sums.sums[:, :-1], self.sums.sums[:, -1]

@@ -132,9 +132,13 @@ class TokenSums:
         return self._sums[: len(self.tokens)]
 
     def add(self, tokens: Tensor, values: Tensor) -> None:
-        """Adds rows `(count, columns)`, float64, to the sums of their tokens, `(count,)`."""
-        rows = self._rows(tokens)  # which makes room for new tokens
-        self._sums.index_add_(0, rows, values)
+        """Adds rows `(count, columns)`, float64, to the sums of their tokens, `(count,)`.
+
+        Rows of negative numbers, where no token stands, are left out.
+        """
+        known = tokens >= 0
+        rows = self._rows(tokens[known])  # which makes room for new tokens
+        self._sums.index_add_(0, rows, values[known])
 
     def _rows(self, tokens: Tensor) -> Tensor:
         known = len(self._row_of)
