@@ -13,6 +13,7 @@ from headwise.analysis.statistics.estimates import (
     Spread,
     estimated,
     judged,
+    mean_part,
     total,
 )
 
@@ -109,8 +110,7 @@ def difference(first: Estimate, second: Estimate) -> Difference | None:
     for each in (first, second):
         if each.error is None or each.freedom is None:
             return None
-        variance = each.error**2
-        spreads.append(Spread(variance, variance**2 / each.freedom))
+        spreads.append(mean_part(each.error, each.freedom))
     return judged(first.value - second.value, total(spreads), "items")
 
 
