@@ -32,6 +32,9 @@ MODELS = {
         tf.LlamaConfig(vocab_size=v, num_key_value_heads=1, **{**_LIKE_BERT, **_SIZES})
     ),
     "bert": lambda v: tf.BertForMaskedLM(tf.BertConfig(vocab_size=v, **_LIKE_BERT)),
+    "roberta": lambda v: tf.RobertaForMaskedLM(  # whose positions begin behind that of padding
+        tf.RobertaConfig(vocab_size=v, **{**_LIKE_BERT, "max_position_embeddings": LONGEST + 1})
+    ),
     "classifier": lambda v: tf.BertForSequenceClassification(
         tf.BertConfig(vocab_size=v, id2label={0: "short", 1: "long"}, **_LIKE_BERT)
     ),

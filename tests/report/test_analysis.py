@@ -31,6 +31,24 @@ def test_batches_may_be_gone_through_once():
     assert first.sequences == 12
 
 
+SIZES = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "attention": "mae"}
+
+
+def test_labels_without_a_token_are_none():
+    model, ids = hw.CausalLM(hw.CausalLMConfig(**SIZES, layers=1)), torch.arange(9).repeat(2, 2)
+    given = [{"input_ids": ids, "labels": ids.where(ids > 3, -100)}]
+    names = "abcdefghi".__getitem__  # of -100 it has none
+    (found,) = hw.Analysis(model, given, tokens="labels", names=names).record.ranges
+    assert {each.name: each.count for each in found.tokens} == dict.fromkeys("efghi", 4)
+
+
+def test_one_name_for_the_tokens_of_two_stacks_is_refused():
+    model, ids = hw.Seq2SeqLM(hw.Seq2SeqLMConfig(**SIZES)), torch.arange(9).repeat(2, 2)
+    given = [{"input_ids": ids, "decoder_input_ids": ids}]
+    with pytest.raises(ValueError, match="tokens is 'input_ids', but the model has two stacks"):
+        _ = hw.Analysis(model, given, tokens="input_ids").record
+
+
 def test_quality_of_other_items_under_ablation_is_refused():
     model, calls = Own(), []
 

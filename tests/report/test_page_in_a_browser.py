@@ -123,9 +123,11 @@ def test_the_table_is_saved_as_csv(shown: Show, saved: Path) -> None:
 
 def test_a_name_that_begins_like_a_formula_is_text_in_csv(shown: Show, saved: Path) -> None:
     html = str(report()).replace(">weighted<", ">=1+1, &quot;a&quot;<").replace(">tim<", ">+cmd<")
+    html = html.replace(">moa<", ">−0.5 (−1.2e+05 to +1,000)<")
     rows = rows_of(shown(html).saved("section .save", saved))
     assert [rows[2][0], rows[5][0]] == ['\'=1+1, "a"', "'+cmd"]
     assert "-0.8 *" in rows[2]
+    assert "-0.5 (-1.2e+05 to +1,000)" in [row[0] for row in rows]
 
 
 @pytest.mark.parametrize("page", [report, benchmark, curve, analysis])

@@ -23,6 +23,7 @@ TASKS = {
     "gpt2": "language-modelling",
     "llama": "language-modelling",
     "bert": "masked-language-modelling",
+    "roberta": "masked-language-modelling",
     "classifier": "classification",
     "body": "",
     "marian": "translation",

@@ -34,7 +34,6 @@ import numpy as np
 from pydantic import BaseModel
 
 from headwise.analysis.speed import DecodingSpeed, OverRounds
-from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
 from headwise.tasks.outcome import RECORD
 
@@ -219,31 +218,13 @@ def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> 
 
 
 def over_pairs(figures: np.ndarray) -> OverSeeds:
-    """Returns the mean of figures of pairs with its interval."""
-    found = difference_over_pairs(figures)
-    if found is None:
-        return OverSeeds(value=float(figures.mean()))
-    return OverSeeds(value=found.value, low=found.low, high=found.high)
-
-
-def difference_over_pairs(figures: np.ndarray) -> Difference | None:
-    """Returns the mean of figures of pairs with Welch's test; None with a single run of either."""
+    """Returns the mean of figures of pairs with its interval, by Welch's test, if it has one."""
     mean = float(figures.mean())
     rows, columns = figures.mean(1), mean - figures.mean(0)
-    return difference(Resampled(rows, None, 0), Resampled(columns, None, 0))
-
-
-def log_shares(runs: Sequence[History], baseline: Sequence[History]) -> tuple[np.ndarray, int]:
-    """Returns the logarithm of each pair's share of the baseline's steps, and how many are known.
-
-    A run that does not reach the baseline's loss has the share of its last step, a lower bound.
-    """
-    targets = [found for own in baseline if (found := target(own)) and not _diverged(own)]
-    reached = [[step_of(run, goal.loss) is not None for goal in targets] for run in runs]
-    shares = [
-        [_share(run, goal) or _last_step(run) / goal.step for goal in targets] for run in runs
-    ]
-    return np.log(np.array(shares)), int(np.sum(reached))
+    found = difference(Resampled(rows, None, 0), Resampled(columns, None, 0))
+    if found is None:
+        return OverSeeds(value=mean)
+    return OverSeeds(value=found.value, low=found.low, high=found.high)
 
 
 def _share(run: History, goal: Target) -> float | None:
@@ -295,20 +276,13 @@ def _changed(mean: OverSeeds, change: Callable[[float], float]) -> OverSeeds:
     return OverSeeds(value=change(mean.value), **ends)
 
 
-def losses_at_equal_training_loss(
-    runs: Sequence[History], baseline: Sequence[History]
-) -> np.ndarray | None:
-    """Returns how much higher the validation loss of each pair's first run is; None if unknown."""
+def _equal_training_loss(runs: Sequence[History], baseline: Sequence[History]) -> OverSeeds | None:
+    """How much higher the validation loss of each pair's first run is; None if unknown."""
     ours, theirs = ([by_training_loss(run) for run in of] for of in (runs, baseline))
     found = [[difference_at_equal_training_loss(own, other) for other in theirs] for own in ours]
     if not found or any(each is None for row in found for each in row):
         return None
-    return np.array(found, dtype=float)
-
-
-def _equal_training_loss(runs: Sequence[History], baseline: Sequence[History]) -> OverSeeds | None:
-    found = losses_at_equal_training_loss(runs, baseline)
-    return None if found is None else over_pairs(found)
+    return over_pairs(np.array(found, dtype=float))
 
 
 def _training_records(history: History) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from headwise.models.decisions import words_of
+from headwise.models.sites import attention_sites
 from headwise.tasks.positions import Positions
 
 # `import headwise` reads this file: what draws figures and bars is imported where it is used.
@@ -35,8 +36,8 @@ class Analysis:
         batches: keyword arguments of its forward, batch by batch: a list, a `DataLoader`, or
             anything else that can be gone through once.
         tokens: name of the argument with the numbers of the tokens, `(batch, time)`; for a model
-            of two stacks, `encoder` and `decoder` to the name of each. Without it the questions
-            on tokens have no answer.
+            of two stacks, `encoder` and `decoder` to the name of each. Negative numbers, as in
+            labels, are no tokens. Without it the questions on tokens have no answer.
         names: the name of each number: a mapping, or a function such as
             `tokenizer.convert_ids_to_tokens`. By default the number itself.
         mask: name of the argument that is 0 or `False` at padding, as `attention_mask` is in
@@ -85,6 +86,7 @@ class Analysis:
     ) -> None:
         self.model = model
         self.batches = batches
+        self.tokens = tokens
         self.arguments = dict.fromkeys(_STACKS, tokens) if isinstance(tokens, str) else tokens or {}
         if unknown := [stack for stack in self.arguments if stack not in _STACKS]:
             raise ValueError(
@@ -107,7 +109,8 @@ class Analysis:
 
         Raises:
             ValueError: the model holds no system, there are no batches, a batch lacks what `tokens`
-                names, or `ablations` or `quality` is not what it is expected to be.
+                names, `tokens` is one name for two stacks, or `ablations` or `quality` is not what
+                it is expected to be.
         """
         from rich.console import Console
 
@@ -119,6 +122,12 @@ class Analysis:
             observed(self.model, self.layouts),
             RunBars(Console(stderr=True), transient=True) as bars,
         ):
+            stacks = {place.stack for place in attention_sites(self.model)}
+            if isinstance(self.tokens, str) and {"encoder", "decoder"} <= stacks:
+                raise ValueError(
+                    f"tokens is {self.tokens!r}, but the model has two stacks, expected a mapping "
+                    f"of 'encoder' and 'decoder' to the name of an argument each"
+                )
             total = len(self.batches) if isinstance(self.batches, Sized) else None
             bar = bars.begin(self.name, total, figures="batches analysed")
             answers = ask(
@@ -174,7 +183,7 @@ class Analysis:
 
     def _name(self, tokens: Tensor) -> None:
         for number in tokens.unique().tolist():
-            if number not in self._known:
+            if number not in self._known and number >= 0:
                 self._known[number] = str(self._named(number))
 
     def _named(self, number: int) -> str | int:

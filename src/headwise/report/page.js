@@ -18,7 +18,8 @@
   // formula, which a name from the data may, is text.
   function quoted(text) {
     const plain = text.replace(/−(?=\d)/g, "-");
-    const isNumber = /^[+-]\d[\d.]*%?( \*)?$/.test(plain);
+    // Also a range, or a number with its interval: `-0.5 (-1.2e+05 to +1,000)`.
+    const isNumber = /^[+-]\d([\d.,%+()* -]|e[+-]|to )*$/.test(plain);
     const safe = /^[=+\-@]/.test(plain) && !isNumber ? `'${plain}` : plain;
     return `"${safe.replace(/"/g, '""')}"`;
   }

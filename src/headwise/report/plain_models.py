@@ -92,6 +92,13 @@ def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
     if isinstance(model, HeadwiseModel) or not isinstance(model, PreTrainedModel):
         return getattr(_config(model), "max_positions", None)
     positions = getattr(model.config, "max_position_embeddings", None) or _UNSET
+    for path, module in model.named_modules():
+        if (
+            path.endswith("position_embeddings")
+            and getattr(module, "padding_idx", None) is not None
+        ):
+            positions -= module.padding_idx + 1  # RoBERTa counts positions from behind that one
+            break
     most: int = min(positions, tokenizer.model_max_length)
     return most if most < _UNSET else None
 

@@ -125,7 +125,7 @@ def to_svg(figure: Figure, label: str) -> Markup:
     # Only the view box stays: without width and height, the page scales the figure.
     viewbox = re.search(r'viewBox="[^"]*"', svg)
     assert viewbox is not None
-    return Markup(re.sub(r"<svg[^>]*>", f"<svg {viewbox[0]} {meaning}>", svg, count=1))
+    return Markup(f"<svg {viewbox[0]} {meaning}{svg[svg.index('>') :]}")
 
 
 def with_own_ids(page: str) -> str:

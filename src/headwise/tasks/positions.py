@@ -20,7 +20,7 @@ class Positions:
     Attributes:
         shape: batch and time.
         tokens: `(batch, time)`, the number of what stands there: a token of a vocabulary, a colour
-            of a palette. None where nothing stands there that can be numbered.
+            of a palette; negative where there is none. None where nothing can be numbered.
         names: the name of each such number, as pages show it.
         word: what they are called, in the singular: token, colour.
         classes: name of a label to the class of each position, `(batch, time)`, or of each

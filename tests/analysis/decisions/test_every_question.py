@@ -20,7 +20,7 @@ PLACES = [place(layer=layer) for layer in range(2)]
 ALL = slice(None)
 
 
-def observed(rows=ALL, time=TIME, *, of_sequences=False, hidden=None):
+def observed(rows=ALL, time=TIME, *, of_sequences=False, hidden=None, left=False):
     """Rows of a batch of two layers, in which `hidden` stands in all places of padding."""
     weights = random_weights(2, ROWS, time, UNITS)
     tokens = torch.arange(ROWS * time).view(ROWS, time) % 7
@@ -29,6 +29,10 @@ def observed(rows=ALL, time=TIME, *, of_sequences=False, hidden=None):
     if hidden is not None:
         weights = weights.where(~padding[..., None], torch.eye(UNITS)[hidden % UNITS])
         tokens, level = tokens.masked_fill(padding, hidden), level.masked_fill(padding, hidden)
+    if left:  # of what is read
+        order = padding.int().argsort(dim=1, descending=True, stable=True)
+        tokens, level, padding = (each.gather(1, order) for each in (tokens, level, padding))
+        weights = weights.gather(2, order[None, ..., None].expand_as(weights))
     if of_sequences:
         weights = weights[:, :, 0]
     sentences = torch.arange(ROWS) % 2
@@ -66,8 +70,9 @@ def test_halves_of_a_batch_are_the_whole(question, of_sequences):
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_padding_counts_nowhere(question):
-    one, other = (found(question, observed(hidden=hidden)) for hidden in (1, 6))
-    assert one and one == other
+    where = {"hidden": 1}, {"hidden": 6}, {"left": True}
+    one, other, left = (found(question, observed(**padding)) for padding in where)
+    assert one and one == other == left
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

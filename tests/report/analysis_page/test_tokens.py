@@ -13,7 +13,7 @@ from headwise.report.svg import looks_of
 from headwise.tasks.positions import Positions
 
 TOKENS = torch.tensor([[0, 1, 2, 0, 1, 0, 2, 0]])
-NAMES = {0: "the", 1: "<b>cat</b>", 2: "#010101"}
+NAMES = {0: "the", 1: r"<b>\xe4</b>", 2: "#010101"}
 
 
 def ranges_run(name, decided, word="token"):
@@ -43,7 +43,7 @@ def test_of_two_units_it_is_the_first_in_the_layer_that_tells_tokens_apart():
     assert title == "Weights of frequent words"
     assert page.texts["figcaption"] == ["Layer 1"]
     (said,) = labels(page)
-    assert "layer 1: the 0.70, 0.80, 0.90 (expert 0); <b>cat</b> 0.20, 0.30, 0.40 (exp" in said
+    assert r"layer 1: the 0.70, 0.80, 0.90 (expert 0); <b>\xe4</b> 0.20, 0.30, 0.40 (exp" in said
     assert page.row("the") == ["the", "4", "0", "0.700", "0.800", "0.900"]
     assert "b" not in page.texts  # a token is text
 
@@ -52,7 +52,7 @@ def test_of_more_units_it_is_the_one_of_greatest_mean():
     weights = torch.stack([0 * FIRST + 0.1, 0.9 * FIRST, 0.9 - 0.9 * FIRST], -1)
     (said,) = labels(ranges_shown(ranges_run("tiny", [weights]))[1])
     assert "the 0.63, 0.72, 0.81 (expert 1)" in said
-    assert "<b>cat</b> 0.54, 0.63, 0.72 (expert 2)" in said
+    assert r"<b>\xe4</b> 0.54, 0.63, 0.72 (expert 2)" in said
 
 
 def test_the_name_of_a_colour_is_none_of_the_pages_colours():

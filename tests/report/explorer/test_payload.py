@@ -29,3 +29,9 @@ def test_zeros_and_numbers_beyond_the_scale():
     assert Blob.of(np.array([-1.0, 0.5, 2.0]), scale=1.0).numbers() == pytest.approx(
         [0, 0.5, 1], abs=1 / 255
     )
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_json_has_no_words_for_are_refused(number):
+    with pytest.raises(ValueError, match="not finite"):
+        Blob.of(np.array([0.5, number]))

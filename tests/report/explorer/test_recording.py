@@ -88,6 +88,13 @@ def test_decisions_and_attention_are_those_of_the_model(runs, task, system):
     assert next(expected, None) is None
 
 
+def test_weights_that_an_ablation_leaves_at_0_are_equal(runs):
+    run = runs("classification", "standard", attention="differential")
+    nothing_taken = "evaluation.ablation.differential=without-subtraction"
+    (shown,) = Explorer([run], Source(text=TEXT), [nothing_taken]).record().runs
+    assert {place.weights.numbers().mean() for place in shown.places} == {1 / shown.places[0].units}
+
+
 MODERN = {"positions": "rotary", "norm_kind": "rms", "ffn_activation": "swiglu", "bias": False}
 GROUPED = {**MODERN, "num_key_value_heads": 2, "qk_norm": True}
 

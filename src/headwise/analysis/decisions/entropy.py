@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import Self
 
+from headwise.analysis.decisions.explained import doubling
 from headwise.analysis.decisions.observing import Observed, Where, warn_if_saturated
 from headwise.analysis.decisions.sums import ClusterSums, TokenSums
 from headwise.analysis.statistics.estimates import Estimate
@@ -241,7 +242,7 @@ class _Module:
 
     def _by_frequency(self) -> list[AtFrequencies]:
         entropies, counts = self._tokens.sums.unbind(1)
-        octaves = _octave(counts)
+        octaves = doubling(counts) - 1
         found = []
         for octave in octaves.unique().tolist():
             of_class = octaves == octave
@@ -270,17 +271,12 @@ def _by_class(entropies: Tensor, sequences: Tensor, classes: Tensor) -> Tensor:
 
 def _class_of(positions: Tensor) -> Tensor:
     """The class of positions: 0, 1, 2, 3, then an octave each: 4 to 7, 8 to 15 and so on."""
-    return torch.where(positions < 4, positions, _octave(positions) + 2)
+    return torch.where(positions < 4, positions, doubling(positions) + 1)
 
 
 def _positions_of(number: int) -> tuple[int, int]:
     """The first and the last position of a class."""
     return (number, number) if number < 4 else (2 ** (number - 2), 2 ** (number - 1) - 1)
-
-
-def _octave(values: Tensor) -> Tensor:
-    """The integer part of the binary logarithm of positive integers."""
-    return torch.frexp(values.double()).exponent.long() - 1
 
 
 def _grouped(

@@ -108,9 +108,8 @@ class _Classes:
         self.squares = 0.0
 
     def add(self, rows: Tensor, classes: Tensor) -> None:
-        known = classes >= 0
-        self.sums.add(classes[known], pad(rows[known], (0, 1), value=1.0))
-        self.squares += float(rows[known].square().sum())
+        self.sums.add(classes, pad(rows, (0, 1), value=1.0))
+        self.squares += float(rows[classes >= 0].square().sum())
 
     def record(self, where: Where, label: str, of: Rows) -> ExplainedShare:
         sums, counts = self.sums.sums[:, :-1], self.sums.sums[:, -1]
@@ -141,7 +140,7 @@ def _divided(observed: Observed) -> Iterator[tuple[str, Rows, Tensor, Tensor]]:
     weights = observed.weights.cpu().double()
     described = observed.described
     if observed.decides_by_position:
-        yield POSITION, "positions", weights, _doubling(observed.time_of.cpu())
+        yield POSITION, "positions", weights, doubling(observed.time_of.cpu())
         if described is not None and described.tokens is not None:
             tokens = observed.at_positions(described.tokens)
             yield described.word, "positions", weights, tokens.cpu()
@@ -149,7 +148,7 @@ def _divided(observed: Observed) -> Iterator[tuple[str, Rows, Tensor, Tensor]]:
         return
     if not observed.decides_by_position:
         lengths = observed.sequence_of.cpu().bincount(minlength=described.shape[0])
-        yield LENGTH, "sequences", *_by_sequence(observed, weights, _doubling(lengths))
+        yield LENGTH, "sequences", *_by_sequence(observed, weights, doubling(lengths))
     for label, classes in described.classes.items():
         if classes.dim() == 1:
             yield label, "sequences", *_by_sequence(observed, weights, classes.cpu())
@@ -167,10 +166,10 @@ def _by_sequence(observed: Observed, weights: Tensor, classes: Tensor) -> tuple[
     return sums[there] / counts[there].unsqueeze(1), classes[there]
 
 
-def _doubling(times: Tensor) -> Tensor:
-    """Classes of positions that double: 0, 1, 2 to 3, 4 to 7, ...
+def doubling(numbers: Tensor) -> Tensor:
+    """Classes of positions, or other counts, that double: 0, 1, 2 to 3, 4 to 7, ...
 
-    >>> _doubling(torch.tensor([0, 1, 2, 3, 4, 7, 8]))
+    >>> doubling(torch.tensor([0, 1, 2, 3, 4, 7, 8]))
     tensor([0, 1, 2, 2, 3, 3, 4])
     """
-    return torch.frexp(times.double()).exponent.long()
+    return torch.frexp(numbers.double()).exponent.long()

@@ -138,8 +138,7 @@ def observe(
 def _observed(
     place: AttentionSite, routing: Routing, described: Positions | None, padding: Tensor | None
 ) -> Observed:
-    weights = routing.weights.float()  # (batch, time, units) or less, see Routing
-    weights = weights / weights.sum(-1, keepdim=True)
+    weights = scaled(routing.weights)  # (batch, time, units) or less, see Routing
     padding = routing.padding if routing.padding is not None else padding
     shape = _shape(weights, described)
     if described is not None and described.shape != shape:
@@ -147,7 +146,7 @@ def _observed(
     real = torch.ones(shape, dtype=torch.bool, device=weights.device)
     if padding is not None and padding.shape == shape:
         real = real & ~padding.to(weights.device)
-    sequence_of, time_of = real.nonzero(as_tuple=True)
+    sequence_of = real.nonzero()[:, 0]
     chosen = None if routing.indices is None else _ones_at(weights, routing.indices)
     if weights.dim() == 3:
         rows, row_of = weights[real], torch.arange(len(sequence_of), device=weights.device)
@@ -174,11 +173,23 @@ def _observed(
         sequences=sequences,
         row_of=row_of,
         sequence_of=sequence_of,
-        time_of=time_of,
+        time_of=real.cumsum(1)[real] - 1,  # padding may stand on the left
         real=real,
         described=described,
         heard=heard,
     )
+
+
+def scaled(weights: Tensor) -> Tensor:
+    """Scales the weights of each decision to sum 1; if all are 0, none is preferred to another.
+
+    >>> scaled(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))  # an ablation may leave nothing
+    tensor([[0.2500, 0.7500],
+            [0.5000, 0.5000]])
+    """
+    weights = weights.float()
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total).where(total != 0, 1 / weights.size(-1))
 
 
 def warn_if_saturated(place: AttentionSite, heard: float, units: int) -> None:

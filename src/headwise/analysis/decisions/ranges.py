@@ -69,10 +69,13 @@ class Ranges:
             described = each.described
             if not each.decides_by_position or described is None or described.tokens is None:
                 continue
-            if each.place not in self._tables:
-                self._tables[each.place] = _Table(each.weights.size(1), described)
-            tokens = each.at_positions(described.tokens)
-            self._tables[each.place].add(each.weights.cpu(), tokens.cpu())
+            tokens = each.at_positions(described.tokens).cpu()
+            known = tokens >= 0
+            if known.any():
+                table = _Table(each.weights.size(1), described)
+                self._tables.setdefault(each.place, table).add(
+                    each.weights.cpu()[known], tokens[known]
+                )
 
     def result(self) -> list[PlaceRanges]:
         """Returns a record for each system that decides at positions, and has not diverged."""

@@ -13,6 +13,7 @@ from headwise.analysis.statistics.estimates import (
     Spread,
     estimated,
     judged,
+    mean_part,
     total,
 )
 
@@ -109,8 +110,7 @@ def difference(first: Estimate, second: Estimate) -> Difference | None:
     for each in (first, second):
         if each.error is None or each.freedom is None:
             return None
-        variance = each.error**2
-        spreads.append(Spread(variance, variance**2 / each.freedom))
+        spreads.append(mean_part(each.error, each.freedom))
     return judged(first.value - second.value, total(spreads), "items")
 
 
@@ -132,9 +132,13 @@ class TokenSums:
         return self._sums[: len(self.tokens)]
 
     def add(self, tokens: Tensor, values: Tensor) -> None:
-        """Adds rows `(count, columns)`, float64, to the sums of their tokens, `(count,)`."""
-        rows = self._rows(tokens)  # which makes room for new tokens
-        self._sums.index_add_(0, rows, values)
+        """Adds rows `(count, columns)`, float64, to the sums of their tokens, `(count,)`.
+
+        Rows of negative numbers, where no token stands, are left out.
+        """
+        known = tokens >= 0
+        rows = self._rows(tokens[known])  # which makes room for new tokens
+        self._sums.index_add_(0, rows, values[known])
 
     def _rows(self, tokens: Tensor) -> Tensor:
         known = len(self._row_of)

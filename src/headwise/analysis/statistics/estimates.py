@@ -195,7 +195,7 @@ def mean_difference(differences: Sequence[Difference], comparisons: int = 1) -> 
     """
     value = float(np.mean([each.value for each in differences]))
     source = _shared_source(differences)
-    spread = total([_mean_part(each.error, each.freedom, len(differences)) for each in differences])
+    spread = total([mean_part(each.error, each.freedom, len(differences)) for each in differences])
     return judged(value, spread, source, comparisons)
 
 
@@ -206,7 +206,7 @@ def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
     source = _shared_source(estimates)
     known = [(each.error, each.freedom) for each in estimates]
     parts = [
-        _mean_part(error, freedom, len(known))
+        mean_part(error, freedom, len(known))
         for error, freedom in known
         if error is not None and freedom is not None
     ]
@@ -223,7 +223,7 @@ def _shared_source(parts: Sequence[Estimate] | Sequence[Difference]) -> Source:
     return sources.pop() if len(sources) == 1 else "seeds and items"
 
 
-def _mean_part(error: float, freedom: float, number: int) -> Spread:
-    """What one of `number` data sets adds to the variance of their mean."""
+def mean_part(error: float, freedom: float, number: int = 1) -> Spread:
+    """Returns what one of `number` estimates adds to the variance of their mean."""
     variance = (error / number) ** 2
     return Spread(variance, variance**2 / freedom)

@@ -5,6 +5,7 @@ units, heads, layers and runs count from 0.
 """
 
 import base64
+import math
 import zlib
 from typing import Any, Literal
 
@@ -50,12 +51,20 @@ class Blob(Record):
     ) -> "Blob":
         """Packs an array; numbers beyond 0 to `scale` become the nearest of these.
 
+        Raises:
+            ValueError: numbers are not finite, which JSON has no words for.
+
         Example:
             >>> blob = Blob.of(np.array([[1.0, 0.0], [0.4, 0.6]]), triangle=True)
             >>> blob.numbers().round(2).tolist()
             [[1.0, 0.0], [0.4, 0.6]]
         """
         scale = scale or float(array.max(initial=0.0)) or 1.0
+        if not math.isfinite(scale):
+            raise ValueError(
+                "array has numbers that are not finite, expected finite weights: the model has "
+                "diverged, or its numbers are too large for its precision"
+            )
         numbers = np.asarray(array, np.float32)
         shape = list(numbers.shape)
         if triangle:

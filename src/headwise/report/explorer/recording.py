@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.decisions.observing import Where
+from headwise.analysis.decisions.observing import Where, scaled
 from headwise.heads.heads_read import HeadsRead
 from headwise.heads.system import Routing
 from headwise.models.ablation import ablated, ablation_options
@@ -52,8 +52,9 @@ from headwise.runs.reading import check_finite, open_run
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
-# Letters that all attention of a page may take. Without a budget, 144 heads over 512 tokens would
-# take 30 million, more than a browser reads in the blink of an eye.
+# Letters that all attention of a page is to take, unless even the coarsest steps take more. Without
+# a budget, 144 heads over 512 tokens would take 30 million, more than a browser reads in the blink
+# of an eye.
 BUDGET = 9_000_000
 _LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
 # Attention weights that a browser can hold, of which it inflates those that are looked at.
@@ -349,8 +350,7 @@ def _decisions(
     """The weights, rows of sum 1, what each row holds for, and what was chosen at each position."""
     if routing is None:
         return None, "nothing", None
-    weights = routing.weights.float().cpu()
-    weights = weights / weights.sum(-1, keepdim=True)
+    weights = scaled(routing.weights).cpu()
     if weights.dim() == 3:
         chosen = None if routing.indices is None else routing.indices[0].tolist()
         return weights[0].numpy(), "position", chosen
