@@ -56,7 +56,7 @@ from headwise.data.labelled.settings import (
 )
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.settings import given_parts
-from headwise.data.sources import CorpusError, part_in_words, versions
+from headwise.data.sources import CorpusError, packages_identity, part_in_words
 from headwise.data.streams import Stream
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
@@ -159,7 +159,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     tests = open_tests(
         "examples",
         settings.tests,
-        partial(_source, settings.max_bytes, corpus.classes),
+        partial(_source, settings.max_bytes, known_classes(settings)[1]),
         partial(_make_test, corpus.classes, folder),
         EXAMPLES.open,
         (facts, folder),
@@ -174,7 +174,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
 def _sources(settings: LabelledSettings, stream: "ExampleStream | None") -> dict[str, Source]:
     if isinstance(settings, Docstrings):
         read = partial(read_docstrings, settings.packages)
-        return {"train": Source(" ".join(versions(settings.packages)), read)}
+        return {"train": Source(packages_identity(settings.packages), read)}
     if isinstance(settings, Glue):
         return glue_sources(settings)
     _, classes = known_classes(settings)
