@@ -36,6 +36,7 @@ from headwise.data.labelled.reading import (
     Columns,
     Row,
     glue_classes,
+    glue_has_pairs,
     glue_origin,
     glue_sources,
     read_docstrings,
@@ -222,6 +223,13 @@ def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
     return getattr(settings, "problem", "classification"), getattr(settings, "classes", None)
 
 
+def has_pairs(settings: ExampleLimits) -> bool:
+    """Returns whether examples are pairs of texts."""
+    if isinstance(settings, Glue):
+        return glue_has_pairs(settings.task)
+    return getattr(settings, "pair_field", None) is not None
+
+
 # --- examples in parts ------------------------------------------------------------------------
 
 
@@ -318,7 +326,7 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
     known = set() if names or reading.classes is None else set(reading.classes)
     number = 0
     for row in reading.rows[part]:
-        text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
+        text, pair = one_line(row.text), row.pair and one_line(row.pair)
         if row.flaw:
             reading.skipped[row.flaw] += 1
         elif not text or pair == "":
@@ -335,7 +343,8 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
         _check_classes(reading.classes, number, reading.words["corpus"], reading.label_hint)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Returns a text as examples have it."""
     return " ".join(text.split())
 
 

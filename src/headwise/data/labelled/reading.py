@@ -233,6 +233,11 @@ def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
     return "regression" if classes is None else "classification", classes
 
 
+def glue_has_pairs(name: GlueTask) -> bool:
+    """Returns whether the examples of a task are pairs of texts."""
+    return _GLUE[name].hub.pair is not None
+
+
 def glue_sources(settings: Glue) -> dict[str, Source]:
     """Returns the sources of the training part and of the test sets by their names."""
     task, folder = _GLUE[settings.task], settings.folder
