@@ -141,14 +141,16 @@ def trained(tmp_path_factory):
     """Folders of finished runs of other tasks, trained when they are asked for."""
     found = {}
 
-    def finished(task):
-        if task not in found:
+    def finished(task, *options):
+        key = (task, *options)
+        if key not in found:
             folder = tmp_path_factory.mktemp(task)
             recipe = tiny_tasks.write_recipe(task, folder)
-            done = headwise("train", recipe, "--system", "mae", "--output", folder / "run")
+            command = ("train", recipe, "--system", "mae", "--output", folder / "run")
+            done = headwise(*command, *options)
             assert done.exit_code == 0, done.output
-            found[task] = folder / "run"
-        return found[task]
+            found[key] = folder / "run"
+        return found[key]
 
     return finished
 
@@ -166,12 +168,15 @@ def test_predict_goes_on_from_each_prompt(trained):
 
 
 def test_predict_labels_each_line_or_each_pair_of_them(trained, tmp_path):
-    run, lines = trained("classification"), ["one two three", "", "four\tfive six"]
+    lines = [" one  two three ", "", "four\tfive six"]
+    said = refused("predict", trained("classification"), stdin="\n".join(lines))
+    assert "INPUT has the line 'four\\tfive six', expected one text without a tab" in said
+    run = trained("classification", "--set", "data.pair_field=label")
     done = headwise("predict", run, stdin="\n".join(lines))
     assert done.exit_code == 0, done.output
     said = [line.split("\t") for line in done.stdout.splitlines()]
     classify = pipeline("text-classification", model=str(run / "model"))
-    given = [*lines[:2], {"text": "four", "text_pair": "five six"}]
+    given = ["one two three", "", {"text": "four", "text_pair": "five six"}]
     for (label, probability), found in zip(said, [classify(each) for each in given], strict=True):
         found = found[0] if isinstance(found, list) else found
         assert label == found["label"]
@@ -182,12 +187,15 @@ def test_predict_fills_in_each_mask(trained):
     run = trained("masked-language-modelling")
     fill = pipeline("fill-mask", model=str(run / "model"))
     line = "one <mask> three four"
-    done = headwise("predict", run, "--text", line, "--text", "", "--text", "<mask> two <mask>")
+    done = headwise(
+        "predict", run, "--text", f"{line} ", "--text", "", "--text", "<mask> two <mask>"
+    )
     assert done.exit_code == 0, done.output
     first, empty, last = done.stdout.splitlines()
     assert (first, empty) == (fill(line)[0]["sequence"], "")
     assert "<mask>" not in last and "two" in last
     assert "INPUT has the line 'one two', expected <mask> in" in refused("predict", run, "one two")
+    assert "tokens, expected at most 32, the block_length" in refused("predict", run, line * 20)
 
 
 def test_predict_draws_images(trained, tmp_path):
@@ -340,6 +348,8 @@ def test_predict_gives_a_line_for_each_line(run, tmp_path):
     assert of_stdin.stdout == of_file.stdout
     without_end = headwise("predict", run, stdin="\n".join(lines))
     assert without_end.stdout == of_file.stdout
+    around = headwise("predict", run, stdin="\n".join(f" {line} " for line in lines))
+    assert around.stdout == of_file.stdout
 
 
 # Compare

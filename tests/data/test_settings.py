@@ -97,6 +97,10 @@ def test_a_plain_value_is_the_file_of_a_test_set():
         ("data.tests.a=b.txt", "data.tests.a is 'b.txt', expected keys with values"),
         ("data.tests.a.corpus=flies", "data.tests.a.corpus is 'flies', expected one of files, hub"),
         ("data.tests.test.source=b", "tests.test has the name of a part"),
+        (
+            "data={corpus: interface-strings, tests: {a: {corpus: interface-strings}}}",
+            "data.tests.a.corpus is 'interface-strings', expected one of files, hub",
+        ),
     ],
 )
 def test_wrong_settings_name_the_key(change, message):

@@ -135,6 +135,15 @@ def test_sentences_of_a_paragraph_are_used_one_by_one(tmp_path):
     assert len(digests) == 1
 
 
+def test_a_text_that_was_changed_is_read_anew(tmp_path):
+    path = write_text(tmp_path / "a.txt")
+    data = recipe(corpus="generated", texts={"corpus": "files", "train": str(path)}, num_bins=2)
+    before = Probing.load(data.data)
+    path.write_text(path.read_text().replace("Number", "Figure"))
+    after = Probing.load(data.data)
+    assert after.digest != before.digest and after.train[0].text.startswith("Figure")
+
+
 def test_docstrings_are_the_built_in_text():
     data = GeneratedProbe(probe="SeLen", texts={"corpus": "docstrings", "packages": ["jinja2"]})
     labelled = Probing.load(data)

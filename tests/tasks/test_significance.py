@@ -102,3 +102,7 @@ def test_a_score_has_the_interval_of_its_statistic():
 def test_what_is_no_number_has_no_interval():
     score = Score.of("mean", [[1.0], [math.nan]], of_rows(np.mean))
     assert math.isnan(score.value) and score.interval is None
+    # Each resample that has not the first item has no score.
+    known = of_totals(lambda totals: totals[0] or math.nan)
+    score = Score.of("sum", [[1.0], [0.0], [0.0]], known)
+    assert score.value == 1.0 and score.interval is None

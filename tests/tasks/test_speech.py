@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+import soundfile
 import sounds
 import torch
 from rich.console import Console
@@ -68,6 +69,28 @@ def test_other_noise_has_another_digest(tmp_path):
             sounds.write(tmp_path / "noise" / f"{index}.wav", sound, 8_000)
         digests.add(task(sounds.folders(tmp_path / "speech", **noise)).digest())
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"snr": [40, 40]}, {"noise": ["brown"]}, {"seed": 7}, {"level": [-20, -20]}]
+)
+def test_another_mixture_has_other_items(change):
+    same = {**sounds.GENERATED, "snr": [0, 0], "noise": ["white"]}
+    digests = [task(data).digest_of("test") for data in (same, same, {**same, **change})]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_test_set_that_was_made_anew_has_other_items_under_the_same_names(tmp_path):
+    sounds.write_voicebank(tmp_path, "testset", count=2)
+    of = {key: str(tmp_path / f"{key}_testset_wav") for key in ("noisy", "clean")}
+    before = task({**sounds.GENERATED, "tests": {"own": of}})
+    for path in (tmp_path / "noisy_testset_wav").iterdir():
+        wave, rate = soundfile.read(path)
+        sounds.write(path, wave / 2, rate)
+    after = task({**sounds.GENERATED, "tests": {"own": of}})
+    assert before.digest_of("own") != after.digest_of("own")
+    assert before.digest_of("test") == after.digest_of("test")
+    assert before.digest() == after.digest()
 
 
 def test_the_size_of_a_model_comes_from_the_data(generated):

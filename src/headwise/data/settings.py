@@ -269,7 +269,7 @@ def _completed(
     if "split" in test or "name" in test:
         corpus = "hub"
     completed = {"corpus": corpus, **test}
-    if completed["corpus"] == own:
+    if completed["corpus"] == own and own in by_corpus:
         own_keys = set(by_corpus[own].keys()) & set(data)
         if "name" in test:
             own_keys -= {"config", "revision"}  # those of another dataset

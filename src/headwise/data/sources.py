@@ -10,13 +10,16 @@ and of rows with too many fields it names neither file nor line.
 import ast
 import gzip
 import importlib.util
+import platform
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from headwise.checksums import sha256_of
+from headwise.data.store import file_identity
 
 # A gzip file that expands to more than so many bytes, and to more than so many times its size, is
 # refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
@@ -229,11 +232,27 @@ def text_fields(
 
 
 def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:
-    """Returns the text at a dotted path of a record, such as `translation.de`; "" if it is None.
+    """Returns the text at a dotted path of a record; "" if it is None. See `field_at`.
 
     Raises:
-        CorpusError: there is no such field, or it does not hold text. `where` begins and `mending`
-            ends the message.
+        CorpusError: there is no such field, or it does not hold text.
+    """
+    value = field_at(record, path, where, mending)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise CorpusError(
+            f"{where}: the field {path!r} is of type {type(value).__name__}, expected text. Name "
+            f"another of the fields {', '.join(_paths(record))}."
+        )
+    return value
+
+
+def field_at(record: Mapping[str, Any], path: str, where: str, mending: str) -> Any:
+    """Returns what stands at a dotted path of a record, such as `translation.de`.
+
+    Raises:
+        CorpusError: there is no such field. `where` begins and `mending` ends the message.
     """
     value: Any = record
     # A column may itself have a dot in its name, so the whole path is tried first.
@@ -244,13 +263,6 @@ def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -
                 f"{', '.join(_paths(record))}. {mending}"
             )
         value = cast("Mapping[str, Any]", value)[key]
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise CorpusError(
-            f"{where}: the field {path!r} is of type {type(value).__name__}, expected text. Name "
-            f"another of the fields {', '.join(_paths(record))}."
-        )
     return value
 
 
@@ -273,17 +285,9 @@ _Documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def docstrings_of(package: str) -> Iterator[str]:
     """Yields the docstrings of a package's functions and classes, file by file.
 
-    Modules of tests are left out, and so are files that this version of Python cannot read.
+    Files that this version of Python cannot read are left out.
     """
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise CorpusError(
-            f"data.packages has {package!r}, expected installed packages: install it or name others"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    for file in sorted(folder.rglob("*.py")):
-        if any(name.strip("_") in ("test", "tests", "testing") for name in file.parts):
-            continue
+    for file in _modules(package):
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):  # a template, or code for another version of Python
@@ -291,6 +295,36 @@ def docstrings_of(package: str) -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, _Documented) and (text := ast.get_docstring(node)):
                 yield text
+
+
+def packages_identity(packages: Sequence[str]) -> str:
+    """Returns what tells the docstrings of packages from others, and from what they were before.
+
+    The version alone does not tell it of a package that is edited where it stands.
+    """
+    files = map(file_identity, chain.from_iterable(map(_modules, packages)))
+    return " ".join([platform.python_version(), *versions(packages), *files])
+
+
+def _modules(package: str) -> list[Path]:
+    """Returns the source files of a package, without its modules of tests."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # of the package that it is said to be in
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise CorpusError(
+            f"data.packages has {package!r}, expected installed packages: install it or name others"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return [
+        file
+        for file in sorted(folder.rglob("*.py"))
+        if not any(
+            name.strip("_") in ("test", "tests", "testing")
+            for name in file.relative_to(folder).parts
+        )
+    ]
 
 
 def versions(packages: Sequence[str]) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Stream(ABC, Generic[Item]):
         files: the files of each piece, where the data are no dataset of the hub.
         origin: where the text comes from, in words.
         digest: a hash of the names and sizes of the files, or of the name and the revision of the
-            dataset. What is in them is not known before it is read.
+            dataset; of a folder, both. What is in them is not known before it is read.
     """
 
     def __init__(self, settings: Any) -> None:
@@ -47,12 +47,16 @@ class Stream(ABC, Generic[Item]):
             )
             self._split, self.shards = split, int(split.num_shards)
             self.identity = made_of = f"{settings.origin} {self.origin}"
+            folder = Path(settings.name).expanduser()
+            if folder.is_dir():  # its files tell what a revision tells of a dataset of the hub
+                self.identity += file_identity(folder)
+                made_of += _names_and_sizes(sorted(filter(Path.is_file, folder.rglob("*"))))
         else:
             self.files = self.files_of(settings.train)
             paths = list(chain.from_iterable(self.files))
             self.origin, self.shards = ", ".join(path.name for path in paths), len(self.files)
             self.identity = " ".join(map(file_identity, paths))
-            made_of = " ".join(f"{path.name} {file_size(path)}" for path in paths)
+            made_of = _names_and_sizes(paths)
         self.digest = hashlib.sha256(made_of.encode()).hexdigest()
 
     @classmethod
@@ -133,6 +137,10 @@ class Stream(ABC, Generic[Item]):
 
         shards = {"shards": list(range(self.shards))}
         return IterableDataset.from_generator(partial(_examples, self), gen_kwargs=shards)
+
+
+def _names_and_sizes(paths: Iterable[Path]) -> str:
+    return " ".join(f"{path.name} {file_size(path)}" for path in paths)
 
 
 def _examples(stream: Stream[Any], shards: list[int]) -> Iterator[dict[str, Any]]:

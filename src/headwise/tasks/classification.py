@@ -20,14 +20,17 @@ from typing_extensions import Self
 from headwise.data.labelled.corpus import (
     Example,
     LabelledCorpus,
+    has_pairs,
     known_classes,
     load_labelled_corpus,
+    one_line,
 )
 from headwise.data.labelled.dataset import ClassificationItem, Examples, collate_examples
 from headwise.data.labelled.settings import Docstrings, LabelledSettings
 from headwise.data.tokenizers.for_models import classifier_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
+from headwise.messages import shown
 from headwise.models.base import HeadwiseModel
 from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
 from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
@@ -287,13 +290,21 @@ class Classification(TextTask):
     def predict(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
         """Prints the class of each line and its probability, or the number that is predicted.
 
-        A tab divides the texts of a pair.
+        A tab divides the texts of a pair, if the run was trained on pairs.
         """
         wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
         own = TextTokenizer.load(run / TOKENIZER).tokenizer
         tokenizer = classifier_tokenizer(own, recipe.data.max_length)
-        for line in wish.lines():
-            batch = tokenizer(*line.split("\t", 1), truncation=True, return_tensors="pt")
+        lines = wish.lines()
+        tabs = [] if has_pairs(recipe.data) else [line for line in lines if "\t" in line]
+        if tabs:
+            raise ValueError(
+                f"INPUT has the line {shown(tabs[0])}, expected one text without a tab: the run "
+                f"was not trained on pairs of texts; leave out the other columns"
+            )
+        for line in lines:
+            texts = map(one_line, line.split("\t", 1))
+            batch = tokenizer(*texts, truncation=True, return_tensors="pt")
             with torch.no_grad():
                 logits = model(**batch.to(model.device)).logits[0]
             if model.config.problem_type == "regression":

@@ -2,7 +2,7 @@
 
 It follows section 4.1 of Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent
 Mechanisms*, https://arxiv.org/abs/2103.00336. `data.images` has the images and their colours,
-`tasks.image` samples and maps (`drawing`) and the measure of figure 2 (`metrics`).
+`tasks.drawing` draws samples and maps, and `tasks.metrics` has the measure of figure 2.
 """
 
 import hashlib

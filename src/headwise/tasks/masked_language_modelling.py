@@ -240,13 +240,18 @@ class MaskedLanguageModelling(RunningTextTask):
         wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
         own = TextTokenizer.load(run / TOKENIZER).tokenizer
         tokenizer = masked_model_tokenizer(own, recipe.block_length)
-        for line in wish.lines():
-            if line.strip() and tokenizer.mask_token not in line:
+        for line in map(str.strip, wish.lines()):
+            if line and tokenizer.mask_token not in line:
                 raise ValueError(
                     f"INPUT has the line {shown(line)}, expected {tokenizer.mask_token} in the "
                     f"place of each token that the model is to find"
                 )
-            batch = tokenizer(line, truncation=True, return_tensors="pt").to(model.device)
+            batch = tokenizer(line, return_tensors="pt", verbose=False).to(model.device)
+            if (length := batch["input_ids"].size(1)) > recipe.block_length:
+                raise ValueError(
+                    f"INPUT has the line {shown(line)} of {length} tokens, expected at most "
+                    f"{recipe.block_length}, the block_length of the run; divide the line"
+                )
             with torch.no_grad():
                 found = model(**batch).logits.argmax(-1)
             ids = batch["input_ids"]

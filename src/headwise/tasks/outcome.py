@@ -54,8 +54,9 @@ class Score(BaseModel):
         accuracy 80.00 [72.97, 87.00]
         """
         value = score_of(items, statistic)
-        # If the score of all items is NaN, that of a resample is NaN as well.
-        low, high = (None, None) if math.isnan(value) else bootstrap_interval(items, statistic)
+        ends = bootstrap_interval(items, statistic)
+        # There is none where a resample has no score, such as one without any speech.
+        low, high = (None, None) if math.isnan(sum(ends)) else ends
         return cls(name=name, value=value, low=low, high=high, **others)
 
     @property

@@ -5,8 +5,8 @@ Ensembles of Independent Mechanisms*, https://arxiv.org/abs/2103.00336. The mode
 magnitudes of a short-time Fourier transform of noisy speech and predicts the log magnitudes of the
 clean speech, with squared error as the loss. The enhanced waveform gets the phase of the noisy one.
 
-`data.sound` has the sounds and their spectra; `tasks.sound` enhances sounds of any length
-(`enhancing`), scores them (`metrics`) and draws them (`spectrograms`).
+`data.sound` has the sounds and their spectra, `tasks.enhancing` enhances sounds of any length,
+`tasks.metrics` scores them and `tasks.drawing` draws their spectrograms.
 """
 
 import hashlib
@@ -169,12 +169,9 @@ class SpeechEnhancement(Task):
         return digest.hexdigest()
 
     def digest_of(self, part: str) -> str:
-        """Returns a hash of the names and lengths of the recordings, and of the sampling rate."""
         utterances = self.part(part)
         assert isinstance(utterances, Utterances)
-        return hashlib.sha256(
-            f"{utterances.spectrum.rate} {utterances.digest()}".encode()
-        ).hexdigest()
+        return utterances.items_digest()
 
     @classmethod
     def nominal_config(cls, recipe: SpeechRecipe) -> SpeechEnhancerConfig:

@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.running.corpus import TextCorpus, load_text_corpus
-from headwise.data.running.documents import digest_documents, lines_of
+from headwise.data.running.documents import lines_of
 from headwise.data.running.settings import PydocTopics, TextSettings
 from headwise.data.store import stored
 from headwise.data.streams import Stream
@@ -244,8 +244,8 @@ class RunningTextTask(TextTask):
         Blocks are the items of the scores, and the scores of masked language modelling are of
         tokens.
         """
-        documents = getattr(self.corpus, part) if part in PARTS else self.corpus.tests[part]
-        items = (digest_documents(documents), str(self.block_length), self.tokenizer.state)
+        documents: Any = getattr(self.corpus, part) if part in PARTS else self.corpus.tests[part]
+        items = (documents.digest, str(self.block_length), self.tokenizer.state)
         return hashlib.sha256("\0".join(items).encode()).hexdigest()
 
     @classmethod

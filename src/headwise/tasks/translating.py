@@ -42,7 +42,7 @@ def translate(
     translations = [""] * len(texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
     advance(len(texts) - len(filled))
-    sources = tokenizer.source.encode([texts[index] for index in filled])
+    sources = tokenizer.source.encode([texts[index].strip() for index in filled])
     lengths = [len(ids) for ids in sources]
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     batches = list(TokenBudgetSampler(lengths, budget, shuffle=False)) if lengths else []

@@ -129,16 +129,21 @@ def test_images_are_cut_square_and_resized(tmp_path):
 
 
 def test_modes_of_all_kinds_come_as_they_look(tmp_path):
-    def only(picture):
+    def only(picture, name="a.png", **options):
         for path in tmp_path.iterdir():
             path.unlink()
-        picture.save(tmp_path / "a.png")
+        picture.save(tmp_path / name, **options)
         return parts_of(tmp_path, size=2)
 
     hidden = np.zeros((2, 2, 4), np.uint8)  # black, but transparent: it looks white
     assert (only(Image.fromarray(hidden)) == 255).all()
     deep = np.full((2, 2), 200 << 8, np.uint16)  # 16 bits per pixel
     assert (only(Image.fromarray(deep)) == 200).all()
+    assert (only(Image.fromarray(deep), "a.pgm") == 200).all()
+    deep[0] = 3 << 8
+    assert (
+        only(Image.fromarray(deep), transparency=3 << 8)[..., 0] == [[255] * 2, [200] * 2]
+    ).all()
     assert (only(Image.new("1", (2, 2), 1)) == 255).all()
     assert (only(Image.new("L", (2, 2), 7)) == 7).all()
     palette = Image.new("P", (2, 2), 1)

@@ -27,12 +27,14 @@ def test_a_broken_image_is_skipped_and_counted(tmp_path):
     (folder / "broken.jpg").write_bytes(b"no image")
     (folder / "cat" / "000.png").write_bytes(png[: len(png) // 2])
     (folder / "empty.png").write_bytes(b"")
+    for kind in (np.float32, np.int32):  # which number is white?
+        Image.fromarray(np.ones((4, 4), kind)).save(folder / f"{kind.__name__}.tif")
     (folder / "._cat.png").write_bytes(b"what another system left")
     (folder / "labels.csv").write_text("no image by name")
     images = load_images(FolderImages(train=folder, size=4))
     assert sum(len(getattr(images, part).pixels) for part in PARTS) == 39
     assert images.notes["skipped"].startswith(
-        f"3 ({folder}/broken.jpg cannot be read as an image; "
+        f"5 ({folder}/broken.jpg cannot be read as an image; "
     )
 
 

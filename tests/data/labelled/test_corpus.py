@@ -277,9 +277,79 @@ def test_a_folder_in_a_format_of_the_hub(tmp_path):
     assert labelled.test[""] == [Example("text 1", "pair", "yes")]
     assert labelled.notes["skipped"] == "1 with no label"
     with pytest.raises(
-        CorpusError, match=r"row 0: there is no field 'gold', expected one of a, b.c, label"
+        CorpusError, match=r"split 'train': there is no field 'gold', expected one of a, b.c, label"
     ):
         load_labelled_corpus(settings.model_copy(update={"label_field": "gold"}))
+
+
+def labels_of(folder, labels, number=60, **settings):
+    """Writes a dataset with these labels, one after another; reads which class each text gets."""
+    rows = [{"sentence": f"text {i}", "label": labels[i % len(labels)]} for i in range(number)]
+    jsonl(folder, "train", rows)
+    given = {"validation_split": None, "test_split": None, **settings}
+    labelled = load_labelled_corpus(LabelledHub(name=str(folder), **given))
+    parts = [labelled.train, labelled.validation, labelled.test[""]]
+    found = {int(e.text.split()[1]) % len(labels): e.label for part in parts for e in part}
+    return [found.get(i) for i in range(len(labels))]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        ([0, 1, -1], ["no", "yes"], ["no", "yes", None]),
+        ([1, 2, 3], [1, 2, 3], ["1", "2", "3"]),
+        ([0, 1, -1], [1, 0], ["0", "1", None]),
+        ([-1, 1], [-1, 1], ["-1", "1"]),
+        ([False, True], ["no", "yes"], ["no", "yes"]),
+        ([False, True], ["True", "False"], ["False", "True"]),
+        ([0, 1], None, ["0", "1"]),
+    ],
+)
+def test_numbers_are_places_unless_classes_are_named_by_numbers(
+    labels, classes, expected, tmp_path
+):
+    assert labels_of(tmp_path, labels, classes=classes) == expected
+
+
+def test_numbers_that_name_no_class_are_an_error(tmp_path):
+    with pytest.raises(CorpusError, match=r"row 0: the label is '0', expected one of the classes"):
+        labels_of(tmp_path, [0, 1, 2], classes=[1, 2, 3])
+
+
+def test_numbers_of_a_test_set_are_no_places_among_classes_that_are_not_named(tmp_path):
+    names = ["World", "Sports", "Business"]
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=names)}
+    )
+    columns = {"sentence": [f"text {i}" for i in range(60)], "label": [i % 3 for i in range(60)]}
+    train = datasets.Dataset.from_dict(columns, features=features)
+    train.to_parquet(tmp_path / "train" / "train.parquet")
+    jsonl(tmp_path / "test", "test", [{"sentence": "about the world", "label": 0}])
+    own = {"name": str(tmp_path / "train"), "validation_split": None, "test_split": None}
+    settings = LabelledHub(**own, tests={"other": {"name": str(tmp_path / "test")}})
+    with pytest.raises(CorpusError, match=r"tests\.other: .*'0', .* or name all classes as data\."):
+        load_labelled_corpus(settings)
+    labelled = load_labelled_corpus(settings.model_copy(update={"classes": names}))
+    assert labelled.tests["other"] == [Example("about the world", None, "World")]
+
+
+def test_classes_that_are_named_by_numbers_in_the_dataset_have_places_all_the_same(tmp_path):
+    features = datasets.Features(
+        {
+            "sentence": datasets.Value("string"),
+            "gold": {"stars": datasets.ClassLabel(names=["1", "2"])},
+        }
+    )
+    columns = {
+        "sentence": [f"text {i % 2}" for i in range(60)],
+        "gold": [{"stars": i % 2} for i in range(60)],
+    }
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "train.parquet")
+    own = {"name": str(tmp_path), "validation_split": "train", "test_split": "train"}
+    labelled = load_labelled_corpus(LabelledHub(**own, label_field="gold.stars"))
+    assert list(labelled.train[:2]) == [Example(f"text {i}", None, str(i + 1)) for i in range(2)]
 
 
 # --- streams ----------------------------------------------------------------------------------
@@ -399,7 +469,19 @@ def test_docstrings_are_balanced_in_every_part():
     assert "jinja2 3." in labelled.notes["corpus"]
 
 
+def test_an_edited_package_below_a_folder_of_tests_is_read_anew(tmp_path, monkeypatch):
+    (tmp_path / "test" / "edited").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "test")
+    for word in ("alpha", "beta gamma"):
+        lines = [f'def f{i}():\n    """{word} has the number {i}."""\n' for i in range(30)]
+        (tmp_path / "test" / "edited" / "__init__.py").write_text("".join(lines))
+        labelled = load_labelled_corpus(Docstrings(packages=["edited", "rich"]))
+        assert any(example.text.startswith(word) for example in labelled.train)
+
+
 def test_packages_that_give_nothing():
+    with pytest.raises(CorpusError, match=r"has 'jinja3.sub', expected installed packages"):
+        load_labelled_corpus(Docstrings(packages=["rich", "jinja3.sub"]))
     with pytest.raises(CorpusError, match=r"has 'jinja3', expected installed packages"):
         load_labelled_corpus(Docstrings(packages=["rich", "jinja3"]))
     with pytest.raises(CorpusError, match=r"has 'pydoc_data', expected .* docstrings"):
@@ -407,6 +489,18 @@ def test_packages_that_give_nothing():
 
 
 # --- settings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"classes": ["a", "a"]}, r"classes is \['a', 'a'\], expected different names"),
+        ({"classes": ["a", "b"], "problem": "regression"}, "numbers have no classes; leave"),
+    ],
+)
+def test_classes_that_cannot_be_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        LabelledFiles(train="a.tsv", **given)
 
 
 def test_the_digest_is_that_of_texts_labels_and_parts(tsv):

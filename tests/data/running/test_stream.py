@@ -55,6 +55,26 @@ def test_files_and_datasets_give_all_rows_but_those_that_are_held_out(files, hub
         assert "nothing is stored or counted" in corpus.notes["train"]
 
 
+def test_a_folder_is_told_by_its_files(tmp_path, monkeypatch):
+    """Two projects have a folder of one name, and then one of them changes."""
+    settings = TextHub(
+        name="data",
+        validation_split=None,
+        test_split=None,
+        documents="line",
+        streaming=True,
+        held_out_rows=5,
+    )
+    for project, word in (("a", "zebra"), ("b", "quokka"), ("b", "a")):
+        folder = tmp_path / project / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(folder.parent)
+        rows = [json.dumps({"text": f"{word} {i}"}) for i in range(20)]
+        (folder / "train.jsonl").write_text("\n".join(rows))
+        corpus = load_text_corpus(settings)
+        assert (corpus.validation[0], next(iter(corpus.train))) == ([f"{word} 0"], [f"{word} 10"])
+
+
 def test_parts_of_their_own_are_stored_and_the_stream_is_whole(files, tmp_path):
     held_out = write_lines(tmp_path / "held-out.txt", 500, 503)
     settings = TextFiles(

@@ -24,6 +24,15 @@ def test_parts_share_no_file_and_if_asked_no_speaker(tmp_path, divide_by):
     assert made.notes["train"].startswith(f"{len(made.train)} items of at most 1 s")
 
 
+def test_recordings_that_are_trained_on_too_are_counted(tmp_path):
+    sounds.write_voicebank(tmp_path)
+    data = sounds.pairs(tmp_path)
+    made = sounds.load({**data, "tests": {"same": data["train"]}})
+    known = len(made.train.clean)
+    assert f"of which {known} are also in the training part" in made.notes["test same"]
+    assert all("also in" not in made.notes[part] for part in PARTS)
+
+
 @pytest.mark.parametrize("divide_by", ["file", "speaker"])
 def test_too_few_files(tmp_path, divide_by):
     sounds.write_speech(tmp_path, speakers=2, words=1)

@@ -1,5 +1,6 @@
 """Readers of recordings: folders, pairs, datasets of the hub, and files that cannot be read."""
 
+import os
 import pickle
 import shutil
 
@@ -116,6 +117,27 @@ def test_pairs_that_are_none_are_skipped_and_named(tmp_path):
     assert sum(map(len, (made.train, made.validation, made.test))) == 3
 
 
+def test_files_of_one_pair_that_are_too_many_are_skipped_and_named(tmp_path):
+    sounds.write_voicebank(tmp_path)
+    for folder, name in (("clean", "p226_000"), ("noisy", "p227_001")):
+        of = tmp_path / f"{folder}_trainset_wav"
+        shutil.copy(of / f"{name}.wav", of / f"{name}.flac")
+    made = sounds.load(sounds.pairs(tmp_path))
+    skipped = made.notes["skipped"]
+    assert skipped.startswith("2 (") and "p226_000.flac has the same partner as p226_0" in skipped
+    assert "p227_001.wav has the same partner as another one" in skipped
+
+
+def test_a_name_that_is_not_utf8_is_skipped_and_shown(tmp_path):
+    sounds.write_speech(tmp_path)
+    (tmp_path / "0_a_0.wav").rename(tmp_path / os.fsdecode(b"0_a_\xe9.wav"))
+    skipped = []
+    assert len(read_folder(tmp_path, 8_000, skipped)) == 17
+    assert skipped == [
+        f"{tmp_path}/0_a_\\udce9.wav has a name that is not UTF-8; rename it, or leave it out"
+    ]
+
+
 # --- Hugging Face datasets ---------------------------------------------------------------------
 
 
@@ -131,6 +153,9 @@ def write_hub(path, count=5):
                 rows[kind].append({"bytes": sound, "path": file.name})
         if split == "train":
             rows["noisy"][1] = {"bytes": b"broken", "path": "broken.wav"}
+            rows["clean"].append(rows["clean"][0])
+            rows["noisy"].append(rows["noisy"][2])
+            rows["id"].append("p9_unequal")
         features = datasets.Features(
             {
                 "id": datasets.Value("string"),
@@ -150,6 +175,7 @@ def test_a_dataset_in_the_format_of_the_hub(tmp_path):
     made = sounds.load({**data, "speaker_pattern": "^(p[0-9]+)_"})
     assert [len(part) for part in (made.train, made.validation, made.test)] == [3, 1, 5]
     assert "broken.wav cannot be read as sound" in made.notes["skipped"]
+    assert "p9_unequal is not as long as its clean partner" in made.notes["skipped"]
     assert {r.speaker for r in made.test.noisy} == {"p226", "p227"}
     assert all(si_sdr(*reversed(made.test.whole(index))) > 5 for index in range(5))
     with pytest.raises(AudioError, match=r"has no column 'wet', expected one of id, clean, noisy"):

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headwise.data.pairs.corpus import Pair
 from headwise.data.tokenizers.settings import (
@@ -236,6 +237,13 @@ def test_words_are_numbered_by_frequency_and_unknown_ones_are_unk():
     assert row == [5, row[1], 3, 3, row[4], 2]  # "the" is the most frequent
     assert WORDS.decode([row]) == ["the window <unk> <unk> it"]
     assert WORDS.vocab_size == 5 + 6 and WORDS.has_words and not TEXT.has_words
+
+
+def test_a_vocabulary_with_gaps_has_room_for_its_highest_id():
+    words = models.WordLevel({"<pad>": 0, "<eos>": 1, "<unk>": 2, "a": 20}, unk_token="<unk>")
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    made = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), **special)
+    assert TextTokenizer(made).vocab_size == 21
 
 
 def test_special_tokens_in_a_text_of_words_are_unknown_words():

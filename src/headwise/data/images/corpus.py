@@ -119,12 +119,13 @@ def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
         shape: height, width and channels: 3 for RGB and 1 for levels of grey.
     """
     height, width, channels = shape
+    if picture.mode.startswith("I"):  # 16 bits: convert would cut values off at 255
+        levels, hidden = np.asarray(picture), picture.info.get("transparency", -1)
+        picture = Image.fromarray(np.where(levels == hidden, 255, levels >> 8).astype(np.uint8))
     if picture.has_transparency_data:  # transparent pixels have a colour that nobody sees
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(white, picture)
-    if picture.mode.startswith("I;16"):  # convert would cut values off at 255
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     picture = picture.convert("RGB" if channels == 3 else "L")
     if picture.size != (width, height):
         picture = ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)

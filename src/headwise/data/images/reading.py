@@ -228,6 +228,9 @@ def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None
                     "data.max_pixels"
                 )
             picture.load()
+            # Of numbers of 32 bits nothing says which is white. PGM and PNG have 16 at most.
+            if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
+                return None
             return ImageOps.exif_transpose(picture)
     except CorpusError:
         raise

@@ -36,6 +36,7 @@ from headwise.data.labelled.reading import (
     Columns,
     Row,
     glue_classes,
+    glue_has_pairs,
     glue_origin,
     glue_sources,
     read_docstrings,
@@ -56,7 +57,7 @@ from headwise.data.labelled.settings import (
 )
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.settings import given_parts
-from headwise.data.sources import CorpusError, part_in_words, versions
+from headwise.data.sources import CorpusError, packages_identity, part_in_words
 from headwise.data.streams import Stream
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
@@ -159,7 +160,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
     tests = open_tests(
         "examples",
         settings.tests,
-        partial(_source, settings.max_bytes, corpus.classes),
+        partial(_source, settings.max_bytes, known_classes(settings)[1]),
         partial(_make_test, corpus.classes, folder),
         EXAMPLES.open,
         (facts, folder),
@@ -174,7 +175,7 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
 def _sources(settings: LabelledSettings, stream: "ExampleStream | None") -> dict[str, Source]:
     if isinstance(settings, Docstrings):
         read = partial(read_docstrings, settings.packages)
-        return {"train": Source(" ".join(versions(settings.packages)), read)}
+        return {"train": Source(packages_identity(settings.packages), read)}
     if isinstance(settings, Glue):
         return glue_sources(settings)
     _, classes = known_classes(settings)
@@ -220,6 +221,13 @@ def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
     if isinstance(settings, Docstrings):
         return "classification", settings.packages
     return getattr(settings, "problem", "classification"), getattr(settings, "classes", None)
+
+
+def has_pairs(settings: ExampleLimits) -> bool:
+    """Returns whether examples are pairs of texts."""
+    if isinstance(settings, Glue):
+        return glue_has_pairs(settings.task)
+    return getattr(settings, "pair_field", None) is not None
 
 
 # --- examples in parts ------------------------------------------------------------------------
@@ -318,7 +326,7 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
     known = set() if names or reading.classes is None else set(reading.classes)
     number = 0
     for row in reading.rows[part]:
-        text, pair = _one_line(row.text), row.pair and _one_line(row.pair)
+        text, pair = one_line(row.text), row.pair and one_line(row.pair)
         if row.flaw:
             reading.skipped[row.flaw] += 1
         elif not text or pair == "":
@@ -335,7 +343,8 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
         _check_classes(reading.classes, number, reading.words["corpus"], reading.label_hint)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Returns a text as examples have it."""
     return " ".join(text.split())
 
 

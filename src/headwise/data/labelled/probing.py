@@ -15,14 +15,13 @@ part, and each sentence is used once. Hashes of the sentences and of a seed deci
 that the same text gives the same examples everywhere.
 """
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, pairwise
 
-from headwise.data.division import PARTS, divide
+from headwise.data.division import PARTS, divide, hash_of
 from headwise.data.labelled.corpus import LabelledCorpus, Reading, make_corpus
 from headwise.data.labelled.reading import Row, docstrings, read_senteval
 from headwise.data.labelled.settings import (
@@ -34,7 +33,7 @@ from headwise.data.labelled.settings import (
 from headwise.data.running.corpus import load_text_corpus
 from headwise.data.running.documents import lines_of
 from headwise.data.running.reading import split_sentences
-from headwise.data.sources import CorpusError, file_in_words, versions
+from headwise.data.sources import CorpusError, file_in_words, packages_identity, versions
 from headwise.data.store import file_identity
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
@@ -53,8 +52,8 @@ def load_probing_corpus(settings: ProbingSettings) -> LabelledCorpus:
     if isinstance(settings, SentEvalFile):
         identity, read = file_identity(settings.file), partial(_read_senteval, settings)
     else:
-        identity, sentences = _sentences(settings)
-        read = partial(_generate, settings, sentences, identity)
+        identity, origin, sentences = _sentences(settings)
+        read = partial(_generate, settings, sentences, origin)
     made_of = [settings.model_dump_json(), identity]
     return make_corpus(made_of, read, train_fraction=settings.train_fraction)[0]
 
@@ -100,15 +99,21 @@ def _generate(settings: GeneratedProbe, found: Callable[[], Sequence[str]], orig
     return Reading(rows, {"corpus": origin}, classes=list(classes))
 
 
-def _sentences(settings: GeneratedProbe) -> tuple[str, Callable[[], Sequence[str]]]:
-    """Returns words on where the text comes from, and what reads all of its sentences."""
+def _sentences(settings: GeneratedProbe) -> tuple[str, str, Callable[[], Sequence[str]]]:
+    """Returns what tells the text from others, its origin in words, and what reads it."""
     texts = settings.texts
     if isinstance(texts, DocstringTexts):
         origin = f"docstrings of {', '.join(versions(texts.packages))}"
-        return origin, lambda: _split(t for package in texts.packages for t in docstrings(package))
+        identity = packages_identity(texts.packages)
+        return (
+            identity,
+            origin,
+            lambda: _split(chain.from_iterable(map(docstrings, texts.packages))),
+        )
     corpus = load_text_corpus(texts)
     documents = chain(corpus.train, corpus.validation, corpus.test)
-    return corpus.notes["corpus"], lambda: _split(lines_of(documents))
+    origin = corpus.notes["corpus"]
+    return f"{origin} {corpus.digest}", origin, lambda: _split(lines_of(documents))
 
 
 def _split(paragraphs: Iterable[str]) -> list[str]:
@@ -300,8 +305,7 @@ def _shuffled(sentences: Sequence[str], seed: int) -> list[str]:
 
 
 def _hash(sentence: str, seed: int, purpose: str) -> int:
-    digest = hashlib.sha256(_key(sentence, seed, purpose).encode()).digest()
-    return int.from_bytes(digest[:8], "big")
+    return hash_of(_key(sentence, seed, purpose))
 
 
 def _key(sentence: str, seed: int, purpose: str) -> str:

@@ -4,6 +4,7 @@ Each reader yields rows in the order of the data.
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,7 +15,14 @@ from headwise.data.corpora import Source, files_source, split_source
 from headwise.data.division import Part
 from headwise.data.labelled.settings import Glue, GlueTask, Problem
 from headwise.data.settings import HubSettings
-from headwise.data.sources import CorpusError, docstrings_of, read_lines, text_field, versions
+from headwise.data.sources import (
+    CorpusError,
+    docstrings_of,
+    field_at,
+    read_lines,
+    text_field,
+    versions,
+)
 from headwise.messages import did_you_mean
 
 
@@ -131,33 +139,39 @@ def read_hub(
 ) -> Iterator[Row]:
     """Yields the rows of one split, a `datasets.Dataset` or a shard of a stream.
 
-    `classes` are names for labels that are numbers without names.
+    `classes` are those that the settings name. A label that is a number without a name is the place
+    of its class among them, unless there are numbers among their names. Places among classes that
+    are not named, but found and sorted, would mean nothing.
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
     features = split.features or {}  # those of a stream may be unknown
-    names = getattr(features.get(columns.label), "names", None) or classes or ()
+    feature = field_at(features, columns.label, where_split, mending) if features else None
+    own = getattr(feature, "names", None)
+    known = own or classes or ()
+    named = own is None and any(map(_NUMBER.fullmatch, known))
+    name_of = partial(_class_name, known=known, places=() if named else known)
     for number, record in enumerate(split):
         where = f"{where_split}, row {number}"
         text = text_field(record, columns.text, where, mending)
         pair = columns.pair and text_field(record, columns.pair, where, mending)
-        if columns.label not in record:
-            text_field(record, columns.label, where, mending)  # its error lists the columns
-        yield Row(where, text, pair, _class_name(record[columns.label], names))
+        label = field_at(record, columns.label, where, mending)
+        yield Row(where, text, pair, name_of(label))
 
 
-def _class_name(label: object, names: Sequence[str]) -> str:
+_NUMBER = re.compile("-?[0-9]+|True|False")
+
+
+def _class_name(label: object, known: Sequence[str], places: Sequence[str]) -> str:
     """Returns a label as text; -1, the label of test parts on the hub, means that there is none.
 
-    >>> [_class_name(label, ["negative", "positive"]) for label in (1, -1, None, "positive")]
+    >>> names = ["negative", "positive"]
+    >>> [_class_name(label, names, names) for label in (1, -1, None, "positive")]
     ['positive', '', '', 'positive']
     """
-    if label is None:
+    if label is None or (isinstance(label, int) and label == -1 and known and "-1" not in known):
         return ""
-    if isinstance(label, int) and names and str(label) not in names:
-        if label == -1:
-            return ""
-        if 0 <= label < len(names):
-            return names[label]
+    if isinstance(label, int) and 0 <= label < len(places):
+        return places[label]
     return str(label)
 
 
@@ -217,6 +231,11 @@ def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
     """Returns the problem of a task, and its classes; None for a regression."""
     classes = _GLUE[name].classes
     return "regression" if classes is None else "classification", classes
+
+
+def glue_has_pairs(name: GlueTask) -> bool:
+    """Returns whether the examples of a task are pairs of texts."""
+    return _GLUE[name].hub.pair is not None
 
 
 def glue_sources(settings: Glue) -> dict[str, Source]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from headwise.data.running.settings import TextSettings
@@ -25,7 +25,15 @@ GlueTask = Literal["MNLI", "QNLI", "SST-2", "STS-B"]
 # Packages that are installed with headwise, written in Python and well documented.
 PACKAGES = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
 
-Classes = list[Annotated[str, Field(coerce_numbers_to_str=True)]] | None  # as [0, 1] in YAML
+
+def _different(classes: list[str]) -> list[str]:
+    if len(set(classes)) < len(classes):
+        raise ValueError(f"classes is {classes}, expected different names; leave out repeated ones")
+    return classes
+
+
+_Names = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # as [0, 1] in YAML
+Classes = Annotated[_Names, AfterValidator(_different)] | None
 _CLASSES = Field(
     None,
     description="Names of the classes, in the order of the outputs of the model. Default: the "
@@ -135,6 +143,11 @@ class OwnExamples(LabelledColumns, StreamedSettings, ExampleSettings):
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:
+        if self.problem == "regression" and self.classes is not None:
+            raise ValueError(
+                f"classes is {self.classes} and problem is regression, expected one of them: "
+                f"numbers have no classes; leave classes out, or set problem to classification"
+            )
         if self.streaming and self.problem == "classification" and self.classes is None:
             raise ValueError(
                 "classes is not given and streaming is true, expected the names of all classes, as "

@@ -72,7 +72,13 @@ from headwise.data.running.settings import (
     TextSettings,
 )
 from headwise.data.running.stream import TextStream
-from headwise.data.sources import CorpusError, part_in_words, read_lines, text_fields, versions
+from headwise.data.sources import (
+    CorpusError,
+    packages_identity,
+    part_in_words,
+    read_lines,
+    text_fields,
+)
 
 _PASSAGE_WORDS = 100
 _KNOWN = "known.npy"  # the hashes of the training lines
@@ -111,7 +117,7 @@ def _sources(settings: TextSettings) -> dict[str, Source]:
     if isinstance(settings, PydocTopics):
         return {"train": Source(python_version(), partial(_built_in, read_pydoc_topics))}
     if isinstance(settings, PackageDocs):
-        identity = " ".join(versions(settings.packages))
+        identity = packages_identity(settings.packages)
         read = partial(read_package_docs, settings.packages)
         return {"train": Source(identity, partial(_built_in, read))}
     return given_sources(settings, partial(_source, settings.max_bytes))

@@ -1,6 +1,5 @@
 """Documents of running text: where they begin among its lines, and how they stand on the disk."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,16 +55,6 @@ def marked_lines(documents: Iterable[Document]) -> Marked:
 def lines_of(documents: Iterable[Document]) -> Iterator[str]:
     """Yields the lines of documents that are not blank, in their order."""
     return (line for line, _ in marked_lines(documents) if line)
-
-
-def digest_documents(documents: Iterable[Document]) -> str:
-    """Returns a hash of the documents of one part."""
-    if found := getattr(documents, "digest", None):  # of a part that is stored, or of a stream
-        return str(found)
-    digest = hashlib.sha256()
-    for document in documents:
-        digest.update("\n".join([*document, "\0"]).encode())
-    return digest.hexdigest()
 
 
 def marked_rows(where: str, rows: Iterable[str], begins: Documents) -> Marked:

@@ -153,6 +153,9 @@ def _opened(source: Path | bytes, name: str) -> Iterator[Any]:
     soundfile = speech_package("soundfile")
     if isinstance(source, Path) and not source.is_file():
         raise AudioError(f"{name} is not a file, expected a WAV or FLAC file")
+    readable = name.encode("utf-8", "backslashreplace").decode()
+    if readable != name:
+        raise AudioError(f"{readable} has a name that is not UTF-8; rename it, or leave it out")
     try:
         with soundfile.SoundFile(
             source if isinstance(source, Path) else io.BytesIO(source)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -84,13 +85,15 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
         parts, notes = {}, {"corpus": f"pairs of {whole}"} | sampled
     for part, pairs in given.items():
         parts[part] = PairedUtterances(pairs, part, settings.seed, framing)
-    notes |= {part: _note(parts[part], settings.seconds, origins.get(part, "")) for part in PARTS}
+    trained = {recording.digest for recording in parts["train"].clean}
+    note = partial(_note, settings.seconds, trained)
+    notes |= {part: note(parts[part], origins.get(part, "")) for part in PARTS}
     tests: dict[str, Utterances] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
             pairs, origin = _read_pairs(test, test.given, settings.rate, skipped)
         tests[name] = PairedUtterances(pairs, "test", settings.seed, framing)
-        notes[f"test {name}"] = _note(tests[name], settings.seconds, origin)
+        notes[f"test {name}"] = note(tests[name], origin)
     if skipped:
         notes["skipped"] = skipped_in_words(skipped)
     return SpeechCorpus(**parts, tests=tests, notes=notes)
@@ -206,8 +209,11 @@ def _divide(
 # --- notes ------------------------------------------------------------------------------------
 
 
-def _note(utterances: Utterances, seconds: float, origin: str) -> str:
-    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
+def _note(seconds: float, trained: Container[str], utterances: Utterances, origin: str) -> str:
+    """Returns what the notes say of a part: its size, where it comes from, and a hash.
+
+    `trained` are the hashes of the clean recordings of the training part.
+    """
     clean, rate = utterances.clean, utterances.spectrum.rate
     total = sum(recording.samples for recording in clean) / rate
     speakers = len(by_speaker(clean))
@@ -216,6 +222,8 @@ def _note(utterances: Utterances, seconds: float, origin: str) -> str:
         f"{len(utterances):,} items of at most {seconds:g} s from {len(clean):,} recordings{of}, "
         f"{total / 60:,.1f} minutes"
     )
+    if not utterances.training and (known := sum(each.digest in trained for each in clean)):
+        size += f", of which {known:,} are also in the training part"
     # Each piece of a long recording except its first starts after sample 0.
     further = sum(piece.start > 0 for piece in utterances.pieces)
     if further and not utterances.training:
@@ -223,5 +231,4 @@ def _note(utterances: Utterances, seconds: float, origin: str) -> str:
             f"; recordings longer than {utterances.limit / rate:g} s are cut into pieces, which "
             f"makes {further:,} more"
         )
-    # The sound itself may be many gigabytes, which are not read for a note.
-    return part_in_words(size, origin, "names and lengths", utterances.digest())
+    return part_in_words(size, origin, "sounds", utterances.items_digest())

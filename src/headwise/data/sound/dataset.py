@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -87,8 +87,10 @@ class Utterances(Dataset[Frames], ABC):
         lengths: the length of each item in frames.
         pieces: the pieces; no sample is in two of them.
         limit: how many samples a piece has at most.
+        mixed: what decides on noise that is mixed in.
     """
 
+    mixed: tuple[object, ...] = ()
     lengths: list[int]
     pieces: list[Piece]
 
@@ -146,6 +148,12 @@ class Utterances(Dataset[Frames], ABC):
             digest.update(b"\0")
         return digest.hexdigest()
 
+    def items_digest(self) -> str:
+        """Returns a hash of what is scored: of all samples too, of the noise and of the pieces."""
+        sounds = [each.digest for each in chain(self.clean, *self._further)]
+        made_of = (self.digest(), self.spectrum.rate, sounds, self.mixed, self.pieces)
+        return hashlib.sha256(repr(made_of).encode()).hexdigest()
+
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
         """Cuts recordings that are joined, and have so many samples together, into equal pieces."""
         pieces = []
@@ -199,12 +207,19 @@ class MixedUtterances(Utterances):
         super().__init__(clean, part, framing, noise, voices)
         self.noise, self.voices = list(noise), list(voices)
         self.mixing = mixing
+        self.mixed = (
+            mixing.noise_of(part),
+            mixing.snr,
+            mixing.level,
+            mixing.reverberation,
+            mixing.seed,
+        )
         self._speakers = by_speaker(self.clean)
         self._voices = by_speaker(self.voices)
         spectrum, samples = self.spectrum, self.samples
         joined = chains(self.clean, samples)
         self.pieces = self._cut(
-            {chain: sum(self.clean[i].samples for i in chain) for chain in joined}
+            {several: sum(self.clean[i].samples for i in several) for several in joined}
         )
         if self.training:
             # An epoch has as much sound as the recordings: a long recording makes several items.

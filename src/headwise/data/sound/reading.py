@@ -74,18 +74,26 @@ def read_pairs(
     """Reads the pairs of two folders, in the order of the noisy files' names."""
     noisy = read_folder(folders.noisy, rate, skipped, speaker_pattern)
     clean = read_folder(folders.clean, rate, skipped)
-    partners = {_common_name(recording.name, folders.pattern): recording for recording in clean}
-    pairs = []
+    partners: dict[str, Recording] = {}
+    for recording in clean:
+        key = _common_name(recording.name, folders.pattern)
+        if key in partners:
+            other = partners[key].name
+            skipped.append(f"{folders.clean / other} has the same partner as {recording.name}")
+        partners[key] = recording
+    pairs, taken = [], set[str]()
     for recording in noisy:
-        partner = partners.pop(_common_name(recording.name, folders.pattern), None)
-        if partner is None:
+        key = _common_name(recording.name, folders.pattern)
+        if key not in partners:
             skipped.append(f"{folders.noisy / recording.name} has no partner in {folders.clean}")
-        elif abs(partner.samples - recording.samples) > rate // 10:
-            skipped.append(f"{folders.noisy / recording.name} is not as long as its clean partner")
-        else:
-            pairs.append(Pair(recording, partner))
-    for recording in partners.values():
-        skipped.append(f"{folders.clean / recording.name} has no partner in {folders.noisy}")
+        elif key in taken:
+            skipped.append(f"{folders.noisy / recording.name} has the same partner as another one")
+        elif _equally_long(pair := Pair(recording, partners[key]), folders.noisy, skipped, rate):
+            pairs.append(pair)
+        taken.add(key)
+    for key, recording in partners.items():
+        if key not in taken:
+            skipped.append(f"{folders.clean / recording.name} has no partner in {folders.noisy}")
     if not pairs:
         raise AudioError(
             f"{folders.noisy} and {folders.clean} have no files that belong together, such as "
@@ -113,7 +121,21 @@ def read_hub_pairs(
     speaker = (lambda _: "") if speaker_pattern is None else _named(speaker_pattern, where)
     sounds = partial(_split_sounds, rows, settings, where, rate)
     found = prepared(made_of, sounds, where, skipped, speaker)
-    return list(map(Pair, found[::2], found[1::2]))
+    pairs = map(Pair, found[::2], found[1::2])
+    kept = [pair for pair in pairs if _equally_long(pair, where, skipped, rate)]
+    if not kept:
+        raise AudioError(
+            f"{where} has 0 pairs of recordings that are equally long, expected at least one; "
+            f"check whether noisy_field and clean_field are the right columns"
+        )
+    return kept
+
+
+def _equally_long(pair: Pair, where: object, skipped: list[str], rate: int) -> bool:
+    if abs(pair.clean.samples - pair.noisy.samples) <= rate // 10:
+        return True
+    skipped.append(f"{where}: {pair.name} is not as long as its clean partner")
+    return False
 
 
 def _split_sounds(

@@ -32,6 +32,7 @@ class Recording:
         samples: how many samples it has.
         file: the array that holds the samples of its collection, of shape `(samples,)`.
         start: where in the array its first sample stands.
+        digest: a hash of its samples.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Recording:
     samples: int
     file: Path = field(repr=False)
     start: int = field(repr=False)
+    digest: str = field(default="", repr=False)
 
     def read(self, start: int = 0, samples: int | None = None) -> Waveform:
         """Returns a part of the recording; to its end if `samples` is None."""
@@ -84,11 +86,11 @@ def prepared(
 
     def make(folder: Path) -> None:
         reasons: list[str] = []
-        found: list[tuple[str, int]] = []
+        found: list[tuple[str, int, str]] = []
         with growing(folder / _SAMPLES, np.float32) as add:
             for name, wave in sounds(reasons):
                 add(wave)
-                found.append((name, len(wave)))
+                found.append((name, len(wave), hashlib.sha256(wave.data).hexdigest()))
         if not found:
             raise AudioError(
                 f"{where} has 0 recordings that can be read, expected at least one: "
@@ -100,8 +102,9 @@ def prepared(
     folder = stored("sounds", made_of, make)
     skipped += read_facts(folder).skipped
     recordings, start = [], 0
-    for name, samples in json.loads((folder / _NAMES).read_text(encoding="utf-8")):
-        recordings.append(Recording(name, speaker(name), samples, folder / _SAMPLES, start))
+    file = folder / _SAMPLES
+    for name, samples, digest in json.loads((folder / _NAMES).read_text(encoding="utf-8")):
+        recordings.append(Recording(name, speaker(name), samples, file, start, digest))
         start += samples
     return recordings
 
