@@ -39,11 +39,12 @@ from headwise.ops.shapes import can_be_looked_at
 
 def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Module:
     """Returns an embedding of tokens as wide as the model, adaptive if there are cutoffs."""
+    padding = None if config.learned_padding else config.pad_token_id
     cutoffs = getattr(config, "adaptive_cutoffs", None)
     if cutoffs is None:
-        return nn.Embedding(vocab_size, config.embed_dim, config.pad_token_id)
+        return nn.Embedding(vocab_size, config.embed_dim, padding)
     factor: int = config.adaptive_factor
-    return AdaptiveEmbedding(vocab_size, config.embed_dim, cutoffs, factor, config.pad_token_id)
+    return AdaptiveEmbedding(vocab_size, config.embed_dim, cutoffs, factor, padding)
 
 
 def position_embedding(config: TransformerConfig) -> nn.Embedding | None:
