@@ -75,8 +75,11 @@ def token_positions(
     time = words.size(1)
     if position_ids is not None:
         return _checked_positions(position_ids, time, learned)
-    if learned is not None and not isinstance(offset, Tensor):
-        _check_length(learned, offset + time, padding)
+    looked_at = isinstance(offset, Tensor) and can_be_looked_at(offset)
+    seen = int(offset) if looked_at else offset
+    if learned is not None and not isinstance(seen, Tensor):
+        so_far = None if padding is None else padding[:, : seen + time]
+        _check_length(learned, seen + time, so_far)
     if padding is None:
         return offset + torch.arange(time, device=words.device)
     return of_queries((~padding).cumsum(1), offset, time) - 1
