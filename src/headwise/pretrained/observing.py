@@ -116,7 +116,8 @@ def ablated(
 
     A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
     copy of a system that is made meanwhile has no ablation. Of contexts that are open at once for
-    the same system the inner one is in force; those for other systems stay in force beside it.
+    the same system the inner one is in force; those for other systems stay in force beside it. A
+    plain model of transformers that is compiled runs as it is written meanwhile.
 
     Args:
         model: a headwise model, a plain model of transformers, or any module that holds systems.
