@@ -5,6 +5,7 @@ import torch
 from systems import DIM, MAIN
 
 import headwise as hw
+from headwise.heads.cache import FixedAttentionCache
 
 BATCH, TIME, KEYS = 2, 5, 3
 
@@ -129,9 +130,17 @@ def test_masks(name, key, masks, parts):
     assert all(part in text for part in parts), text
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("mask", ["key_padding_mask", "attn_mask"])
 @pytest.mark.parametrize("name", MAIN)
-def test_a_mask_of_a_step_covers_what_is_cached(name):
-    module, cache = MAIN[name].build(), hw.AttentionCache()
-    module(X, is_causal=True, cache=cache)
-    with pytest.raises(ValueError, match=r"key_padding_mask has shape \(2, 1\).*\(2, 6\)"):
-        module(X[:, :1], key_padding_mask=boolean(BATCH, 1), is_causal=True, cache=cache)
+def test_a_mask_of_a_step_covers_what_is_cached(name, mask, fixed):
+    """Where it does not, the cache stays as it was, so that the step can be done again."""
+    module, keys = MAIN[name].build().eval(), TIME + 2 if fixed else TIME
+    cache = FixedAttentionCache(keys) if fixed else hw.AttentionCache()
+    module(X[:, :-1], is_causal=True, cache=cache)
+    step = {"is_causal": True, "cache": cache}
+    shape = (1, 1) if mask == "attn_mask" else (BATCH, 1)
+    with pytest.raises(ValueError, match=rf"{mask} has shape \({shape[0]}, 1\).*{keys}\)"):
+        module(X[:, -1:], **{mask: boolean(*shape)}, **step)
+    expected = module(X, is_causal=True).output[:, -1:]
+    torch.testing.assert_close(module(X[:, -1:], **step).output, expected)

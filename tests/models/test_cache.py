@@ -89,6 +89,13 @@ def test_a_cache_of_a_fixed_size_and_learned_positions():
     padded = torch.tensor([[0, 5, 6, 7, 8, 9], [0, 0, 6, 7, 8, 9]])  # padding takes no position
     mask = (padded != 0).long()
     assert made.generate(padded, attention_mask=mask, max_new_tokens=4, **options).shape == (2, 10)
+    cache = made.new_cache(12)
+    made(padded, attention_mask=mask, cache=cache)
+    seen = torch.cat([mask, mask.new_ones(2, 5)], 1)
+    made(padded[:, 2:5], attention_mask=seen[:, :9], cache=cache)
+    with pytest.raises(ValueError, match="a sequence has 10 tokens, expected at most 8"):
+        made(padded[:, 4:], attention_mask=seen, cache=cache)
+    assert cache.get_seq_length() == 9
 
 
 def test_crop_is_whole_or_changes_nothing():

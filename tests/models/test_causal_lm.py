@@ -102,6 +102,23 @@ def test_logits_of_the_last_positions():
         everything = made(input_ids=ids).logits
         last = made(input_ids=ids, logits_to_keep=2).logits
         torch.testing.assert_close(last, everything[:, -2:])
+        chosen = torch.tensor([0, 3])
+        some = made(input_ids=ids, logits_to_keep=chosen).logits
+        torch.testing.assert_close(some, everything[:, chosen])
+        for keep in (2, chosen):
+            with pytest.raises(ValueError, match=r"logits_to_keep is .* and labels are given"):
+                made(input_ids=ids, labels=ids, logits_to_keep=keep)
+
+
+@torch.no_grad()
+def test_labels_that_do_not_fit_leave_the_cache_as_it_is():
+    made, ids = model(), tokens(2, 5)
+    cache = made.new_cache()
+    made(input_ids=ids[:, :4], cache=cache)
+    with pytest.raises(ValueError, match="labels"):
+        made(input_ids=ids[:, 4:], cache=cache, labels=torch.full((2, 1), VOCABULARY))
+    step = made(input_ids=ids[:, 4:], cache=cache).logits
+    torch.testing.assert_close(step, made(input_ids=ids).logits[:, 4:])
 
 
 # Positions and padding

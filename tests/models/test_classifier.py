@@ -53,6 +53,12 @@ def test_the_loss_is_the_mean_over_labels():
         ("classifier", {"pooling": "last"}, "pooling is 'last', expected 'mean' or 'first'"),
         ("classifier", {"activation": "gelu"}, "activation is 'gelu', expected 'tanh' or 'relu'"),
         ("classifier", {"hidden_dim": 0}, "hidden_dim is 0, expected a positive number"),
+        (
+            "classifier",
+            {"num_labels": 3},
+            r"classes are \[.*\] and num_labels is 3, expected the n",
+        ),
+        ("regression", {"classes": ["a", "a"]}, r"classes are \['a', 'a'\] and num_labels is 2"),
         ("regression", {"num_labels": 3}, "num_labels is 3, expected 1 if"),
         ("regression", {"classes": ["a", "b"]}, "num_labels is 2, expected 1 if"),
     ],

@@ -200,6 +200,21 @@ def test_losses_and_gradients_are_equal(name):
     torch.testing.assert_close(words[1], words[0], **EXACT)
 
 
+@pytest.mark.parametrize(
+    ("make", "pad", "learns"), [(gpt2, 7, True), (gpt2, 99, True), (llama, 7, False)]
+)
+def test_a_token_that_pads_learns_where_it_did(make, pad, learns, tmp_path):
+    theirs = make(pad_token_id=pad, tie_word_embeddings=False).eval()
+    ours = hw.from_transformers(theirs)
+    ours.save_pretrained(tmp_path)
+    ids = torch.tensor([[5, 7, 7, 6]])
+    for model in (theirs, ours, hw.CausalLM.from_pretrained(tmp_path).eval()):
+        model(input_ids=ids, labels=ids).loss.backward()
+        grad = model.get_input_embeddings().weight.grad
+        assert bool(grad[7].any()) == learns
+        torch.testing.assert_close(grad, theirs.get_input_embeddings().weight.grad, **EXACT)
+
+
 @pytest.mark.parametrize("plan", ["gated", "mae", {"system": "moh", "shared_heads": 2, "top_k": 2}])
 @pytest.mark.parametrize("name", FIRST)
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """A pass of gates in training keeps what it is given, and decides again in the backward pass."""
 
 import copy
+import gc
 import random
 from weakref import ref
 
@@ -9,10 +10,12 @@ import torch
 from architectures import inputs, tiny
 from gated import train_at_random
 from torch import nn
+from transformers import DynamicCache
 
 import headwise as hw
 from headwise.pretrained.attaching import gates_of
 from headwise.pretrained.gates import HeadGates
+from headwise.transformers_internals import CACHE
 
 SYSTEMS = {
     "mae": {},
@@ -48,6 +51,20 @@ def test_gradients_are_those_of_a_pass_that_keeps_all(system, name, monkeypatch)
     assert torch.equal(found[0][0], found[1][0])
     for twice, once in zip(found[0][2], found[1][2], strict=True):
         assert torch.equal(twice, once)
+
+
+@pytest.mark.parametrize("system", ["mae", "moh"])
+def test_no_cache_and_no_queries_are_kept_after_a_call(system):
+    options = {"router": "query-norm"} if system == "moh" else {}
+    model = hw.gate_heads(tiny("llama"), system, **SYSTEMS[system], **options)
+    cache = DynamicCache(config=model.config)
+    model(torch.tensor([[3, 1, 4]]), **{CACHE: cache})
+    kept = ref(cache)
+    del cache
+    gc.collect()
+    assert kept() is None
+    for gates in gates_of(model).values():
+        assert gates.call.queries is None
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -82,6 +82,17 @@ def test_what_transformers_saves_is_warned_of_and_comes_back(name, tmp_path):
         hw.remove_gates(bare).save_pretrained(tmp_path)
 
 
+def test_another_tool_may_have_changed_how_a_model_is_saved():
+    model = tiny("gpt2")
+    model.save_pretrained = saved = lambda: "another tool"
+    with hw.record(model), hw.ablated(model, "transformer.h.0.attn", head=0):
+        assert model.save_pretrained is saved
+    assert hw.remove_gates(hw.gate_heads(model)).save_pretrained is saved
+    with pytest.warns(UserWarning, match="save_gates"):
+        assert hw.gate_heads(model).save_pretrained() == "another tool"
+    assert model.save_pretrained is saved
+
+
 def test_gates_that_peft_holds(tmp_path):
     config = LoraConfig(target_modules=["query"], modules_to_save=["head_gates.system"])
     model = get_peft_model(hw.gate_heads(tiny("bert")), config)

@@ -51,6 +51,28 @@ def test_a_compiled_model_is_one_graph():
     torch.testing.assert_close(compiled(**given).logits, expected)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+@torch.no_grad()
+def test_a_compiled_model_that_has_run_is_changed_too(wrapped):
+    torch.compiler.reset()
+    model, plain = tiny("gpt2"), tiny("gpt2")
+    given = inputs(model, random.Random(0))
+    compiled, prefix = model, ""
+    if wrapped:
+        compiled, prefix = torch.compile(model, backend="eager"), "_orig_mod."
+    else:
+        model.compile(backend="eager")
+    before = compiled(**given).logits
+    path = "transformer.h.0.attn"
+    with hw.ablated(compiled, prefix + path, head=1), hw.ablated(plain, path, head=1):
+        assert torch.equal(compiled(**given).logits, plain(**given).logits)
+    torch.testing.assert_close(compiled(**given).logits, before)
+    expected = train_at_random(hw.gate_heads(plain))(**given).logits
+    train_at_random(hw.gate_heads(compiled))
+    torch.testing.assert_close(compiled(**given).logits, expected)
+    torch.testing.assert_close(hw.remove_gates(compiled)(**given).logits, before)
+
+
 @torch.no_grad()
 def test_a_model_whose_weights_are_offloaded():
     model = tiny("gpt2")

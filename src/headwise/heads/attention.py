@@ -229,8 +229,14 @@ class Attention(InTorchLayers, System):
         check_inputs(widths, query, key, value, key_padding_mask, query_padding_mask)
         if cache is not None and not torch.compiler.is_compiling():
             cache.check_call(self, key, is_self_attention)
+        # Before the cache gets the keys of this call: who mends a mask can call again.
+        keys = key.size(1)
+        if cache is not None:
+            keys = cache.get_max_length() if isinstance(offset, Tensor) else keys + offset
+        check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
+        check_attention_mask(attn_mask, query.size(0), self.num_heads, query.size(1), keys)
         if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
-            # The queries are the last of the keys; the shape is checked with that of the keys.
+            # The queries are the last of the keys.
             query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
         query_padding = padding_positions(query_padding_mask)
         masks = (query_padding, is_causal, attn_mask)
@@ -243,8 +249,6 @@ class Attention(InTorchLayers, System):
         q, k, v, choice = self.project(inputs)
         q = self.placed(q, inputs)
         shape = (q.size(1), q.size(2), k.size(2))
-        check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), k.size(2))
-        check_attention_mask(attn_mask, query.size(0), *shape)
         # PyTorch's kernel has a fast path for a plain causal mask. To a compiler a comparison is no
         # boolean unless it decides a branch.
         plain = False

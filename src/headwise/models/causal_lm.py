@@ -164,7 +164,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         all_logits: bool | None = None,
@@ -181,7 +181,8 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 predicted. The first label is never predicted; set it to -100, so that it is not
                 counted either.
             use_cache: whether to return a cache; without a given one, a new one.
-            logits_to_keep: number of last positions to compute logits for; 0 for all.
+            logits_to_keep: number of last positions to compute logits for, 0 for all; or the
+                positions, a tensor. With labels those of all are needed.
             position_ids: without `attention_mask` they also say where packed texts begin, as
                 transformers' `DataCollatorWithFlattening` gives them: where they do not go on by
                 one. Each text is then computed by itself.
@@ -191,6 +192,18 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         """
         cache = given_cache(cache, others)
         asked = self._asked(others)
+        source = inputs_embeds if input_ids is None else input_ids
+        if labels is not None and isinstance(source, Tensor) and source.dim() > 1:
+            # Before the cache gets this call's tokens; what is wrong with these the decoder says.
+            check_labels(labels, tuple(source.shape[:2]), self.config.vocab_size)
+        kept: Any = logits_to_keep
+        if not isinstance(kept, Tensor):
+            kept = slice(-kept, None) if kept else None
+        if labels is not None and kept is not None:
+            raise ValueError(
+                f"logits_to_keep is {logits_to_keep} and labels are given, expected one of them: "
+                f"the loss needs the logits of all positions; leave logits_to_keep out"
+            )
         decoded = self.decoder(
             input_ids,
             attention_mask,
@@ -202,11 +215,9 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
             **asked,
         )
         hidden = decoded.last_hidden_state
-        if labels is not None:
-            check_labels(labels, tuple(hidden.shape[:2]), self.config.vocab_size)
         logits = total = None
         if labels is None:
-            logits = self._logits(hidden[:, -logits_to_keep:])
+            logits = self._logits(hidden if kept is None else hidden[:, kept])
         elif self.config.adaptive_cutoffs is not None:
             labels = labels[:, 1:]
             total = self._losses(hidden[:, :-1], labels).sum()

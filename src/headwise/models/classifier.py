@@ -71,6 +71,12 @@ class SequenceClassifierConfig(StackConfig):
         if hidden_dim is not None and hidden_dim < 1:
             raise ValueError(f"hidden_dim is {hidden_dim}, expected a positive number or None")
         if classes is not None:
+            count = kwargs.pop("num_labels", len(classes))
+            if not len(set(classes)) == len(classes) == count:
+                raise ValueError(
+                    f"classes are {list(classes)} and num_labels is {count}, expected the name of "
+                    f"each class once, and as many: leave num_labels out"
+                )
             kwargs["id2label"] = dict(enumerate(classes))
             kwargs["label2id"] = {name: index for index, name in enumerate(classes)}
         elif problem == "regression":

@@ -67,6 +67,8 @@ class TransformerConfig(PreTrainedConfig):
             alone. A system whose equations have none has none by default, whatever this says.
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
         embedding_norm: whether a norm follows the embeddings, as in BERT.
+        learned_padding: whether the embedding of `pad_token_id` is learned as those of other tokens
+            are: for models that pad with a token of their texts, such as the end of text.
         max_positions: number of learned positions, the longest sequence that the model can read;
             None otherwise. Its default follows from the model, see `default_positions`.
         kwargs: arguments of every configuration of transformers, such as `pad_token_id`.
@@ -110,6 +112,7 @@ class TransformerConfig(PreTrainedConfig):
         bias: Bias = True,
         scale_embeddings: bool = True,
         embedding_norm: bool = False,
+        learned_padding: bool = False,
         **kwargs: Any,
     ) -> None:
         head_dim = kwargs.pop("_head_dim", head_dim)
@@ -141,6 +144,7 @@ class TransformerConfig(PreTrainedConfig):
         self.bias = bias
         self.scale_embeddings = scale_embeddings
         self.embedding_norm = embedding_norm
+        self.learned_padding = learned_padding
         self.positions = positions
         turns = self._checked_rotary(rope_parameters, head_dim)
         self.max_positions = self._checked_positions(max_positions)

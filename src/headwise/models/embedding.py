@@ -39,11 +39,12 @@ from headwise.ops.shapes import can_be_looked_at
 
 def token_embedding(config: TransformerConfig, vocab_size: int) -> nn.Module:
     """Returns an embedding of tokens as wide as the model, adaptive if there are cutoffs."""
+    padding = None if config.learned_padding else config.pad_token_id
     cutoffs = getattr(config, "adaptive_cutoffs", None)
     if cutoffs is None:
-        return nn.Embedding(vocab_size, config.embed_dim, config.pad_token_id)
+        return nn.Embedding(vocab_size, config.embed_dim, padding)
     factor: int = config.adaptive_factor
-    return AdaptiveEmbedding(vocab_size, config.embed_dim, cutoffs, factor, config.pad_token_id)
+    return AdaptiveEmbedding(vocab_size, config.embed_dim, cutoffs, factor, padding)
 
 
 def position_embedding(config: TransformerConfig) -> nn.Embedding | None:
@@ -74,8 +75,11 @@ def token_positions(
     time = words.size(1)
     if position_ids is not None:
         return _checked_positions(position_ids, time, learned)
-    if learned is not None and not isinstance(offset, Tensor):
-        _check_length(learned, offset + time, padding)
+    looked_at = isinstance(offset, Tensor) and can_be_looked_at(offset)
+    seen = int(offset) if looked_at else offset
+    if learned is not None and not isinstance(seen, Tensor):
+        so_far = None if padding is None else padding[:, : seen + time]
+        _check_length(learned, seen + time, so_far)
     if padding is None:
         return offset + torch.arange(time, device=words.device)
     return of_queries((~padding).cumsum(1), offset, time) - 1

@@ -81,3 +81,12 @@ def run_as_written() -> AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and its import takes long
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
+
+
+def forget_compiled() -> None:
+    """Has compiled models compiled anew, after hooks have been put on or taken off.
+
+    Compiled code is not checked against hooks: it would go on without those that came later.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()

@@ -232,7 +232,7 @@ def _by_site(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     replaced = system_class(entry["system"]).replaces
     wherever = {
         "attention": list(depths),
-        "feed-forward": [site for site in depths if is_last(site, depths)],
+        "feed-forward": [site for site in depths if site == _of_layer(site, depths)[-1]],
         "layer": [site for site in depths if site == _of_layer(site, depths)[0]],
     }
     return {site: [entry] for site in wherever[replaced]}
@@ -390,11 +390,6 @@ def _check_beside(specs: Mapping[str, list[Spec]]) -> None:
                         f"{spec['system']} takes the place of the whole layer: choose one of "
                         f"them, or different layers"
                     )
-
-
-def is_last(site: str, sites: Iterable[str]) -> bool:
-    """Whether the feed-forward of its layer comes right behind it."""
-    return site == _of_layer(site, sites)[-1]
 
 
 def _of_layer(site: str, sites: Iterable[str]) -> list[str]:

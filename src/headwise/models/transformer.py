@@ -307,13 +307,18 @@ class Decoder(Stack, OwnCacheMixin):
 def selected_states(states: Sequence[Tensor], asked: HiddenStates) -> tuple[Tensor | None, ...]:
     """Returns hidden states as transformers does: all, or None in the place of those not asked for.
 
+    Indices of states that there are not select nothing.
+
     >>> selected_states([torch.zeros(1), torch.ones(1)], -1)
     (None, tensor([1.]))
+    >>> selected_states([torch.zeros(1), torch.ones(1)], [0, 2, -3])
+    (tensor([0.]), None)
     """
     if isinstance(asked, bool):
         return tuple(states)
     count = len(states)
-    wanted = {index % count for index in ([asked] if isinstance(asked, int) else asked)}
+    asked = [asked] if isinstance(asked, int) else asked
+    wanted = {index % count for index in asked if -count <= index < count}
     return tuple(state if index in wanted else None for index, state in enumerate(states))
 
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.messages import did_you_mean
+from headwise.models.evaluating import forget_compiled
 from headwise.models.parameters import parameters_of_systems
 from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
@@ -88,6 +89,7 @@ def gate_heads(
     every = attention_modules(model, layouts)
     check_has_no_gates(model)
     attach(model, every, _chosen(every, layers, sites), kind, options)
+    note_change(model)
     return model
 
 
@@ -112,13 +114,11 @@ def remove_gates(model: Model) -> Model:
         >>> list(gated.state_dict()) == names, list(hw.remove_gates(gated).state_dict()) == names
         (False, True)
     """
-    for path, each in required_gates(model).items():
-        attention = model.get_submodule(path)
-        each.remove(attention)
-        delattr(attention, NAME)
+    detach(model)
     for each in _saved_by_transformers(model):
         if not hasattr(each.config, HEADS_LEFT):
-            vars(each).pop("save_pretrained", None)
+            _save_as_before(each)
+    forget_compiled()
     return model
 
 
@@ -168,13 +168,28 @@ def attach(
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key], last))
+
+
+def detach(model: nn.Module) -> None:
+    """Takes away what `attach` has put over the heads of a model."""
+    for path, each in required_gates(model).items():
+        attention = model.get_submodule(path)
+        each.remove(attention)
+        delattr(attention, NAME)
+
+
+def note_change(model: nn.Module) -> None:
+    """After `attach`, if it is to last: for who saves the model, and for who has compiled it."""
     warn_when_saved(model)
+    forget_compiled()
 
 
 def warn_when_saved(model: nn.Module) -> None:
     """Makes the next `save_pretrained` warn that `from_pretrained` cannot restore the change."""
     for each in _saved_by_transformers(model):
-        each.save_pretrained = partial(_save_with_a_warning, each)
+        _save_as_before(each)
+        former = vars(each).get("save_pretrained")  # of another tool
+        each.save_pretrained = partial(_save_with_a_warning, each, former)
 
 
 def class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
@@ -284,9 +299,19 @@ def _saved_by_transformers(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
-def _save_with_a_warning(model: Any, *args: Any, **kwargs: Any) -> Any:
+def _save_as_before(model: Any) -> None:
+    """Takes away the warning of `warn_when_saved`, if it stands before `save_pretrained`."""
+    here = vars(model).get("save_pretrained")
+    if isinstance(here, partial) and here.func is _save_with_a_warning:
+        del model.save_pretrained
+        _, former = here.args
+        if former is not None:
+            model.save_pretrained = former
+
+
+def _save_with_a_warning(model: Any, former: Any, *args: Any, **kwargs: Any) -> Any:
     """Stands before a changed model's own `save_pretrained` until it is called once."""
-    del model.save_pretrained
+    _save_as_before(model)
     name = type(model).__name__
     if gates_of(model):
         warnings.warn(
@@ -302,4 +327,4 @@ def _save_with_a_warning(model: Any, *args: Any, **kwargs: Any) -> Any:
             f"headwise.load_pruned({name}, folder)",
             stacklevel=2,
         )
-    return model.save_pretrained(*args, **kwargs)
+    return (former or partial(type(model).save_pretrained, model))(*args, **kwargs)

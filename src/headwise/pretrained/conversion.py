@@ -96,7 +96,10 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
             f"model is a {type(model).__name__}, expected a {row.source}: load it by "
             f"transformers.{row.source}.from_pretrained"
         )
-    config = row.target.config_class(**_settings(row, model.config), dtype=model.dtype)
+    settings = _settings(row, model.config)
+    padding = getattr(model.get_input_embeddings(), "padding_idx", None)  # what never learns there
+    settings["learned_padding"] = settings["pad_token_id"] is not None and padding is None
+    config = row.target.config_class(**settings, dtype=model.dtype)
     with torch.device("meta"):
         made = row.target(config)
     with torch.enable_grad():  # what is computed of weights that learn does learn

@@ -160,13 +160,15 @@ class HeadGates(nn.Module):
         heads, *others = args
         hidden, self.call.hidden = self.call.hidden, None
         attn_mask, self.call.attn_mask = self.call.attn_mask, None
+        queries, self.call.queries = self.call.queries, None
+        cache, self.call.cache = self.call.cache, None  # all keys and values: not to be kept alive
         if hidden is None:
             raise RuntimeError(
                 f"the output projection of the attention at {self.path!r} is called, but not by "
                 f"that attention, so the gates over its heads do not know their input; remove them "
                 f"with headwise.remove_gates(model)"
             )
-        queries, around = self.call.queries, self.around.padding
+        around = self.around.padding
         padding = None if around is None else around.positions
         texts = None if around is None else around.texts
         if texts is not None:  # each gets a row of its own
@@ -180,7 +182,7 @@ class HeadGates(nn.Module):
             heads,
             queries,
             padding=padding,
-            cache=memory_beside(self.call.cache, self.path, self.around.layers, hidden.size(1)),
+            cache=memory_beside(cache, self.path, self.around.layers, hidden.size(1)),
             attn_mask=attn_mask,
         )
         output = output if texts is None else texts.together(output)

@@ -7,11 +7,12 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models import ablation, decisions
 from headwise.models.evaluating import run_as_written
 from headwise.models.sites import attention_sites
-from headwise.pretrained.attaching import gate_heads, remove_gates
-from headwise.pretrained.layouts import HeadLayout
+from headwise.pretrained.attaching import attach, detach
+from headwise.pretrained.layouts import HeadLayout, attention_modules
 from headwise.pretrained.native import native_attentions, native_decisions
 
 
@@ -23,7 +24,8 @@ def observed(
 
     It is `MultiHeadAttention`, which has no parameters there and changes nothing. Models that hold
     systems already, and models that are not of transformers, stay as they are. Where contexts are
-    nested, the outer one puts the systems on and takes them off.
+    nested, the outer one puts the systems on and takes them off. Compiled models run as they are
+    written meanwhile.
 
     Raises:
         ValueError: the model is of transformers, and none of its attentions is known.
@@ -42,11 +44,13 @@ def observed(
     if attention_sites(model) or not (of_transformers or layouts):
         yield model
         return
-    gate_heads(model, "standard", layouts=layouts)
+    places = attention_modules(model, layouts)
+    attach(model, places, places, MultiHeadAttention, {})
     try:
-        yield model
+        with run_as_written():
+            yield model
     finally:
-        remove_gates(model)
+        detach(model)
 
 
 @contextmanager
@@ -112,7 +116,8 @@ def ablated(
 
     A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
     copy of a system that is made meanwhile has no ablation. Of contexts that are open at once for
-    the same system the inner one is in force; those for other systems stay in force beside it.
+    the same system the inner one is in force; those for other systems stay in force beside it. A
+    plain model of transformers that is compiled runs as it is written meanwhile.
 
     Args:
         model: a headwise model, a plain model of transformers, or any module that holds systems.

@@ -19,8 +19,9 @@ from headwise.pretrained.attaching import (
     attach,
     check_has_no_gates,
     class_over_heads,
+    detach,
     gates_of,
-    remove_gates,
+    note_change,
     required_gates,
 )
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
@@ -183,8 +184,9 @@ def load_gates(
             own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
             each.system.load_state_dict(own)
     except RuntimeError as error:
-        remove_gates(model)
+        detach(model)
         raise ValueError(f"{Path(folder) / TENSORS} is not what was saved: {error}") from error
+    note_change(model)
     return model
 
 
