@@ -29,7 +29,7 @@ from headwise.runs.evaluating import loss_of_part
 from headwise.runs.folder import FolderError, is_writer
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid
 from headwise.runs.one_run import curves, train_model
-from headwise.runs.preparing import changed_keys, claim_folder, empty_model
+from headwise.runs.preparing import changed_keys, check_start, claim_folder, empty_model
 from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import Experiment, PlannedRun, Start, train_runs
 from headwise.training.checkpoints import checkpoints
@@ -47,6 +47,7 @@ class TryRun(PlannedRun[TryResult]):
     def train(self, console: Console) -> TryResult:
         folder, task = self.folder, self.task
         claim_folder(folder, self.recipe)
+        check_start(folder, self.recipe)
         finished = self.finished(console)
         if finished is not None:
             return finished
