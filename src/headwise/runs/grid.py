@@ -31,7 +31,7 @@ TUNING_SEED = 1_000_000
 
 _EXAMPLE = "training.learning_rate=1e-3,3e-3"
 _LONGEST_NAME = 120  # of a folder
-_WIDTHS = [("model", "embed_dim"), ("model", "ffn_dim")]
+_WIDTHS: list[KeyPath] = [("model", "embed_dim"), ("model", "ffn_dim")]
 _MATCHED: dict[str | None, list[KeyPath]] = {  # the keys that --match sets
     None: [],
     "parameters": _WIDTHS,

@@ -32,9 +32,9 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
-from headwise.training.streaming import StreamedItems
+from headwise.training.streaming import Collate, StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
-from headwise.training.trainer import Collate, Trainer
+from headwise.training.trainer import Trainer
 from headwise.transformers_internals import saved_by_this_process
 
 MODEL = "model"
