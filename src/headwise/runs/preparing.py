@@ -101,10 +101,10 @@ def check_start(folder: Path, recipe: Recipe) -> None:
 
     That the weights are gone is told when the model is made; a finished run does without.
     """
-    run, stamp = recipe.pretrained_run(), folder / PRETRAINED
-    if run is None or not is_writer():
+    if not is_writer() or not (folder / RECIPE).is_file():
         return
-    if not (folder / RECIPE).is_file() or not model_folder(run).is_dir():
+    run, stamp = recipe.pretrained_run(), folder / PRETRAINED
+    if run is None or not model_folder(run).is_dir():
         return
     digest = digest_weights(run)
     if not stamp.is_file():
