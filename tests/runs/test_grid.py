@@ -70,8 +70,8 @@ def test_a_key_is_named_once(other):
 # As it is checked
 
 
-def check(path, *options, changes=(), systems=("standard", "mae"), seeds=(1,), match=False):
-    check_grid(parse_grid(options), load_recipe(path, changes), systems, seeds, match=match)
+def check(path, *options, changes=(), systems=("standard", "mae"), seeds=(1,), match=None):
+    check_grid(parse_grid(options), load_recipe(path, changes), systems, seeds, match)
 
 
 RATES, PERIODS = "training.learning_rate=1e-3,3e-3", "training.mae.period=1,2"
@@ -95,8 +95,10 @@ OF_MAE = ["systems.mae.training.learning_rate=1e-2"]
         ("model.attention=mae,moa", {"changes": OF_MAE}, "sets it for mae, which"),
         ("model.attention.encoder_self.system=mae,moa", {}, "sets it for mae, which"),
         (RATES, {"seeds": [1, TUNING_SEED]}, "--seeds has 1000000, the seed of the tries"),
-        ("model.dropout=0,0.1", {"match": True}, ""),
-        ("model.ffn_dim=16,32", {"match": True}, "--match parameters sets model.ffn_dim"),
+        ("model.dropout=0,0.1", {"match": "parameters"}, ""),
+        ("model.num_heads=2,4", {"match": "parameters"}, ""),
+        ("model.ffn_dim=16,32", {"match": "parameters"}, "--match parameters sets model.ffn_dim"),
+        ("model.num_heads=2,4", {"match": "parameters-and-heads"}, "sets model.num_heads of each"),
     ],
 )
 def test_what_is_set_otherwise_cannot_be_tuned(path, option, how, said):
@@ -127,6 +129,16 @@ def test_every_combination_is_a_recipe(file):
         assert values == candidate.values
         assert training.seed == 1
         assert candidate.training == training.model_copy(update={"seed": TUNING_SEED})
+
+
+def test_tries_need_a_run_to_start_from_if_seeds_have_theirs(path, tmp_path):
+    file = load_recipe(path, [f"model.pretrained={tmp_path}/run-{{seed}}"])
+    assert len(tried(file, "standard", RATES)) == 2  # the runs may be gone
+    (tmp_path / "run-1" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"there is no .*run-1000000, from which the tries of"):
+        tried(file, "standard", RATES)
+    (tmp_path / f"run-{TUNING_SEED}" / "model").mkdir(parents=True)
+    assert len(tried(file, "standard", RATES)) == 2
 
 
 @pytest.mark.parametrize("change", ["training.max_steps=6", "training.epochs=2"])

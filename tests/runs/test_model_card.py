@@ -82,6 +82,13 @@ def test_the_folder_names_its_model_and_all_may_read_it(runs, task):
             assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask, path
 
 
+@pytest.mark.parametrize("task", ["language-modelling", "classification"])
+def test_the_folder_of_an_average_is_as_any_other(runs, task, tmp_path):
+    run = train(task, tmp_path, training={"final_model": "average", "average_last": 2})
+    names = [sorted(path.name for path in (each / "model").iterdir()) for each in (run, runs[task])]
+    assert names[0] == names[1]
+
+
 @pytest.mark.parametrize("task", TEXT_TASKS)
 def test_the_folder_has_a_tokenizer(alone, runs, task):
     tokenizer = AutoTokenizer.from_pretrained(alone(task))

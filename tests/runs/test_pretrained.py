@@ -14,6 +14,7 @@ from headwise.recipes import RecipeError, load_recipe
 from headwise.report.comparison import render_report
 from headwise.runs.comparing import compare_systems
 from headwise.runs.folder import FolderError
+from headwise.runs.grid import parse_grid
 from headwise.runs.one_run import train_system
 from headwise.runs.preparing import build_model, claim_folder, prepare_task
 from headwise.runs.reading import open_run, read_result
@@ -137,15 +138,31 @@ def test_other_weights_are_noticed_when_a_run_goes_on(pretrained, tmp_path):
     recipe = load_recipe(str(path)).recipe
     train(recipe, tmp_path / "run")
     train(recipe, tmp_path / "run")  # it is finished
-    model = open_run(run)[1]
-    with torch.no_grad():
-        next(model.parameters()).add_(1.0)
-    model.save_pretrained(run / "model")
+    change_weights(run)
     with pytest.raises(FolderError, match="was started from other weights"):
         train(recipe, tmp_path / "run")
     shutil.rmtree(run)
     recipe = load_recipe(str(tmp_path / "run" / "recipe.yaml")).recipe
     train(recipe, tmp_path / "run")  # a finished run does without
+
+
+def change_weights(run):
+    model = open_run(run)[1]
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    model.save_pretrained(run / "model")
+
+
+@pytest.mark.parametrize(("tuned", "where"), [([], "seed1"), (["model.dropout=0,0.1"], "tries.*")])
+def test_other_weights_are_noticed_by_a_comparison(pretrained, tmp_path, tuned, where):
+    run, folder = shutil.copytree(pretrained("images"), tmp_path / "run"), tmp_path / "compared"
+    _, path = written("images", tmp_path / "data", model={"pretrained": str(run)})
+    file, others = load_recipe(str(path)), ([1], folder, "", QUIET)
+    compare_systems(file, ["standard"], *others, grid=parse_grid(tuned))
+    change_weights(run)
+    with pytest.raises(FolderError, match=f"{where} was started from other weights"):
+        compare_systems(file, ["standard", "mae"], *others, grid=parse_grid(tuned))
+    assert not list(folder.glob("**/mae-seed1"))
 
 
 def test_each_system_of_a_comparison_starts_from_its_own_run(tmp_path):

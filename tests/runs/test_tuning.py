@@ -246,20 +246,25 @@ def test_every_data_set_has_tries_of_its_own(world):
 
 
 @pytest.mark.slow
-def test_tries_have_the_sizes_that_were_matched(world, file):
-    folder = world / "matched"
-    found = compare(file, folder, f"{RATE}=1e-3,3e-3", match="parameters")
-    standard, mae = (system.runs[0].parameters for system in found.systems)
-    assert mae == pytest.approx(standard, rel=0.01)
+@pytest.mark.parametrize(
+    ("match", "baseline", "name", "heads"),
+    [("parameters", "standard", "mae", 4), ("parameters-and-heads", "mae", "standard", 8)],
+)
+def test_tries_have_the_sizes_that_were_matched(world, file, match, baseline, name, heads):
+    folder = world / match
+    found = compare(file, folder, f"{RATE}=1e-3,3e-3", systems=(baseline, name), match=match)
+    target, parameters = (system.runs[0].parameters for system in found.systems)
+    assert parameters == pytest.approx(target, rel=0.01)
     sizes = {
-        (recipe["model"]["embed_dim"], recipe["model"]["ffn_dim"])
+        tuple(recipe["model"][key] for key in ("embed_dim", "ffn_dim", "num_heads"))
         for recipe in (
-            yaml.safe_load(path.read_text())
-            for path in [*folder.glob("tries/mae/*/recipe.yaml"), folder / "mae-seed1/recipe.yaml"]
+            yaml.safe_load(path.read_text()) for path in folder.glob(f"**/{name}*/**/recipe.yaml")
         )
     }
     assert len(sizes) == 1
-    assert sizes != {(16, 32)}  # of the recipe
+    ((width, _, found_heads),) = sizes
+    assert width != 16  # of the recipe
+    assert found_heads == heads
 
 
 def test_what_changes_matched_sizes_cannot_be_tuned(world, file):

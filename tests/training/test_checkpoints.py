@@ -227,7 +227,7 @@ def test_stopped_while_the_final_model_is_written_it_is_written_in_the_end(tmp_p
 
     how = toy.settings(evaluate_every=6, final_model="average", average_last=2)
     with monkeypatch.context() as patched:
-        patched.setattr("headwise.training.run.save_file", stop)
+        patched.setattr("headwise.training.run.average_checkpoints", stop)
         with pytest.raises(KeyboardInterrupt):
             toy.train(tmp_path, toy.model(), how)
     names = ["checkpoint-12", "checkpoint-6"]

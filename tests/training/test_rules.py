@@ -286,6 +286,11 @@ def arguments(folder, **options):
     )
 
 
+def test_the_mixin_refuses_settings_of_a_system_that_the_model_does_not_have(tmp_path):
+    with pytest.raises(ValueError, match=r"settings name 'weighted', expected one of .*: mae"):
+        PlainTrainer(toy.model("mae"), arguments(tmp_path), train_dataset=toy.Reversals(4))
+
+
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_the_mixin_keeps_the_rules_in_a_plain_trainer(tmp_path, accumulation):
     model = toy.model(BOTH)

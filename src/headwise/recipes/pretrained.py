@@ -23,7 +23,7 @@ from headwise.models.plan import layer_specs
 from headwise.plain_yaml import read_yaml
 
 SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
-# The first two as `training.run` and `experiment.folders` write them, which recipes do not import.
+# The first two are those of `runs.folder`, which recipes do not import.
 _MODEL, _RECIPE, _CONFIG = "model", "recipe.yaml", "config.json"
 _STANDARD = "standard"
 

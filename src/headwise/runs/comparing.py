@@ -100,7 +100,7 @@ def compare_systems(
     places = {name: folder / name for name in datasets} if datasets else {None: folder}
     tried: Tried = {}
     if grid is not None:
-        check_grid(grid, file, systems, seeds, match=match is not None)
+        check_grid(grid, file, systems, seeds, match)
         tried = {
             dataset: {name: candidates(file, name, dataset, grid) for name in systems}
             for dataset in places

@@ -1,4 +1,4 @@
-"""What a folder holds, which is told before PyTorch is imported."""
+"""What the folder of a run holds, and which process writes into it."""
 
 import os
 from collections.abc import Sequence

@@ -3,10 +3,11 @@
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import product
 from operator import getitem
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeError, RecipeFile, to_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import Change, split_path
+from headwise.recipes.pretrained import SEED, any_run, model_folder
 from headwise.recipes.settings import Recipe
 from headwise.training.settings import TrainingSettings
 
@@ -29,7 +31,12 @@ TUNING_SEED = 1_000_000
 
 _EXAMPLE = "training.learning_rate=1e-3,3e-3"
 _LONGEST_NAME = 120  # of a folder
-_MATCHED = (("model", "embed_dim"), ("model", "ffn_dim"))
+_WIDTHS: list[KeyPath] = [("model", "embed_dim"), ("model", "ffn_dim")]
+_MATCHED: dict[str | None, list[KeyPath]] = {  # the keys that --match sets
+    None: [],
+    "parameters": _WIDTHS,
+    "parameters-and-heads": [*_WIDTHS, ("model", "num_heads")],
+}
 _FIXED = {
     "seed": "a seed is no setting to choose; --seeds trains every system with several",
     "max_steps": "a comparison gives all systems the same number of steps; --tune-steps sets that "
@@ -117,7 +124,7 @@ def _parse(option: str) -> tuple[KeyPath, list[Any]]:
 
 
 def check_grid(
-    grid: Grid, file: RecipeFile, systems: Sequence[str], seeds: Sequence[int], *, match: bool
+    grid: Grid, file: RecipeFile, systems: Sequence[str], seeds: Sequence[int], match: str | None
 ) -> None:
     """Checks that tuning would undo nothing that the user has said."""
     if TUNING_SEED in seeds:
@@ -126,10 +133,10 @@ def check_grid(
             f"system is favoured by the chance that its values were chosen for"
         )
     for path in grid.values:
-        if match and path in _MATCHED:
+        if path in _MATCHED[match]:
             raise ValueError(
-                f"--match parameters sets {dotted(path)} of each system: leave out --match, or "
-                f"tune another key"
+                f"--match {match} sets {dotted(path)} of each system: leave out --match, or tune "
+                f"another key"
             )
         if file.is_set(path):
             raise ValueError(
@@ -188,16 +195,16 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
             recipe = file.system(system, dataset, changes)
             of_try = file.system(system, dataset, [*changes, *of_tries])
         except RecipeError as error:
-            raise RecipeError(f"--tune {_shown(combination)}: {error}") from None
+            tuned = {dotted(path): value for path, value in combination}
+            raise RecipeError(f"--tune {assignments(tuned)}: {error}") from None
         _check_warmup(recipe.training, grid.steps)
+        _check_start(of_try)
         settings = asked.model_dump(mode="json", by_alias=True)
-        values = {path: reduce(getitem, path, settings) for path in grid.values}
+        values = {dotted(path): reduce(getitem, path, settings) for path in grid.values}
         if values in combined:
-            raise ValueError(
-                f"--tune names {_shown(list(values.items()))} twice, expected different values"
-            )
+            raise ValueError(f"--tune names {assignments(values)} twice, expected different values")
         combined.append(values)
-        own = {dotted(path): values[path] for path, _ in changes}
+        own = {(key := dotted(path)): values[key] for path, _ in changes}
         found.setdefault(to_yaml(recipe), Candidate(own, recipe, of_try.training))
     return list(found.values())
 
@@ -228,8 +235,24 @@ def _check_warmup(training: TrainingSettings, steps: int | None) -> None:
         )
 
 
-def _shown(changes: Sequence[Change]) -> str:
-    return ", ".join(f"{dotted(path)}={value}" for path, value in changes)
+def _check_start(of_try: Recipe) -> None:
+    """Raises `ValueError` if the seeds of runs have a run to start from, that of tries has none.
+
+    Where no seed has one they may be gone, and what is finished does without.
+    """
+    named, start = of_try.model.pretrained, of_try.pretrained_run()
+    if start is None or model_folder(start).is_dir():
+        return
+    if model_folder(any_run(Path(named))).is_dir():
+        raise ValueError(
+            f"model.pretrained is {named}, and there is no {start}, from which the tries of --tune "
+            f"start: train it with seed {TUNING_SEED}, or name one run without {SEED}"
+        )
+
+
+def assignments(values: Mapping[str, Any]) -> str:
+    """Returns values as a user gives them: `model.dropout=0.1, model.norm=pre`."""
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def _plain(value: Any) -> str:

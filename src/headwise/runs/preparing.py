@@ -22,7 +22,6 @@ from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.runs.folder import (
     CORPUS,
     RECIPE,
-    RESULT,
     FolderError,
     check_stamp,
     how_to_mend,
@@ -98,12 +97,15 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
 
 
 def check_start(folder: Path, recipe: Recipe) -> None:
-    """Note which weights a run starts from, or find out whether they are still the same."""
-    run, stamp = recipe.pretrained_run(), folder / PRETRAINED
-    if run is None or not is_writer():
+    """Note which weights the run in a folder starts from, or find out whether they have changed.
+
+    That the weights are gone is told when the model is made; a finished run does without.
+    """
+    if not is_writer() or not (folder / RECIPE).is_file():
         return
-    if (folder / RESULT).is_file() and not model_folder(run).is_dir():
-        return  # a finished run does without
+    run, stamp = recipe.pretrained_run(), folder / PRETRAINED
+    if run is None or not model_folder(run).is_dir():
+        return
     digest = digest_weights(run)
     if not stamp.is_file():
         write_text(stamp, digest + "\n")

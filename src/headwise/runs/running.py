@@ -38,7 +38,7 @@ from headwise.files import NoSpaceError
 from headwise.recipes.settings import Recipe
 from headwise.runs.folder import launched_processes
 from headwise.runs.locking import LockedError, locked
-from headwise.runs.preparing import check_folder
+from headwise.runs.preparing import check_folder, check_start
 from headwise.tasks.task import Task
 from headwise.training.interrupted import Interrupted
 from headwise.training.progress import Position, Printed, Relay, RunBars, silence_libraries
@@ -191,7 +191,8 @@ def train_runs(
         The results, in the order of `planned`.
 
     Raises:
-        FolderError: a folder is that of another run; nothing has been trained.
+        FolderError: a folder is that of another run, or of one that was started from other weights;
+            nothing has been trained.
         Interrupted: Ctrl-C came; the next call goes on with all runs that were at work.
         RunsFailed: some runs failed; the next call tries them again.
         NoSpaceError: the disk is full.
@@ -199,6 +200,7 @@ def train_runs(
     check_jobs(jobs)
     for run in planned:
         check_folder(run.folder, run.recipe)
+        check_start(run.folder, run.recipe)
     results = [run.result(console) for run in planned]
     folders = [run.folder for run in planned]
     failures: dict[str, Failure] = {}

@@ -27,9 +27,9 @@ from headwise.checksums import write_summed
 from headwise.ops.replicas import everywhere
 from headwise.runs.evaluating import loss_of_part
 from headwise.runs.folder import FolderError, is_writer
-from headwise.runs.grid import TUNING_SEED, Candidate, Grid
+from headwise.runs.grid import TUNING_SEED, Candidate, Grid, assignments
 from headwise.runs.one_run import curves, train_model
-from headwise.runs.preparing import changed_keys, claim_folder, empty_model
+from headwise.runs.preparing import changed_keys, check_start, claim_folder, empty_model
 from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import Experiment, PlannedRun, Start, train_runs
 from headwise.training.checkpoints import checkpoints
@@ -47,6 +47,7 @@ class TryRun(PlannedRun[TryResult]):
     def train(self, console: Console) -> TryResult:
         folder, task = self.folder, self.task
         claim_folder(folder, self.recipe)
+        check_start(folder, self.recipe)
         finished = self.finished(console)
         if finished is not None:
             return finished
@@ -201,7 +202,7 @@ def _choice(tries: list[Try], equal_within: float) -> Tries:
     if chosen != found.lowest:
         notes.insert(
             0,
-            f"{_shown(lowest.values)} has the lowest validation loss, "
+            f"{assignments(lowest.values)} has the lowest validation loss, "
             f"{lowest.validation_loss:.4g}; of losses within {equal_within:g} of it, which "
             f"count as equal, the first is chosen.",
         )
@@ -227,7 +228,7 @@ def _print(label: str, tries: Tries, console: Console) -> None:
     diverged = sum(each.diverged for each in tries.tries)
     how = "the best of" if tries.chosen == tries.lowest else "chosen from"
     console.print(
-        f"{label}: {_shown(best.values)}, validation loss {best.validation_loss:.4g}, "
+        f"{label}: {assignments(best.values)}, validation loss {best.validation_loss:.4g}, "
         f"{how} {len(tries.tries)} tries"
         f"{f', {diverged} of which diverged' if diverged else ''}",
         style="dim",
@@ -238,28 +239,26 @@ def _print(label: str, tries: Tries, console: Console) -> None:
         console.print(f"{label}: {note}", style="yellow", highlight=False, markup=False)
 
 
-def _shown(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
 def _sized(
     name: str, of_system: Sequence[Candidate], experiment: Experiment
 ) -> Sequence[Candidate]:
-    """The candidates with the widths that `--match parameters` chose for their system."""
+    """The candidates with the sizes that `--match` chose for their system."""
     if not experiment.matched:
         return of_system
     matched = experiment.recipes[name].model
-    widths = {"embed_dim": matched.embed_dim, "ffn_dim": matched.ffn_dim}
+    sizes = {key: getattr(matched, key) for key in ("embed_dim", "ffn_dim", "num_heads")}
     target = count_parameters(empty_model(matched, experiment.task))
     sized = []
     for candidate in of_system:
         before = candidate.recipe.model
-        model = type(before).model_validate({**before.model_dump(), **widths})
+        # With --match parameters the number of heads may be tuned.
+        chosen = {k: v for k, v in sizes.items() if f"model.{k}" not in candidate.values}
+        model = type(before).model_validate({**before.model_dump(), **chosen})
         parameters = count_parameters(empty_model(model, experiment.task))
         if parameters != target:
             raise ValueError(
-                f"--tune {_shown(candidate.values)}: {name} would have {parameters:,} parameters "
-                f"in place of the {target:,} of --match parameters; leave one of the two out"
+                f"--tune {assignments(candidate.values)}: {name} would have {parameters:,} "
+                f"parameters in place of the {target:,} of --match; leave one of the two out"
             )
         recipe = candidate.recipe.model_copy(update={"model": model})
         sized.append(candidate._replace(recipe=recipe))

@@ -74,18 +74,28 @@ def training_rules(
         raise ValueError(f"total_steps is {total_steps}, expected a positive number")
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
-    rules = TrainingRules(model, settings or {})
-    used = {key for keys in rules.keys.values() for key in keys}
-    unused = [name for name in settings or {} if name not in used]
-    if unused:
-        known = list(rules.rules)
-        raise ValueError(
-            f"settings name {unused[0]!r}, expected one of the systems of the model that have a "
-            f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(unused[0], known)}"
-        )
+    rules = rules_of(model, settings or {})
     rules.total_steps, rules.steps_per_epoch = total_steps, steps_per_epoch
     rules.warmup_steps = warmup_steps
     rules.check(total_steps)
+    return rules
+
+
+def rules_of(model: nn.Module, settings: Mapping[str, Any]) -> "TrainingRules":
+    """The rules of a model's systems, for a trainer that counts steps itself.
+
+    Raises:
+        ValueError: settings of a system whose rule the model does not need, or that do not fit.
+    """
+    rules = TrainingRules(model, settings)
+    used = {key for keys in rules.keys.values() for key in keys}
+    for name in settings:
+        if name not in used:
+            known = list(rules.rules)
+            raise ValueError(
+                f"settings name {name!r}, expected one of the systems of the model that have a "
+                f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
+            )
     return rules
 
 

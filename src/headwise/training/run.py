@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from headwise.checksums import SUMS, find_damage, write_sums
@@ -21,7 +20,6 @@ from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
     REMEDIES,
-    WEIGHTS,
     CheckpointError,
     average_checkpoints,
     checkpoints,
@@ -34,9 +32,9 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.interrupted import Interrupted
 from headwise.training.settings import TrainingSettings
-from headwise.training.streaming import StreamedItems
+from headwise.training.streaming import Collate, StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
-from headwise.training.trainer import Collate, Trainer
+from headwise.training.trainer import Trainer
 from headwise.transformers_internals import saved_by_this_process
 
 MODEL = "model"
@@ -193,9 +191,7 @@ def _evaluate_and_save(trainer: Trainer, model: PreTrainedModel, folder: Path) -
     """Does what is left to do for a model that is not trained."""
     trainer.evaluate()
     if trainer.args.should_save:
-        with written_whole(folder / MODEL) as partial:
-            saved_by_this_process(model).save_pretrained(partial)
-            _write_model_sums(partial)
+        _save_model(model, folder)
 
 
 def _remove_what_others_lack(folder: Path, *, removes: bool) -> None:
@@ -239,16 +235,16 @@ def _write_model(
 ) -> None:
     """Write the final model to `folder/model`."""
     sources = sources_of_model(found, settings)
+    model = kind.from_pretrained(sources[-1])
+    if settings.final_model == "average":
+        # Of tied weights a checkpoint has one.
+        model.load_state_dict(average_checkpoints(sources), strict=False)
+    _save_model(model, folder)
+
+
+def _save_model(model: PreTrainedModel, folder: Path) -> None:
     with written_whole(folder / MODEL) as partial:
-        if settings.final_model == "average":
-            partial.mkdir()
-            weights = average_checkpoints(sources)
-            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-            for name in (CONFIG, "generation_config.json"):
-                shutil.copy(found[-1] / name, partial / name)
-        else:
-            model = kind.from_pretrained(sources[0])
-            saved_by_this_process(model).save_pretrained(partial)
+        saved_by_this_process(model).save_pretrained(partial)
         _write_model_sums(partial)
 
 

@@ -40,7 +40,7 @@ from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
 from headwise.training.sharding import part_of_state, shard, whole_state, whole_weights
-from headwise.training.streaming import StreamedBatches, StreamedItems
+from headwise.training.streaming import Batch, Collate, StreamedBatches, StreamedItems
 from headwise.transformers_internals import (
     TrainerHooks,
     compute_layers_again,
@@ -48,8 +48,6 @@ from headwise.transformers_internals import (
     saved_by_this_process,
 )
 
-Batch = dict[str, Tensor]
-Collate = Callable[[list[Any]], Batch]
 Measure = Callable[[Any], dict[str, float]]
 Snapshot = Callable[[Any], dict[str, Any]]
 
