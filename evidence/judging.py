@@ -5,7 +5,9 @@ import statistics
 from collections.abc import Sequence
 from functools import cache
 
-from evidence.claims import SCALES, Against, Claim, Quantity, Scale, Within
+import numpy as np
+
+from evidence.claims import SCALES, Against, Claim, Quantity, Scale, Subject, Within
 from evidence.experiments import Conditions, Places, experiments
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.quantities import Evidence, Found, within_runs
@@ -72,8 +74,8 @@ def _with_collapsed(finding: Finding, whole: Finding) -> Finding:
 
     That a system does not do what is claimed stays told if it is worse still with them.
     """
-    ours, theirs = finding.standing, whole.standing
-    is_worse = ours is not None and theirs is not None and theirs.value <= ours.value
+    ours, theirs = finding.miss, whole.miss
+    is_worse = ours is not None and theirs is not None and theirs >= ours
     if finding.kind == whole.kind or (finding.kind == "does not hold here" and is_worse):
         return finding
     remark = f"with the collapsed runs: {whole.kind}, {whole.difference or whole.figures}"
@@ -118,7 +120,7 @@ def _remarks(test: Against, found: Oriented, kind: Kind) -> list[str]:
 def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
     ours, theirs = evidence.find(test.of), evidence.find(test.than)
     if ours is None or theirs is None:
-        return Finding(str(test), "not run")
+        return _not_found(test, evidence, test.of, test.than)
     if evidence.runs(test.of) is evidence.runs(test.than):
         systems = [within_runs(ours.values, theirs.values)]
     else:
@@ -133,6 +135,8 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
     )
     if difference is None:
         return finding._replace(remark=needed)
+    if not np.isfinite([*ours.values.scores, *theirs.values.scores]).all():
+        return finding._replace(remark="not all figures are finite")
     found = Oriented.of(difference, ours.higher_is_better, count)
     kind = judge(test, found)
     remarks = [f"{min(ours.values.seeds, theirs.values.seeds)} seeds", *_remarks(test, found, kind)]
@@ -149,7 +153,16 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
         printed=printed,
         p=found.p,
         standing=found.over(test.margin),
+        miss=found.value if test.holds == "not better" else -found.value,
     )
+
+
+def _not_found(test: Against | Within, evidence: Evidence, *subjects: Subject) -> Finding:
+    """What is said of a test that has no figures: the runs are missing, or all have diverged."""
+    for subject in subjects:
+        if (runs := evidence.runs(subject)) and not finite(runs):
+            return Finding(str(test), "cannot be told", remark=f"all runs of {subject} diverged")
+    return Finding(str(test), "not run")
 
 
 def _beside(test: Against, evidence: Evidence) -> str:
@@ -172,7 +185,7 @@ def _on_range(test: Within, evidence: Evidence) -> Finding:
     found = evidence.find(test.of)
     mean = None if found is None else estimate(found.values)
     if found is None or mean is None:
-        return Finding(str(test), "not run")
+        return _not_found(test, evidence, test.of)
     if mean.low is None or mean.high is None or found.values.seeds < 2:
         figures = f"{_mean(found)} {found.unit}"
         return Finding(str(test), "cannot be told", figures, remark=MORE_SEEDS)
@@ -185,7 +198,10 @@ def _on_range(test: Within, evidence: Evidence) -> Finding:
     nearest = min(abs(mean.value - bound) for bound in bounds)
     if kind == "cannot be told" and nearest:
         remark += f"; {what_it_takes(nearest, [found.values])}"
-    return Finding(str(test), kind, f"{value} [{low}, {high}] {found.unit}", remark=remark)
+    figures = f"{value} [{low}, {high}] {found.unit}"
+    ends = (test.at_least, mean.value), (mean.value, test.at_most)
+    miss = max(more - less for more, less in ends if more is not None and less is not None)
+    return Finding(str(test), kind, figures, remark=remark, miss=miss)
 
 
 def _course(test: Within, evidence: Evidence, digits: int) -> str:

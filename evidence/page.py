@@ -150,7 +150,7 @@ def totals(
         "tested": len(tested),
         "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),
         # If no system differed at all, so many would have a significant difference.
-        "by_chance": SIGNIFICANT * len(tested),
+        "by_chance": SIGNIFICANT * sum(map(len, tested)),
     }
 
 

@@ -176,7 +176,7 @@ def check_data(runs: Sequence[Run]) -> None:
 
 def finite(runs: Sequence[Run]) -> list[Run]:
     """Returns those runs that did not diverge."""
-    return [run for run in runs if math.isfinite(run.validation_loss)]
+    return [run for run in runs if math.isfinite(_last_loss(run))]
 
 
 def sound(runs: Sequence[Run]) -> list[Run]:
@@ -186,8 +186,14 @@ def sound(runs: Sequence[Run]) -> list[Run]:
     seed.
     """
     kept = finite(runs)
-    lowest = min((run.validation_loss for run in kept), default=0.0)
-    return [run for run in kept if run.validation_loss <= 1.05 * lowest]
+    lowest = min(map(_last_loss, kept), default=0.0)
+    return [run for run in kept if _last_loss(run) <= 1.05 * lowest]
+
+
+def _last_loss(run: Run) -> float:
+    """The validation loss at the end of training; the model may be that of the best validation."""
+    losses = [record["eval_loss"] for record in run.history if "eval_loss" in record]
+    return losses[-1] if losses else run.validation_loss
 
 
 def rows_key(score: str, ablation: str | None = None) -> str:

@@ -6,6 +6,7 @@ or the smallest, a key that may widens its values by one beyond it. Tries are as
 a seed that no run has, and never look at the test part.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -46,13 +47,19 @@ def search(keys: Sequence[Key], losses: Mapping[Values, float]) -> Search:
             tries = {x: (*chosen[:place], x, *chosen[place + 1 :]) for x in values}
             if waiting := [each for each in tries.values() if each not in losses]:
                 return Search(waiting)
-            best = min(values, key=lambda x: losses[tries[x]])
+            reached = {x: _or_infinite(losses[tries[x]]) for x in values}
+            best = min(values, key=reached.__getitem__)
             if (beyond := key.beyond(best, values)) is None:
                 break
             values = sorted([*values, beyond])
-        enough = losses[tries[best]] + key.equal_within
-        chosen = next(tries[x] for x in values if losses[tries[x]] <= enough)
+        enough = reached[best] + key.equal_within
+        chosen = next(tries[x] for x in values if reached[x] <= enough)
     return Search([], chosen)
+
+
+def _or_infinite(loss: float) -> float:
+    """A loss that can be compared, also if the try diverged."""
+    return math.inf if math.isnan(loss) else loss
 
 
 def let_choose(

@@ -84,6 +84,7 @@ class Finding(NamedTuple):
     remark: str = ""
     p: float | None = None  # of a test of two systems
     standing: Oriented | None = None  # the difference in units of the margin
+    miss: float | None = None  # grows with the distance from what is claimed
 
 
 class Verdict(NamedTuple):

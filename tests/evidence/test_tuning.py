@@ -46,6 +46,12 @@ def test_of_equal_losses_the_smallest_value_is_chosen():
     assert searched([equal], losses.get)[1] == (1.0,)
 
 
-def test_tries_that_diverge_are_not_chosen():
-    rounds, chosen = searched([RATE], lambda rate: 1.0 if rate < 0.6 else math.inf)
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+def test_tries_that_diverge_are_not_chosen(lost):
+    rounds, chosen = searched([RATE], lambda rate: 1.0 if rate < 0.6 else lost)
     assert (rounds[1:], chosen) == ([[(0.5,)], [(0.25,)], [(0.125,)]], (0.125,))
+
+
+def test_a_first_try_that_diverges_is_not_chosen():
+    losses = {1.0: math.nan, 2.0: 0.5, 4.0: 0.6}
+    assert searched([RATE], losses.get)[1] == (2.0,)
