@@ -243,7 +243,7 @@ def test_lightning(system, precision, tmp_path):
             super().__init__()
             self.model = tiny_model("causal", system)
 
-        def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        def training_step(self, batch: dict[str, Tensor]) -> Tensor:  # without the index
             loss: Tensor = self.model(**batch).loss
             return loss
 
@@ -254,7 +254,7 @@ def test_lightning(system, precision, tmp_path):
     callbacks = []
 
     def train(module: Module, **how: Any) -> Any:
-        callbacks.append(callback_class())
+        callbacks.append(callback_class(warmup_steps=2))
         trainer = lightning.Trainer(
             accelerator="cpu",
             precision=precision,
@@ -280,3 +280,5 @@ def test_lightning(system, precision, tmp_path):
     resumed.on_before_optimizer_step = lambda _: moments.append(callbacks[-1].rules.moment.step)
     train(resumed, ckpt_path=tmp_path / f"step={EPOCH}.ckpt")
     assert moments == list(range(EPOCH, STEPS))
+    moment = callbacks[-1].rules.moment
+    assert (moment.warmup_steps, moment.peak_rate) == (2, 0.01)

@@ -361,6 +361,25 @@ def test_resize_token_embeddings(system):
         model(**{**given, "input_ids": shifted + 3}).logits.sum().backward()
 
 
+@compatible(
+    TOOL,
+    "`device_map` with layers on the disk, or chosen for little memory: the same logits",
+    needs=("accelerate",),
+)
+def test_weights_on_the_disk(system, tmp_path):
+    model, given = tiny_model("causal", system), inputs("causal")
+    model.save_pretrained(tmp_path)
+    parts = [name for name, _ in model.decoder.named_children() if name != "layers"]
+    by_hand = {f"decoder.{name}": "cpu" for name in parts} | {"lm_head": "cpu"}
+    layers = len(model.decoder.layers)
+    by_hand |= {f"decoder.layers.{i}": "disk" if i else "cpu" for i in range(layers)}
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    for how in ({"device_map": by_hand}, {"device_map": "auto", "max_memory": {"cpu": size // 2}}):
+        apart = type(model).from_pretrained(tmp_path, offload_folder=tmp_path / "disk", **how)
+        with torch.no_grad():
+            torch.testing.assert_close(apart.eval()(**given).logits, model(**given).logits)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @compatible(TOOL, "`dtype=bfloat16` and `float16`: forward, backward, `generate`")
 def test_half_precision(system, dtype, tmp_path):

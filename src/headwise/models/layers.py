@@ -142,9 +142,11 @@ class Layer(GradientCheckpointingLayer):
         x = _added(self.self_attention_residual, x, attend)
         if self.cross_attention is not None:
             x = _added(self.cross_attention_residual, x, attend_to_encoded)
-        if self.feed_forward is None:
+        feed_forward = self.feed_forward
+        if feed_forward is None:
             return x
-        return self.feed_forward_residual(x, self.feed_forward)
+        # As a function: accelerate moves modules among the arguments, also those that it offloads.
+        return self.feed_forward_residual(x, lambda y: feed_forward(y))
 
 
 class WholeLayer(GradientCheckpointingLayer):

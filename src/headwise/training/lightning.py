@@ -3,6 +3,7 @@
 It needs Lightning: `pip install lightning` (or `pytorch-lightning`).
 """
 
+import inspect
 import math
 from contextlib import ExitStack
 from typing import Any
@@ -29,11 +30,16 @@ class RulesCallback(Callback):
 
     Args:
         settings: name of a system to the settings of its rule.
+        warmup_steps: in how many steps the learning rate of the optimizer rises. A rule whose own
+            warm-up is a share of it needs the number.
     """
 
-    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, settings: dict[str, Any] | None = None, *, warmup_steps: int | None = None
+    ) -> None:
         super().__init__()
         self.settings = settings
+        self.warmup_steps = warmup_steps
         self.rules: TrainingRules | None = None
         self._around = ExitStack()
 
@@ -51,8 +57,13 @@ class RulesCallback(Callback):
             math.ceil(batches / trainer.accumulate_grad_batches) if math.isfinite(batches) else None
         )
         self.rules = training_rules(
-            pl_module, int(total), steps_per_epoch=per_epoch, settings=self.settings
+            *(pl_module, int(total)),
+            warmup_steps=self.warmup_steps,
+            steps_per_epoch=per_epoch,
+            settings=self.settings,
         )
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        self.rules.peak_rate = max(group.get("initial_lr", group["lr"]) for group in groups)
         self.rules.load_state_dict({"steps": trainer.global_step})
 
     def on_train_batch_start(
@@ -63,7 +74,7 @@ class RulesCallback(Callback):
 
             def loss() -> Any:
                 with trainer.precision_plugin.train_step_context():
-                    found = pl_module.training_step(batch, batch_idx)
+                    found = pl_module.training_step(*_arguments(pl_module, batch, batch_idx))
                 if found is None:  # the module passes over this batch
                     return []
                 return found["loss"] if isinstance(found, dict) else found
@@ -82,5 +93,20 @@ class RulesCallback(Callback):
         while self.rules.moment.step < trainer.global_step:
             self.rules.after_step()
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._around.close()  # of a batch that the module has skipped, which ends the epoch
+
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._around.close()
+
+
+def _arguments(module: Any, batch: Any, number: int) -> list[Any]:
+    """The arguments of a module's training step, which may leave out the number of the batch."""
+    parameters = inspect.signature(module.training_step).parameters
+    if "dataloader_iter" in parameters:
+        raise ValueError(
+            "training_step takes dataloader_iter, expected batch: a step before the step needs the "
+            "same batch as the step itself"
+        )
+    variadic = any(of.kind is of.VAR_POSITIONAL for of in parameters.values())
+    return [batch, number] if len(parameters) > 1 or variadic else [batch]

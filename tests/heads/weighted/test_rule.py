@@ -31,6 +31,11 @@ def model(**options):
     return toy.model(PLAN, **options)
 
 
+def test_the_depth_is_that_of_the_model_also_within_another_module():
+    plain = TrainingRules(model(), {}).rules["weighted"].depth
+    assert TrainingRules(nn.ModuleList([model()]), {}).rules["weighted"].depth == plain
+
+
 def settings(**options):
     """κ and α learn fast enough to reach the edge of the simplex; the last 3 steps are frozen."""
     weighted = {"learning_rate": 0.3, "warmup_steps": 2, "freeze_last": 3}

@@ -67,8 +67,11 @@ class BranchesOnSimplex(Rule):
 
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
         super().__init__(model, systems, settings)
-        depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-        self.depth = depth or len(self.layers)
+        # The model may stand in another module, such as Lightning's.
+        parts = next(iter(systems)).split(".")
+        around = (model.get_submodule(".".join(parts[:i])) for i in range(len(parts)))
+        depths = (getattr(getattr(m, "config", None), "num_hidden_layers", None) for m in around)
+        self.depth = next(filter(None, depths), len(self.layers))
 
     def own_group(self) -> list[nn.Parameter]:
         return learning(self.layers)
