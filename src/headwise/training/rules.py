@@ -74,28 +74,11 @@ def training_rules(
         raise ValueError(f"total_steps is {total_steps}, expected a positive number")
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
-    rules = rules_of(model, settings or {})
+    rules = TrainingRules(model, settings or {})
+    rules.check_names(settings or {})
     rules.total_steps, rules.steps_per_epoch = total_steps, steps_per_epoch
     rules.warmup_steps = warmup_steps
     rules.check(total_steps)
-    return rules
-
-
-def rules_of(model: nn.Module, settings: Mapping[str, Any]) -> "TrainingRules":
-    """The rules of a model's systems, for a trainer that counts steps itself.
-
-    Raises:
-        ValueError: settings of a system whose rule the model does not need, or that do not fit.
-    """
-    rules = TrainingRules(model, settings)
-    used = {key for keys in rules.keys.values() for key in keys}
-    for name in settings:
-        if name not in used:
-            known = list(rules.rules)
-            raise ValueError(
-                f"settings name {name!r}, expected one of the systems of the model that have a "
-                f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
-            )
     return rules
 
 
@@ -133,6 +116,17 @@ class TrainingRules:
         self._called: set[str] = set()
         self._optimizer_steps = 0
         self._told: set[str] = set()
+
+    def check_names(self, settings: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for settings of a system that has no rule here."""
+        used = {key for keys in self.keys.values() for key in keys}
+        for name in settings:
+            if name not in used:
+                known = list(self.rules)
+                raise ValueError(
+                    f"settings name {name!r}, expected one of the systems of the model that have a "
+                    f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
+                )
 
     @property
     def moment(self) -> Moment:

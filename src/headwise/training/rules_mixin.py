@@ -11,7 +11,7 @@ from transformers.trainer_utils import has_length
 from headwise.heads.auxiliary_loss import auxiliary_loss
 from headwise.heads.rule import Moment
 from headwise.models.outputs import share_of_step
-from headwise.training.rules import TrainingRules, rules_of
+from headwise.training.rules import TrainingRules
 from headwise.transformers_internals import loss_is_scaled, prepared_inputs, wrap_label_smoother
 
 Batch = dict[str, Any]
@@ -47,7 +47,9 @@ class RulesMixin:
         super().__init__(*args, **kwargs)
         wrap_label_smoother(self, lambda smoother: _SmoothedLoss(smoother, self))
         if not hasattr(self, "rules"):
-            self.rules = rules_of(self.model, self.rule_settings)
+            self.rules = TrainingRules(self.model, self.rule_settings)
+            if self.rules.rules:  # the same class may train models that have no such system
+                self.rules.check_names(self.rule_settings)
         self._undone: tuple[Sequence[Batch], Any] | None = None
         self.add_callback(_AfterUpdate(self))  # type: ignore[attr-defined]
 
