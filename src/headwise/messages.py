@@ -1,5 +1,6 @@
 """Parts of error messages: suggestions for misspelled names, and values that are not too long."""
 
+import codecs
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -58,3 +59,16 @@ def shown_number(number: int) -> str:
     ('225,792,840', '10^30')
     """
     return f"{number:,}" if number < 10**18 else f"10^{len(str(number)) - 1}"
+
+
+def how_to_convert(file: bytes) -> str:
+    """Returns how to mend a file that is not UTF-8, from its first bytes or all of them.
+
+    >>> how_to_convert("café".encode("utf-16"))
+    'Convert it by `iconv -f UTF-16 -t UTF-8`.'
+    """
+    if file.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "Convert it by `iconv -f UTF-16 -t UTF-8`."
+    if b"\0" in file:
+        return "It has bytes that are zero, so that it is no text, or has been converted wrongly."
+    return "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."

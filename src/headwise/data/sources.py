@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from headwise.checksums import sha256_of
 from headwise.data.store import file_identity
+from headwise.messages import how_to_convert
 
 # A gzip file that expands to more than so many bytes, and to more than so many times its size, is
 # refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
@@ -147,13 +148,19 @@ def decoded_lines(
                 f"out, give a smaller part of it, or, in a recipe, set max_bytes of its data "
                 f"(data.max_bytes)"
             )
+        # As in a file of UTF-16 that was converted as if each byte were a character.
+        zeros = line.count(b"\0") * 3 > len(line)
+        wrong, what = line.find(b"\0") if zeros else -1, "not text"
         try:
-            yield line.decode("utf-8").rstrip("\r\n")
+            decoded = line.decode("utf-8")
         except UnicodeDecodeError as error:
+            wrong, what = error.start, "not UTF-8"
+        if wrong >= 0:
             raise CorpusError(
-                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at column "
-                f"{error.start + 1}). Convert it, for example with `iconv -f LATIN1 -t UTF-8`."
-            ) from None
+                f"{name}, line {number}: {what} (byte 0x{line[wrong]:02x} at column {wrong + 1}). "
+                f"{how_to_convert(line)}"
+            )
+        yield decoded.rstrip("\r\n")
 
 
 # --- Hugging Face datasets --------------------------------------------------------------------

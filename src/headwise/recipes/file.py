@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from headwise.files import is_file
-from headwise.messages import cut, shown
+from headwise.messages import cut, how_to_convert, shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
@@ -210,7 +210,7 @@ def read_document(name: str) -> dict[str, Any]:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise RecipeError(
                 f"recipe {path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). "
-                "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."
+                f"{how_to_convert(error.object)}"
             ) from None
         except OSError as error:
             raise RecipeError(f"recipe {path}: cannot be read ({error.strerror})") from None

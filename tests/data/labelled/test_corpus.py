@@ -103,11 +103,12 @@ def test_mnli_has_two_test_sets(tmp_path):
 def test_the_other_tasks_of_glue(task, values, test, tmp_path):
     text = COLUMNS[task].split()[-3 if task != "SST-2" else 0]
     rows = [{**values, text: f"text {i}"} for i in range(60)]
+    rows.append({**rows[0], text: "other", "score": "1"})  # numbers have to differ
     write(tmp_path / "train.tsv", COLUMNS[task], rows)
     write(tmp_path / "dev.tsv", COLUMNS[task], [values])
     labelled = load_labelled_corpus(Glue(task=task, folder=tmp_path))
     assert labelled.test == {"": [test]}
-    assert {e.label for e in labelled.train} == {test.label}
+    assert {e.label for e in labelled.train} - {1.0} == {test.label}
     assert (labelled.classes is None) == (task == "STS-B")
 
 
@@ -219,7 +220,13 @@ def test_numbers(tsv):
             {"classes": ["yes", "no"]},
             "line 11: the label is 'maybe', expected one of the classes no, yes: correct it",
         ),
+        (["sentence,label", "good,yes"], {}, "line 1: 'sentence,label' has no tab"),
         (["sentence\tlabel", *sentences(9, ["a"])], {}, "all labels are 'a'"),
+        (
+            ["sentence\tlabel", *sentences(9, ["3"])],
+            {"problem": "regression"},
+            "all labels are 3.0, expected different numbers",
+        ),
         (
             ["sentence\tlabel", *sentences(40, [str(i / 7) for i in range(40)])],
             {},

@@ -174,7 +174,9 @@ def test_the_digest_tells_texts_documents_and_parts_apart(write):
         ("a.txt", b" \n\n", r"a\.txt: there is no text"),
         ("a.txt", b"only one line\n", r"a\.txt: too little text, no line for the"),
         ("a.txt", b"a\nb\nc " + b"d " * 99, r"a\.txt: too little text, no line for the validation"),
-        ("a.txt", b"caf\xe9\n", r"a\.txt, line 1: not UTF-8"),
+        ("a.txt", b"caf\xe9\n", r"a\.txt, line 1: not UTF-8 .*-f LATIN1"),
+        ("a.txt", "café\n".encode("utf-16"), r"a\.txt, line 1: not UTF-8 .*-f UTF-16"),
+        ("a.txt", b"c\0a\0\n", r"a\.txt, line 1: not text .* zero"),
         ("a.txt.gz", b"plain text\n", r"a\.txt\.gz: not a sound gzip file"),
     ],
 )

@@ -324,6 +324,7 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
     """
     names = part == "train" and reading.classes is None and reading.problem == "classification"
     known = set() if names or reading.classes is None else set(reading.classes)
+    numbers: set[str | float] = set()  # two of the labels of a regression
     number = 0
     for row in reading.rows[part]:
         text, pair = one_line(row.text), row.pair and one_line(row.pair)
@@ -337,10 +338,18 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
             if names:
                 known.add(row.label)
             number += 1
-            yield Example(text, pair, _label(row, reading.problem, known))
+            label = _label(row, reading.problem, known)
+            if reading.problem == "regression" and len(numbers) < 2:
+                numbers.add(label)
+            yield Example(text, pair, label)
     if names:
         reading.classes = sorted(known, key=_by_number)
         _check_classes(reading.classes, number, reading.words["corpus"], reading.label_hint)
+    if part == "train" and len(numbers) == 1:
+        raise CorpusError(
+            f"{reading.words['corpus']}: all labels are {numbers.pop()}, expected different "
+            f"numbers. Check whether the column of the label is the right one."
+        )
 
 
 def one_line(text: str) -> str:

@@ -23,7 +23,7 @@ from headwise.data.sources import (
     text_field,
     versions,
 )
-from headwise.messages import did_you_mean
+from headwise.messages import did_you_mean, shown
 
 
 class Row(NamedTuple):
@@ -62,6 +62,11 @@ def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iter
     if header is None:
         raise CorpusError(f"{path}: the file is empty, expected a line of column names, then rows.")
     names = header.split("\t")
+    if len(names) == 1 and columns.text != columns.label:
+        raise CorpusError(
+            f"{path}, line 1: {shown(header)} has no tab, expected the names of the columns with a "
+            f"tab between each two: write the file with tabs in place of commas or JSON"
+        )
     for column in columns:
         if column is not None and column not in names:
             raise CorpusError(
