@@ -262,3 +262,12 @@ def test_the_damaged_recipe_of_the_run_to_start_from_is_named(tmp_path, text, sa
     with pytest.raises(ValueError, match=r"recipe\.yaml, the recipe of the run") as caught:
         with_encoding({"model": {"pretrained": str(tmp_path)}}, ("tokenizer",))
     assert said in str(caught.value)
+
+
+def test_a_change_has_to_fit_the_systems_that_are_trained():
+    file = load_recipe("lm-pydoc", ["model.layers=1"])
+    assert file.system("standard").model.layers == 1
+    with pytest.raises(RecipeError, match=r"system tim:\s.*names layer 1, expected 0 to 0"):
+        file.system("tim")
+    with pytest.raises(RecipeError, match="system tim"):
+        load_recipe("lm-pydoc", ["systems.tim.model.layers=1"])

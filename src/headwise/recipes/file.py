@@ -71,10 +71,14 @@ class RecipeFile:
         where = f"{name}, data set {first}" if first else name
         self.recipe = _validate(where, {**self._raw, **self._data_of(first)})
         self._made: dict[tuple[str | None, str | None, str], Recipe] = {}
+        named = {path[1] for path, _ in changes if path[:1] == ("systems",) and len(path) > 1}
         for system in [None, *self.recipe.systems]:
+            # A run to start from fits its own system alone. A change of all systems has to fit
+            # those that are trained, which `system` finds out.
+            is_open = self.recipe.model.pretrained is not None
+            is_open |= bool(changes) and system is not None and system not in named
             for dataset in [*([None] if self.has_data else []), *self.recipe.datasets]:
-                # A run to start from fits its own system alone.
-                with suppress(*([] if self.recipe.model.pretrained is None else [RecipeError])):
+                with suppress(*([RecipeError] if is_open else [])):
                     self.system(system, dataset)
 
     def check_comparable(self) -> None:
