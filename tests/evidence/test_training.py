@@ -138,13 +138,13 @@ def test_a_claim_whose_entry_fails_is_not_testable(places):
 def test_collapsed_runs_are_counted_apart(places, tmp_path):
     other = moved(places, tmp_path)
     for run in own(other).table.find(Run, system="mae"):
-        loss = 3.0 + 0.2 * (run.seed - 1)
-        own(other).table.put(run.model_copy(update={"validation_loss": loss}))
+        last = {"step": 6, "eval_loss": 3.0 + 0.2 * (run.seed - 1)}
+        own(other).table.put(run.model_copy(update={"history": [*run.history, last]}))
     whole, left = own(other).runs("mae", None), sound(own(other).runs("mae", None))
     assert ([run.seed for run in whole], [run.seed for run in left]) == ([1, 2], [1])
     verdict = verdict_on(all_claims()["S1"], "laptop", other)
     assert (verdict.runs, verdict.collapsed, verdict.seeds) == (4, 1, 1)
-    changed(other, 2, validation_loss=float("inf"))
+    changed(other, 2, history=[{"step": 6, "eval_loss": float("inf")}])
     assert verdict_on(all_claims()["S1"], "laptop", other).collapsed == 1
 
 
