@@ -133,7 +133,7 @@ class ClassificationRecipe(StreamedRecipe):
 
 
 class Classification(TextTask):
-    """Classification or regression of labelled texts, cut to `max_length` tokens."""
+    """The task to find the class or the number of a text, which is cut to `max_length` tokens."""
 
     recipe_class: ClassVar[type[Recipe]] = ClassificationRecipe
     load: ClassVar[Callable[..., LabelledCorpus]] = staticmethod(load_labelled_corpus)

@@ -46,7 +46,7 @@ _DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the 
 
 
 class ImageModel(LanguageModelSettings):
-    """Sizes of the causal model, whose tokens are colours."""
+    """The sizes of an image model: a causal language model whose tokens are colours."""
 
     starts_from = CausalLMConfig
 

@@ -128,7 +128,7 @@ def words_of(sentence: str) -> list[str]:
 def usable_sentences(
     sentences: Iterable[str], min_words: int = 5, max_words: int = 28
 ) -> list[str]:
-    """Returns each sentence once, if its number of words is in range."""
+    """Returns the sentences whose number of words is in range, each of them once."""
     once = dict.fromkeys(" ".join(sentence.split()) for sentence in sentences)
     return [s for s in once if min_words <= len(words_of(s)) <= max_words]
 

@@ -113,7 +113,7 @@ class Utterances(Dataset[Frames], ABC):
         return len(self.lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Selects the random draws of an epoch; parts other than training are the same in each."""
+        """Draws training noise anew for this epoch; other parts sound the same in every epoch."""
         self.epoch = epoch if self.training else 0
 
     def __getitem__(self, index: int) -> Frames:

@@ -77,7 +77,7 @@ _MANY_MULTIPLICATIONS = 2**35
 
 
 class FewTokens(NamedTuple):
-    """The experts of a few tokens, made by `few_tokens`: so few that sorting them does not pay."""
+    """The experts that few tokens choose, from `few_tokens`; to sort so few takes too long."""
 
     indices: Tensor  # (..., top_k) the experts of each token, numbered among those in use
     used: Tensor | None  # (experts in use,) their numbers; None for all that there are
