@@ -4,7 +4,9 @@ The first page has what was found, how it is decided and what it cannot say; `cl
 for each paper, and one of all experiments. The opening stands in docs/results.md too.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ import yaml
 from evidence.answers import AtPoint, answer
 from evidence.claims import SCALES, Against, Claim, Paper, Scale, Subject
 from evidence.experiments import Conditions, Places, experiments, needed_runs
-from evidence.judging import interval
+from evidence.judging import interval, verdict_on
 from evidence.pictures import MARKS, TEMPLATES, forest_of_tests, overview, trend_lines
 from evidence.quantities import Found
 from evidence.questions import all_questions
@@ -29,6 +31,7 @@ from headwise.runs.tuning import at_the_edge
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 PICTURES = "pictures"  # the folder beside the page
+ELSEWHERE = "elsewhere"  # the folder beside the results, of runs that count for no verdict
 # The page beside it that has the opening, and stands in the repository.
 SUMMARY = "results.md"
 _OPENING = re.compile(
@@ -61,6 +64,42 @@ class ClaimsPage(NamedTuple):
         return texts | {path: self.text}
 
 
+class RunAgain(NamedTuple):
+    """A claim that was also tested elsewhere, with other seeds."""
+
+    name: str
+    here: Verdict
+    there: Verdict
+
+    @property
+    def agree(self) -> bool:
+        """Returns whether in each test the two differences may be the same.
+
+        Zero is in the 95% interval of their difference, as that follows from their own.
+        """
+        return all(
+            abs(ours.value - theirs.value)
+            <= math.hypot(ours.high - ours.low, theirs.high - theirs.low) / 2
+            for finding, other in zip(self.here.findings, self.there.findings, strict=True)
+            if (ours := finding.standing) is not None and (theirs := other.standing) is not None
+        )
+
+
+def run_again(claims: Mapping[str, Claim], verdicts: Verdicts, places: Places) -> list[RunAgain]:
+    """Returns the claims that compare systems and have been tested elsewhere too."""
+    elsewhere = places._replace(results=places.results.with_name(ELSEWHERE))
+    found = [
+        RunAgain(name, verdicts[name, _HERE], verdict_on(claim, _HERE, elsewhere))
+        for name, claim in claims.items()
+    ]
+    return [
+        each
+        for each in found
+        if each.there.runs
+        and all(of.standing for of in (*each.here.findings, *each.there.findings))
+    ]
+
+
 def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
     """Returns the page, those below it and their pictures."""
     claims = {name: claim for paper in papers for name, claim in paper.claims.items()}
@@ -84,6 +123,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         "places": places,
         "results": results,
         "answers": answers,
+        "again": run_again(claims, verdicts, places),
         "enough_seeds": ENOUGH_SEEDS,
         **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
     }
@@ -144,8 +184,7 @@ def totals(
         "stale": sum(bool(of.stale) for of in known.values()),
         "runs": len(runs),
         "collapsed": sum(system.collapsed for result in here for system in result.systems),
-        "hours": sum(run.minutes for run in runs) / 60,
-        "machines": sorted({run.machine for run in runs}),
+        "machines": Counter(run.machine for run in runs),
         "sizes": _sizes(sizes),
         "tested": len(tested),
         "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),

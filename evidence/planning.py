@@ -9,6 +9,7 @@ from evidence.experiments import Conditions, Needed, Places
 from evidence.questions import Question
 from evidence.results import Run
 from evidence.training import Systems
+from headwise.analysis.results import machine
 
 
 class PlannedMinutes(NamedTuple):
@@ -81,5 +82,7 @@ def _minutes(runs: Sequence[Run], steps: int | None) -> float | None:
     """The minutes that runs of so many steps take, if there are any."""
     if not runs:
         return None
-    of_a_step = statistics.median(run.minutes / run.steps for run in runs)
+    # A GPU's minutes tell little of a CPU's.
+    alike = [run for run in runs if run.machine.split(",")[0] == machine().split(",")[0]] or runs
+    of_a_step = statistics.median(run.minutes / run.steps for run in alike)
     return of_a_step * (steps or statistics.median(run.steps for run in runs))

@@ -10,7 +10,17 @@ from tiny_results import result, system
 
 from evidence.claims import CATALOGUE, SCALES, Claim, Paper, papers
 from evidence.experiments import Places
-from evidence.page import ClaimsPage, claims_page, edge_mark, out_of_date, totals, write_page
+from evidence.judging import verdict_on
+from evidence.page import (
+    ClaimsPage,
+    RunAgain,
+    claims_page,
+    edge_mark,
+    out_of_date,
+    run_again,
+    totals,
+    write_page,
+)
 from evidence.pictures import forest_of_tests, overview
 from evidence.tables import how_it_ended
 from evidence.verdicts import Finding, Kind, Oriented, Verdict
@@ -126,13 +136,39 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
         "stale": 1,
         "runs": 6,
         "collapsed": 0,
-        "hours": pytest.approx(6 * 2.0 / 60),
-        "machines": ["a machine"],
+        "machines": {"a machine": 6},
         "sizes": "1.20M",
         "tested": 2,
         "significant": 1,
         "by_chance": pytest.approx(0.1),
     }
+
+
+@pytest.mark.parametrize(("value", "agrees"), [(1.4, True), (1.6, False)])
+def test_results_agree_if_their_distance_may_be_chance(value, agrees):
+    # Half the intervals are 0.9 and 1.2, and the root of the sum of their squares is 1.5.
+    first = Finding("-", "holds here", standing=Oriented(0.0, -0.9, 0.9, 0.5, -0.9, 0.9))
+    second = Finding(
+        "-", "holds here", standing=Oriented(value, value - 1.2, value + 1.2, 0.5, 0, 0)
+    )
+    verdicts = [Verdict("holds here", findings=[of]) for of in (first, second)]
+    assert RunAgain("S1", *verdicts).agree == agrees
+
+
+def test_what_was_run_again_is_read_beside_the_results():
+    folder = CATALOGUE.parent / "results"
+    places = Places(folder, folder, folder)
+    paper = next(paper for paper in papers() if paper.name == "mae")
+    verdicts = {
+        (name, scale): verdict_on(claim, scale, places)
+        for name, claim in paper.claims.items()
+        for scale in SCALES
+    }
+    again = {each.name: each for each in run_again(paper.claims, verdicts, places)}
+    assert "M1" in again and not again.keys() & {"M5", "M10", "M7"}  # no runs, bounds, not testable
+    assert again["M1"].here.kind == again["M1"].there.kind == "holds here"
+    assert again["M1"].there.machines != again["M1"].here.machines
+    assert "| M1 MAE-7 is better | holds here" in claims_page([paper], verdicts, places).text
 
 
 def test_pictures_say_all_that_they_show():
