@@ -34,6 +34,14 @@ def test_numbers_that_swallow_a_one(large):
     assert projected.tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_near_as_it_can_be(dtype):
+    x = torch.randn(200, 16).to(dtype)
+    projected = project_to_simplex(x)
+    assert projected.dtype == dtype
+    assert torch.equal(projected, project_to_simplex(x.double()).to(dtype))
+
+
 def test_random_points_are_spread_evenly():
     """Dirichlet(1, 1, 1): mean 1/3, variance 1/18, and each entry above ½ a quarter of the time."""
     generator = torch.Generator().manual_seed(0)

@@ -29,6 +29,8 @@ def project_to_simplex(x: Tensor) -> Tensor:
             [0.8000, 0.2000],
             [1.0000, 0.0000]])
     """
+    dtype = x.dtype
+    x = x.to(torch.promote_types(dtype, torch.float32))  # half precision sums to 1 by 3% only
     # To add the same to all entries changes nothing; without it large ones would swallow the 1.
     x = x - x.amax(-1, keepdim=True)
     largest_first = x.sort(-1, descending=True).values
@@ -37,7 +39,7 @@ def project_to_simplex(x: Tensor) -> Tensor:
     theta = (largest_first.cumsum(-1) - 1) / count
     # At least one, also where NaN compares with nothing.
     positive = (largest_first > theta).sum(-1, keepdim=True).clamp(min=1)
-    return (x - theta.gather(-1, positive - 1)).clamp(min=0)
+    return (x - theta.gather(-1, positive - 1)).clamp(min=0).to(dtype)
 
 
 def keep_largest(x: Tensor, count: int) -> Tensor:
