@@ -26,7 +26,12 @@ from evidence.verdicts import (
 from headwise.analysis.how_soon import curve, mean_curve
 from headwise.analysis.papers import Paper, published_figures
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
-from headwise.analysis.statistics.seeds_and_items import contrast, difference, estimate
+from headwise.analysis.statistics.seeds_and_items import (
+    Resampled,
+    contrast,
+    difference,
+    estimate,
+)
 from headwise.report.formatting import p_value, signed
 
 
@@ -76,9 +81,9 @@ def _with_collapsed(finding: Finding, whole: Finding) -> Finding:
     """
     ours, theirs = finding.miss, whole.miss
     is_worse = ours is not None and theirs is not None and theirs >= ours
-    if finding.kind == whole.kind or (finding.kind == "does not hold here" and is_worse):
-        return finding
     remark = f"with the collapsed runs: {whole.kind}, {whole.difference or whole.figures}"
+    if finding.kind == whole.kind or (finding.kind == "does not hold here" and is_worse):
+        return finding._replace(remark="; ".join(filter(None, [finding.remark, remark])))
     return _open(finding, f"without them: {finding.kind}", remark)
 
 
@@ -117,14 +122,21 @@ def _remarks(test: Against, found: Oriented, kind: Kind) -> list[str]:
     return []
 
 
-def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
+def compared(test: Against, evidence: Evidence) -> list[Resampled] | None:
+    """Returns the two systems of a test, or one of their differences within the same runs."""
     ours, theirs = evidence.find(test.of), evidence.find(test.than)
     if ours is None or theirs is None:
-        return _not_found(test, evidence, test.of, test.than)
+        return None
     if evidence.runs(test.of) is evidence.runs(test.than):
-        systems = [within_runs(ours.values, theirs.values)]
-    else:
-        systems = [ours.values, theirs.values]
+        return [within_runs(ours.values, theirs.values)]
+    return [ours.values, theirs.values]
+
+
+def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
+    ours, theirs = evidence.find(test.of), evidence.find(test.than)
+    systems = compared(test, evidence)
+    if ours is None or theirs is None or systems is None:
+        return _not_found(test, evidence, test.of, test.than)
     difference = contrast(systems)
     needed = what_it_takes(test.margin, systems)
     finding = Finding(
@@ -144,7 +156,7 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
     printed = "" if test.printed is None else f"{test.printed:+g}".replace("-", "−")
     if test.printed is not None:
         ahead = test.printed if ours.higher_is_better else -test.printed
-        printed += ", more than the interval" if ahead > found.high else ""
+        printed += "; our interval excludes it" if ahead > found.high else ""
     return finding._replace(
         kind=kind,
         difference=f"{interval(difference, ours.digits)}, {p_value(difference.p_value)}",

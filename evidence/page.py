@@ -4,7 +4,6 @@ The first page has what was found, how it is decided and what it cannot say; `cl
 for each paper, and one of all experiments. The opening stands in docs/results.md too.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +12,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from evidence.again import run_again, with_other_baseline
 from evidence.answers import AtPoint, answer
 from evidence.claims import SCALES, Against, Claim, Paper, Scale, Subject
 from evidence.experiments import Conditions, Places, experiments, needed_runs
-from evidence.judging import interval, verdict_on
+from evidence.judging import interval
 from evidence.pictures import MARKS, TEMPLATES, forest_of_tests, overview, trend_lines
 from evidence.quantities import Found
 from evidence.questions import all_questions
@@ -31,7 +31,6 @@ from headwise.runs.tuning import at_the_edge
 
 Verdicts = Mapping[tuple[str, Scale], Verdict]
 PICTURES = "pictures"  # the folder beside the page
-ELSEWHERE = "elsewhere"  # the folder beside the results, of runs that count for no verdict
 # The page beside it that has the opening, and stands in the repository.
 SUMMARY = "results.md"
 _OPENING = re.compile(
@@ -64,45 +63,10 @@ class ClaimsPage(NamedTuple):
         return texts | {path: self.text}
 
 
-class RunAgain(NamedTuple):
-    """A claim that was also tested elsewhere, with other seeds."""
-
-    name: str
-    here: Verdict
-    there: Verdict
-
-    @property
-    def agree(self) -> bool:
-        """Returns whether in each test the two differences may be the same.
-
-        Zero is in the 95% interval of their difference, as that follows from their own.
-        """
-        return all(
-            abs(ours.value - theirs.value)
-            <= math.hypot(ours.high - ours.low, theirs.high - theirs.low) / 2
-            for finding, other in zip(self.here.findings, self.there.findings, strict=True)
-            if (ours := finding.standing) is not None and (theirs := other.standing) is not None
-        )
-
-
-def run_again(claims: Mapping[str, Claim], verdicts: Verdicts, places: Places) -> list[RunAgain]:
-    """Returns the claims that compare systems and have been tested elsewhere too."""
-    elsewhere = places._replace(results=places.results.with_name(ELSEWHERE))
-    found = [
-        RunAgain(name, verdicts[name, _HERE], verdict_on(claim, _HERE, elsewhere))
-        for name, claim in claims.items()
-    ]
-    return [
-        each
-        for each in found
-        if each.there.runs
-        and all(of.standing for of in (*each.here.findings, *each.there.findings))
-    ]
-
-
 def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> ClaimsPage:
     """Returns the page, those below it and their pictures."""
     claims = {name: claim for paper in papers for name, claim in paper.claims.items()}
+    known = {name: verdicts[name, _HERE] for name in claims}
     results = experiment_results(places)
     answers = [answer(each, places) for scale in SCALES for each in all_questions(scale).values()]
     found: dict[str, str | None] = {f"claims-{_HERE}.svg": overview(papers, verdicts, _HERE)}
@@ -123,7 +87,8 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         "places": places,
         "results": results,
         "answers": answers,
-        "again": run_again(claims, verdicts, places),
+        "again": run_again(claims, known, _HERE, places),
+        "other_baseline": with_other_baseline(claims, known, _HERE, places),
         "enough_seeds": ENOUGH_SEEDS,
         **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
     }
@@ -176,16 +141,17 @@ def totals(
     tests = {name: _p_values(claims[name], of) for name, of in known.items()}
     tested = [each for each in tests.values() if each]
     here = [result for of in results for result in of if result.conditions.scale == _HERE]
-    runs = [run for result in here for system in result.systems for run in system.runs]
+    runs = [r for result in here for system in result.systems for r in system.all_runs]
     sizes = [run.parameters for run in runs]
     return {
         "kinds": {kind: kinds.count(kind) for kind in MARKS},
         "provisional": sum(of.is_provisional for of in known.values()),
         "stale": sum(bool(of.stale) for of in known.values()),
         "runs": len(runs),
-        "collapsed": sum(system.collapsed for result in here for system in result.systems),
+        "collapsed": sum(len(s.collapsed) for result in here for s in result.systems),
         "machines": Counter(run.machine for run in runs),
         "sizes": _sizes(sizes),
+        "counted": [n for n, c in claims.items() if c.quantity and c.quantity.kind == "figures"],
         "tested": len(tested),
         "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),
         # If no system differed at all, so many would have a significant difference.
@@ -220,8 +186,8 @@ def _trained_on(claim: Claim, scale: Scale) -> str:
     return known[where.experiment].data if where and where.experiment in known else ""
 
 
-def _presets(claim: Claim, scale: Scale, places: Places) -> dict[str, str]:
-    """The systems of a claim, each with what its recipe says of its heads."""
+def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, tuple[str, str]]:
+    """The systems of a claim, each with its description and what its recipe says of its heads."""
     where = claim.experiment_at(scale)
     if where is None or where.experiment not in experiments(scale):
         return {}
@@ -242,7 +208,11 @@ def _presets(claim: Claim, scale: Scale, places: Places) -> dict[str, str]:
             for part in parts
         )
 
-    return {of.system: preset(of) for of in map(where.named, claim.subjects())}
+    described = conditions.plain.recipe.systems
+    return {
+        of.system: (described[of.system].description, preset(of))
+        for of in map(where.named, claim.subjects())
+    }
 
 
 def _settings(recipe: Recipe) -> list[str]:
@@ -250,6 +220,8 @@ def _settings(recipe: Recipe) -> list[str]:
     dumped = recipe.model_dump(mode="json")
     asked = {group: dumped.get(group) or {} for group in ("tokenizer", "model", "training")}
     asked["training"] = {key: asked["training"][key] for key in _OF_TRAINING}
+    if asked["training"]["precision"] == "auto":
+        del asked["training"]["precision"]
     return [
         f"{group}.{key}={value}"
         for group, settings in asked.items()
@@ -294,6 +266,6 @@ def edge_mark(tries: Tries) -> str:
 
 
 _OF_TEMPLATES: tuple[Callable[..., Any], ...] = (
-    *(_size, _trained_on, _presets, _settings, _versions, _example, _claims_of, _chosen),
+    *(_size, _trained_on, _systems_of, _settings, _versions, _example, _claims_of, _chosen),
     *(interval, decimals, p_value),
 )

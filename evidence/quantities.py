@@ -91,7 +91,7 @@ def find_quantity(
     return Found(
         Resampled(np.array(numbers, dtype=float), None, 0),
         higher_is_better=quantity.kind in ("recorded", "entropy's fall in training"),
-        digits=2 if quantity.kind.startswith("entropy") else 3,
+        digits=3,
         unit=quantity.name or quantity.kind,
     )
 
@@ -127,7 +127,7 @@ def _cost(subject: Subject, runs: Sequence[Run]) -> Found:
         np.mean(resamples, axis=0) if resamples else None,
         before.items,
     )
-    return Found(mean, False, 3, "rise of the loss")
+    return Found(mean, False, 4, "rise of the loss")
 
 
 def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:

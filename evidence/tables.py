@@ -28,10 +28,15 @@ class SystemResult(NamedTuple):
     recipe: Recipe  # with what the system has chosen, if `is_tuned`
     is_tuned: bool
     runs: Sequence[Run]  # without those that collapsed; at least one
-    collapsed: int
+    collapsed: Sequence[Run]
     is_stale: bool
     score: Found | None  # the first of the test part
     loss: Found | None  # on the test part
+
+    @property
+    def all_runs(self) -> list[Run]:
+        """Returns the runs with those that collapsed."""
+        return [*self.runs, *self.collapsed]
 
     @property
     def curves(self) -> list[Curve]:
@@ -43,12 +48,14 @@ class SystemResult(NamedTuple):
         """The system as the table shows it: see `page-experiments.md.jinja`."""
         curves = [curve for curve in self.curves if curve]
         rate = self.recipe.training.learning_rate
+        machines = dict.fromkeys(run.machine for run in self.runs)
         return [
             self.name + (" (stale)" if self.is_stale else ""),
-            f"{len(self.runs)}" + (f", {self.collapsed} collapsed" if self.collapsed else ""),
+            f"{len(self.runs)}" + (f", {len(self.collapsed)} collapsed" if self.collapsed else ""),
             count(self.runs[0].parameters),
             count(self.runs[0].macs),
             f"{rate:g}" + ("" if self.is_tuned else " (given)"),
+            f"{getattr(self.recipe.model, 'dropout', 0.0):g}",
             mean_and_deviation(self.score),
             NONE  # a mean hides a single seed that fell far behind
             if self.score is None
@@ -57,7 +64,7 @@ class SystemResult(NamedTuple):
             _mean([_last_training_loss(run) for run in self.runs]),
             _mean([min(curve.values()) for curve in curves]),
             _mean([curve[max(curve)] for curve in curves]),
-            f"{np.median([run.minutes for run in self.runs]):.1f}",
+            "; ".join(_minutes_on(machine, self.runs) for machine in machines),
         ]
 
 
@@ -132,7 +139,7 @@ def _of_system(conditions: Conditions, name: str, dataset: str | None) -> System
         recipe,
         is_tuned=bool(conditions.choice(name)),
         runs=kept,
-        collapsed=len(runs) - len(kept),
+        collapsed=[run for run in runs if run not in kept],
         is_stale=is_stale(kept, recipe),
         score=find_quantity(Quantity(kind="score"), here, kept, recipe),
         loss=find_quantity(Quantity(kind="loss"), here, kept, recipe),
@@ -173,6 +180,11 @@ def how_it_ended(system: SystemResult) -> str:
         f"end. Over the last tenth of the steps it {'fell' if fall >= 0 else 'rose'} by "
         f"{abs(fall):.3f}, which is {share} of its whole fall: {ended}."
     )
+
+
+def _minutes_on(machine: str, runs: Sequence[Run]) -> str:
+    minutes = [run.minutes for run in runs if run.machine == machine]
+    return f"{len(minutes)} on {machine}: {np.median(minutes):.1f}"
 
 
 def _last_training_loss(run: Run) -> float:

@@ -110,7 +110,8 @@ class Verdict(NamedTuple):
     @property
     def name(self) -> str:
         """What a table calls it, marked where it is provisional or out of date."""
-        marks = [f"provisional: {self.seeds} seeds"] if self.is_provisional else []
+        seeds = f"{self.seeds} seeds" + (" that did not collapse" if self.collapsed else "")
+        marks = [f"provisional: {seeds}"] if self.is_provisional else []
         marks += ["stale"] if self.stale else []
         return f"{self.kind} ({', '.join(marks)})" if marks else self.kind
 
@@ -123,7 +124,7 @@ class Verdict(NamedTuple):
         >>> Verdict("holds here", findings=[one]).key_figure
         '2.0 against 1.0 BLEU'
         >>> Verdict("does not hold here", findings=[one, other]).key_figure
-        'a better than c: −1.0 [−1.5, −0.5] (does not hold here: 1 of 2 tests)'
+        'a better than c: −1.0 [−1.5, −0.5] (1 of 2 tests: does not hold here)'
         """
         found = [finding for finding in self.findings if finding.kind == self.kind]
         if not found or self.kind == "not run":
@@ -131,7 +132,7 @@ class Verdict(NamedTuple):
         said = "; ".join(part for part in (found[0].figures, found[0].difference) if part) or NONE
         if len(self.findings) == 1:
             return said
-        return f"{found[0].test}: {said} ({self.kind}: {len(found)} of {len(self.findings)} tests)"
+        return f"{found[0].test}: {said} ({len(found)} of {len(self.findings)} tests: {self.kind})"
 
 
 def judge(test: Against, found: Oriented) -> Kind:
@@ -208,6 +209,10 @@ def what_it_takes(effect: float, systems: Sequence[Resampled]) -> str:
     if detectable(_MOST_SEEDS) <= effect:
         numbers = range(2, _MOST_SEEDS)
         found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
+        if found + 2 <= min(each.seeds for each in systems):
+            return (
+                "as many seeds find a true difference as large as the margin, not this smaller one"
+            )
         return f"it would take {found + 2:,} seeds"
     alone = detectable_difference(of_items[0]) if of_items else 0.0
     if alone <= effect:

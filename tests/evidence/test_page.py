@@ -10,14 +10,11 @@ from tiny_results import result, system
 
 from evidence.claims import CATALOGUE, SCALES, Claim, Paper, papers
 from evidence.experiments import Places
-from evidence.judging import verdict_on
 from evidence.page import (
     ClaimsPage,
-    RunAgain,
     claims_page,
     edge_mark,
     out_of_date,
-    run_again,
     totals,
     write_page,
 )
@@ -37,12 +34,12 @@ def experiment():
 
 def test_the_tables_of_an_experiment(experiment):
     row, _ = (each.row for each in experiment.systems)
-    assert row[:4] == ["standard", "3", "1.20M", "1"] and row[-1] == "2.0"
+    assert row[:4] == ["standard", "3", "1.20M", "1"] and row[-1] == "3 on a machine: 2.0"
     # The sample deviation of 2.0, 2.1, 2.2 is 0.1; scores are ten times as large.
-    assert row[5:8] == ["21.0 ± 1.0", "20.0, 21.0, 22.0", "2.100 ± 0.100"]
+    assert row[6:9] == ["21.0 ± 1.0", "20.0, 21.0, 22.0", "2.100 ± 0.100"]
     # Of the last tenth of the steps: each seed's loss + 0.3 and + 0.5. Each seed is validated at
     # its loss + 1, + 0.1 and + 0.2.
-    assert row[8:11] == ["2.500", "2.200", "2.300"]
+    assert row[9:12] == ["2.500", "2.200", "2.300"]
     ((name, score, loss),) = experiment.difference_rows
     assert name == "other"
     welch = stats.ttest_ind(LOSSES["other"], LOSSES["standard"], equal_var=False)
@@ -52,7 +49,9 @@ def test_the_tables_of_an_experiment(experiment):
 
 
 def test_a_row_says_what_a_reader_should_doubt(experiment):
-    doubtful = experiment.systems[0]._replace(is_stale=True, collapsed=1, is_tuned=True)
+    doubtful = experiment.systems[0]._replace(
+        is_stale=True, collapsed=experiment.systems[1].runs[:1], is_tuned=True
+    )
     assert doubtful.row[:2] == ["standard (stale)", "3, 1 collapsed"]
     assert "given" not in doubtful.row[4]
 
@@ -123,7 +122,10 @@ PAPERS = [Paper(name="a", paper="A paper", link="https://example.org", system="I
 
 
 def test_the_totals_count_each_claim_and_run_once(experiment):
-    found = totals(CLAIMS, VERDICTS, [[experiment]])
+    first, *others = experiment.systems
+    lost = first.runs[0].model_copy(update={"seed": 4})
+    counted = experiment._replace(systems=[first._replace(collapsed=[lost]), *others])
+    found = totals(CLAIMS, VERDICTS, [[counted]])
     assert found == {
         "kinds": {
             "holds here": 2,
@@ -134,41 +136,15 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
         },
         "provisional": 0,
         "stale": 1,
-        "runs": 6,
-        "collapsed": 0,
-        "machines": {"a machine": 6},
+        "runs": 7,
+        "collapsed": 1,
+        "machines": {"a machine": 7},
         "sizes": "1.20M",
+        "counted": ["F1"],
         "tested": 2,
         "significant": 1,
         "by_chance": pytest.approx(0.1),
     }
-
-
-@pytest.mark.parametrize(("value", "agrees"), [(1.4, True), (1.6, False)])
-def test_results_agree_if_their_distance_may_be_chance(value, agrees):
-    # Half the intervals are 0.9 and 1.2, and the root of the sum of their squares is 1.5.
-    first = Finding("-", "holds here", standing=Oriented(0.0, -0.9, 0.9, 0.5, -0.9, 0.9))
-    second = Finding(
-        "-", "holds here", standing=Oriented(value, value - 1.2, value + 1.2, 0.5, 0, 0)
-    )
-    verdicts = [Verdict("holds here", findings=[of]) for of in (first, second)]
-    assert RunAgain("S1", *verdicts).agree == agrees
-
-
-def test_what_was_run_again_is_read_beside_the_results():
-    folder = CATALOGUE.parent / "results"
-    places = Places(folder, folder, folder)
-    paper = next(paper for paper in papers() if paper.name == "mae")
-    verdicts = {
-        (name, scale): verdict_on(claim, scale, places)
-        for name, claim in paper.claims.items()
-        for scale in SCALES
-    }
-    again = {each.name: each for each in run_again(paper.claims, verdicts, places)}
-    assert "M1" in again and not again.keys() & {"M5", "M10", "M7"}  # no runs, bounds, not testable
-    assert again["M1"].here.kind == again["M1"].there.kind == "holds here"
-    assert again["M1"].there.machines != again["M1"].here.machines
-    assert "| M1 MAE-7 is better | holds here" in claims_page([paper], verdicts, places).text
 
 
 def test_pictures_say_all_that_they_show():

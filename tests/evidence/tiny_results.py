@@ -26,7 +26,7 @@ def system(name: str, losses: list[float]) -> SystemResult:
         recipe,
         is_tuned=False,
         runs=runs,
-        collapsed=0,
+        collapsed=[],
         is_stale=False,
         score=score,
         loss=loss,

@@ -1,0 +1,50 @@
+"""Runs elsewhere beside the verdicts, against means computed from the tables of runs."""
+
+import json
+import statistics
+
+import pytest
+
+from evidence.again import ELSEWHERE, run_again, with_other_baseline
+from evidence.claims import CATALOGUE, papers
+from evidence.experiments import Places
+from evidence.judging import verdict_on
+
+RESULTS = CATALOGUE.parent / "results"
+PLACES = Places(RESULTS, RESULTS, RESULTS)
+MAE = next(paper for paper in papers() if paper.name == "mae").claims
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    return {name: verdict_on(claim, "laptop", PLACES) for name, claim in MAE.items()}
+
+
+def mean_loss(folder, system):
+    lines = (folder / "laptop" / "translation.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    return statistics.mean(
+        run["loss"] for run in runs if run["kind"] == "run" and run["system"] == system
+    )
+
+
+def test_the_first_difference_less_the_second(verdicts):
+    again = {each.name: each for each in run_again(MAE, verdicts, "laptop", PLACES)}
+    assert "M1" in again and not again.keys() & {"M5", "M10", "M7"}  # no runs, a bound, no test
+    first, second = (
+        mean_loss(folder, "mae-7") - mean_loss(folder, "standard")
+        for folder in (RESULTS, RESULTS.with_name(ELSEWHERE))
+    )
+    (change,) = again["M1"].changes
+    assert change.startswith(f"{first - second:+.3f}".replace("-", "\N{MINUS SIGN}"))
+    assert again["M1"].differ == (float(change.rpartition(" ")[2]) < 0.05)
+    assert again["M1"].second.machines != again["M1"].first.machines
+
+
+def test_a_test_with_the_other_runs_of_the_baseline(verdicts):
+    rows = {each.name: each for each in with_other_baseline(MAE, verdicts, "laptop", PLACES)}
+    # Those of M1 were both run again, those of M4 neither.
+    assert "M3" in rows and not rows.keys() & {"M1", "M4"}
+    other = mean_loss(RESULTS, "uni-mae-7") - mean_loss(RESULTS.with_name(ELSEWHERE), "standard")
+    assert rows["M3"].other.startswith(f"{other:+.3f}".replace("-", "\N{MINUS SIGN}"))
+    assert rows["M3"].first_kind == rows["M3"].other_kind == "holds here"
