@@ -17,8 +17,8 @@ from pydantic import Field
 
 from evidence import claims
 from evidence.claims import AtScale, Claim, Declared, Scale, all_claims
-from evidence.results import Choice, Run, Table, check_data
-from headwise.analysis.results import Tries
+from evidence.results import Choice, Run, Table, Tried, check_data
+from headwise.analysis.results import Tries, Try
 from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeFile
 from headwise.recipes.file import Change, flatten, split_path
@@ -166,12 +166,25 @@ class Conditions:
         kept = self.table.find(Choice, at=self.at, system=system) if self.tune else []
         return next((of for of in kept if of == self.choice_from(system, of.tries)), None)
 
+    def tried(self, system: str) -> list[Try]:
+        """Returns the tries of a system with the recipe and the tuned keys of today."""
+        recipe, keys = self._untuned_hash(system), {key.key for key in self.tune}
+        kept = self.table.find(Tried, at=self.at, system=system, recipe=recipe)
+        return [of.tried for of in kept if of.tried.values.keys() == keys]
+
+    def tried_from(self, system: str, tried: Try) -> Tried:
+        """Returns the record of a try with the recipe of today."""
+        return Tried(at=self.at, system=system, recipe=self._untuned_hash(system), tried=tried)
+
     def choice_from(self, system: str, tries: Tries) -> Choice:
         """Returns the record of a system's tries with the recipe and the values of today."""
-        dataset = None if self.plain.has_data else self.plain.dataset_names[0]
-        recipe = recipe_hash(self.plain.system(system, dataset))
         keys = [key.model_dump(mode="json") for key in self.tune]
+        recipe = self._untuned_hash(system)
         return Choice(at=self.at, system=system, recipe=recipe, keys=keys, tries=tries)
+
+    def _untuned_hash(self, system: str) -> str:
+        dataset = None if self.plain.has_data else self.plain.dataset_names[0]
+        return recipe_hash(self.plain.system(system, dataset))
 
     def choice(self, system: str) -> list[Change]:
         """Returns the tuned values of a system, as changes to its recipe; empty if none."""

@@ -2,9 +2,9 @@
 
     evidence/results/SCALE/EXPERIMENT.jsonl
 
-A record is a run, what a system chose from before it was trained, or a measurement of times. It is
-complete in itself, so that a line that was made on one machine counts in the table of another; and
-small enough to be committed.
+A record is a run, a try of a system that has still to choose, what a system chose from, or a
+measurement of times. It is complete in itself, so that a line that was made on one machine counts
+in the table of another; and small enough to be committed.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from filelock import SoftFileLock
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from headwise.analysis.results import AttentionRecord, Tries
+from headwise.analysis.results import AttentionRecord, Tries, Try
 from headwise.analysis.speed import OverRounds
 from headwise.files import write_text
 from headwise.tasks.outcome import RECORD, Score
@@ -73,6 +73,22 @@ class Run(BaseModel):
         return rows.astype(np.float64)
 
 
+class Tried(BaseModel):
+    """A try of a system that has still to choose: none is lost with the folder of runs."""
+
+    model_config = RECORD
+
+    kind: Literal["try"] = "try"
+    at: str
+    system: str
+    recipe: str  # its hash without the values
+    tried: Try
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return (self.kind, self.at, self.system, self.recipe, str(self.tried.values))
+
+
 class Choice(BaseModel):
     """What a system chose from before its seeds were trained."""
 
@@ -114,8 +130,8 @@ class Times(BaseModel):
         return (self.kind, self.number)
 
 
-Record = Run | Choice | Times
-Kind = TypeVar("Kind", Run, Choice, Times)
+Record = Run | Tried | Choice | Times
+Kind = TypeVar("Kind", Run, Tried, Choice, Times)
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
@@ -141,10 +157,13 @@ class Table(NamedTuple):
         return _read(self.path, stamp.st_mtime_ns, stamp.st_size)
 
     def put(self, record: Record) -> None:
-        """Writes a record, in the place of one of the same run, choice or measurement."""
+        """Writes a record, in the place of one of the same run, try, choice or measurement."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with SoftFileLock(self.path.with_suffix(".lock")):
             records = {each.key: each for each in self.records()} | {record.key: record}
+            if isinstance(record, Choice):  # which has the tries
+                before = self.find(Tried, at=record.at, system=record.system)
+                records = {key: records[key] for key in records.keys() - {of.key for of in before}}
             lines = [records[key].model_dump_json() + "\n" for key in sorted(records)]
             write_text(self.path, "".join(lines))
 

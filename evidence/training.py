@@ -19,7 +19,7 @@ from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
 from evidence.tuning import let_choose
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
-from headwise.analysis.results import RunResult, Tries, machine, versions
+from headwise.analysis.results import RunResult, Tries, Try, machine, versions
 from headwise.models.ablation import ablated, parse_ablations
 from headwise.runs.comparing import decoding_speeds_of, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
@@ -261,6 +261,9 @@ def _let_choose(
     if on not in tasks:
         tasks[on] = _read_task(conditions, waiting[0], on, console)
 
+    def keep_try(system: str, tried: Try) -> None:
+        conditions.table.put(conditions.tried_from(system, tried))
+
     def keep(system: str, tries: Tries) -> None:
         conditions.table.put(conditions.choice_from(system, tries))
         for note in tries.notes:
@@ -268,7 +271,8 @@ def _let_choose(
 
     recipes = {name: file.system(name, on) for name in waiting}
     prepared = Prepared(conditions.run_folder / (on or ""), tasks[on], recipes, {}, {})
-    let_choose(conditions.tune, file, prepared, on, console, jobs, keep)
+    known = {name: conditions.tried(name) for name in waiting}
+    let_choose(conditions.tune, file, prepared, on, console, jobs, known, keep_try, keep)
 
 
 def measure_times(

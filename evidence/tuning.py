@@ -22,6 +22,7 @@ from headwise.runs.running import Experiment, train_runs
 from headwise.runs.tuning import TRIES, TryRun, at_the_edge
 
 Values = tuple[float, ...]  # of the keys, in their order
+Planned = tuple[str, Values, TryRun]  # a system, what it tries, and how
 
 
 class Search(NamedTuple):
@@ -69,13 +70,18 @@ def let_choose(
     dataset: str | None,
     console: Console,
     jobs: int,
+    known: Mapping[str, Sequence[Try]],
+    keep_try: Callable[[str, Try], None],
     keep: Callable[[str, Tries], None],
 ) -> None:
-    """Trains the tries of systems, and has each choice kept; no try is trained twice."""
-    results: dict[str, dict[Values, TryResult]] = {name: {} for name in experiment.recipes}
+    """Trains the tries of systems that are not known, and has each try and each choice kept."""
+    results: dict[str, dict[Values, Try]] = {
+        name: {tuple(of.values[key.key] for key in keys): of for of in known[name]}
+        for name in experiment.recipes
+    }
     waiting = list(experiment.recipes)
     while waiting:
-        planned: list[tuple[str, Values, TryRun]] = []
+        planned: list[Planned] = []
         for name in list(waiting):
             losses = {of: result.validation_loss for of, result in results[name].items()}
             wanted, chosen = search(keys, losses)
@@ -84,9 +90,18 @@ def let_choose(
                 keep(name, _tries(keys, results[name], chosen))
             for values in wanted:
                 planned.append((name, values, _try(keys, values, file, name, experiment, dataset)))
-        done = train_runs([run for *_, run in planned], console, jobs=jobs)
-        for (name, values, _), result in zip(planned, done, strict=True):
-            results[name][values] = result
+
+        def ended(done: Sequence[TryResult | None], planned: Sequence[Planned] = planned) -> None:
+            for (name, values, _), result in zip(planned, done, strict=True):
+                if result is not None and values not in results[name]:
+                    named = dict(zip([key.key for key in keys], values, strict=True))
+                    found = Try(values=named, **result.model_dump(exclude={"history"}))
+                    results[name][values] = found
+                    keep_try(name, found)
+
+        runs = [run for *_, run in planned]
+        done: list[TryResult] = train_runs(runs, console, jobs=jobs, after_each=ended)
+        ended(done)
 
 
 def _try(
@@ -108,14 +123,8 @@ def _try(
     )
 
 
-def _tries(keys: Sequence[Key], results: Mapping[Values, TryResult], chosen: Values) -> Tries:
-    tries = [
-        Try(
-            values=dict(zip([key.key for key in keys], values, strict=True)),
-            **result.model_dump(exclude={"history"}),
-        )
-        for values, result in results.items()
-    ]
+def _tries(keys: Sequence[Key], results: Mapping[Values, Try], chosen: Values) -> Tries:
+    tries = list(results.values())
     number = list(results).index(chosen)
     if tries[number].diverged:
         raise ValueError(

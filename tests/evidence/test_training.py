@@ -15,10 +15,12 @@ from evidence.claims import all_claims
 from evidence.experiments import Conditions, needed_runs, wanted_ablations
 from evidence.judging import verdict_on
 from evidence.planning import plan
-from evidence.results import Run, Times, sound
+from evidence.results import Run, Times, Tried, sound
 from evidence.training import AskedRun, measure_times, run_experiment
+from headwise.analysis.results import TryResult
 from headwise.analysis.speed import OverRounds
 from headwise.runs.one_run import SystemRun
+from headwise.runs.tuning import TryRun
 from headwise.training.interrupted import Interrupted
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_rounds", "catalogue")]
@@ -285,6 +287,27 @@ def test_systems_choose_once(tuned):
     assert (("training", "learning_rate"), rate) in tuned.choice("mae")
     stored = (tuned.run_folder / "mae-seed1" / "recipe.yaml").read_text()
     assert f"learning_rate: {rate}" in stored
+
+
+def test_tries_outlast_the_folders_of_runs(tuned, tmp_path, monkeypatch):
+    places = tuned.places._replace(results=tmp_path / "results", runs=tmp_path / "runs")
+    other = Conditions("laptop", "chosen", places)
+    *known, last = tuned.chosen("mae").tries.tries
+    for tried in known:
+        other.table.put(other.tried_from("mae", tried))
+    trained = []
+    monkeypatch.setattr(TryRun, "finished", lambda run, console: None)
+    monkeypatch.setattr(
+        TryRun, "train", lambda run, console: trained.append(run) or as_result(last)
+    )
+    training._let_choose(other, {None: ["mae"]}, {}, QUIET, 1)
+    assert len(trained) == 1
+    assert other.chosen("mae").values == tuned.chosen("mae").values
+    assert not other.table.find(Tried)
+
+
+def as_result(tried):
+    return TryResult(**tried.model_dump(exclude={"values"}), history=[])
 
 
 def test_runs_count_after_the_call_in_which_their_systems_have_chosen(tuned):
