@@ -192,8 +192,8 @@ class Paper(Declared):
     link: str
     system: str  # as a sentence names it
     headline: str | None = None  # the claim that is said first of all
-    but: str = ""  # what the headline does not tell alone
-    words: str = ""  # the systems and the terms of the claims, for who has not read the paper
+    caveat: str = ""  # what the headline does not tell alone
+    terms: str = ""  # the systems and the terms of the claims, for who has not read the paper
     left_out: str = ""  # what the paper claims and no claim here tests
     claims: dict[str, Claim]
 

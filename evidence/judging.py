@@ -37,15 +37,15 @@ from headwise.report.formatting import p_value, signed
 
 def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
     """Returns what the evidence says of a claim at a scale; nothing is trained for it."""
-    quantity, where = claim.quantity, claim.experiment_at(scale)
-    if quantity is not None and quantity.kind == "figures":
-        findings = _on_figures(quantity)
+    if claim.quantity is not None and claim.quantity.kind == "figures":
+        findings = _on_figures(claim.quantity)
         return Verdict(together([f.kind for f in findings] or ["not run"]), findings=findings)
-    if quantity is None or where is None or where.experiment not in experiments(scale):
+    evidence = evidence_of(claim, scale, places)
+    if evidence is None:
         if claim.otherwise and scale == SCALES[0]:
             return Verdict("not testable here", because=claim.otherwise)
         return Verdict("not run")
-    evidence = Evidence(quantity, Conditions(scale, where.experiment, places), where)
+    quantity, where = evidence.quantity, evidence.where
     if quantity.is_of_times:
         findings = [_on_times(test, evidence) for test in claim.tests]
     else:
@@ -74,17 +74,28 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
     )
 
 
+def evidence_of(claim: Claim, scale: Scale, places: Places) -> Evidence | None:
+    """Returns what a claim is tested by at a scale; None if no experiment tests it there."""
+    quantity, where = claim.quantity, claim.experiment_at(scale)
+    if quantity is None or where is None or where.experiment not in experiments(scale):
+        return None
+    return Evidence(quantity, Conditions(scale, where.experiment, places), where)
+
+
 def _with_collapsed(finding: Finding, whole: Finding) -> Finding:
     """What is told without collapsed runs counts only if these runs do not change it.
 
     That a system does not do what is claimed stays told if it is worse still with them.
     """
+    if finding == whole:  # none of its runs collapsed
+        return finding
     ours, theirs = finding.miss, whole.miss
     is_worse = ours is not None and theirs is not None and theirs >= ours
-    remark = f"with the collapsed runs: {whole.kind}, {whole.difference or whole.figures}"
+    figures = [whole.kind, whole.difference or whole.figures]
+    remark = f"with the collapsed runs: {', '.join(filter(None, figures))}"
     if finding.kind == whole.kind or (finding.kind == "does not hold here" and is_worse):
         return finding._replace(remark="; ".join(filter(None, [finding.remark, remark])))
-    return _open(finding, f"without them: {finding.kind}", remark)
+    return _open(finding, remark, f"without them: {finding.kind}")
 
 
 def _with_diverged(finding: Finding) -> Finding:
@@ -159,7 +170,7 @@ def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
         printed += "; our interval excludes it" if ahead > found.high else ""
     return finding._replace(
         kind=kind,
-        difference=f"{interval(difference, ours.digits)}, {p_value(difference.p_value)}",
+        difference=told(difference, ours.digits),
         beside=_beside(test, evidence),
         remark="; ".join(remarks),
         printed=printed,
@@ -190,7 +201,7 @@ def _beside(test: Against, evidence: Evidence) -> str:
     found = difference(ours.values, theirs.values) if ours and theirs else None
     if ours is None or found is None:
         return ""
-    return f"{ours.unit} {interval(found, ours.digits)}, {p_value(found.p_value)}"
+    return f"{ours.unit} {told(found, ours.digits)}"
 
 
 def _on_range(test: Within, evidence: Evidence) -> Finding:
@@ -288,6 +299,11 @@ def _on_figures(quantity: Quantity) -> list[Finding]:
 
 def _mean(found: Found) -> str:
     return f"{found.mean:.{found.digits}f}"
+
+
+def told(found: Difference, digits: int) -> str:
+    """Returns a difference with its 95% interval and p as text."""
+    return f"{interval(found, digits)}, {p_value(found.p_value)}"
 
 
 def interval(found: Difference, digits: int) -> str:

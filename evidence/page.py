@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from evidence.again import run_again, with_other_baseline
+from evidence.again import run_again, with_other_runs
 from evidence.answers import AtPoint, answer
 from evidence.claims import SCALES, Against, Claim, Paper, Scale, Subject
 from evidence.experiments import Conditions, Places, experiments, needed_runs
@@ -88,7 +88,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
         "results": results,
         "answers": answers,
         "again": run_again(claims, known, _HERE, places),
-        "other_baseline": with_other_baseline(claims, known, _HERE, places),
+        "other_runs": with_other_runs(claims, known, _HERE, places),
         "enough_seeds": ENOUGH_SEEDS,
         **{function.__name__.strip("_"): function for function in _OF_TEMPLATES},
     }
@@ -151,7 +151,9 @@ def totals(
         "collapsed": sum(len(s.collapsed) for result in here for s in result.systems),
         "machines": Counter(run.machine for run in runs),
         "sizes": _sizes(sizes),
-        "counted": [n for n, c in claims.items() if c.quantity and c.quantity.kind == "figures"],
+        "by_counting": [
+            n for n, c in claims.items() if c.quantity and c.quantity.kind == "figures"
+        ],
         "tested": len(tested),
         "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),
         # If no system differed at all, so many would have a significant difference.
@@ -186,8 +188,15 @@ def _trained_on(claim: Claim, scale: Scale) -> str:
     return known[where.experiment].data if where and where.experiment in known else ""
 
 
-def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, tuple[str, str]]:
-    """The systems of a claim, each with its description and what its recipe says of its heads."""
+class Described(NamedTuple):
+    """A system as its experiment declares it."""
+
+    description: str
+    preset: str  # what its recipe says of its heads
+
+
+def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, Described]:
+    """The systems of a claim."""
     where = claim.experiment_at(scale)
     if where is None or where.experiment not in experiments(scale):
         return {}
@@ -210,7 +219,7 @@ def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, tuple[s
 
     described = conditions.plain.recipe.systems
     return {
-        of.system: (described[of.system].description, preset(of))
+        of.system: Described(described[of.system].description, preset(of))
         for of in map(where.named, claim.subjects())
     }
 
@@ -232,7 +241,7 @@ def _settings(recipe: Recipe) -> list[str]:
 
 def _versions(results: Sequence[ExperimentResult]) -> list[str]:
     """Returns the packages that trained and scored the runs of an experiment."""
-    runs = [run for of in results for system in of.systems for run in system.runs]
+    runs = [run for of in results for system in of.systems for run in system.all_runs]
     return sorted({f"{name} {version}" for run in runs for name, version in run.versions.items()})
 
 

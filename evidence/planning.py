@@ -83,6 +83,7 @@ def _minutes(runs: Sequence[Run], steps: int | None) -> float | None:
     if not runs:
         return None
     # A GPU's minutes tell little of a CPU's.
-    alike = [run for run in runs if run.machine.split(",")[0] == machine().split(",")[0]] or runs
+    kind = machine().split(",")[0]
+    alike = [run for run in runs if run.machine.split(",")[0] == kind] or runs
     of_a_step = statistics.median(run.minutes / run.steps for run in alike)
     return of_a_step * (steps or statistics.median(run.steps for run in runs))

@@ -45,7 +45,7 @@ class SystemResult(NamedTuple):
 
     @property
     def row(self) -> list[str]:
-        """The system as the table shows it: see `page-experiments.md.jinja`."""
+        """The system as the table shows it: see `experiments.md.jinja`."""
         curves = [curve for curve in self.curves if curve]
         rate = self.recipe.training.learning_rate
         machines = dict.fromkeys(run.machine for run in self.runs)

@@ -191,6 +191,8 @@ def what_it_takes(effect: float, systems: Sequence[Resampled]) -> str:
     >>> import numpy as np
     >>> what_it_takes(1.0, [Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)])
     'it would take 22 seeds'
+    >>> what_it_takes(9.0, [Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)])
+    'these seeds would find a true difference as large as the margin'
     """
     parts = spreads_of(systems)
     if parts is None or min(each.seeds for each in systems) < 2:
@@ -210,9 +212,7 @@ def what_it_takes(effect: float, systems: Sequence[Resampled]) -> str:
         numbers = range(2, _MOST_SEEDS)
         found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
         if found + 2 <= min(each.seeds for each in systems):
-            return (
-                "as many seeds find a true difference as large as the margin, not this smaller one"
-            )
+            return "these seeds would find a true difference as large as the margin"
         return f"it would take {found + 2:,} seeds"
     alone = detectable_difference(of_items[0]) if of_items else 0.0
     if alone <= effect:

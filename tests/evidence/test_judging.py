@@ -58,7 +58,10 @@ def against(holds):
 def test_collapsed_runs_leave_open_what_they_change_but_no_failure_that_they_worsen(
     verdict, test, gated, standard, kind
 ):
-    assert verdict(test, gated=gated, standard=standard).kind == kind
+    found = verdict(test, gated=gated, standard=standard)
+    assert found.kind == kind
+    said = found.findings[0].remark.count("with the collapsed runs")
+    assert said == (FAR in (*gated, *standard))
 
 
 @pytest.mark.parametrize("last", [FAR, math.nan])

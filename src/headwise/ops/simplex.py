@@ -30,7 +30,7 @@ def project_to_simplex(x: Tensor) -> Tensor:
             [1.0000, 0.0000]])
     """
     dtype = x.dtype
-    x = x.to(torch.promote_types(dtype, torch.float32))  # half precision sums to 1 by 3% only
+    x = x.to(torch.promote_types(dtype, torch.float32))  # half precision would miss 1 by 3%
     # To add the same to all entries changes nothing; without it large ones would swallow the 1.
     x = x - x.amax(-1, keepdim=True)
     largest_first = x.sort(-1, descending=True).values
