@@ -44,24 +44,32 @@ def run_again(
 ) -> list[RunAgain]:
     """Returns the claims that compare systems and have been tested elsewhere too."""
     changes: dict[tuple[str, int], Difference | None] = {}
-    digits: dict[str, int] = {}
+    digits: dict[tuple[str, int], int] = {}
     for name, claim in claims.items():
-        tests = [test for test in claim.tests if isinstance(test, Against)]
         here, there = (evidence_of(claim, scale, of) for of in (places, _elsewhere(places)))
-        if not tests or len(tests) < len(claim.tests) or here is None or there is None:
+        if here is None or there is None:
             continue
-        pairs = [(compared(test, here), compared(test, there)) for test in tests]
-        if all(first and second for first, second in pairs) and (figure := here.find(tests[0].of)):
-            digits[name] = figure.digits
-            for number, (first, second) in enumerate(pairs):
-                changes[name, number] = contrast([*(first or ()), *(second or ())])
+        pairs = [
+            (first, second)
+            for test in claim.tests
+            if isinstance(test, Against)
+            if (second := compared(test, there)) and (first := compared(test, here))
+        ]
+        if len(pairs) < len(claim.tests):
+            continue
+        for number, (first, second) in enumerate(pairs):
+            changes[name, number] = contrast([*first.systems, *second.systems])
+            digits[name, number] = first.ours.digits
     found = corrected(changes)
     again = []
     for name in dict.fromkeys(name for name, _ in found):
-        of_tests = [of for (other, _), of in found.items() if other == name and of is not None]
-        said = [f"{interval(of, digits[name])}, {p_value(of.corrected_p_value)}" for of in of_tests]
+        of_tests = {key: of for key, of in found.items() if key[0] == name and of is not None}
+        said = [
+            f"{interval(of, digits[key])}, {p_value(of.corrected_p_value)}"
+            for key, of in of_tests.items()
+        ]
         verdict = verdict_on(claims[name], scale, _elsewhere(places))
-        differ = any(of.significant for of in of_tests)
+        differ = any(of.significant for of in of_tests.values())
         again.append(RunAgain(name, verdicts[name], verdict, said, differ))
     return again
 

@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,12 +27,7 @@ from evidence.verdicts import (
 from headwise.analysis.how_soon import curve, mean_curve
 from headwise.analysis.papers import Paper, published_figures
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
-from headwise.analysis.statistics.seeds_and_items import (
-    Resampled,
-    contrast,
-    difference,
-    estimate,
-)
+from headwise.analysis.statistics.seeds_and_items import Resampled, contrast, difference, estimate
 from headwise.report.formatting import p_value, signed
 
 
@@ -133,21 +129,29 @@ def _remarks(test: Against, found: Oriented, kind: Kind) -> list[str]:
     return []
 
 
-def compared(test: Against, evidence: Evidence) -> list[Resampled] | None:
-    """Returns the two systems of a test, or one of their differences within the same runs."""
+class Compared(NamedTuple):
+    """The two figures of a test, and what its difference is computed from."""
+
+    ours: Found
+    theirs: Found
+    systems: list[Resampled]  # the two systems, or one of differences within the same runs
+
+
+def compared(test: Against, evidence: Evidence) -> Compared | None:
+    """Returns what a test compares; None if the runs do not have it."""
     ours, theirs = evidence.find(test.of), evidence.find(test.than)
     if ours is None or theirs is None:
         return None
     if evidence.runs(test.of) is evidence.runs(test.than):
-        return [within_runs(ours.values, theirs.values)]
-    return [ours.values, theirs.values]
+        return Compared(ours, theirs, [within_runs(ours.values, theirs.values)])
+    return Compared(ours, theirs, [ours.values, theirs.values])
 
 
 def _on_difference(test: Against, evidence: Evidence, count: int) -> Finding:
-    ours, theirs = evidence.find(test.of), evidence.find(test.than)
-    systems = compared(test, evidence)
-    if ours is None or theirs is None or systems is None:
+    both = compared(test, evidence)
+    if both is None:
         return _not_found(test, evidence, test.of, test.than)
+    ours, theirs, systems = both
     difference = contrast(systems)
     needed = what_it_takes(test.margin, systems)
     finding = Finding(

@@ -10,14 +10,7 @@ from tiny_results import result, system
 
 from evidence.claims import CATALOGUE, SCALES, Claim, Paper, papers
 from evidence.experiments import Places
-from evidence.page import (
-    ClaimsPage,
-    claims_page,
-    edge_mark,
-    out_of_date,
-    totals,
-    write_page,
-)
+from evidence.page import ClaimsPage, claims_page, edge_mark, out_of_date, totals, write_page
 from evidence.pictures import forest_of_tests, overview
 from evidence.tables import how_it_ended
 from evidence.verdicts import Finding, Kind, Oriented, Verdict

@@ -239,7 +239,9 @@ def text_fields(
 
 
 def text_field(record: Mapping[str, Any], path: str, where: str, mending: str) -> str:
-    """Returns the text at a dotted path of a record; "" if it is None. See `field_at`.
+    """Returns the text of a field of a record, named by its path such as `answer.text`.
+
+    The text is "" if the field is None.
 
     Raises:
         CorpusError: there is no such field, or it does not hold text.

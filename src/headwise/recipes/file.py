@@ -294,7 +294,7 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
-    """A recipe whose `model.pretrained` names the run of a system."""
+    """Returns a recipe whose `model.pretrained` has a name of a system where `{system}` stands."""
     from headwise.recipes.pretrained import SYSTEM
 
     model = raw.get("model")
@@ -309,7 +309,7 @@ def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
 
 
 def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
-    """A copy of `raw` with the value at each path replaced."""
+    """Returns a copy of `raw` with the value at each path replaced."""
     changed = dict(raw)
     for keys, value in changes:
         key, *rest = keys

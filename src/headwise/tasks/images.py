@@ -385,7 +385,7 @@ _BITS_PER_DIMENSION = of_totals(lambda totals: totals[0] / totals[1] / math.log(
 
 
 def _score(name: str, nll: np.ndarray, note: str, per_pixel: int = 1) -> tuple[Score, np.ndarray]:
-    """Returns a score, and nats and dimensions of each image, `(images, 2)`."""
+    """Returns a score with the rows that it is made of: nats and dimensions of each image."""
     nats = nll.reshape(len(nll), -1)
     rows = np.stack([nats.sum(1), np.full(len(nats), per_pixel * nats.shape[1], float)], axis=1)
     how = _BITS_PER_DIMENSION

@@ -100,7 +100,7 @@ def _generate(settings: GeneratedProbe, found: Callable[[], Sequence[str]], orig
 
 
 def _sentences(settings: GeneratedProbe) -> tuple[str, str, Callable[[], Sequence[str]]]:
-    """Returns what tells the text from others, its origin in words, and what reads it."""
+    """Returns an identity of the text, which changes with it, its origin in words, and a reader."""
     texts = settings.texts
     if isinstance(texts, DocstringTexts):
         origin = f"docstrings of {', '.join(versions(texts.packages))}"

@@ -277,7 +277,7 @@ def _read_glue(task: _GlueTask, path: Path, max_bytes: int | None) -> Iterator[R
 
 
 def read_docstrings(packages: Sequence[str]) -> tuple[list[Row], str]:
-    """Reads the first paragraphs of the docstrings of packages, labelled with their package.
+    """Reads the first paragraph of each docstring of packages; its label is the package.
 
     A paragraph that occurs in two packages is left out. Each package gives as many paragraphs as
     the package with the fewest; a hash chooses them.

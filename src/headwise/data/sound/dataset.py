@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class Framing(NamedTuple):
-    """How waveforms become items.
+    """How a waveform becomes the frames of an item.
 
     Attributes:
         spectrum: the transform that makes frames of waveforms.
