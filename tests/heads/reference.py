@@ -55,8 +55,7 @@ def linear(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def slices(x: Tensor, heads: int) -> list[Tensor]:
-    size = len(x) // heads
-    return [x[i * size : (i + 1) * size] for i in range(heads)]
+    return list(x.split(len(x) // heads))
 
 
 def rms_norm(x: Tensor, weight: Tensor | float, eps: float) -> Tensor:
@@ -204,9 +203,9 @@ def head_gate(p, x, heads, j, row, module) -> Tensor:
     """One number of the gate of head j, of one position x: that of one row of V."""
     weights = p["gate_proj.weight"][row]
     first = j * (len(x) // heads) if module.gate_inputs == "head" else 0
-    logit = p["gate_proj.bias"][row] if "gate_proj.bias" in p else torch.zeros_like(x[0])
-    for i in range(len(weights)):  # as many as the gate sees
-        logit = logit + weights[i] * x[first + i]
+    logit = weights @ x[first : first + len(weights)]  # as much as the gate sees
+    if "gate_proj.bias" in p:
+        logit = logit + p["gate_proj.bias"][row]
     if module.gate_activation == "softplus":
         base = 2.0 if module.neutral_start else math.e
         return torch.log(1 + base**logit) / math.log(base)

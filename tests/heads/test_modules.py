@@ -73,22 +73,17 @@ def test_without_gradients_the_output_is_the_same(name, shape):
         torch.testing.assert_close(out.routing.weights, expected.routing.weights.detach())
 
 
+# Whole models of each system are compiled in tests/compatibility/test_pytorch.py.
 @pytest.mark.parametrize(
     "name, causal",
     [
-        ("standard", True),
         ("mae-7", False),
         ("mae window", True),
-        ("moa", True),
-        ("gated", True),
         ("gated by a softplus of few entries from a neutral start", True),
         ("gated by elements of shares of the input", False),
-        ("moh", True),
         ("moh by query norms", True),
         ("moa dense", True),
-        ("agreement-em", True),
         ("agreement-simple", False),
-        ("branched layer", True),
         ("differential", False),
         *((name, True) for name in SYSTEMS if "modern" in name),
     ],
