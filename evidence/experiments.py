@@ -246,6 +246,12 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def tested_by(claim: Claim, scale: Scale) -> AtScale | None:
+    """Returns what tests a claim at a scale; None if no experiment of the scale does."""
+    where = claim.experiment_at(scale)
+    return where if where is not None and where.experiment in experiments(scale) else None
+
+
 class Needed(NamedTuple):
     """What claims need of one experiment."""
 
@@ -257,8 +263,8 @@ def needed_runs(asked: Mapping[str, Claim], scale: Scale) -> dict[str, Needed]:
     """Returns what claims need at a scale, by experiment; runs that several need are named once."""
     found: dict[str, tuple[dict[str | None, list[str]], list[str]]] = {}
     for claim in asked.values():
-        where = claim.experiment_at(scale)
-        if where is None or claim.quantity is None or where.experiment not in experiments(scale):
+        where = tested_by(claim, scale)
+        if where is None or claim.quantity is None:
             continue
         systems, times = found.setdefault(where.experiment, ({}, []))
         for here in map(where.named, claim.subjects()):
@@ -275,7 +281,7 @@ def wanted_ablations(scale: Scale, name: str, system: str) -> tuple[Sequence[str
     losses: dict[str, None] = {}
     scores: dict[str, None] = {}
     for claim in all_claims().values():
-        where = claim.experiment_at(scale) or AtScale(experiment="")
+        where = tested_by(claim, scale) or AtScale(experiment="")
         for subject in claim.subjects():
             if (where.experiment, where.named(subject).system) == (name, system):
                 scored = [subject.ablated] if subject.ablated else []

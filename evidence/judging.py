@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evidence.claims import SCALES, Against, Claim, Quantity, Scale, Subject, Within
-from evidence.experiments import Conditions, Places, experiments
+from evidence.experiments import Conditions, Places, tested_by
 from evidence.fingerprint import computes_alike, fingerprint
 from evidence.quantities import Evidence, Found, within_runs
 from evidence.results import Times, finite, sound
@@ -72,8 +72,8 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
 
 def evidence_of(claim: Claim, scale: Scale, places: Places) -> Evidence | None:
     """Returns what a claim is tested by at a scale; None if no experiment tests it there."""
-    quantity, where = claim.quantity, claim.experiment_at(scale)
-    if quantity is None or where is None or where.experiment not in experiments(scale):
+    quantity, where = claim.quantity, tested_by(claim, scale)
+    if quantity is None or where is None:
         return None
     return Evidence(quantity, Conditions(scale, where.experiment, places), where)
 

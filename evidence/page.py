@@ -15,7 +15,7 @@ import yaml
 from evidence.again import run_again, with_other_runs
 from evidence.answers import AtPoint, answer
 from evidence.claims import SCALES, Against, Claim, Paper, Scale, Subject
-from evidence.experiments import Conditions, Places, experiments, needed_runs
+from evidence.experiments import Conditions, Places, experiments, needed_runs, tested_by
 from evidence.judging import interval
 from evidence.pictures import MARKS, TEMPLATES, forest_of_tests, overview, trend_lines
 from evidence.quantities import Found
@@ -183,9 +183,8 @@ def _sizes(parameters: Sequence[int]) -> str:
 
 def _trained_on(claim: Claim, scale: Scale) -> str:
     """What the models of a claim learn from, in a few words."""
-    where = claim.experiment_at(scale)
-    known = experiments(scale)
-    return known[where.experiment].data if where and where.experiment in known else ""
+    where = tested_by(claim, scale)
+    return experiments(scale)[where.experiment].data if where else ""
 
 
 class Described(NamedTuple):
@@ -197,8 +196,8 @@ class Described(NamedTuple):
 
 def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, Described]:
     """The systems of a claim."""
-    where = claim.experiment_at(scale)
-    if where is None or where.experiment not in experiments(scale):
+    where = tested_by(claim, scale)
+    if where is None:
         return {}
     conditions = Conditions(scale, where.experiment, places)
 
@@ -253,7 +252,7 @@ def _example(rows: Mapping[str, Sequence[AtPoint]]) -> Found | None:
 
 def _claims_of(claims: Mapping[str, Claim], conditions: Conditions) -> list[str]:
     """Returns the ids of the claims that an experiment tests."""
-    found = {name: claim.experiment_at(conditions.scale) for name, claim in claims.items()}
+    found = {name: tested_by(claim, conditions.scale) for name, claim in claims.items()}
     return [name for name, where in found.items() if where and where.experiment == conditions.name]
 
 

@@ -19,7 +19,7 @@ from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
 from evidence.tuning import let_choose
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
-from headwise.analysis.results import RunResult, Tries, Try, machine, versions
+from headwise.analysis.results import RunResult, machine, versions
 from headwise.models.ablation import ablated, parse_ablations
 from headwise.runs.comparing import decoding_speeds_of, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
@@ -257,22 +257,12 @@ def _let_choose(
     waiting = _to_choose(conditions, systems)
     if not waiting:
         return
-    on, file = conditions.experiment.tune_on, conditions.file
+    on = conditions.experiment.tune_on
     if on not in tasks:
         tasks[on] = _read_task(conditions, waiting[0], on, console)
-
-    def keep_try(system: str, tried: Try) -> None:
-        conditions.table.put(conditions.tried_from(system, tried))
-
-    def keep(system: str, tries: Tries) -> None:
-        conditions.table.put(conditions.choice_from(system, tries))
-        for note in tries.notes:
-            console.print(f"{system}: {note}", style="yellow", highlight=False, markup=False)
-
-    recipes = {name: file.system(name, on) for name in waiting}
+    recipes = {name: conditions.file.system(name, on) for name in waiting}
     prepared = Prepared(conditions.run_folder / (on or ""), tasks[on], recipes, {}, {})
-    known = {name: conditions.tried(name) for name in waiting}
-    let_choose(conditions.tune, file, prepared, on, console, jobs, known, keep_try, keep)
+    let_choose(conditions, prepared, console, jobs)
 
 
 def measure_times(

@@ -7,14 +7,13 @@ a seed that no run has, and never look at the test part.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 
-from evidence.experiments import Key
+from evidence.experiments import Conditions, Key
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.recipes import RecipeFile
 from headwise.recipes.file import split_path
 from headwise.runs.grid import TUNING_SEED, candidates
 from headwise.runs.grid import Grid as OfOneTry
@@ -63,20 +62,11 @@ def _or_infinite(loss: float) -> float:
     return math.inf if math.isnan(loss) else loss
 
 
-def let_choose(
-    keys: Sequence[Key],
-    file: RecipeFile,
-    experiment: Experiment,
-    dataset: str | None,
-    console: Console,
-    jobs: int,
-    known: Mapping[str, Sequence[Try]],
-    keep_try: Callable[[str, Try], None],
-    keep: Callable[[str, Tries], None],
-) -> None:
-    """Trains the tries of systems that are not known, and has each try and each choice kept."""
+def let_choose(conditions: Conditions, experiment: Experiment, console: Console, jobs: int) -> None:
+    """Trains the tries of systems that are not kept, and keeps each try and each choice."""
+    keys = conditions.tune
     results: dict[str, dict[Values, Try]] = {
-        name: {tuple(of.values[key.key] for key in keys): of for of in known[name]}
+        name: {tuple(of.values[key.key] for key in keys): of for of in conditions.tried(name)}
         for name in experiment.recipes
     }
     waiting = list(experiment.recipes)
@@ -87,9 +77,12 @@ def let_choose(
             wanted, chosen = search(keys, losses)
             if chosen is not None:
                 waiting.remove(name)
-                keep(name, _tries(keys, results[name], chosen))
+                tries = _tries(keys, results[name], chosen)
+                conditions.table.put(conditions.choice_from(name, tries))
+                for note in tries.notes:
+                    console.print(f"{name}: {note}", style="yellow", highlight=False, markup=False)
             for values in wanted:
-                planned.append((name, values, _try(keys, values, file, name, experiment, dataset)))
+                planned.append((name, values, _try(conditions, name, values, experiment)))
 
         def ended(done: Sequence[TryResult | None], planned: Sequence[Planned] = planned) -> None:
             for (name, values, _), result in zip(planned, done, strict=True):
@@ -97,23 +90,17 @@ def let_choose(
                     named = dict(zip([key.key for key in keys], values, strict=True))
                     found = Try(values=named, **result.model_dump(exclude={"history"}))
                     results[name][values] = found
-                    keep_try(name, found)
+                    conditions.table.put(conditions.tried_from(name, found))
 
         runs = [run for *_, run in planned]
         done: list[TryResult] = train_runs(runs, console, jobs=jobs, after_each=ended)
         ended(done)
 
 
-def _try(
-    keys: Sequence[Key],
-    values: Values,
-    file: RecipeFile,
-    name: str,
-    experiment: Experiment,
-    dataset: str | None,
-) -> TryRun:
+def _try(conditions: Conditions, name: str, values: Values, experiment: Experiment) -> TryRun:
+    keys, dataset = conditions.tune, conditions.experiment.tune_on
     grid = {split_path(key.key): [value] for key, value in zip(keys, values, strict=True)}
-    (candidate,) = candidates(file, name, dataset, OfOneTry(grid))
+    (candidate,) = candidates(conditions.file, name, dataset, OfOneTry(grid))
     return TryRun(
         recipe=candidate.recipe.model_copy(update={"training": candidate.training}),
         system=name,
