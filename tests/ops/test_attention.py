@@ -121,3 +121,11 @@ def test_dropout_keeps_the_mean(implementation):
     ]
     assert not torch.equal(many[0], many[1])
     torch.testing.assert_close(torch.stack(many).mean(0), exact, rtol=0, atol=0.25)
+
+
+def test_long_queries_and_keys_are_finite_in_float16():
+    q, k = torch.full((2, 1, 1, 3, 64), 40.0, dtype=torch.float16)  # q · k is 102,400
+    q[..., 0, :] /= 2
+    torch.testing.assert_close(
+        attention_weights(q, k), attention_weights(q.double(), k.double()).half()
+    )

@@ -124,7 +124,8 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
     """The weights themselves, `(batch, heads, queries, keys)`; rows sum to 1, or to 0 where a
     query may attend to nothing.
     """
-    logits = q @ _share_heads(q, k).transpose(-2, -1) / math.sqrt(q.size(-1))
+    # Queries are scaled first: in float16 the products of long ones would be infinite.
+    logits = q / math.sqrt(q.size(-1)) @ _share_heads(q, k).transpose(-2, -1)
     if mask is None:
         return logits.softmax(-1)
     blocks = mask.dtype == torch.bool
