@@ -38,6 +38,8 @@ def test_text_and_gzip_are_read_alike(tmp_path):
     with gzip.open(tmp_path / "a.de.gz", "wb") as file:
         file.write(b"eins\nzwei\n\ndrei\n")
     assert lines_of(tmp_path / "a.en") == ["one", "two", "", "three"]
+    with (tmp_path / "a.en").open("rb") as file:  # as standard input is read
+        assert list(decoded_lines(file, "standard input")) == ["one", "two", "", "three"]
     assert lines_of(tmp_path / "a.de.gz") == ["eins", "zwei", "", "drei"]
 
 

@@ -211,6 +211,7 @@ def test_an_error_is_located_behind_unions_and_names(task, location, keys, sibli
     ("name", "change", "said"),
     [
         ("images-digits", "data.size=4000", "data.size makes images of 16,000,000 pixels"),
+        ("images-digits", "training.batch_tokens=64", "64 pixels, expected fewer than training"),
         ("speech-generated", "data.level=[-.inf, 0]", "data.level.0 is -inf, expected a finite"),
     ],
 )

@@ -162,7 +162,7 @@ def test_compound_splitting_follows_the_published_script(text, split):
     assert split_compounds(text) == split
 
 
-@pytest.mark.parametrize("language", ["zh", "zh-CN"])
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_CN"])
 def test_chinese_is_counted_in_characters(language):
     hypothesis, reference = ["打开这个新的文件"], ["打开那个新的文件"]
     assert bleu(hypothesis, reference, "tokenized").value == 0

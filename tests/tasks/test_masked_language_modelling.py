@@ -260,6 +260,11 @@ def test_a_sample_by_hand(folder) -> None:
     assert sample.made == "the [tree] sees a [<mask>] bird and a [dog]"
     nothing = {"input_ids": ids, "labels": [-100] * len(ids)}
     assert show(tokenizer, nothing, []) is None
+    unknown = {"input_ids": [1, tokenizer.unk_token_id, *ids[-9:]], "labels": [-100] * 11}
+    unknown["labels"][-2] = ids[-2]
+    sample = show(tokenizer, unknown, [ids[-2]])
+    assert sample is not None and "the cat" not in sample.given["Text"]
+    assert sample.given["Text"].startswith("<unk> cat sees a red")
 
 
 # --- recipes ----------------------------------------------------------------------------------

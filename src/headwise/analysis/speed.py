@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import Self
 
+from headwise.ops.draws import own_draws
 from headwise.tasks.outcome import RECORD
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.rules import TrainingRules
@@ -150,7 +151,7 @@ def _step_seconds(model: PreTrainedModel, rules: TrainingRules, batch: Batch) ->
 def _forward_backward(model: PreTrainedModel, batch: Batch) -> float:
     model.train()
     # The random state of the caller's run is none of a measurement's business.
-    with torch.random.fork_rng():
+    with own_draws():
         _synchronize(model)
         start = time.perf_counter()
         model(**batch).loss.backward()

@@ -76,9 +76,9 @@ def read_lines(path: Path, max_bytes: int | None = None) -> Iterator[str]:
             max_bytes = max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size)
         with gzip.open(path) if packed else path.open("rb") as file:
             has = "expands to" if packed else "has"
-            for number, line in enumerate(decoded_lines(file, str(path), max_bytes, has), start=1):
-                # Windows editors begin a file with a byte order mark.
-                yield line.removeprefix("\ufeff") if number == 1 else line
+            lines = decoded_lines(file, str(path), max_bytes, has)
+            for number, line in enumerate(lines, start=1):  # noqa: B007 - an error names it
+                yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(
             f"{path}: not a sound gzip file after {number:,} lines ({error}). Copy or download "
@@ -160,6 +160,8 @@ def decoded_lines(
                 f"{name}, line {number}: {what} (byte 0x{line[wrong]:02x} at column {wrong + 1}). "
                 f"{how_to_convert(line)}"
             )
+        if number == 1:  # Windows editors begin a file with a byte order mark
+            decoded = decoded.removeprefix("\ufeff")
         yield decoded.rstrip("\r\n")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.ops.draws import own_draws
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import alone, sum_over_replicas
 
@@ -69,7 +70,7 @@ def aside_of_training(model: nn.Module) -> Iterator[None]:
     The model is in evaluation mode. No gradients are recorded, random draws are not those of
     training, and nothing is shared with other processes.
     """
-    with evaluating(model), torch.no_grad(), torch.random.fork_rng(), alone():
+    with evaluating(model), torch.no_grad(), own_draws(), alone():
         yield
 
 

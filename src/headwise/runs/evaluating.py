@@ -27,6 +27,7 @@ from headwise.messages import did_you_mean
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
 from headwise.models.evaluating import evaluating, loss_and_labels
+from headwise.ops.draws import own_draws
 from headwise.ops.replicas import divided, everywhere
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import EvaluationSettings, Recipe
@@ -72,7 +73,7 @@ def evaluate(
     with (
         as_evaluated(model, settings, console, label),
         torch.no_grad(),
-        torch.random.fork_rng(),
+        own_draws(),
         RunBars(console, transient=True) as bars,
     ):
         bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")

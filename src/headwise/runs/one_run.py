@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters, model_cost
@@ -22,6 +21,7 @@ from headwise.models.ablation import ablated
 from headwise.models.base import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.models.sites import AttentionSite, attention_sites
+from headwise.ops.draws import own_draws
 from headwise.ops.replicas import everywhere
 from headwise.recipes.settings import Recipe
 from headwise.runs.evaluating import (
@@ -141,7 +141,7 @@ def train_model(planned: PlannedRun[Any], console: Console, *, snapshots: bool =
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
     task.check_positions(task.model_config(recipe.model))
     model = build_model(recipe, task)
-    with torch.random.fork_rng(), ablated(model, recipe.evaluation.ablation):
+    with own_draws(), ablated(model, recipe.evaluation.ablation):
         pass  # one that does not fit the model: found before training, whose draws stay the same
     takes_snapshots = snapshots and decides(model)
     return run_training(

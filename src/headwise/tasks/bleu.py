@@ -144,7 +144,7 @@ def split_compounds(text: str) -> str:
 
 def _bleu(kind: BleuKind, language: str | None) -> BLEU:
     """Returns sacrebleu's metric for one kind of BLEU."""
-    tokenizer = _TOKENIZERS.get((language or "").lower().partition("-")[0], "13a")
+    tokenizer = _TOKENIZERS.get(re.split("[-_]", (language or "").lower())[0], "13a")
     if kind == "sacrebleu":
         return BLEU(tokenize=tokenizer)
     if kind == "pretokenized":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.data.images.palette import Raster
 from headwise.models.causal_lm import CausalLM
+from headwise.ops.draws import own_draws
 from headwise.tasks.outcome import Picture
 
 # --- drawing from a model ---------------------------------------------------------------------
@@ -44,8 +45,7 @@ def sample_images(
     start = torch.full((number, 1), raster.bos_token_id)
     if given is not None:
         start = torch.cat([start, given], dim=1)
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices):
+    with torch.no_grad(), own_draws():
         torch.manual_seed(seed)
         ids = model.eval().generate(
             start.to(model.device),

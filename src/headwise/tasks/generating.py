@@ -12,6 +12,7 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.causal_lm import CausalLM
+from headwise.ops.draws import own_draws
 from headwise.settings import LARGEST_SEED, Settings
 
 
@@ -111,7 +112,7 @@ def continue_ids(
 ) -> list[int]:
     """Returns the tokens with which a model continues the given ones, at least one."""
     model.eval()
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), own_draws():
         torch.manual_seed(seed)
         return _write(model, ids, eos, settings)
 
@@ -121,7 +122,7 @@ def write_tokens(
 ) -> int:
     """Writes one text of exactly `length` tokens and returns the number of tokens."""
     endless = settings.model_copy(update={"lines": None, "max_new_tokens": length})
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), own_draws():
         torch.manual_seed(settings.seed)
         return len(_write(model, [tokenizer.eos_token_id], tokenizer.eos_token_id, endless))
 

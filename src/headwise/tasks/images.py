@@ -33,7 +33,7 @@ from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings,
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.drawing import sample_images, sheet, winner_map
 from headwise.tasks.metrics import specialisation
-from headwise.tasks.outcome import Outcome, Picture, Score
+from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions, pixel_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Task, Wish
@@ -112,11 +112,11 @@ class ImageRecipe(Recipe):
     @model_validator(mode="after")
     def _check_size(self) -> Self:
         height, width, _ = image_shape(self.data)
-        if height * width > self.training.batch_tokens:
+        if height * width + 1 > self.training.batch_tokens:
             raise ValueError(
-                f"data.size makes images of {height * width:,} pixels, expected at most "
+                f"data.size makes images of {height * width:,} pixels, expected fewer than "
                 f"training.batch_tokens, {self.training.batch_tokens:,}: a batch holds at least "
-                f"one image"
+                f"one image, and the token before it"
             )
         return self
 
@@ -376,8 +376,7 @@ class Images(Task):
 
 def _chosen(part: Items, number: int) -> Tensor:
     """Returns images that are spread evenly over a part, which may be in the order of classes."""
-    number = min(number, len(part))
-    return torch.stack([part[index * len(part) // number] for index in range(number)])
+    return torch.stack([part[index] for index in spread(range(len(part)), number)])
 
 
 # Of all images together, from the nats and dimensions of each.

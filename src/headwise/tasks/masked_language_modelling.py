@@ -238,8 +238,8 @@ class MaskedLanguageModelling(RunningTextTask):
     def predict(cls, run: Path, recipe: MaskedRecipe, model: HeadwiseModel, wish: Wish) -> None:
         """Prints each line with the likeliest token in the place of each `<mask>`."""
         wish.refuse(recipe.task, number=ONE_EACH, output=PRINTED)
-        own = TextTokenizer.load(run / TOKENIZER).tokenizer
-        tokenizer = masked_model_tokenizer(own, recipe.block_length)
+        own = TextTokenizer.load(run / TOKENIZER)
+        tokenizer = masked_model_tokenizer(own.tokenizer, recipe.block_length)
         for line in map(str.strip, wish.lines()):
             if line and tokenizer.mask_token not in line:
                 raise ValueError(
@@ -256,7 +256,8 @@ class MaskedLanguageModelling(RunningTextTask):
                 found = model(**batch).logits.argmax(-1)
             ids = batch["input_ids"]
             filled = torch.where(ids == tokenizer.mask_token_id, found, ids)[0]
-            wish.echo(tokenizer.decode(filled, skip_special_tokens=True))
+            ends = (own.bos_token_id, own.eos_token_id)  # and no <unk>, which stands for a word
+            wish.echo(own.decode_line([token for token in filled.tolist() if token not in ends]))
 
     def _predict(self, model: MaskedLM, items: list[TokenItem]) -> list[tuple[float, list[int]]]:
         """Returns the nats of each sequence, and the likeliest token of each of its labels."""
@@ -354,7 +355,7 @@ def _show_line(tokenizer: TextTokenizer, line: Sequence[tuple[int, int, int | No
 
 def _piece(tokenizer: TextTokenizer, before: list[int], tokens: list[int]) -> str:
     """Returns the text that tokens add to the text before them, white space included."""
-    if tokens[0] in tokenizer.tokenizer.all_special_ids:
+    if len(tokens) == 1 and tokens[0] in tokenizer.tokenizer.all_special_ids:
         return " " + tokenizer.tokenizer.convert_ids_to_tokens(tokens[0])
     shorter, longer = tokenizer.decode([before, before + tokens])
     return longer[len(shorter) :]

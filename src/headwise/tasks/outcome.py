@@ -129,10 +129,11 @@ class Outcome(BaseModel):
         return cls(scores=[score for score, _ in scored], items=items, **others)
 
 
-def spread(items: Sequence[Item], number: int) -> Sequence[Item]:
+def spread(items: Sequence[Item], number: int) -> list[Item]:
     """Returns `number` items, spread evenly over the sequence; all items if there are fewer.
 
     >>> spread("abcdefgh", 3), spread("abc", 5), spread("abc", 0)
-    ('ace', 'abc', '')
+    (['a', 'c', 'f'], ['a', 'b', 'c'], [])
     """
-    return items[:: max(1, len(items) // max(1, number))][:number]
+    number = min(number, len(items))
+    return [items[index * len(items) // number] for index in range(number)]

@@ -24,6 +24,7 @@ from transformers.utils import is_torch_bf16_gpu_available, is_torch_tf32_availa
 from headwise.checksums import write_sums
 from headwise.files import partial_path, remove_partial, written_whole
 from headwise.models.evaluating import aside_of_training, validation_loss
+from headwise.ops.draws import own_draws
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
@@ -286,7 +287,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         weights = whole_weights(self.model, keep=self.args.should_save)
         if not self.args.should_save:
             return None
-        with torch.random.fork_rng():
+        with own_draws():
             copy = self.kind(self.model.config).to(self.model.dtype)
         copy.load_state_dict(weights)
         return copy.to(self.args.device)

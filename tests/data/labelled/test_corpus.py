@@ -244,6 +244,7 @@ def test_numbers(tsv):
         ),
         (["sentence\tlabel", "x\tnan"], {"problem": "regression"}, "line 2: the label is 'nan'"),
         (["sentence\tlabel", *sentences(2)], {}, "no examples for the"),
+        (["sentence\tlabel", "\tyes", "x\t"], {}, "train part .skipped: 1 with an empty text, 1 "),
     ],
 )
 def test_bad_files_are_errors_that_say_where(lines, options, message, tsv):
@@ -417,6 +418,12 @@ def test_numbers_of_a_stream_need_no_classes(tsv):
     found = streamed(LabelledFiles, train=path, classes=None, problem="regression")
     assert found.classes is None
     assert [example.label for example in found.train] == [0.5, -3] * 15
+
+
+def test_a_piece_of_a_stream_may_have_one_label(tsv):
+    path = tsv("sentence\tlabel", *sentences(23, ["0.5", "-3"]), *sentences(9, ["2"]))
+    found = streamed(LabelledFiles, train=path, classes=None, problem="regression")
+    assert [example.label for example in found.train][3:] == [2.0] * 9
 
 
 def test_the_names_of_a_dataset_tell_its_numbers_whatever_the_order_of_the_classes(tmp_path):

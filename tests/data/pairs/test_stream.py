@@ -46,6 +46,15 @@ def hub(tmp_path):
     return {"name": str(tmp_path / "hub"), "source_field": "en", "target_field": "de", **own}
 
 
+def test_pairs_that_are_left_out_make_another_stream(files):
+    rows = {"train": files, "streaming": True, "held_out_rows": 10}
+    found = [
+        load_parallel_corpus(ParallelFiles(**rows, **filters)).digest
+        for filters in ({}, {"max_length": 4}, {"max_length": 5}, {"max_ratio": 4})
+    ]
+    assert len(set(found)) == 4
+
+
 def test_files_and_datasets_give_all_pairs_but_those_that_are_held_out(files, hub):
     rows = {"streaming": True, "held_out_rows": 10}
     for settings in (ParallelFiles(train=files, **rows), ParallelHub(**hub, **rows)):

@@ -93,6 +93,8 @@ def test_long_documents_are_cut(files, monkeypatch):
     settings = TextFiles(train=files, streaming=True, held_out_rows=10, documents="none")
     documents = list(load_text_corpus(settings).train)
     assert [len(document) for document in documents] == [3] * 26 + [2] + [3] * 33 + [1]
+    with_blanks = [(line, False) for line in ["a b c d e"] * 3 + ["", ""] + ["a b c d e"]]
+    assert [len(document) for document in module._cut(with_blanks)] == [5, 1]
 
 
 def test_too_few_rows_to_hold_out(files):

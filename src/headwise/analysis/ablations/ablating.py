@@ -27,6 +27,7 @@ from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
 from headwise.checksums import is_changed, write_summed
 from headwise.models.evaluating import evaluating
+from headwise.ops.draws import own_draws
 from headwise.tasks.outcome import RECORD, Outcome
 from headwise.tasks.significance import resampled_scores, score_of
 from headwise.training.progress import RunBars
@@ -177,7 +178,7 @@ class _Runner:
 
     def _evaluate(self) -> _Unablated:
         # What an evaluation draws, such as masks, is the same under all ablations.
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), own_draws():
             torch.manual_seed(0)
             outcome = self.quality.evaluate()
             losses = None

@@ -343,6 +343,11 @@ def _examples(part: str, reading: Reading) -> Iterator[Example]:
                 numbers.add(label)
             yield Example(text, pair, label)
     if names:
+        if not known:  # said here, since all labels of the other parts would be unknown
+            raise CorpusError(
+                f"{reading.words['corpus']}: there are no examples for the train part (skipped: "
+                f"{_reasons(reading.skipped) or 'none'}), expected at least one in every part"
+            )
         reading.classes = sorted(known, key=_by_number)
         _check_classes(reading.classes, number, reading.words["corpus"], reading.label_hint)
     if part == "train" and len(numbers) == 1:
@@ -452,4 +457,5 @@ class ExampleStream(Stream[Example]):
         return read_hub(columns, settings.classes, self.split_of(shard), self.where(shard))
 
     def items(self, shard: int, rows: Iterable[Row]) -> Iterator[Example]:
-        return _examples("train", Reading({"train": rows}, {}, *known_classes(self.settings)))
+        # Under another name than the whole part: one piece may well have one label alone.
+        return _examples("stream", Reading({"stream": rows}, {}, *known_classes(self.settings)))

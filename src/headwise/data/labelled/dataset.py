@@ -84,8 +84,8 @@ class Examples(Dataset[ClassificationItem]):
 def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | None]:
     """Returns how many tokens of each text (with its `<eos>`) are kept; the longer is cut first.
 
-    >>> fitted(10, None, 8), fitted(10, 3, 12), fitted(9, 8, 12)
-    ((7, None), (7, 3), (5, 5))
+    >>> fitted(10, None, 8), fitted(10, 3, 12), fitted(9, 8, 12), fitted(8, 9, 13)
+    ((7, None), (7, 3), (5, 5), (5, 6))
     """
     over = 1 + text + (0 if pair is None else 1 + pair) - max_length
     if over <= 0:
@@ -98,7 +98,7 @@ def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | Non
         return text, room - text
     if pair <= half:
         return room - pair, pair
-    return room - half, half
+    return (room - half, half) if text > pair else (half, room - half)
 
 
 def collate_examples(

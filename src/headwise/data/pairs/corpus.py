@@ -13,6 +13,7 @@ every language, and published figures stay comparable.
 The pairs stand on the disk, in the cache, where every run finds them (`data.store`).
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -255,6 +256,12 @@ def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None
 
 class PairStream(Stream[Pair]):
     """The training part of a parallel corpus that is read while it is trained on."""
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        if settings.max_length is not None or settings.max_ratio is not None:  # pairs are left out
+            made_of = f"{self.digest} {settings.max_length} {settings.max_ratio}"
+            self.digest = hashlib.sha256(made_of.encode()).hexdigest()
 
     @staticmethod
     def files_of(train: FilePair) -> Sequence[Sequence[Path]]:

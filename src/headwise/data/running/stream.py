@@ -40,7 +40,8 @@ def _cut(lines: Marked) -> Iterator[Document]:
     document: Document = []
     words = 0
     for line, begins in lines:
-        if document and (begins or words >= _PASSAGE_WORDS):
+        # Blank lines alone would be a document without a word.
+        if document and (begins or (words >= _PASSAGE_WORDS and line)):
             yield document
             document, words = [], 0
         document.append(line)

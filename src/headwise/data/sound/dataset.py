@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -139,19 +139,18 @@ class Utterances(Dataset[Frames], ABC):
         return (f"{first} and {len(others)} more" if others else first) + behind
 
     def digest(self) -> str:
-        """Returns a hash of names, speakers and lengths of all recordings."""
+        """Returns a hash of names, speakers and samples of all recordings."""
         digest = hashlib.sha256()
         for recordings in (self.clean, *self._further):
             for recording in recordings:
-                text = f"{recording.name}\0{recording.speaker}\0{recording.samples}\0"
+                text = f"{recording.name}\0{recording.speaker}\0{recording.digest}\0"
                 digest.update(text.encode("utf-8", "surrogatepass"))
             digest.update(b"\0")
         return digest.hexdigest()
 
     def items_digest(self) -> str:
-        """Returns a hash of what is scored: of all samples too, of the noise and of the pieces."""
-        sounds = [each.digest for each in chain(self.clean, *self._further)]
-        made_of = (self.digest(), self.spectrum.rate, sounds, self.mixed, self.pieces)
+        """Returns a hash of what is scored: of the noise and of the pieces too."""
+        made_of = (self.digest(), self.spectrum.rate, self.mixed, self.pieces)
         return hashlib.sha256(repr(made_of).encode()).hexdigest()
 
     def _cut(self, totals: Mapping[tuple[int, ...], int]) -> list[Piece]:
