@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -282,3 +283,20 @@ def test_lightning(system, precision, tmp_path):
     assert moments == list(range(EPOCH, STEPS))
     moment = callbacks[-1].rules.moment
     assert (moment.warmup_steps, moment.peak_rate) == (2, 0.01)
+
+
+@pytest.mark.skipif(lightning is None, reason="Lightning is not installed")
+def test_the_peak_rate_is_not_that_of_a_rules_own_group():
+    model = tiny_model("causal", "weighted")
+    rules = hw.training_rules(model, total_steps=STEPS)
+    optimizer = torch.optim.AdamW(rules.parameter_groups(lr=0.01))
+    own = {id(p) for rule in rules.rules.values() for p in rule.own_group()}
+    (group,) = [g for g in optimizer.param_groups if any(id(p) in own for p in g["params"])]
+    group["lr"] = 0.014  # as after some steps, from a checkpoint
+    callback = import_module("headwise.training.lightning").RulesCallback()
+    batches = {"num_training_batches": STEPS, "accumulate_grad_batches": 1}
+    trainer = SimpleNamespace(
+        estimated_stepping_batches=STEPS, optimizers=[optimizer], global_step=2, **batches
+    )
+    callback.on_train_start(trainer, model)
+    assert callback.rules.peak_rate == 0.01

@@ -1,5 +1,6 @@
 """Settings of the rules of systems of a user's own."""
 
+import pickle
 import sys
 
 import pytest
@@ -71,6 +72,12 @@ def test_settings_reach_the_rule_of_a_subclass_too(tmp_path, package):
     again = load_recipe(str(tmp_path / "stamp.yaml")).recipe
     assert to_yaml(again) == to_yaml(recipe)
     assert f"{package}.impl:A:" in to_yaml(recipe)
+
+
+def test_a_recipe_with_such_settings_goes_to_another_process(tmp_path, package):
+    path = with_training(tmp_path, {f"{package}.impl:A": {"rate": 0.7}}, f"{package}:Sub")
+    for recipe in (load_recipe(path).recipe, load_recipe("lm-pydoc").recipe):
+        assert to_yaml(pickle.loads(pickle.dumps(recipe))) == to_yaml(recipe)
 
 
 def training_rules_of(recipe):

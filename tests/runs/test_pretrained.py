@@ -116,6 +116,21 @@ def test_keys_that_contradict_the_run_are_named(pretrained, tmp_path, task, chan
         load_recipe(str(path))
 
 
+def test_what_the_run_was_given_may_stand_in_the_recipe(tmp_path):
+    rotary = {"positions": "rotary", "rope_parameters": {"rope_theta": 50.0}}
+    _, path = written("language-modelling", tmp_path, systems={}, model=rotary)
+    train(load_recipe(str(path)).recipe, tmp_path / "run")
+    for given in (rotary, {**rotary, "rope_parameters": {"rope_type": "default"}}):
+        changes = {**given, "pretrained": str(tmp_path / "run")}
+        _, path = written("language-modelling", tmp_path, systems={}, model=changes)
+        taken = load_recipe(str(path)).recipe.model.rope_parameters
+        assert taken == {"rope_theta": 50.0, "rope_type": "default"}
+    changes["rope_parameters"] = {"rope_theta": 60.0}
+    _, path = written("language-modelling", tmp_path, systems={}, model=changes)
+    with pytest.raises(RecipeError, match=r"rope_parameters is .*60.0.*, expected "):
+        load_recipe(str(path))
+
+
 def test_a_run_of_one_system_need_not_fit_the_others_of_a_recipe(pretrained, tmp_path):
     model = {"pretrained": str(pretrained("language-modelling", "mae"))}
     _, path = written("language-modelling", tmp_path, model=model)

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from functools import partialmethod
 from itertools import count
 
 import pytest
@@ -10,6 +11,7 @@ import toy
 from safetensors.torch import load_file
 
 from headwise.heads.mae.rule import GateSettings
+from headwise.models.seq2seq import Seq2SeqLM
 from headwise.training.checkpoints import (
     checkpoints,
     find_checkpoint_damage,
@@ -39,6 +41,11 @@ def stopped(tmp_path_factory):
 def damaged(stopped, tmp_path):
     """A copy of it, to be damaged."""
     return shutil.copytree(stopped, tmp_path / "run")
+
+
+def weights_in(folder):
+    """The weights in a folder, in one file or several."""
+    return {k: v for path in folder.glob("*.safetensors") for k, v in load_file(path).items()}
 
 
 def names(folder):
@@ -170,7 +177,10 @@ def test_the_final_model_is_the_best_or_the_last(tmp_path):
     )
 
 
-def test_the_final_model_is_the_average_of_the_last(tmp_path):
+@pytest.mark.parametrize("max_shard_size", ["50GB", "2KB"])  # the second divides the weights
+def test_the_final_model_is_the_average_of_the_last(tmp_path, monkeypatch, max_shard_size):
+    save = partialmethod(Seq2SeqLM.save_pretrained, max_shard_size=max_shard_size)
+    monkeypatch.setattr(Seq2SeqLM, "save_pretrained", save)
     how = toy.settings(
         evaluate_every=3,
         final_model="average",
@@ -179,8 +189,10 @@ def test_the_final_model_is_the_average_of_the_last(tmp_path):
         mae=GateSettings(period=1),
     )
     run = toy.train(tmp_path, toy.model("mae"), how)
-    parts = [toy.weights(tmp_path, step) for step in (6, 9, 12)]
-    kept = load_file(tmp_path / "model" / "model.safetensors")
+    parts = [weights_in(tmp_path / f"checkpoint-{step}") for step in (6, 9, 12)]
+    kept = weights_in(tmp_path / "model")
+    assert (len(list(tmp_path.glob("checkpoint-6/*.safetensors"))) > 1) == (max_shard_size == "2KB")
+    assert not find_checkpoint_damage(tmp_path / "checkpoint-6")
     assert kept.keys() == parts[0].keys()
     for name, tensor in kept.items():
         if tensor.is_floating_point():

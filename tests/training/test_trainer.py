@@ -1,6 +1,7 @@
 """What the trainer does besides G and F steps: optimizer, precision, validation, epochs."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -151,6 +152,13 @@ def test_layers_that_are_computed_again_change_nothing(tmp_path, plan):
         for again in (False, True)
     ]
     toy.assert_same(*runs)
+
+
+def test_a_folder_whose_name_begins_with_a_tilde_is_no_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    toy.train(Path("~/run"), toy.model(), toy.settings(max_steps=2, evaluate_every=2))
+    assert (tmp_path / "~" / "run" / "model").is_dir() and not (tmp_path / "home").exists()
 
 
 def test_layers_are_computed_again_in_the_backward_pass(tmp_path):

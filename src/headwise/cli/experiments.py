@@ -147,7 +147,7 @@ def compare(
             )
         grid = parse_grid(tune or [], tune_steps, tune_equal)
         numbers = given_seeds or file.recipe.seeds or [file.recipe.training.seed]
-        folder = output or Path("runs") / Path(recipe).stem
+        folder = (output or Path("runs") / Path(recipe).stem).expanduser()
         report = folder / "report.html"
         console = Console(quiet=not is_main_process())
 
@@ -236,7 +236,7 @@ def train(
         silence()
         name = system or "model"
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
-        folder = output or Path("runs") / "-".join(parts)
+        folder = (output or Path("runs") / "-".join(parts)).expanduser()
         console = Console(quiet=not is_main_process())
         with locked(folder):
             task = prepare_task(chosen, folder, console)

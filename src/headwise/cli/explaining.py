@@ -58,7 +58,7 @@ def curve(
         for row in curve_rows(found):
             table.add_row(*map(Text, row))
         console.print(table)
-        page = output or runs[0] / "curve.html"
+        page = (output or runs[0] / "curve.html").expanduser()
         write_text(page, render_curve(found))
         print_path(console, "page", page)
 
@@ -126,7 +126,7 @@ def analyse(
 
         silence()
         console = Console()
-        folder = output or folder_for_pages(runs[0])
+        folder = (output or folder_for_pages(runs[0])).expanduser()
         request = Request(runs, part, against, data, ablations.value, changes or [], text)
         record = analyse_runs(request, folder, command_line(), console)
         for finding in record.findings:
@@ -200,7 +200,7 @@ def explore(
             raise ValueError("--serve writes no file; leave out --serve or --output")
         check_one_input({"TEXT": last, "--text": text, "--input": source, "--item": item})
         given = Source(text if last is None else last, target, source, part, item or 0)
-        page = output or folder_for_pages(runs[0]) / "explore.html"
+        page = (output or folder_for_pages(runs[0]) / "explore.html").expanduser()
         explorer = Explorer(runs, given, changes or [])
         if not serve:
             check_can_be_written(page)

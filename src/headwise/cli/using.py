@@ -67,5 +67,5 @@ def predict(
                 f"`headwise predict` takes runs of every task"
             )
         wish = Wish(typer.echo, inputs or (), texts or (), number, output)
-        with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.name):
+        with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.resolve().name):
             task_class(recipe.task).predict(run, recipe, model, wish)

@@ -83,11 +83,17 @@ def with_sizes(
         there = getattr(config, key)
         if key == "attention":
             _check_plan(taken.setdefault(key, there), config, run)
-        elif taken.get(key) is None:
+        elif (own := taken.get(key)) is None or _is_part(own, there):
             taken[key] = there
-        elif taken[key] != there:
-            raise ValueError(_conflict(f"model.{key}", key, taken[key], there, run))
+        elif own != there:
+            raise ValueError(_conflict(f"model.{key}", key, own, there, run))
     return taken
+
+
+def _is_part(given: Any, there: Any) -> bool:
+    """Whether a mapping, such as `rope_parameters`, is one that the configuration completed."""
+    both = isinstance(given, Mapping) and isinstance(there, Mapping)
+    return both and given.items() <= there.items()
 
 
 def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The settings that the recipes of all tasks have; each task adds its own."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -241,6 +242,12 @@ class Recipe(Settings):
             return None
         return Path(str(named).replace(SEED, str(self.training.seed))).expanduser()
 
+    def __reduce__(self) -> Any:
+        # A class that `with_rules` has made has no name from which another process could import it.
+        kinds = type(self).__mro__
+        kind = next(of for of in kinds if vars(sys.modules[of.__module__]).get(of.__name__) is of)
+        return _recipe_of, (kind, self.model_dump(by_alias=True))
+
     @field_validator("seeds")
     @classmethod
     def _check_seeds(cls, seeds: list[int]) -> list[int]:
@@ -250,6 +257,10 @@ class Recipe(Settings):
                 f"count as several; name it once"
             )
         return seeds
+
+
+def _recipe_of(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
+    return with_rules(kind, values).model_validate(values)
 
 
 def with_rules(kind: type[Recipe], raw: Mapping[str, Any]) -> type[Recipe]:

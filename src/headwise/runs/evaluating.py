@@ -247,7 +247,7 @@ def evaluate_run(
         ablation = {**recipe.evaluation.ablation, **(ablations or {})}
         settings = recipe.evaluation.model_copy(update={"ablation": ablation})
         model = model_of(opened, changes)
-        outcome = evaluate(model, task, task.part(part), settings, console, run.name)
+        outcome = evaluate(model, task, task.part(part), settings, console, run.resolve().name)
     return Evaluation(run, recipe, task, part, outcome)
 
 
@@ -272,7 +272,7 @@ def open_part(
         )
     task = task_class(recipe.task).prepare(recipe, run)
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
-        console.print(f"{run.name} was trained on other data than these", style="yellow")
+        console.print(f"{run.resolve().name} was trained on other data than these", style="yellow")
     return Opened(run, recipe, task, part)
 
 

@@ -62,13 +62,18 @@ class TryRun(PlannedRun[TryResult]):
         )
         if is_writer():
             write_summed(folder / TRY, result.model_dump_json(indent=1))
-            for used in (*checkpoints(folder), folder / MODEL):
-                shutil.rmtree(used)
+            self._tidy_up()
         return result
 
     def finished(self, console: Console) -> TryResult | None:
         found = self._stored(console)
+        if found is not None and is_writer():  # one that was killed may have left them
+            self._tidy_up()
         return found if everywhere(found is not None) else None
+
+    def _tidy_up(self) -> None:
+        for used in (*checkpoints(self.folder), self.folder / MODEL):
+            shutil.rmtree(used, ignore_errors=True)
 
     def _stored(self, console: Console) -> TryResult | None:
         path = self.folder / TRY

@@ -269,7 +269,7 @@ class Images(Task):
     def predict(cls, run: Path, recipe: ImageRecipe, model: HeadwiseModel, wish: Wish) -> None:
         """Draws images with the model of a run and writes them to a PNG file."""
         wish.refuse(recipe.task, **dict.fromkeys(("inputs", "texts"), "it draws of no input"))
-        output = wish.output or Path(f"{run.name}.png")
+        output = wish.output or Path(f"{run.resolve().name}.png")
         if output.suffix.lower() != ".png":
             raise ValueError(
                 f"--output is {output}, expected a name that ends in .png: images are written as "

@@ -142,16 +142,6 @@ class StopOnInterrupt(TrainerCallback):
         self.restore()
 
 
-class EvaluateAtEnd(TrainerCallback):
-    """Validates after the last step too, even between two regular validations."""
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if state.global_step >= state.max_steps:
-            control.should_evaluate = True
-
-
 class StopEarly(EarlyStoppingCallback):
     """Ends the run when the validation loss has not improved for a number of validations.
 

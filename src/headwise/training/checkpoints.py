@@ -67,9 +67,14 @@ def find_checkpoint_damage(checkpoint: Path) -> str:
     """Returns what is wrong with a checkpoint that a run is to go on from; empty if nothing is."""
     # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
-    needed = (STATE, CONFIG, WEIGHTS, "optimizer.pt", "scheduler.pt", *random)
+    needed = (STATE, CONFIG, *_weights(checkpoint), "optimizer.pt", "scheduler.pt", *random)
     missing = [name for name in needed if not (checkpoint / name).is_file()]
     return f"{missing[0]} is missing" if missing else find_damage(checkpoint, needed)
+
+
+def _weights(checkpoint: Path) -> list[str]:
+    """The files with the weights: one, or the parts of those of a large model."""
+    return sorted(path.name for path in checkpoint.glob("model*.safetensors")) or [WEIGHTS]
 
 
 def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[Path]:
@@ -120,8 +125,8 @@ def _step(checkpoint: Path) -> int:
 def average_checkpoints(folders: list[Path]) -> dict[str, Tensor]:
     """Returns the mean weights of several checkpoints; integers come from the last one."""
     total: dict[str, Tensor] = {}
-    for folder in folders:
-        with safe_open(folder / WEIGHTS, framework="pt") as weights:
+    for path in [folder / name for folder in folders for name in _weights(folder)]:
+        with safe_open(path, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - `weights` is not a dict
                 tensor = weights.get_tensor(name)
                 if not tensor.is_floating_point():

@@ -63,7 +63,10 @@ class RulesCallback(Callback):
             settings=self.settings,
         )
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-        self.rules.peak_rate = max(group.get("initial_lr", group["lr"]) for group in groups)
+        # The rules' own groups have rates that are made of this one.
+        own = {id(p) for rule in self.rules.rules.values() for p in rule.own_group()}
+        others = [group for group in groups if not any(id(p) in own for p in group["params"])]
+        self.rules.peak_rate = max(g.get("initial_lr", g["lr"]) for g in others or groups)
         self.rules.load_state_dict({"steps": trainer.global_step})
 
     def on_train_batch_start(

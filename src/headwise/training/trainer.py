@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -28,7 +29,6 @@ from headwise.ops.draws import own_draws
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
-    EvaluateAtEnd,
     ProgressBar,
     StopEarly,
     StopOnInterrupt,
@@ -122,7 +122,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             train_dataset=cast(Any, train),
             eval_dataset=cast(Any, validation),
             data_collator=collate,
-            callbacks=[EvaluateAtEnd(), self.progress, self.stop],
+            callbacks=[self.progress, self.stop],
         )
         if isinstance(train, StreamedItems):
             self.stream = train.batches(
@@ -427,7 +427,8 @@ def _arguments(
     saves_on_each_machine: bool,
 ) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(folder),
+        # transformers would expand a ~ at the beginning, and headwise's own files lie elsewhere.
+        output_dir=os.path.join(os.curdir, folder),  # noqa: PTH118 - pathlib drops the dot
         # Without it processes that torchrun starts on CPUs would train apart.
         use_cpu=not torch.accelerator.is_available(),
         max_steps=settings.max_steps or -1,
