@@ -19,6 +19,9 @@ class LocalHub:
         self.calls.append({"made": repo_id, "private": private})
         return SimpleNamespace(repo_id=repo_id)
 
+    def create_branch(self, repo_id, *, branch, token=None, exist_ok=False):
+        self.calls.append({"branch": branch, "of": repo_id, "exist_ok": exist_ok})
+
     def file_exists(self, repo_id, filename, *, revision=None, token=None):
         return (self.folder / repo_id / filename).is_file()
 

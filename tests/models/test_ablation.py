@@ -14,6 +14,7 @@ from headwise.models.ablation import (
     ablation_options,
     check_ablations,
     held_systems,
+    parse_ablations,
 )
 from headwise.models.sites import attention_sites
 
@@ -215,3 +216,8 @@ def test_what_there_is_not_is_named(ablations, parts):
     with pytest.raises(ValueError) as error:
         check_ablations(ablations)
     assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_two_ablations_of_a_system_are_an_error():
+    with pytest.raises(ValueError, match=r"'mae=without-expert,expert=1', but mae has one already"):
+        parse_ablations(["mae=uniform", "mae=without-expert,expert=1"])

@@ -118,3 +118,32 @@ def test_generation_reads_its_own_length():
     with pytest.raises(TypeError, match="max_length is not an argument of Seq2SeqLMConfig"):
         hw.Seq2SeqLMConfig(max_length=5)
     assert hw.CausalLMConfig(**SMALL, max_length=5).max_length == 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"share_embeddings": False},
+        {"positions": "rotary"},
+        {"positions": "learned"},
+        {"head_dim": 8},
+        {"num_key_value_heads": 2},
+        {"dropout": 0.3},
+    ],
+    ids=str,
+)
+def test_what_is_given_in_place_of_saved_values_goes_through_the_constructor(changes, tmp_path):
+    sizes = {"vocab_size": 20, "embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 1}
+    hw.CausalLMConfig(**sizes).save_pretrained(tmp_path)
+    expected = hw.CausalLMConfig(**sizes, **changes)
+    for read in (hw.CausalLMConfig, AutoConfig):
+        found = read.from_pretrained(tmp_path, **changes)
+        assert found.to_diff_dict() == {**expected.to_diff_dict(), "_name_or_path": str(tmp_path)}
+    with pytest.raises(ValueError, match="norm is 'nonsense'"):
+        hw.CausalLMConfig.from_pretrained(tmp_path, norm="nonsense")
+
+
+@pytest.mark.parametrize("layers", [0, -1])
+def test_a_model_without_layers_is_refused(layers):
+    with pytest.raises(ValueError, match=r"the numbers of layers are {'decoder': .*}, expected po"):
+        hw.CausalLMConfig(layers=layers)

@@ -31,12 +31,26 @@ def model():
 
 
 def test_the_local_hub_takes_what_the_hub_takes():
-    for name in ("create_repo", "file_exists", "upload_folder", "snapshot_download"):
+    for name in (
+        "create_repo",
+        "create_branch",
+        "file_exists",
+        "upload_folder",
+        "snapshot_download",
+    ):
         ours, theirs = (
             {k for k in inspect.signature(getattr(each, name)).parameters if k != "self"}
             for each in (LocalHub, HfApi)
         )
         assert ours <= theirs, name
+
+
+@pytest.mark.parametrize("revision", ["new", "refs/pr/1", None])
+def test_a_branch_is_made_where_there_is_none(local, revision):
+    model().push_to_hub("user/name", revision=revision)
+    made = [call for call in local.calls if "branch" in call]
+    named = {"branch": "new", "of": "user/name", "exist_ok": True}
+    assert made == ([named] if revision == "new" else [])
 
 
 @torch.no_grad()

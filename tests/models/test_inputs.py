@@ -136,3 +136,15 @@ def test_values_are_looked_at_only_where_that_costs_nothing():
         torch.testing.assert_close(compiled(ids).logits, expected)
         each = torch.func.vmap(lambda row: made(row.unsqueeze(0)).logits[0])(ids)
         torch.testing.assert_close(each, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_positions_are_those_of_the_batch(rows):
+    model = hw.MaskedLM(hw.MaskedLMConfig(vocab_size=9, embed_dim=8, num_heads=2, layers=1))
+    given = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
+    positions = torch.arange(3).expand(rows, -1)
+    if rows < 4:
+        assert model(**given, position_ids=positions).logits.shape == (2, 3, 9)
+        return
+    with pytest.raises(ValueError, match=r"position_ids has shape \(4, 3\), .* batch is 2 and "):
+        model(**given, position_ids=positions)

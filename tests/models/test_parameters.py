@@ -79,6 +79,15 @@ def test_sites_name_every_attention(plan):
     assert [(site.site, site.layer) for site in of_stacks] == expected
 
 
+def test_layers_that_are_wrapped_one_by_one_keep_their_sites():
+    made = model("standard")
+    expected = [(site.site, site.layer) for site in attention_sites(made)]
+    for stack in (made.encoder, made.decoder):
+        for layer in (0, 1):
+            stack.layers[layer] = torch.compile(stack.layers[layer], backend="eager")
+    assert [(site.site, site.layer) for site in attention_sites(made)] == expected
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_weight_decay_spares_norms_biases_and_scalars(plan):
     made = model(PLANS[plan])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import END, PAD, PLANS, START, VOCABULARY, config, model, padded, tokens
+from transformers import AutoModel
 
 import headwise as hw
 from headwise.models.seq2seq import shift_right
@@ -169,6 +170,19 @@ def test_embeddings_are_shared_as_asked(how, tmp_path):
 def test_only_a_joint_vocabulary_can_be_resized():
     with pytest.raises(ValueError, match="share_embeddings is 'target'"):
         model(share_embeddings="target").resize_token_embeddings(30)
+
+
+def test_a_model_without_its_head_is_resized_too(tmp_path):
+    made = AutoModel.from_config(model().config)
+    made.resize_token_embeddings(30)
+    made.save_pretrained(tmp_path)
+    again = AutoModel.from_pretrained(tmp_path)
+    assert len(again.decoder.embedding.weight) == again.config.target_vocab_size == 30
+
+
+def test_decoder_inputs_without_a_batch_are_named():
+    with pytest.raises(ValueError, match=r"decoder_input_ids has shape \(3,\)"):
+        model()(tokens(2, 4), decoder_input_ids=tokens(1, 3)[0], labels=tokens(2, 3))
 
 
 # Saving and loading

@@ -199,6 +199,11 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
                 f"ablation is {text!r}, expected SYSTEM=NAME, and options behind it as "
                 f"SYSTEM=NAME,OPTION=VALUE"
             )
+        if system.strip() in found:
+            raise ValueError(
+                f"ablation is {text!r}, but {system.strip()} has one already, expected one for "
+                f"each system"
+            )
         found[system.strip()] = asked
     check_ablations(found)
     return found

@@ -244,7 +244,7 @@ class HeadwiseModel(ModelHooks):
             raise TypeError(
                 f"{name} is not an argument of {type(self).__name__}; what its systems decide "
                 f"comes from headwise.record(model), and position_ids alone say where packed texts "
-                f"begin"
+                f"begin, which decoders alone can read"
             )
         asked: dict[str, Any] = {"losses": others.get("losses") or AuxiliaryLoss()}
         for name in _ASKED:

@@ -171,8 +171,17 @@ class TransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As in transformers; `readable_arguments` says what is left out or refused."""
-        return super().from_dict(readable_arguments(cls, config_dict), **kwargs)
+        """As in transformers; `readable_arguments` says what is left out or refused.
+
+        What is given in the place of saved values is checked with them: transformers would set it
+        behind the constructor, which makes others of it.
+        """
+        given = {name: kwargs.pop(name) for name in own_arguments(cls) & kwargs.keys()}
+        read = readable_arguments(cls, config_dict)
+        for name, saved in (("head_dim", "_head_dim"), ("num_key_value_heads", "_key_heads")):
+            if name in given:
+                read.pop(saved, None)
+        return super().from_dict({**read, **given}, **kwargs)
 
     @property
     def output_attentions(self) -> bool:
@@ -324,9 +333,13 @@ class TransformerConfig(PreTrainedConfig):
 
     def _check_sizes(self) -> None:
         """Raises `ValueError` if a system does not fit, or a size is too large."""
+        depths = self.depths()
+        if min(depths.values()) < 0 or not any(depths.values()):
+            of_stacks = {stack_of(site): depth for site, depth in depths.items()}
+            raise ValueError(f"the numbers of layers are {of_stacks}, expected positive ones")
         for name, most in _MOST.items():
             check_number(name, getattr(self, name, None) or 0, most)
-        for site, depth in self.depths().items():
+        for site, depth in depths.items():
             check_number(f"the number of layers of {stack_of(site)}", depth, MOST_LAYERS)
         for site, specs in self.systems().items():
             for spec in specs:

@@ -74,7 +74,7 @@ def token_positions(
     """
     time = words.size(1)
     if position_ids is not None:
-        return _checked_positions(position_ids, time, learned)
+        return _checked_positions(position_ids, words.size(0), time, learned)
     looked_at = isinstance(offset, Tensor) and can_be_looked_at(offset)
     seen = int(offset) if looked_at else offset
     if learned is not None and not isinstance(seen, Tensor):
@@ -125,11 +125,13 @@ def _check_length(learned: nn.Embedding, length: int, padding: Tensor | None = N
         )
 
 
-def _checked_positions(position_ids: Tensor, time: int, learned: nn.Embedding | None) -> Tensor:
-    if position_ids.dim() not in (1, 2) or position_ids.size(-1) != time:
+def _checked_positions(
+    position_ids: Tensor, batch: int, time: int, learned: nn.Embedding | None
+) -> Tensor:
+    if position_ids.shape not in ((time,), (1, time), (batch, time)):
         raise ValueError(
             f"position_ids has shape {tuple(position_ids.shape)}, expected (batch, time) or (time,)"
-            f", where time is {time}: a position for each token of this call"
+            f", where batch is {batch} and time is {time}: a position for each token of this call"
         )
     if learned is not None and can_be_looked_at(position_ids):
         _check_length(learned, int(position_ids.max()) + 1)

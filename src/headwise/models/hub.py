@@ -62,7 +62,10 @@ def send(
         f"reached; or upload a saved folder later: hf upload {repo_id} FOLDER",
     ) as api:
         api.create_repo(repo_id, private=private, token=token, exist_ok=True)
-        has_card = api.file_exists(repo_id, CARD, revision=commit.get("revision"), token=token)
+        revision = commit.get("revision")
+        if revision is not None and not revision.startswith("refs/pr"):
+            api.create_branch(repo_id, branch=revision, token=token, exist_ok=True)
+        has_card = api.file_exists(repo_id, CARD, revision=revision, token=token)
         kept = [CARD] if has_card else None
         which: dict[str, Any] = {"allow_patterns": files, "ignore_patterns": kept}
         made = api.upload_folder(

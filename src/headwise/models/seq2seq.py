@@ -122,7 +122,24 @@ class TwoStacksOutput(Seq2SeqModelOutput):
     auxiliary_loss: Tensor | None = None
 
 
-class EncoderDecoder(WithoutHead, OwnCacheMixin):
+class _ResizableMixin:
+    """Both vocabularies of the configuration change where embeddings are resized."""
+
+    config: Seq2SeqLMConfig
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """As in transformers, for a joint vocabulary; with two it is not clear which to resize."""
+        if self.config.share_embeddings != "all":
+            raise ValueError(
+                f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': only a "
+                f"vocabulary that source and target share can be resized"
+            )
+        embeddings: nn.Module = super().resize_token_embeddings(*args, **kwargs)  # type: ignore[misc]
+        self.config.target_vocab_size = self.config.vocab_size
+        return embeddings
+
+
+class EncoderDecoder(_ResizableMixin, WithoutHead, OwnCacheMixin):
     """The encoder and the decoder of a `Seq2SeqLM`, as its configuration has them.
 
     The arguments are those of `Encoder` and `Decoder`.
@@ -198,7 +215,7 @@ class EncoderDecoder(WithoutHead, OwnCacheMixin):
         self.encoder.set_input_embeddings(value)
 
 
-class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
+class Seq2SeqLM(_ResizableMixin, HeadwiseModel, DecodingGenerationMixin):
     """An encoder-decoder transformer whose attention follows a plan.
 
     It is the model of Vaswani et al. 2017, *Attention Is All You Need*,
@@ -278,7 +295,9 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             source = inputs_embeds if input_ids is None else input_ids
             source = source if encoder_outputs is None else encoder_outputs[0]
             target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
-            time = labels.shape[-1] if target is None else target.size(1)
+            time = labels.shape[-1]
+            if isinstance(target, Tensor) and target.dim() > 1:  # else the model says what is wrong
+                time = target.size(1)
             # What is wrong with the source the model says.
             known = source if isinstance(source, Tensor) and source.dim() > 1 else labels
             batch = known.size(0)
@@ -335,17 +354,6 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     def decoder(self) -> Decoder:
         """The decoder of the model that this one holds."""
         return self.model.decoder
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As in transformers, for a joint vocabulary; with two it is not clear which to resize."""
-        if self.config.share_embeddings != "all":
-            raise ValueError(
-                f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': only a "
-                f"vocabulary that source and target share can be resized"
-            )
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.config.target_vocab_size = self.config.vocab_size
-        return embeddings
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Returns the decoder's input: the labels, shifted to the right by one position."""

@@ -10,8 +10,12 @@ from headwise.heads.system import System
 from headwise.messages import did_you_mean
 
 # Within a stack. An adapter of a system's own tensors (LoRA's target_parameters) holds it as its
-# base_layer; a system that takes the place of a whole layer holds attentions of its own.
-_PLACE = re.compile(r"layers\.(\d+)(?:\.(?:system|base_layer|(self|cross)_attention))+$")
+# base_layer; a system that takes the place of a whole layer holds attentions of its own. PyTorch
+# wraps layers that are compiled, computed again or divided one by one.
+_PLACE = re.compile(
+    r"layers\.(\d+)(?:\.(?:system|base_layer|_orig_mod|_checkpoint_wrapped_module"
+    r"|_fsdp_wrapped_module|(self|cross)_attention))+$"
+)
 
 
 class AttentionSite(NamedTuple):

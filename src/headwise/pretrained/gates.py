@@ -229,6 +229,8 @@ class HeadGates(nn.Module):
     def _warn_of_sliding(self, cached: int | Tensor, queries: int) -> None:
         if self.sliding is None or self.last.warned or not isinstance(cached, int):
             return
+        if not self.is_causal:  # its window has two sides, and stands in the mask that gates see
+            return
         window = getattr(self.system, "gate_window", 0)
         if cached + queries > self.sliding and (window is None or window > self.sliding):
             self.last.warned = True

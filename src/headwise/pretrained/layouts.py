@@ -98,7 +98,7 @@ LAYOUTS: dict[str, HeadLayout] = {
     "MixtralAttention": _LIKE_LLAMA,
     "GemmaAttention": _LIKE_LLAMA,
     "Gemma2Attention": _LIKE_LLAMA,
-    "Gemma3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
+    "Gemma3Attention": _LIKE_LLAMA,  # its norm of queries comes behind their heads
     "GraniteAttention": _LIKE_LLAMA,
     "CohereAttention": _WITH_WEIGHTS_OF_HEADS,
     "Olmo2Attention": _WITH_WEIGHTS_OF_HEADS,

@@ -81,11 +81,12 @@ def _analyse_texts(
             "--text is given, expected models of no run alone, and neither --set, --data nor "
             "--part: a run reads its own data, which these options change"
         )
-    names, found, part = distinct_names(folders), [], ""
+    names, found = distinct_names(folders), []
+    read: dict[str, str] = {}
     with locked(folder):
         for path, name in zip(folders, names, strict=True):
             items = TextItems(*open_plain(path), request.text)
-            part = items.in_words
+            read[name] = items.in_words
             two = items.task == "translation"
             per = "example" if items.task == "classification" else "token"
             analysis = Analysis(
@@ -101,6 +102,11 @@ def _analyse_texts(
             )
             found.append(analysis.record)
         reference = None if request.against is None else names[-1]
+        # Each model has tokens of its own, and may read more lines of a long file than another.
+        parts = dict.fromkeys(read.values())
+        part = "; ".join(
+            parts if len(parts) == 1 else [f"{name}: {of}" for name, of in read.items()]
+        )
         return write_analysis(folder, found, part, against=reference, command=command)
 
 

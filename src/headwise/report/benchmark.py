@@ -87,17 +87,14 @@ def benchmark_rows(benchmark: Benchmark) -> list[Row]:
             for data_set, comparison in benchmark.comparisons.items()
             if (system := _system(comparison, name)) is not None
         }
+        matched = {data_set: system.matched for data_set, system in found.items()}
         lost = {data_set: seeds_lost(system) for data_set, system in found.items()}
-        first = next(iter(found.values()))
-        rows.append(
-            Row(
-                name,
-                cells_of(columns, name),
-                first.description,
-                first.matched,
-                "; ".join(f"{data_set}: {said}" for data_set, said in lost.items() if said),
-            )
-        )
+        of_data_sets = [
+            "; ".join(f"{data_set}: {said}" for data_set, said in of.items() if said)
+            for of in (matched, lost)
+        ]
+        description = next(iter(found.values())).description
+        rows.append(Row(name, cells_of(columns, name), description, *of_data_sets))
     return rows
 
 

@@ -9,7 +9,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.data.tokenizers.vocabularies import read_tokenizer
-from headwise.models.base import HeadwiseModel
+from headwise.models.base import HeadwiseModel, model_class
+from headwise.models.config import TransformerConfig
 from headwise.pretrained.saving import DESCRIPTION, load_gates
 from headwise.runs.folder import MODEL, RECIPE, FolderError
 
@@ -43,8 +44,11 @@ def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     name = folder if folder.is_dir() else folder.as_posix()
     try:
-        architectures = AutoConfig.from_pretrained(name).architectures or [""]
-        model = getattr(transformers, architectures[0], AutoModel).from_pretrained(name)
+        config = AutoConfig.from_pretrained(name)
+        named = (config.architectures or [""])[0]
+        is_own = isinstance(config, TransformerConfig)
+        kind = model_class(config) if is_own else getattr(transformers, named, AutoModel)
+        model = kind.from_pretrained(name)
     except Exception as error:  # transformers, its hub client and the Rust library raise anything
         where = "cannot be read" if folder.is_dir() else "is no folder, and no name on the hub"
         raise ValueError(f"{name} {where} that gives a model of transformers: {error}") from error

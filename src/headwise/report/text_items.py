@@ -52,7 +52,13 @@ class TextItems:
             given = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
             first = int(self.task == "language-modelling")  # it is not predicted
             count = int((batch["labels"].flatten()[first:] != IGNORED_LABEL).sum())
-            rows.append((float(self.model(**given).loss) * count if count else 0.0, count))
+            total = 0.0
+            if count:
+                out = self.model(**given)
+                # Ours has the loss without what systems add to it beside.
+                own = getattr(out, "token_loss", None)
+                total = float(out.loss if own is None else own) * count
+            rows.append((total, count))
         return torch.tensor(rows, dtype=torch.float64)  # (lines, 2)
 
     def _read(self) -> Iterator[dict[str, Tensor]]:

@@ -3,6 +3,7 @@
 import base64
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from explorer_payloads import (
 from PIL import Image
 
 from headwise.report.explorer.page import WEB, Explored, page_html
-from headwise.report.explorer.payload import Payload, Question, Run
+from headwise.report.explorer.payload import Item, Payload, Question, Run
 from headwise.report.explorer.server import ExplorerServer
 
 SCRIPTS = sorted(WEB.glob("*.js"))
@@ -282,9 +283,11 @@ class Model:
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
+        self.seconds = 0.0  # that an answer takes
 
     def __call__(self, question: Question) -> Payload:
         self.asked.append(question)
+        time.sleep(self.seconds)
         text = question.text or "the cat sleeps"
         if "rude" in text:
             raise ValueError("text has the word rude, expected kind ones")
@@ -357,6 +360,32 @@ def test_what_is_typed_is_translated(tab: chromium.Tab, model: Model) -> None:
     assert [question.text for question in model.asked] == ["a dog runs", "a dog sleeps"]
 
 
+def test_the_fields_follow_the_items(tab: chromium.Tab) -> None:
+    texts, model = ["the cat sleeps", "a dog barks"], Model()
+
+    def answer(question: Question) -> Payload:
+        number = question.item or 0
+        made = model.payload(question.text or texts[number], question)
+        made.item = None if question.text else Item(part="test", number=number, of=2)
+        return made
+
+    def choose(number: int) -> None:
+        field = "document.querySelector('input[type=number]')"
+        tab.value(f"{field}.value = {number}; {field}.dispatchEvent(new Event('change'))")
+        tab.wait(f"{TITLE} === {texts[number].upper()!r}")
+        tab.wait(f"document.querySelector('textarea').value === {texts[number]!r}")
+
+    with served(answer(Question()), answer) as address:
+        tab.open(address)
+        choose(1)
+        type_text(tab, texts[0])
+        tab.press("Enter")
+        tab.wait(f"{TITLE} === 'THE CAT SLEEPS'")
+        assert tab.value("document.querySelector('input[type=number]').value") == ""
+        choose(1)
+        tab.send("Page.navigate", url="about:blank")
+
+
 def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None:
     assert tab.texts(".inspector .remove")[:3] == ["remove"] * 3
     tab.point(".inspector .remove", 1, click=True)
@@ -388,6 +417,17 @@ def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None
     tab.point(".removed > button", click=True)
     tab.wait("document.querySelector('.removed') === null")
     assert tab.texts(".made p") == ["MY RED HAT"] * 2 and tab.texts("del") == []
+
+
+def test_what_is_removed_before_an_answer_is_compared_with_the_new_text(
+    tab: chromium.Tab, model: Model
+) -> None:
+    model.seconds = 0.5
+    type_text(tab, "my red hat")
+    tab.press("Enter")
+    tab.point(".inspector .remove", 1, click=True)
+    tab.wait("document.querySelector('del') !== null")
+    assert tab.texts("del") == ["RED "] and tab.texts("ins") == []
 
 
 def test_an_error_is_said_in_words_and_changes_nothing(tab: chromium.Tab, model: Model) -> None:

@@ -103,7 +103,10 @@ class Quality:
         mean = of_totals(lambda totals: totals[0] / totals[1])
 
         def evaluate() -> Outcome:
-            numbers = np.asarray(measure(), dtype=np.float64)
+            measured = measure()
+            if isinstance(measured, Tensor):
+                measured = measured.detach().to("cpu", torch.float64)
+            numbers = np.asarray(measured, dtype=np.float64)
             if numbers.ndim == 1 and len(numbers):
                 numbers = np.stack([numbers, np.ones_like(numbers)], axis=1)
             rows = numbers

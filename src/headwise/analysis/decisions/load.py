@@ -1,6 +1,7 @@
 """How the work is shared among the units: how often each leads, is chosen, and what it weighs."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -99,9 +100,11 @@ class Load:
 
     def add(self, observed: list[Observed]) -> None:
         """Counts what all systems have decided in a batch."""
+        calls: dict[AttentionSite, list[Observed]] = {}
         for made in observed:
-            module = self._modules.setdefault(made.place, _Module(made))
-            module.add(made)
+            calls.setdefault(made.place, []).append(made)
+        for place, of_place in calls.items():
+            self._modules.setdefault(place, _Module(of_place[0])).add(of_place)
 
     def result(self) -> list[LoadRecord]:
         """Returns the load of each system, in the order in which they stand."""
@@ -120,15 +123,15 @@ class _Module:
         self.leads, self.weight = ClusterSums(), ClusterSums()
         self.chosen = None if made.chosen is None else ClusterSums()
 
-    def add(self, made: Observed) -> None:
-        rows = len(made.weights)
-        sequences = torch.zeros(rows, dtype=torch.int64)
-        if made.sequences is not None:
-            sequences = made.sequences.cpu()
-        self.leads.add(_by_sequence(made.leads, sequences))
-        self.weight.add(_by_sequence(made.weights, sequences))
-        if self.chosen is not None and made.chosen is not None:
-            self.chosen.add(_by_sequence(made.chosen / made.candidates, sequences))
+    def add(self, calls: Sequence[Observed]) -> None:
+        """Counts the calls of one batch, which decide for the same sequences."""
+        self.leads.add(_by_sequence([(made.leads, made.sequences) for made in calls]))
+        self.weight.add(_by_sequence([(made.weights, made.sequences) for made in calls]))
+        if self.chosen is not None:
+            chosen = [
+                (of.chosen / of.candidates, of.sequences) for of in calls if of.chosen is not None
+            ]
+            self.chosen.add(_by_sequence(chosen))
 
     def record(self) -> LoadRecord:
         leads, weight = self._shares(self.leads), self._shares(self.weight)
@@ -153,9 +156,18 @@ class _Module:
         return Shares.of([share for share, _ in ratios], errors if known else None)
 
 
-def _by_sequence(shares: Tensor, sequences: Tensor) -> Tensor:
-    """Sums of each sequence: of each unit, and its number of rows; `(sequences, units + 1)`."""
-    values = shares.cpu().double()
+def _by_sequence(calls: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+    """Sums of each sequence: of each unit, and its number of rows; `(sequences, units + 1)`.
+
+    A call has shares and the sequence of each row, or None where a decision holds for everything.
+    """
+    values = torch.cat([shares.cpu().double() for shares, _ in calls])
     values = torch.cat([values, torch.ones(len(values), 1, dtype=torch.float64)], 1)
+    sequences = torch.cat(
+        [
+            torch.zeros(len(shares), dtype=torch.int64) if of is None else of.cpu()
+            for shares, of in calls
+        ]
+    )
     sums = torch.zeros(int(sequences.max()) + 1, values.size(1), dtype=torch.float64)
     return sums.index_add_(0, sequences, values)

@@ -69,6 +69,7 @@ class Observed:
     # `(rows,)`, which sequence of the batch a row belongs to; None if one decision holds for
     # everything.
     sequences: Tensor | None
+    decides_by_position: bool  # whether each real position has a row of its own
     row_of: Tensor  # `(positions,)`, the row that decides for each real position
     sequence_of: Tensor  # `(positions,)`, the sequence of each real position
     time_of: Tensor  # `(positions,)`, its number in the sequence, from 0
@@ -83,10 +84,6 @@ class Observed:
     def candidates(self) -> int:
         """How many units have a weight in each row: all, or as many as are chosen."""
         return self.weights.size(-1) if self.chosen is None else int(self.chosen[0].sum())
-
-    @property
-    def decides_by_position(self) -> bool:
-        return len(self.row_of) == len(self.weights) and self.sequences is not None
 
     def at_positions(self, values: Tensor) -> Tensor:
         """Picks the real positions out of `(batch, time)`, or repeats `(batch,)` for them."""
@@ -171,6 +168,7 @@ def _observed(
         leads=leads,
         chosen=chosen,
         sequences=sequences,
+        decides_by_position=weights.dim() == 3,
         row_of=row_of,
         sequence_of=sequence_of,
         time_of=real.cumsum(1)[real] - 1,  # padding may stand on the left

@@ -40,7 +40,10 @@ class Page {
   take(payload) {
     this.payload = payload;
     payload.runs.forEach((run, number) => (run.number = number));
-    if (!this.removals.list.length) this.whole = payload.runs.map((run) => run.output);
+    if (!this.removals.list.length) {
+      this.whole = payload.runs.map((run) => run.output);
+      this.wholeOf = JSON.stringify(this.input);
+    }
     this.sites = sitesOf(payload.runs);
     this.columns = payload.runs.map(
       (run, number) => new Column(run, number, this.before(number), this.actions()),
@@ -163,26 +166,32 @@ class Page {
     this.announce(`Layer ${next}`);
   }
 
-  // Sends an input. Where something is removed, the whole model is asked too, to compare with it.
+  // Sends an input.
   send(input) {
     this.input = { item: null, text: null, target: null, ...input };
     view.token = pointed = null;
     coloursOfPlaces.clear();
-    return this.ask(async (question) => {
-      if (this.removals.list.length) {
-        const whole = await ask({ ...question, ablations: [] });
-        this.whole = whole.runs.map((run) => run.output);
-      }
-      return ask(question);
-    });
+    return this.ask();
   }
 
   // Asks with what is removed now. If the model refuses, it is as it was before.
   remove(before) {
-    return this.ask(ask, () => (this.removals.list = before));
+    return this.ask(() => (this.removals.list = before));
   }
 
-  async ask(answer, undo = () => {}) {
+  // Where something is removed, the whole model is asked too, to compare with it, unless what it
+  // makes of this input is known.
+  async answer(question) {
+    const input = JSON.stringify(this.input);
+    if (this.removals.list.length && this.wholeOf !== input) {
+      const whole = await ask({ ...question, ablations: [] });
+      this.whole = whole.runs.map((run) => run.output);
+      this.wholeOf = input;
+    }
+    return ask(question);
+  }
+
+  async ask(undo = () => {}) {
     const number = (this.asked = (this.asked ?? 0) + 1);
     this.main.setAttribute("aria-busy", "true");
     this.fields.say("The model is working …");
@@ -191,9 +200,10 @@ class Page {
     const question = { text: text || null, target: target || null, ablations };
     if (item !== null && !question.text) question.item = item;
     try {
-      const payload = await answer(question);
+      const payload = await this.answer(question);
       if (number !== this.asked) return;
       await this.take(payload);
+      if (item !== null) this.fields.show(payload);
       this.fields.say("");
       this.announce(this.summary());
     } catch (error) {

@@ -56,7 +56,10 @@ class InputFields {
   itemField({ part, number, of }) {
     const options = { type: "number", min: 0, max: of - 1, value: number, "data-focus": "item" };
     const field = make("input", options);
-    field.addEventListener("change", () => this.send({ item: Number(field.value) }));
+    field.addEventListener("change", () => {
+      clearTimeout(this.waiting);
+      if (field.value !== "") this.send({ item: Number(field.value) });
+    });
     return this.labelled(`Item of the ${part} part (0–${of - 1})`, field);
   }
 
@@ -67,6 +70,13 @@ class InputFields {
 
   read({ text, target }) {
     return { text: text || null, target: target || null };
+  }
+
+  // Shows the input of an item, which can be changed from there.
+  show(payload) {
+    if (this.text) this.text.value = payload.text ?? "";
+    if (this.target) this.target.value = payload.target ?? "";
+    this.sent = JSON.stringify(this.read(payload));
   }
 
   soon() {
@@ -80,6 +90,7 @@ class InputFields {
     const typed = this.read({ text: this.text?.value.trim(), target: this.target?.value.trim() });
     if (!typed.text || JSON.stringify(typed) === this.sent) return;
     this.sent = JSON.stringify(typed);
+    if (this.item) this.item.value = ""; // the same item may be chosen again
     this.send(typed);
   }
 
