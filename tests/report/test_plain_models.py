@@ -18,6 +18,7 @@ from headwise.report.explorer.inputs import Source
 from headwise.report.explorer.payload import Asked, Question
 from headwise.report.explorer.recording import Explorer
 from headwise.report.plain_models import is_plain, longest_input, open_plain, task_of
+from headwise.report.text_items import TextItems
 
 TASKS = {
     "gpt2": "language-modelling",
@@ -43,6 +44,22 @@ def test_a_folder_is_opened(saved, name):
     assert of_texts.get_vocab() == tokenizer().get_vocab()
     assert task_of(model) == TASKS[name]
     assert longest_input(model, of_texts) == (None if name == "t5" else LONGEST)
+
+
+def test_a_model_of_ours_opens_with_its_head(tmp_path):
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 1}
+    config = hw.CausalLMConfig(
+        vocab_size=300, **sizes, attention={"system": "moa", "size": "2K4E4D"}
+    )
+    hw.CausalLM(config).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    model, of_texts = open_plain(tmp_path)
+    assert type(model) is hw.CausalLM and task_of(model) == "language-modelling"
+    (tmp_path / "text").write_text("open the file\n")
+    items = TextItems(model, of_texts, tmp_path / "text")
+    ((total, count),) = items.losses().tolist()
+    out = model(**items.batches[0])
+    assert total / count == pytest.approx(float(out.token_loss)) != pytest.approx(float(out.loss))
 
 
 def eager_attentions(model, run, of_texts):

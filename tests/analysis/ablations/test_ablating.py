@@ -71,6 +71,13 @@ def test_heads_rank_by_what_they_are_worth_and_one_that_does_nothing_costs_nothi
     assert found.value == 0.0 and found.items == ITEMS and found.loss is None
 
 
+@pytest.mark.parametrize("given", [torch.tensor([1.0, 3.0]).bfloat16(), torch.ones(2) * 2])
+def test_quality_may_be_any_tensor(given):
+    measured = given.requires_grad_()
+    outcome = Quality.of_numbers(lambda: measured).evaluate()
+    assert outcome.scores[0].value == 2.0
+
+
 def test_a_head_on_which_everything_depends():
     model = model_of(layers=2)
     let_heads_count(model["layer1"], 0.0, 0.0, 0.0, 1.0)

@@ -121,3 +121,14 @@ def test_weights_of_a_run_that_diverged() -> None:
     record = found(batch({place(): Routing(torch.full((2, 3, 2), math.nan))}))
     assert math.isnan(record.balance) and math.isnan(record.weight.entropy)
     assert LoadRecord.model_validate_json(record.model_dump_json()).rows == 6
+
+
+def test_calls_of_one_batch_decide_for_the_same_sequences() -> None:
+    """Twice the same decisions: shares and their errors are those of one call."""
+    where, weights = place(), random_weights(6, 5, 4)
+    once = batch({where: Routing(weights)})
+    one, two = found(once), found([*once, *once])
+    assert two.rows == 2 * one.rows
+    assert two.weight.shares == pytest.approx(one.weight.shares)
+    assert two.weight.errors == pytest.approx(one.weight.errors)
+    assert one.leads.errors == pytest.approx(two.leads.errors) and max(one.weight.errors) > 0
