@@ -14,7 +14,6 @@ QUERIES = {
     "llama": ("model.layers.0.self_attn.q_proj", 4),
     "gpt2": ("transformer.h.0.attn.c_attn", 4),
     "bert": ("bert.encoder.layer.0.attention.self.query", 4),
-    "qwen3": ("model.layers.0.self_attn.q_norm", 4),
     "gemma3": ("model.layers.0.self_attn.q_proj", 10),
 }
 
