@@ -144,3 +144,11 @@ def test_a_mask_of_a_step_covers_what_is_cached(name, mask, fixed):
         module(X[:, -1:], **{mask: boolean(*shape)}, **step)
     expected = module(X, is_causal=True).output[:, -1:]
     torch.testing.assert_close(module(X[:, -1:], **step).output, expected)
+
+
+@pytest.mark.parametrize("system", [hw.GatedAttention, hw.MixtureOfHeads])
+def test_over_given_heads_nothing_is_counted_or_drawn_of_their_projections(system):
+    module = system.over_heads(16, 4, 4, neutral=False)
+    module.reset_parameters()
+    with pytest.raises(NotImplementedError, match="the heads are those of another module"):
+        module.macs(5, 5)

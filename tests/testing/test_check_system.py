@@ -13,12 +13,13 @@ from headwise.testing import CHECKS, SITES, Subject, check_system
 FORMS = [(name, {}) for name in SYSTEMS] + [
     ("mae", {"gate": "uniform"}),
     ("mae", {"gate_window": 2}),
-    ("moa", {"balance": "sequence"}),
+    ("moa", {"num_key_value_heads": 2}),
     ("weighted", {"weights": "random"}),
-    ("gated", {"gate_start": "neutral"}),
+    ("gated", {"gate_inputs": 0, "gate_bias": True}),
     ("gated", {"gate_activation": "softplus", "gate_inputs": "head", "gate_bias": True}),
     ("tim", {"norm": "pre", "competition_input": "normalised", "bias": True}),
     ("tim", {"competition": False, "exchange_heads": 0}),
+    ("tim", {"num_mechanisms": 4}),
     ("moh", {"shared_heads": 1, "top_k": 3}),  # all heads: it can start as standard attention
 ]
 

@@ -137,6 +137,8 @@ class MultiHeadAttention(FromStandardWeights, Attention):
 
     def reset_parameters(self) -> None:
         """Draw the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
+        if self.heads_are_given:
+            return
         self.reset_projections()
         nn.init.xavier_uniform_(self.out_proj.weight)
         if self.out_proj.bias is not None:
@@ -180,5 +182,10 @@ class MultiHeadAttention(FromStandardWeights, Attention):
         return {"head": range(self.num_heads)} if "without-head" in self.ablations else {}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
+        if self.heads_are_given:
+            raise NotImplementedError(
+                "the heads are those of another module, whose products no formula here counts: "
+                "measure the model with torch.utils.flop_counter.FlopCounterMode"
+            )
         output = Macs(queries * self.out_proj.weight.numel(), 0)
         return super().macs(queries, keys, is_causal=is_causal) + output

@@ -154,7 +154,7 @@ def check_weights(subject: Subject) -> None:
     assert weights is not None
 
     def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-        return weights @ v
+        return weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
 
     by_weights = copy.deepcopy(module)
     by_weights.attend = read  # type: ignore[method-assign]
@@ -230,7 +230,8 @@ def check_standard_start(subject: Subject) -> None:
     if neutral is standard.start_neutral and system.start_as_standard in silent:
         return  # it does not say how
     module = subject.build()
-    assert isinstance(module, MultiHeadAttention)
+    if not isinstance(module, MultiHeadAttention):
+        return  # as what it starts, only its own tests can say
     source = MultiHeadAttention(**standard_sizes(module)).double().eval()
     draw_parameters(source)
     try:
@@ -257,6 +258,11 @@ def check_blocks(subject: Subject) -> None:
     takes = "rotary" in inspect.signature(subject.system.forward).parameters and width % 2 == 0
     turns = takes and subject.place.site != "decoder_cross"
     place = subject.place._replace(**settled)
+    try:
+        subject._replace(place=place).build()
+    except ValueError:  # by its options it has no two heads of keys
+        settled.pop("num_key_value_heads", None)
+        place = subject.place._replace(**settled)
     modern = subject._replace(place=place, first_position=0 if turns else None)
     if turns:
         module, x, memory = modern.build(), random_input(BATCH, TIME), random_input(BATCH, KEYS)

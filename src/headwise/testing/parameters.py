@@ -29,7 +29,7 @@ def check_learning(subject: Subject) -> None:
         keys = None if padding is None else padding_mask(KEYS, 0, 2, time=KEYS)
         backward(subject.call(module, x, memory, padding, keys))
         for name, parameter in [("query", x), *module.named_parameters()]:
-            if not parameter.requires_grad:
+            if not parameter.requires_grad or not parameter.numel():
                 continue
             gradient = parameter.grad
             subject.expect(
@@ -101,7 +101,7 @@ def check_decay(subject: Subject) -> None:
     module = subject.build(randomize=False)
     decayed = {id(parameter) for parameter in decayed_parameters(module)}
     for name, parameter in module.named_parameters():
-        if id(parameter) not in decayed:
+        if id(parameter) not in decayed or not parameter.numel():
             continue
         start = parameter.flatten()[0]
         is_scale = bool(start != 0) and torch.equal(parameter, start.expand_as(parameter))

@@ -16,6 +16,7 @@ from headwise.heads.mae.rule import (
 )
 from headwise.heads.rule import Moment
 from headwise.models.parameters import gate_parameters, non_gate_parameters
+from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
 
 GATE = ".gate."
@@ -203,3 +204,13 @@ def test_frozen_gates_stay_as_they_are(tmp_path):
         parameter.requires_grad_(False)
     trainer = toy.watch(tmp_path / "all", network, settings(period=1))
     assert {kind for step in trainer.steps for kind, *_ in step} == {"F"}
+
+
+@pytest.mark.parametrize("attention", [UNIFORM, ONE_LAYER])
+def test_without_gates_that_learn_there_are_no_g_steps(attention):
+    """UNI-MAE, and MAE with frozen gates, train as any other model."""
+    model = toy.model(attention)
+    for gate in gate_parameters(model):
+        gate.requires_grad_(False)
+    rules = TrainingRules(model, {})
+    assert not rules.leaves_out_gradients and not rules.rules["mae"].steps_before

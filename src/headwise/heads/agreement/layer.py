@@ -58,7 +58,9 @@ class AgreementAttention(Attention):
             capsule, or `"none"`. See `EM`.
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
         iterations: of the routing.
-        inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`.
+        inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`. With
+            fewer capsules than a quarter of `embed_dim`, take a smaller one than 100, or
+            `activation="standardised"`: activations start at 1 otherwise, and decide nothing.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
             of one head. If not given, the output starts at about the scale of standard attention.
         bias: whether the projections and the input capsules have one, `"qkv"`: the projections
@@ -150,7 +152,9 @@ class AgreementAttention(Attention):
         """Draw all parameters afresh: maps by the bounds of Glorot and He, biases and β_u at zero.
 
         β_A starts at the cost of a capsule whose votes have a deviation of 1, which is about what
-        they have. So the activations start near one half, whatever λ and N are.
+        they have in capsules of one dimension. So the activations start near one half there. In
+        wider capsules the votes differ less, and costs are sums over dimensions: from four
+        dimensions on a λ of 100 saturates the activations at 1, where they decide nothing.
         """
         self.reset_projections()
         # He's bound for the ReLU, and Glorot's for the votes, each of one head's own matrix.

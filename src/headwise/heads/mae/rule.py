@@ -74,16 +74,19 @@ class BlockCoordinateDescent(Rule):
         gates = {id(gate) for gate in self.gates}
         return any(p.requires_grad for p in self.model.parameters() if id(p) not in gates)
 
-    # An F step leaves the gates without gradients, and needs a G step before it.
-    leaves_out_gradients = steps_before = _takes_turns
+    @property
+    def _has_gate_steps(self) -> bool:
+        """Whether gates learn in G steps: an F step leaves them without gradients."""
+        return self._takes_turns and any(gate.requires_grad for gate in self.gates)
+
+    leaves_out_gradients = steps_before = _has_gate_steps
 
     def without_optimizer(self) -> list[nn.Parameter]:
         return [] if self.settings.method == "optimizer" else self.gates
 
     def before_step(self, moment: Moment, losses: Losses) -> None:
         """The G step, if one is due and any gate learns."""
-        due = self._takes_turns and gate_step_is_due(self.settings, moment)
-        if not due or not any(gate.requires_grad for gate in self.gates):
+        if not self._has_gate_steps or not gate_step_is_due(self.settings, moment):
             return
         with gate_step(self.model, self.layers, self.gates) as learning:
             for loss in losses():
