@@ -154,6 +154,11 @@ def totals(
         "by_counting": [
             n for n, c in claims.items() if c.quantity and c.quantity.kind == "figures"
         ],
+        "by_times": [
+            n
+            for n, c in claims.items()
+            if c.quantity and c.quantity.is_of_times and known[n].kind != "not run"
+        ],
         "tested": len(tested),
         "significant": sum(any(p < SIGNIFICANT for p in each) for each in tested),
         # If no system differed at all, so many would have a significant difference.
