@@ -134,6 +134,7 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
         "machines": {"a machine": 7},
         "sizes": "1.20M",
         "by_counting": ["F1"],
+        "by_times": ["T1"],
         "tested": 2,
         "significant": 1,
         "by_chance": pytest.approx(0.1),
