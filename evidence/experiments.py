@@ -281,9 +281,11 @@ def wanted_ablations(scale: Scale, name: str, system: str) -> tuple[Sequence[str
     losses: dict[str, None] = {}
     scores: dict[str, None] = {}
     for claim in all_claims().values():
-        where = tested_by(claim, scale) or AtScale(experiment="")
+        where = tested_by(claim, scale)
+        if where is None or where.experiment != name:
+            continue
         for subject in claim.subjects():
-            if (where.experiment, where.named(subject).system) == (name, system):
+            if where.named(subject).system == system:
                 scored = [subject.ablated] if subject.ablated else []
                 losses |= dict.fromkeys([*subject.without, *scored])
                 scores |= dict.fromkeys(scored)

@@ -63,14 +63,14 @@ def dot_product_attention(
         if is_causal:
             mask = causal_mask(q.size(2), k.size(2), device=q.device)
         weights = attention_weights(q, k, mask).to(v.dtype)
-        return F.dropout(weights, dropout) @ _share_heads(q, v)
+        return F.dropout(weights, dropout) @ share_heads(q, v)
     if implementation == "flex_attention":
         return _flex_attention(q, k, v, mask, is_causal, dropout)
     if mask is not None:
         mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
     grouped = 1 < k.size(1) < q.size(1)
     if k.size(1) == 1:
-        k, v = _share_heads(q, k), _share_heads(q, v)
+        k, v = share_heads(q, k), share_heads(q, v)
     read = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped
     )
@@ -107,7 +107,7 @@ def _flex_attention(
         there = whole[batch, head, query, key]
         return torch.where(there, float("-inf"), score) if blocks else score + there
 
-    k, v = _share_heads(q, k), _share_heads(q, v)
+    k, v = share_heads(q, k), share_heads(q, v)
     return _flex_kernel(on_cpu)(q, k, v, score_mod=masked)
 
 
@@ -125,7 +125,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
     query may attend to nothing.
     """
     # Queries are scaled first: in float16 the products of long ones would be infinite.
-    logits = q / math.sqrt(q.size(-1)) @ _share_heads(q, k).transpose(-2, -1)
+    logits = q / math.sqrt(q.size(-1)) @ share_heads(q, k).transpose(-2, -1)
     if mask is None:
         return logits.softmax(-1)
     blocks = mask.dtype == torch.bool
@@ -134,7 +134,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
     return logits.masked_fill(~attends, 0.0).softmax(-1) * attends
 
 
-def _share_heads(q: Tensor, k: Tensor) -> Tensor:
+def share_heads(q: Tensor, k: Tensor) -> Tensor:
     """Key heads as the queries' heads see them: of a single one a view, of groups copies."""
     if k.size(1) == q.size(1):
         return k

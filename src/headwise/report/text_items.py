@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from headwise.data.sources import read_lines
+from headwise.models.base import HeadwiseModel
+from headwise.models.evaluating import summed_loss
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.plain_models import longest_input, task_of
 from headwise.tasks.outcome import spread
@@ -53,11 +55,10 @@ class TextItems:
             first = int(self.task == "language-modelling")  # it is not predicted
             count = int((batch["labels"].flatten()[first:] != IGNORED_LABEL).sum())
             total = 0.0
-            if count:
-                out = self.model(**given)
-                # Ours has the loss without what systems add to it beside.
-                own = getattr(out, "token_loss", None)
-                total = float(out.loss if own is None else own) * count
+            if count and isinstance(self.model, HeadwiseModel):  # without what systems add to it
+                total = float(summed_loss(self.model, given))
+            elif count:
+                total = float(self.model(**given).loss) * count
             rows.append((total, count))
         return torch.tensor(rows, dtype=torch.float64)  # (lines, 2)
 

@@ -210,7 +210,7 @@ def decision_courses(
 def _by_site(
     model: HeadwiseModel, records: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[AttentionSite, list[int], list[Any]]]:
-    """Yields each site of which records have something, with the steps and what they have."""
+    """Yields each system that the records mention: its site, the steps, and what they say of it."""
     for place in attention_sites(model):
         of_place = [(step, found[place.path]) for step, found in records if place.path in found]
         if of_place:

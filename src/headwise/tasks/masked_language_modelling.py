@@ -307,7 +307,7 @@ _ACCURACY = of_totals(lambda totals: 100 * totals[2] / totals[1] if totals[1] el
 
 
 def show(tokenizer: TextTokenizer, item: TokenItem, predicted: Sequence[int]) -> Sample | None:
-    """Shows a line of a block as the model read it, as it is, and as the model predicted it.
+    """Returns a line of a block in three forms: masked, complete, and as the model filled it in.
 
     `predicted` has a token for each label. Returns the first line with something to predict, cut
     if it is long, with the chosen tokens in brackets; None if there is no such line.

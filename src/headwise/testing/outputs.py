@@ -18,6 +18,7 @@ from headwise.heads.standard_weights import standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.models.decisions import heads_read
 from headwise.models.plan import options_of
+from headwise.ops.attention import share_heads
 from headwise.testing.subject import (
     BATCH,
     KEYS,
@@ -154,7 +155,7 @@ def check_weights(subject: Subject) -> None:
     assert weights is not None
 
     def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-        return weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
+        return weights @ share_heads(weights, v)
 
     by_weights = copy.deepcopy(module)
     by_weights.attend = read  # type: ignore[method-assign]

@@ -125,13 +125,12 @@ class _Module:
 
     def add(self, calls: Sequence[Observed]) -> None:
         """Counts the calls of one batch, which decide for the same sequences."""
-        self.leads.add(_by_sequence([(made.leads, made.sequences) for made in calls]))
-        self.weight.add(_by_sequence([(made.weights, made.sequences) for made in calls]))
-        if self.chosen is not None:
-            chosen = [
-                (of.chosen / of.candidates, of.sequences) for of in calls if of.chosen is not None
-            ]
-            self.chosen.add(_by_sequence(chosen))
+        sequences = torch.cat([_sequences(made) for made in calls])
+        self.leads.add(_by_sequence(torch.cat([made.leads for made in calls]), sequences))
+        self.weight.add(_by_sequence(torch.cat([made.weights for made in calls]), sequences))
+        chosen = [made.chosen / made.candidates for made in calls if made.chosen is not None]
+        if self.chosen is not None and len(chosen) == len(calls):
+            self.chosen.add(_by_sequence(torch.cat(chosen), sequences))
 
     def record(self) -> LoadRecord:
         leads, weight = self._shares(self.leads), self._shares(self.weight)
@@ -156,18 +155,16 @@ class _Module:
         return Shares.of([share for share, _ in ratios], errors if known else None)
 
 
-def _by_sequence(calls: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
-    """Sums of each sequence: of each unit, and its number of rows; `(sequences, units + 1)`.
+def _sequences(made: Observed) -> Tensor:
+    """The sequence of each row; one for all where a decision holds for everything."""
+    if made.sequences is None:
+        return torch.zeros(len(made.weights), dtype=torch.int64)
+    return made.sequences.cpu()
 
-    A call has shares and the sequence of each row, or None where a decision holds for everything.
-    """
-    values = torch.cat([shares.cpu().double() for shares, _ in calls])
+
+def _by_sequence(shares: Tensor, sequences: Tensor) -> Tensor:
+    """Sums of each sequence: of each unit, and its number of rows; `(sequences, units + 1)`."""
+    values = shares.cpu().double()
     values = torch.cat([values, torch.ones(len(values), 1, dtype=torch.float64)], 1)
-    sequences = torch.cat(
-        [
-            torch.zeros(len(shares), dtype=torch.int64) if of is None else of.cpu()
-            for shares, of in calls
-        ]
-    )
     sums = torch.zeros(int(sequences.max()) + 1, values.size(1), dtype=torch.float64)
     return sums.index_add_(0, sequences, values)

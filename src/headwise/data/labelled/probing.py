@@ -173,7 +173,8 @@ def sentence_length(
 
 
 def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
-    """Returns the smallest lengths of bins such that the smallest bin is as large as possible.
+    """Returns the length at which each bin begins; the bin with the fewest sentences has as many
+    as possible.
 
     >>> _even_bins({5: 10, 6: 1, 7: 9, 8: 20}, 3)
     [5, 6, 8]

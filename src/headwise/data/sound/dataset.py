@@ -34,7 +34,7 @@ PIECE_SECONDS = 30  # longer recordings are scored in pieces; PESQ is made for 8
 
 
 class Frames(TypedDict):
-    """An item: the spectrogram of an utterance with and without noise, both `(time, bins)`."""
+    """An item: the spectrograms of one utterance with and without noise, `(time, bins)` each."""
 
     inputs: Tensor  # magnitudes of the noisy speech
     labels: Tensor  # log magnitudes of the clean speech
@@ -149,7 +149,7 @@ class Utterances(Dataset[Frames], ABC):
         return digest.hexdigest()
 
     def items_digest(self) -> str:
-        """Returns a hash of what is scored: of the noise and of the pieces too."""
+        """Returns a hash of what is scored: the recordings, their noise and their pieces."""
         made_of = (self.digest(), self.spectrum.rate, self.mixed, self.pieces)
         return hashlib.sha256(repr(made_of).encode()).hexdigest()
 

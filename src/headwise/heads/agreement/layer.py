@@ -59,7 +59,7 @@ class AgreementAttention(Attention):
         num_capsules: N, which divides `embed_dim`; `embed_dim` if not given, the paper's choice.
         iterations: of the routing.
         inverse_temperature: of EM routing, the limit of λ over the iterations. See `EM`. With
-            fewer capsules than a quarter of `embed_dim`, take a smaller one than 100, or
+            at most a quarter as many capsules as `embed_dim`, take a smaller one than 100, or
             `activation="standardised"`: activations start at 1 otherwise, and decide nothing.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
             of one head. If not given, the output starts at about the scale of standard attention.
