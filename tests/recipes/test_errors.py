@@ -118,6 +118,8 @@ def test_an_unknown_key_is_named_with_the_nearest(change, key, nearest):
         ("training.epochs=.inf", "training.epochs is inf, expected a finite number"),
         ("training.adam_betas=[2, -1]", "adam_betas.0 is 2, expected a number less than 1"),
         ("training.max_steps=1.5", "max_steps is 1.5, expected a whole number in digits, such"),
+        ("training.patience=true", "training: patience is true, expected a number"),
+        ("training.mae.learning_rate=false", "learning_rate is false, expected a number"),
         ("training.max_steps=[1]", "max_steps is [1], expected a whole number in digits, such"),
         ("training.max_steps=" + "9" * 30, "expected a number less than or equal to 1000000000"),
         ("model.attention={system: moa, z_coef: .inf}", "attention.z_coef is inf, expected a"),

@@ -1,7 +1,6 @@
 """The settings that the recipes of all tasks have; each task adds its own."""
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -29,14 +28,16 @@ _OF_TRAINING = (
 )
 
 
-class ModelSettings(Settings, ABC):
+class ModelSettings(Settings):
     """The settings of every model; the defaults are those of the base Transformer.
 
     Attributes:
-        starts_from: the configuration of the models whose runs `pretrained` may name.
+        config_class: the configuration of the models.
+        starts_from: that of the models whose runs `pretrained` may name; by default the same.
     """
 
-    starts_from: ClassVar[type[TransformerConfig]]
+    config_class: ClassVar[type[TransformerConfig]]
+    starts_from: ClassVar[type[TransformerConfig] | None] = None
 
     embed_dim: int = Field(512, ge=1, description="Width of the model.")
     num_heads: int = Field(8, ge=1, description="Number of heads of each attention.")
@@ -98,7 +99,8 @@ class ModelSettings(Settings, ABC):
     def _take_sizes(cls, given: Any) -> Any:
         if not isinstance(given, Mapping) or not isinstance(given.get("pretrained"), (str, Path)):
             return given
-        return with_sizes(given, set(cls.model_fields) - set(_OF_TRAINING), cls.starts_from)
+        sizes = set(cls.model_fields) - set(_OF_TRAINING)
+        return with_sizes(given, sizes, cls.starts_from or cls.config_class)
 
     def model_post_init(self, context: Any) -> None:
         # This finds sizes and systems that do not fit together before any data is read.
@@ -108,14 +110,14 @@ class ModelSettings(Settings, ABC):
         """Returns the settings that a configuration takes."""
         return self.model_dump(exclude={"pretrained"})
 
-    @abstractmethod
-    def config(self, **encoding: Any) -> TransformerConfig:
+    def config(self, **encoding: Any) -> Any:
         """Returns the configuration of the model.
 
         Args:
             encoding: arguments that depend on the data, such as the size of the vocabulary and the
                 ids of special tokens; without them, the defaults of the configuration.
         """
+        return self.config_class(**self.sizes(), **encoding)
 
 
 class TokenModelSettings(ModelSettings):

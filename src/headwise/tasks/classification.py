@@ -59,6 +59,7 @@ _MOST_CLASSES = 30  # largest number of classes of a confusion matrix
 class ClassificationModel(TokenModelSettings):
     """Settings of the encoder and of the perceptron on top of it."""
 
+    config_class = SequenceClassifierConfig
     starts_from = MaskedLMConfig
 
     layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
@@ -75,9 +76,6 @@ class ClassificationModel(TokenModelSettings):
     activation: Literal["tanh", "relu", "sigmoid"] = Field(
         "tanh", description="Activation of the hidden layer of the perceptron."
     )
-
-    def config(self, **encoding: Any) -> SequenceClassifierConfig:
-        return SequenceClassifierConfig(**self.sizes(), **encoding)
 
 
 class ClassificationEvaluation(EvaluationSettings):

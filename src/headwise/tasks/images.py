@@ -48,10 +48,7 @@ _DECODED, _DECODED_PIXELS = 8, 64  # images and pixels of each that measure the 
 class ImageModel(LanguageModelSettings):
     """The sizes of an image model: a causal language model whose tokens are colours."""
 
-    starts_from = CausalLMConfig
-
-    def config(self, **encoding: Any) -> CausalLMConfig:
-        return CausalLMConfig(**self.sizes(), **encoding)
+    config_class = CausalLMConfig
 
 
 Number = Annotated[int, Field(ge=0, le=1_000_000)]

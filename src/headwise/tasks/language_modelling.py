@@ -69,7 +69,7 @@ _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
 class LanguageModel(LanguageModelSettings):
     """Settings of the decoder."""
 
-    starts_from = CausalLMConfig
+    config_class = CausalLMConfig
 
     adaptive_cutoffs: list[int] | None = Field(
         None,
@@ -90,10 +90,10 @@ class LanguageModel(LanguageModelSettings):
         description="Dropout inside the adaptive softmax, on its input and its bands.",
     )
 
-    def config(self, **encoding: Any) -> CausalLMConfig:
+    def config(self, **encoding: Any) -> Any:
         if self.adaptive_cutoffs and "vocab_size" not in encoding:
             encoding["vocab_size"] = max(self.adaptive_cutoffs) + 1
-        return CausalLMConfig(**self.sizes(), **encoding)
+        return super().config(**encoding)
 
 
 class LanguageEvaluation(EvaluationSettings):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -58,10 +58,7 @@ _SAMPLE_LEAST = 6
 class MaskedModel(LanguageModelSettings):
     """Settings of the encoder."""
 
-    starts_from = MaskedLMConfig
-
-    def config(self, **encoding: Any) -> MaskedLMConfig:
-        return MaskedLMConfig(**self.sizes(), **encoding)
+    config_class = MaskedLMConfig
 
 
 class MaskedEvaluation(EvaluationSettings):

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ from headwise.tasks.task import ONE_EACH, Advance, Items, Task, Wish
 class SpeechModel(ModelSettings):
     """Sizes of the model; the defaults are those of the baseline of Lamb et al. 2021."""
 
-    starts_from = SpeechEnhancerConfig
+    config_class = SpeechEnhancerConfig
 
     embed_dim: int = Field(256, ge=1, description="Width of the model.")
     num_heads: int = Field(16, ge=1, description="Number of heads of each attention.")
@@ -80,10 +80,6 @@ class SpeechModel(ModelSettings):
         description="What the layers predict: `magnitude`, the log magnitudes of the clean speech, "
         "or `gain`, the difference that is added to the log magnitudes of the noisy speech.",
     )
-
-    def config(self, **encoding: Any) -> SpeechEnhancerConfig:
-        """The configuration; the data give the sampling rate and the frames of an item."""
-        return SpeechEnhancerConfig(**self.sizes(), **encoding)
 
 
 class SpeechEvaluation(EvaluationSettings):

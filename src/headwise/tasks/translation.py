@@ -42,7 +42,7 @@ _DECODED, _DECODED_TOKENS = 16, 24  # sentences and tokens of each that measure 
 class TranslationModel(TokenModelSettings):
     """Settings of the encoder-decoder model."""
 
-    starts_from = Seq2SeqLMConfig
+    config_class = Seq2SeqLMConfig
 
     encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
     decoder_layers: int = Field(6, ge=1, description="Number of layers of the decoder.")
