@@ -3,12 +3,16 @@
     python benchmarks/small.py                         # 2 + 2 layers, d=128, 64 × 16 tokens
     python benchmarks/small.py --threads 1 --cpu-time  # on a machine that is not idle
     python benchmarks/small.py --compile               # compiled models too
+    python benchmarks/small.py --products              # how many, instead of how long
 
 A step is forward, backward and Adam of a `Seq2SeqLM` of each system at all of its sites, as the
 demo's models are, on the same random sentences. Every round runs all models, one after the other,
 and takes each time over that of our own standard model in the same round; the table shows the
 median over rounds and the range of the middle half. Nothing in a step depends on the time of day,
 so `--cpu-time`, which leaves out what other programs take, is that of the step alone.
+
+`--products` counts the multiplications in the matrix products of a step, which take most of the
+time of a large model.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import torch
 from layers import Step, add_measuring, in_turns, ratios_table
 from rich.console import Console
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 
@@ -41,8 +46,14 @@ def main() -> None:
     torch.manual_seed(0)
     if options.threads:
         torch.set_num_threads(options.threads)
+    steps = model_steps(options)
+    if options.products:
+        found = {name: products(step) for name, step in steps.items()}
+        for name, number in found.items():
+            print(f"{name:18} {number / next(iter(found.values())):.2f}")
+        return
     shape = f"d={options.dim}, batch {options.batch}, time {options.time}, {options.device}"
-    seconds = in_turns(model_steps(options), options)
+    seconds = in_turns(steps, options)
     Console().print(ratios_table(seconds, "training step", f"{shape}, {options.rounds} rounds"))
 
 
@@ -81,6 +92,13 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
     return steps
 
 
+def products(step: Step) -> int:
+    """The multiplications in the matrix products of a step, and the additions."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+
+
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -89,6 +107,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--time", type=int, default=16, help="length of the sequences")
     parser.add_argument("--compile", action="store_true", help="compiled models too")
+    parser.add_argument("--products", action="store_true", help="count them instead")
     parser.add_argument("--device", default="cpu")
     add_measuring(parser, rounds=21)
     return parser.parse_args()
