@@ -38,9 +38,10 @@ def prune_heads(
     left must keep equally many; a key goes where its whole group goes.
 
     The config says how many heads are left, and `save_pretrained` and `from_pretrained` work as
-    ever, if it has sizes by which the same model is made: in T5, ViT and Llama where all attentions
-    keep as many heads, in Llama a number that divides the hidden size. Otherwise a warning tells to
-    load by `hw.load_pruned`.
+    ever, if it has sizes by which the same model is made. In most models with separate projections,
+    such as T5, ViT, Mistral and Qwen3, that is where all attentions keep as many heads; in Llama
+    this number must also divide the hidden size. Otherwise a warning tells to load by
+    `hw.load_pruned`.
 
     Args:
         model: a model of transformers, or a module that holds one.

@@ -58,7 +58,8 @@ class MixtureOfAttentionHeads(Attention):
 
     All experts share one key and one value head, so a decoding cache is one head wide. f and P
     are the tokens and the probability that each expert gets, each normalised to sum 1; padding
-    counts in neither loss. The router works in float32 at least, under autocast too.
+    counts in neither loss. The router's softmax is in float32 at least, and under autocast so is
+    its product.
 
     With `num_key_value_heads` n each expert has n heads, one for each of n shared key heads (Shen
     et al. 2024, *JetMoE*, https://arxiv.org/abs/2404.07413, `presets["jetmoe"]`).
