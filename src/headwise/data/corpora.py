@@ -59,13 +59,17 @@ def split_source(
 ) -> Source:
     """Returns the source of what `read` makes of a split of a dataset.
 
-    `read` is given the rows, a `datasets.Dataset`, and words on where they are.
+    `read` is given the rows, a `datasets.Dataset`, and words on where they are. Beside a stream
+    they are a `datasets.IterableDataset`: to load one split would store all of them.
     """
     words = dataset.origin if isinstance(dataset, HubTest) else f"split {split}"
     where = f"dataset {dataset.name!r}, split {split!r}"
-    # What it loads tells by its fingerprint what it is, and is read from then.
-    rows = load_hub_split(dataset.name, split, dataset.config, dataset.revision)
-    return Source(rows._fingerprint, lambda: (read(rows, where), words))
+    streams = getattr(dataset, "streaming", False) and "[" not in split  # a stream has no slices
+    given = (dataset.name, split, dataset.config, dataset.revision)
+    rows = load_hub_split(*given, streaming=streams)
+    # What is loaded tells by its fingerprint what it is, and is read from then.
+    identity = split if streams else rows._fingerprint
+    return Source(identity, lambda: (read(rows, where), words))
 
 
 def read_sources(

@@ -99,7 +99,8 @@ class Stream(ABC, Generic[Item]):
             found[part] = Source(self.identity, partial(self._head, i * number, (i + 1) * number))
         for part, given in given_parts(self.settings).items():
             if part != "train":
-                found[part] = source(self.settings, given)
+                of_part = source(self.settings, given)
+                found[part] = of_part._replace(identity=f"{self.identity} {of_part.identity}")
         return found
 
     def _head(self, start: int, stop: int) -> tuple[Iterable[Any], str]:

@@ -91,9 +91,10 @@ class TranslationRecipe(StreamedRecipe):
                 "vocabulary: all embeddings have the same tokens then; set model.share_embeddings "
                 "to target, or tokenizer.joint to true"
             )
-        if self.model.max_positions is not None and getattr(self.data, "streaming", False):
+        most = self.model.config().max_positions  # learned positions have a limit by default
+        if most is not None and getattr(self.data, "streaming", False):
             raise ValueError(
-                f"model.max_positions is {self.model.max_positions} and data.streaming is true, "
+                f"model.max_positions is {most} and data.streaming is true, "
                 f"expected no limit: the longest pair of a stream is not known before its end; set "
                 f"model.positions to sinusoidal"
             )

@@ -4,6 +4,7 @@ import json
 import warnings
 from itertools import islice
 
+import datasets
 import pytest
 import tiny_tasks
 
@@ -67,6 +68,21 @@ def test_files_and_datasets_give_all_pairs_but_those_that_are_held_out(files, hu
         assert "nothing is stored or counted" in corpus.notes["train"]
 
 
+def test_held_out_splits_of_a_stream_are_not_stored_either(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "stored")
+    (tmp_path / "hub" / "validation.jsonl").write_text('{"en": "one", "de": "eins"}')
+    hub |= {"streaming": True, "held_out_rows": 10}
+    settings = ParallelHub(**{**hub, "validation_split": "validation"})
+    corpus = load_parallel_corpus(settings)
+    assert list(corpus.validation) == [("one", "eins")]
+    assert not list((tmp_path / "stored").rglob("*.arrow"))
+    # A stream has no slices.
+    part = {"validation_split": "train[:3]", "test_split": "validation"}
+    corpus = load_parallel_corpus(ParallelHub(**{**hub, **part}))
+    assert list(corpus.validation) == pairs(0, 3)
+    assert list((tmp_path / "stored").rglob("*.arrow"))
+
+
 def test_pairs_are_cleaned_on_the_way(tmp_path):
     found = [*pairs(0, 3), ("", "leer"), ("a b c d", "kurz"), *pairs(3, 5)]
     given = write_pairs(tmp_path, "held-out", pairs(5, 7))
@@ -96,6 +112,7 @@ def test_what_a_stream_of_pairs_cannot_is_refused(files, tmp_path):
             ["model.positions=learned", "model.max_positions=64"],
             r"max_positions is 64 and data.str",
         ),
+        (["model.positions=learned"], r"max_positions is 512 and data.str"),
     ):
         with pytest.raises(RecipeError, match=message):
             load_recipe(str(path), [*STREAM, *changes])
