@@ -20,7 +20,7 @@ grows, with a fixed one, and with that in a CUDA graph. `training`: a step of a 
 Contenders run in turns. A figure is the median over rounds, a ratio the median of ratios within
 rounds. The roofline share is the shortest time that the card's ceilings allow over the measured:
 the FLOPs of torch's counter at the speed of a large product, or the bytes that have to be moved at
-least (weights and their gradients, input, output and theirs, once each) at the speed of a large
+least (weights twice, their gradients, input, output and theirs, once each) at the speed of a large
 copy, whichever takes longer. Both speeds are measured first. Weights are not trained.
 """
 
@@ -49,6 +49,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
+from headwise.files import write_text
 from headwise.heads.moa.experts import assign_experts
 from headwise.heads.system import System
 from headwise.ops import expert_products
@@ -97,7 +98,7 @@ class Recorder:
         self.records.append(figures)
         if self.file is not None:
             text = json.dumps({**self.head, "records": self.records}, indent=1)
-            self.file.write_text(text, encoding="utf-8")
+            write_text(self.file, text)
 
 
 def main() -> None:
@@ -559,7 +560,8 @@ def layers_at(
         baseline = (
             "encoder layer" if name in (*WHOLE_LAYERS, "torch encoder layer") else "attention"
         )
-        ratio, cell = ratio_cell(each, times.get(f"torch {baseline}", each))
+        of_baseline = times.get(f"torch {baseline}")  # none if it failed
+        ratio, cell = ratio_cell(each, of_baseline) if of_baseline else (math.nan, "–")
         roofline = ceilings.seconds(flops, least, dtype) / middle
         recorder.add(
             part="layers",

@@ -197,7 +197,7 @@ def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: Sequence[int], place
     """Says how long the runs take that all claims lack, and asks whether to begin."""
     rows = planned_minutes(needed_runs(asked, at), [], at, seeds, places)
     minutes = sum(row.left or 0.0 for row in rows)
-    unknown = sum(row.total is None and row.kept < row.runs for row in rows)
+    unknown = sum(row.total is None for row in rows)
     if not minutes and not unknown:
         return  # all of them have been trained
     said = f"all claims at scale {at} take about {minutes / 60:.1f} hours on one core"
@@ -213,7 +213,8 @@ def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: Sequence[int], place
 def _print_verdicts(asked: dict[str, Claim], at: Scale, places: Places, console: Console) -> None:
     for name, claim in asked.items():
         verdict = verdict_on(claim, at, places)
-        said = [(of.test, of.figures, of.difference, of.kind, of.remark) for of in verdict.findings]
+        found = verdict.all_findings
+        said = [(of.test, of.figures, of.difference, of.kind, of.remark) for of in found]
         lines = ["; ".join(filter(None, parts)) for parts in said]
         _print(f"{name}: {verdict.name}", lines, console)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from evidence.claims import Against, Claim, Scale
 from evidence.experiments import Places
 from evidence.judging import compared, evidence_of, interval, told, verdict_on
-from evidence.verdicts import Kind, Oriented, Verdict, judge
+from evidence.verdicts import ENOUGH_SEEDS, Kind, Oriented, Verdict, judge
 from headwise.analysis.statistics.estimates import Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import contrast
 from headwise.report.formatting import p_value
@@ -64,6 +64,8 @@ def run_again(
     again = []
     for name in dict.fromkeys(name for name, _ in found):
         of_tests = {key: of for key, of in found.items() if key[0] == name and of is not None}
+        if not of_tests:  # too few seeds or items to tell
+            continue
         said = [
             f"{interval(of, digits[key])}, {p_value(of.corrected_p_value)}"
             for key, of in of_tests.items()
@@ -83,7 +85,7 @@ def with_other_runs(
         here, there = (evidence_of(claim, scale, of) for of in (places, _elsewhere(places)))
         if here is None or there is None:
             continue
-        findings = verdicts[name].findings[len(claim.entry) :]
+        findings = verdicts[name].findings
         tests = sum(isinstance(test, Against) for test in claim.tests)
         for test, finding in zip(claim.tests, findings, strict=False):
             if not isinstance(test, Against) or not finding.difference:
@@ -97,7 +99,9 @@ def with_other_runs(
             if difference := contrast([ours.values, theirs.values]):
                 kind = judge(test, Oriented.of(difference, ours.higher_is_better, tests))
                 first = f"{finding.test}: {finding.difference}"
+                seeds = min(ours.values.seeds, theirs.values.seeds)
                 other = told(difference, ours.digits)
+                other += f" ({seeds} seeds)" if seeds < ENOUGH_SEEDS else ""
                 found.append(WithOtherRuns(name, first, finding.kind, other, kind))
     return found
 

@@ -219,6 +219,7 @@ def _recipe_file(name: str, systems: tuple[str, ...], text: str, *changes: str) 
     raw = read_yaml(text)
     if systems:
         raw["systems"] = {system: raw["systems"][system] for system in systems}
+        parsed = [each for each in parsed if each[0][0] != "systems" or each[0][1] in systems]
     return RecipeFile(name, raw, parsed)
 
 

@@ -27,7 +27,7 @@ from evidence.verdicts import (
 from headwise.analysis.how_soon import curve, mean_curve
 from headwise.analysis.papers import Paper, published_figures
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
-from headwise.analysis.statistics.seeds_and_items import Resampled, contrast, difference, estimate
+from headwise.analysis.statistics.seeds_and_items import Resampled, contrast, estimate
 from headwise.report.formatting import p_value, signed
 
 
@@ -59,7 +59,8 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
     return Verdict(
         kind=kind if is_testable else "not testable here",
         because="" if is_testable else claim.otherwise,
-        findings=[*entry, *findings],
+        entry=entry,
+        findings=findings,
         runs=sum(len(of) for of in runs),
         seeds=min((len(sound(of)) for of in runs), default=0),
         collapsed=sum(len(of) - len(sound(of)) for of in runs),
@@ -137,9 +138,11 @@ class Compared(NamedTuple):
     systems: list[Resampled]  # the two systems, or one of differences within the same runs
 
 
-def compared(test: Against, evidence: Evidence) -> Compared | None:
-    """Returns what a test compares; None if the runs do not have it."""
-    ours, theirs = evidence.find(test.of), evidence.find(test.than)
+def compared(
+    test: Against, evidence: Evidence, quantity: Quantity | None = None
+) -> Compared | None:
+    """Returns what a test compares, by default of its own quantity; None if runs do not have it."""
+    ours, theirs = (evidence.find(subject, quantity) for subject in (test.of, test.than))
     if ours is None or theirs is None:
         return None
     if evidence.runs(test.of) is evidence.runs(test.than):
@@ -195,17 +198,11 @@ def _not_found(test: Against | Within, evidence: Evidence, *subjects: Subject) -
 def _beside(test: Against, evidence: Evidence) -> str:
     """The difference of the score beside that of the loss, and the other way round."""
     kind = evidence.quantity.kind
-    if kind not in ("score", "loss") or evidence.runs(test.of) is evidence.runs(test.than):
+    if kind not in ("score", "loss") or test.of.without or test.than.without:
         return ""
-    other = Quantity(kind="loss" if kind == "score" else "score")
-    ours, theirs = (
-        None if subject.without else evidence.find(subject, other)
-        for subject in (test.of, test.than)
-    )
-    found = difference(ours.values, theirs.values) if ours and theirs else None
-    if ours is None or found is None:
-        return ""
-    return f"{ours.unit} {told(found, ours.digits)}"
+    both = compared(test, evidence, Quantity(kind="loss" if kind == "score" else "score"))
+    found = contrast(both.systems) if both else None
+    return f"{both.ours.unit} {told(found, both.ours.digits)}" if both and found else ""
 
 
 def _on_range(test: Within, evidence: Evidence) -> Finding:

@@ -170,7 +170,7 @@ def _p_values(claim: Claim, verdict: Verdict) -> list[float]:
     """The p-values of those tests that they decide."""
     return [
         finding.p
-        for test, finding in zip((*claim.entry, *claim.tests), verdict.findings, strict=False)
+        for test, finding in zip(claim.tests, verdict.findings, strict=False)
         if finding.p is not None and isinstance(test, Against) and test.holds == "better"
     ]
 

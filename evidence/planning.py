@@ -60,7 +60,7 @@ def _by_system(
         steps = conditions.plain.system(system, datasets[0]).training.max_steps
         chosen = conditions.chosen(system)
         tries = most if chosen is None else len(chosen.tries.tries)
-        to_try = 0 if chosen else tries
+        to_try = 0 if chosen else max(0, tries - len(conditions.tried(system)))
         runs = len(seeds) * len(datasets)
         # As runs under these conditions took, or else the experiment's own.
         found_runs, of_experiment = (

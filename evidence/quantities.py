@@ -15,7 +15,7 @@ from headwise.analysis.statistics.seeds_and_items import Resampled
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import Recipe
 from headwise.tasks.outcome import Score
-from headwise.tasks.significance import Statistic, resampled_scores
+from headwise.tasks.significance import Statistic, resampled_scores, score_of
 
 
 class Found(NamedTuple):
@@ -82,7 +82,9 @@ def find_quantity(
     if subject.without:
         return _cost(subject, runs)
     if quantity.kind == "loss":
-        return Found(_losses(runs, subject.ablated), False, 3, "loss")
+        draws = 1 if subject.ablated else getattr(recipe.evaluation, "draws", 1)
+        of_runs = _losses(runs, subject.ablated) if draws == 1 else _losses_of_draws(runs)
+        return Found(of_runs, False, 3, "loss")
     if quantity.kind == "score":
         return _score(quantity, subject, runs, recipe)
     numbers = [_number(quantity, subject, run) for run in runs]
@@ -142,6 +144,13 @@ def _losses(runs: Sequence[Run], ablation: str | None) -> Resampled:
     values = [run.loss if ablation is None else run.ablations[ablation] for run in runs]
     rows = [run.rows_of(rows_key(LOSS, ablation)) for run in runs]
     return _resampled(np.array(values), rows, MEAN_LOSS)
+
+
+def _losses_of_draws(runs: Sequence[Run]) -> Resampled:
+    """The losses over all draws of the masks, which the rows of the score have."""
+    scored = [run.rows_of(run.scores[0].name) for run in runs]
+    rows = [of[:, :2] for of in scored if of is not None]  # negative log-likelihood, tokens
+    return _resampled(np.array([score_of(of, MEAN_LOSS) for of in rows]), rows, MEAN_LOSS)
 
 
 def _resampled(

@@ -107,8 +107,11 @@ def run_experiment(
     # Again, since the recipes of today have what the systems have chosen.
     waiting = [run for run in asked if not is_there(run)]
     for run in waiting:
-        # A finished run of other code goes; one that was stopped goes on.
-        if renew and run.record() and not run.record(renew=True) and (run.folder / RESULT).exists():
+        # A finished run of other code goes, and one without its model, which cannot be asked what
+        # the table lacks; one that was stopped goes on.
+        is_old = renew and run.record() and not run.record(renew=True)
+        has_model = (run.folder / MODEL).exists()
+        if (run.folder / RESULT).exists() and (is_old or not has_model):
             shutil.rmtree(run.folder)
     planned = [_planned(run, tasks[run.dataset]) for run in waiting]
     kept = set()
@@ -170,7 +173,7 @@ def _planned(run: AskedRun, task: Task) -> SystemRun:
 def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> Run:
     """What the claims need of a finished run."""
     recipe = run.conditions.recipe(run.system, run.dataset)
-    model = read_model(run.folder, type(task)).eval().to(_device())
+    model = read_model(run.folder, type(task))
     rows = {}
 
     def note(outcome: Outcome, ablation: str | None = None) -> list[Score]:

@@ -92,7 +92,8 @@ class Verdict(NamedTuple):
 
     kind: Kind
     because: str = ""  # why it is not testable here
-    findings: Sequence[Finding] = ()
+    entry: Sequence[Finding] = ()  # of the conditions without which there is nothing to test
+    findings: Sequence[Finding] = ()  # of the tests
     runs: int = 0  # those that collapsed included
     seeds: int = 0  # at the least, without those
     collapsed: int = 0  # runs that diverged included
@@ -100,6 +101,11 @@ class Verdict(NamedTuple):
     minutes: float = 0.0
     machines: Sequence[str] = ()
     stale: Sequence[str] = ()  # systems for which the code computes otherwise today
+
+    @property
+    def all_findings(self) -> list[Finding]:
+        """Those of the conditions, then those of the tests."""
+        return [*self.entry, *self.findings]
 
     @property
     def is_provisional(self) -> bool:

@@ -22,10 +22,9 @@ def verdicts():
 
 def mean_loss(folder, system):
     lines = (folder / "laptop" / "translation.jsonl").read_text().splitlines()
-    runs = [json.loads(line) for line in lines]
-    return statistics.mean(
-        run["loss"] for run in runs if run["kind"] == "run" and run["system"] == system
-    )
+    runs = [record for record in map(json.loads, lines) if record["kind"] == "run"]
+    of_system = [run for run in runs if run["system"] == system and not run["at"]]
+    return statistics.mean(run["loss"] for run in of_system)
 
 
 def test_the_first_difference_less_the_second(verdicts):

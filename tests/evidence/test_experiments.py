@@ -75,6 +75,12 @@ def test_where_the_default_of_a_system_changes_the_fingerprint_tells(monkeypatch
     assert not computes_alike(fingerprint(again), before[1])
 
 
+def test_changes_of_systems_that_are_left_out_are_left_out_too(tmp_path):
+    places = Places(tmp_path, tmp_path, tmp_path)
+    some = Conditions("gpu", "translation", places, systems=("standard", "em-encoder"))
+    assert some.plain.system_names == ["standard", "em-encoder"]
+
+
 def test_a_gpu_trains_the_runs_of_a_laptop_in_float32(monkeypatch, tmp_path):
     def precision(scale):
         conditions = Conditions(scale, "translation", Places(tmp_path, tmp_path, tmp_path))

@@ -134,7 +134,7 @@ def test_what_is_kept_is_not_trained_again_on_another_machine(places, tmp_path, 
 def test_a_claim_whose_entry_fails_is_not_testable(places):
     verdict = verdict_on(all_claims()["C1"], "laptop", places)
     assert (verdict.kind, verdict.because) == ("not testable here", "neither is above chance")
-    assert len(verdict.findings) == 2
+    assert len(verdict.entry) == len(verdict.findings) == 1
 
 
 def test_collapsed_runs_are_counted_apart(places, tmp_path):
@@ -195,6 +195,17 @@ def test_a_finished_run_of_other_code_is_trained_again(places, tmp_path):
     run(other, ids=["S1"], renew=True)
     assert (asked.folder / "result.json").stat().st_mtime_ns > before
     assert asked.record(renew=True) is not None
+
+
+def test_a_finished_run_whose_record_is_lost_is_trained_again(places, tmp_path):
+    other = moved(places, tmp_path)
+    shutil.copytree(places.runs, other.runs)
+    table = own(other).table
+    lines = table.path.read_text().splitlines(keepends=True)
+    (lost,) = [line for line in lines if own(other).runs("mae", None)[0].model_dump_json() in line]
+    table.path.write_text("".join(line for line in lines if line != lost))
+    run(other, ids=["S1"])
+    assert [run.seed for run in own(other).runs("mae", None)] == [1, 2]
 
 
 def test_times_over_a_baseline_that_computes_otherwise_are_stale(places, tmp_path):
