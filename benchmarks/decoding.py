@@ -23,14 +23,12 @@ with and without the encoder's own time: without, its output is given.
 
 import argparse
 import copy
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from layers import add_measuring
+from layers import add_measuring, in_turns
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 from transformers import (
@@ -139,7 +137,7 @@ def encoders_part(options: argparse.Namespace) -> list[tuple[str, ...]]:
 
 def greedy_table(found: Mapping[tuple[str, int], OverRounds], options: argparse.Namespace) -> Table:
     """A row for each system, a column for each batch."""
-    return table_by_batch("time over standard", found, options)
+    return table_by_batch(f"time over {next(iter(found))[0]}", found, options)
 
 
 def reference_table(
@@ -260,45 +258,16 @@ def searching(model: hw.Seq2SeqLM, source: Tensor, tokens: int, encoded: Any = N
 def forward_backward(module: nn.Module, x: Tensor) -> Run:
     def run() -> None:
         y = x.detach().requires_grad_()
-        with torch.enable_grad():
-            how = {"need_weights": False} if isinstance(module, nn.MultiheadAttention) else {}
-            module(y, y, y, **how)[0].sum().backward()
+        how = {"need_weights": False} if isinstance(module, nn.MultiheadAttention) else {}
+        module(y, y, y, **how)[0].sum().backward()
         module.zero_grad(set_to_none=True)
 
     return run
 
 
-def in_turns(runs: Mapping[str, Run], options: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of each, in each round but for the first ones, which warm up."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for number in track(range(options.rounds + options.warmup), "measuring", transient=True):
-        for name, run in runs.items():
-            taken = seconds(run, options)
-            if number >= options.warmup:
-                found[name].append(taken)
-    return found
-
-
 def over(ours: list[float], theirs: list[float]) -> OverRounds:
     """Returns the ratio within each round."""
     return OverRounds.of([one / other for one, other in zip(ours, theirs, strict=True)])
-
-
-def seconds(run: Run, options: argparse.Namespace) -> float:
-    """Returns how long something takes, without gradients."""
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    with torch.no_grad():
-        synchronize()
-        start = clock()
-        run()
-        synchronize()
-    return clock() - start
-
-
-def synchronize() -> None:
-    """Wait for the device."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def shown(found: OverRounds) -> str:

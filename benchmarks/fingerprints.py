@@ -99,8 +99,8 @@ def main() -> None:
     changed = [
         f"{name}, {system}: {', '.join(k for k in was | now if was.get(k) != now.get(k))}"
         for name in names
-        for system in before[name] | found[name]
-        if (was := before[name].get(system, {})) != (now := found[name].get(system, {}))
+        for system in before.get(name, {}) | found[name]
+        if (was := before.get(name, {}).get(system, {})) != (now := found[name].get(system, {}))
     ]
     print("\n".join(changed) or f"no number of {len(names)} recipes has changed")
     raise SystemExit(bool(changed))

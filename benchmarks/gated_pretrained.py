@@ -88,6 +88,8 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.training and options.device != "cpu":
+        parser.error("--training measures the time of the processor: it needs --device cpu")
     if options.training:
         print_training(options)
         return

@@ -59,7 +59,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "moa": {"system": "moa", "size": "8K32E64D"},
 }
 MODELS: dict[str, Any] = {"standard": "standard", "agreement, EM, low": {"agreement": "low"}}
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 def main() -> None:

@@ -6,10 +6,12 @@
     python benchmarks/small.py --products              # how many, instead of how long
 
 A step is forward, backward and Adam of a `Seq2SeqLM` of each system at all of its sites, as the
-demo's models are, on the same random sentences. Every round runs all models, one after the other,
-and takes each time over that of our own standard model in the same round; the table shows the
-median over rounds and the range of the middle half. Nothing in a step depends on the time of day,
-so `--cpu-time`, which leaves out what other programs take, is that of the step alone.
+demo's models are, on the same random sentences, without the rules of training: MAE mixes all of
+its experts, and its gates and the Weighted Transformer's weights learn by Adam. Every round runs
+all models, one after the other, and takes each time over that of our own standard model in the same
+round; the table shows the median over rounds and the range of the middle half. Nothing in a step
+depends on the time of day, so `--cpu-time`, which leaves out what other programs take, is that of
+the step alone.
 
 `--products` counts the multiplications in the matrix products of a step, which take most of the
 time of a large model.
@@ -17,6 +19,7 @@ time of a large model.
 
 import argparse
 import itertools
+import warnings
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
+from headwise.heads.watching import UntrainedRuleWarning
 
 PLANS: dict[str, Any] = {
     "standard": "standard",
@@ -47,6 +51,7 @@ def main() -> None:
     torch.manual_seed(0)
     if options.threads:
         torch.set_num_threads(options.threads)
+    warnings.simplefilter("ignore", UntrainedRuleWarning)
     steps = model_steps(options)
     if options.products:
         found = {name: products(step) for name, step in steps.items()}

@@ -146,7 +146,7 @@ def in_blocks(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[Bloc
     ids = [
         i for text in tokenizer(texts, add_special_tokens=False)["input_ids"] for i in [*text, end]
     ]
-    return [{"input_ids": ids[i : i + BLOCK]} for i in range(0, len(ids) - BLOCK, BLOCK)]
+    return [{"input_ids": ids[i : i + BLOCK]} for i in range(0, len(ids) - BLOCK + 1, BLOCK)]
 
 
 # %% [markdown]

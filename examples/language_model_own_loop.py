@@ -83,8 +83,9 @@ def train(model: hw.CausalLM, settings: dict) -> None:
 
 @torch.no_grad()
 def validation_loss(model: hw.CausalLM) -> float:
-    losses = [model(batch, labels=batch).loss for batch in held_out.split(BLOCKS)]
-    return torch.stack(losses).mean().item()
+    batches = held_out.split(BLOCKS)
+    total = sum(len(batch) * model(batch, labels=batch).loss for batch in batches)
+    return float(total / len(held_out))
 
 
 @torch.no_grad()
