@@ -265,10 +265,10 @@ def test_what_a_model_has_added_is_not_added_twice(make, is_compiled):
 # Who trains without
 
 
-def train(model, loss_of, steps=3, compiled=None):
+def train(model, loss_of, steps=3):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(steps):
-        loss_of(compiled or model).backward()
+        loss_of(model).backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -109,6 +109,7 @@ def test_a_gate_in_training_sees_no_more(mask, step):
     before, after = (run(module, each, attn_mask=blocked).output for each in (x, changed))
     unseen = blocked[:, -1]
     torch.testing.assert_close(after[:, unseen], before[:, unseen], rtol=1e-12, atol=1e-12)
+    assert not torch.isclose(after[:, ~unseen], before[:, ~unseen]).all()
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -130,8 +130,11 @@ def test_every_attention_learns_in_an_encoder_and_a_decoder(name):
     x, y = torch.randn(BATCH, TIME, DIM), torch.randn(BATCH, KEYS, DIM)
     memory = source(y, src_key_padding_mask=padding(4, 2, 3, time=KEYS))
     target(x, memory, **TARGET["masks"]).square().sum().backward()
-    parameters = [*source.parameters(), *target.parameters()]
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in parameters)
+    for path, parameter in [*source.named_parameters(), *target.named_parameters()]:
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), path
+        # A shift of all keys changes no softmax.
+        is_empty = not parameter.numel()
+        assert parameter.grad.any() or is_empty or path.endswith("k_proj.bias"), path
 
 
 @pytest.mark.parametrize("name", ALONE)
