@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from layers import spread_tokens
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -73,8 +74,7 @@ def build(name: str, size: str) -> nn.Module:
         **sizes,
     )
     model = hw.Seq2SeqLM(config)
-    for router in (module.router for module in model.modules() if hasattr(module, "router")):
-        nn.init.normal_(router.weight)  # tokens spread over the experts, as in training
+    spread_tokens(model)
     return model
 
 

@@ -11,15 +11,14 @@ embed_dim. Where transformers has JetMoE, its mixture of attention heads runs on
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from layers import ratios_table, sizes
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 
 import headwise as hw
@@ -49,7 +48,9 @@ def main() -> None:
             taken = forward_backward(run, module, x)
             if round_number >= options.warmup:
                 seconds[name].append(taken)
-    Console().print(ratios_table(seconds, options))
+    measured = f"{sizes(options)}{', causal' if options.causal else ''}, {options.rounds} rounds"
+    over = "nn.MultiheadAttention"
+    Console().print(ratios_table(seconds, "attention", measured, over=over, speed=False))
 
 
 def torch_attention(options: argparse.Namespace) -> tuple[Run, nn.Module]:
@@ -145,26 +146,6 @@ def synchronize(x: Tensor) -> None:
     """Wait for the device."""
     if x.is_cuda:
         torch.cuda.synchronize()
-
-
-def ratios_table(seconds: dict[str, list[float]], options: argparse.Namespace) -> Table:
-    """Median ratio of each contender, with the middle half of its rounds."""
-    baseline = next(iter(seconds.values()))
-    table = Table(
-        title=f"time over nn.MultiheadAttention; d={options.dim}, {options.heads} heads, batch "
-        f"{options.batch}, time {options.time}, {options.dtype}, {options.device}"
-        f"{', causal' if options.causal else ''}, {options.rounds} rounds",
-        caption=f"torch {torch.__version__}, {torch.get_num_threads()} threads; the baseline took "
-        f"{statistics.median(baseline) * 1e3:.1f} ms",
-    )
-    table.add_column("attention")
-    table.add_column("ratio", justify="right")
-    table.add_column("middle half", justify="right")
-    for name, times in seconds.items():
-        ratios = [mine / its for mine, its in zip(times, baseline, strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        table.add_row(name, f"{middle:.2f}", f"{low:.2f} to {high:.2f}")
-    return table
 
 
 def parse_options() -> argparse.Namespace:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from layers import add_measuring, in_turns
+from layers import add_measuring, in_turns, spread_tokens
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -184,8 +184,7 @@ def build(plan: Any, vocabulary: int, options: argparse.Namespace) -> hw.Seq2Seq
     """Returns a model of the base size, in evaluation mode."""
     config = hw.Seq2SeqLMConfig(vocab_size=vocabulary, attention=plan, **SIZES)
     model = hw.Seq2SeqLM(config).to(options.device).eval()
-    for router in (m.router for m in model.modules() if hasattr(m, "router")):
-        nn.init.normal_(router.weight)
+    spread_tokens(model)
     return model
 
 

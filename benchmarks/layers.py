@@ -96,8 +96,7 @@ def layer_steps(options: argparse.Namespace) -> dict[str, Step]:
     steps = {}
     for name in options.layers or LAYERS:
         layer = encoder_layer(LAYERS[name], options).to(x.device, x.dtype).train()
-        for router in (m.router for m in layer.modules() if hasattr(m, "router")):
-            nn.init.normal_(router.weight)  # tokens spread over the experts, as in training
+        spread_tokens(layer)
         wish = {"HEADWISE_COMPILE": "0"} if name.endswith("not compiled") else {}
         steps[name] = lambda layer=layer, wish=wish: forward_backward(layer, x, wish)
     return steps
@@ -117,6 +116,13 @@ def encoder_layer(system: dict[str, Any], options: argparse.Namespace) -> nn.Mod
         dropout=0.0,
     )
     return Encoder(config).layers[0]
+
+
+def spread_tokens(model: nn.Module) -> None:
+    """Draws routers anew, which start at zero: tokens spread over experts, as in training."""
+    for module in model.modules():
+        if hasattr(module, "router"):
+            nn.init.normal_(module.router.weight)
 
 
 def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -> None:
@@ -145,15 +151,20 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
             attention=plan,
         )
         model = hw.Seq2SeqLM(config).to(options.device, getattr(torch, options.dtype)).train()
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-
-        def step(model: Any = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            model(input_ids=source, labels=target).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        steps[name] = step
+        steps[name] = training_step(model, source, target)
     return steps
+
+
+def training_step(model: Any, source: Tensor, target: Tensor) -> Step:
+    """Forward, backward and Adam."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        model(input_ids=source, labels=target).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def time_of(step: Step, options: argparse.Namespace) -> float:
@@ -208,22 +219,29 @@ def memory_table(bytes_held: dict[str, int], options: argparse.Namespace) -> Tab
     return table
 
 
-def ratios_table(seconds: dict[str, list[float]], what: str, sizes: str) -> Table:
-    """Median ratio of each contender to the first, with the middle half of its rounds."""
+def ratios_table(
+    seconds: dict[str, list[float]], what: str, sizes: str, *, over: str = "", speed: bool = True
+) -> Table:
+    """Median ratio of each contender to the first, with the middle half of its rounds.
+
+    `over` is what the title calls the first.
+    """
     first, baseline = next(iter(seconds.items()))
     table = Table(
-        title=f"time over the {first} {what}; {sizes}",
+        title=f"time over {over or f'the {first} {what}'}; {sizes}",
         caption=f"torch {torch.__version__}, {torch.get_num_threads()} threads; the baseline took "
         f"{statistics.median(baseline) * 1e3:.1f} ms",
     )
     table.add_column(what)
     table.add_column("ratio", justify="right")
     table.add_column("middle half", justify="right")
-    table.add_column("speed", justify="right")
+    if speed:
+        table.add_column("speed", justify="right")
     for name, times in seconds.items():
         ratios = [mine / its for mine, its in zip(times, baseline, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        table.add_row(name, f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{1 / middle:.2f}")
+        cells = [f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
+        table.add_row(name, *cells, *([f"{1 / middle:.2f}"] if speed else []))
     return table
 
 

@@ -23,9 +23,8 @@ import warnings
 from typing import Any
 
 import torch
-from layers import Step, add_measuring, in_turns, ratios_table
+from layers import Step, add_measuring, in_turns, ratios_table, spread_tokens, training_step
 from rich.console import Console
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -84,17 +83,9 @@ def model_steps(options: argparse.Namespace) -> dict[str, Step]:
             attention=PLANS[name],
         )
         model = hw.Seq2SeqLM(config).to(options.device).train()
-        for router in (m.router for m in model.modules() if hasattr(m, "router")):
-            nn.init.normal_(router.weight)  # tokens spread over the experts, as in training
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+        spread_tokens(model)
         run = torch.compile(model) if is_compiled else model
-
-        def step(model: Any = run, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            model(input_ids=source, labels=target).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        steps[f"{name}, compiled" if is_compiled else name] = step
+        steps[f"{name}, compiled" if is_compiled else name] = training_step(run, source, target)
     return steps
 
 

@@ -6,7 +6,7 @@ fails, and this file is what has to change.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
@@ -405,13 +405,11 @@ def scaled_rotary_frequencies(
 @contextmanager
 def attending_eagerly(model: nn.Module) -> Iterator[None]:
     """While this context is open, models of transformers compute attention with its weights."""
-    found = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    configs: list[Any] = [each for each in found.values() if isinstance(each, PreTrainedConfig)]
-    before = [attn_implementation(each) for each in configs]
-    try:
-        for each in configs:
-            each._attn_implementation_internal = "eager"
+    with ExitStack() as stack:
+        for module in model.modules():  # a configuration may be that of several
+            config = getattr(module, "config", None)
+            if isinstance(config, PreTrainedConfig):
+                before = attn_implementation(config)
+                stack.callback(setattr, config, "_attn_implementation_internal", before)
+                config._attn_implementation_internal = "eager"
         yield
-    finally:
-        for each, name in zip(configs, before, strict=True):
-            each._attn_implementation_internal = name

@@ -6,7 +6,7 @@ from torch import nn
 
 import headwise as hw
 from headwise.heads.attention import Inputs
-from headwise.heads.standard_weights import standard_sizes
+from headwise.heads.multi_head import standard_sizes
 from headwise.ops.rotary import Rotary
 
 MAE = hw.MixtureOfAttentiveExperts

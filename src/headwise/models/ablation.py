@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, get_type_hints
 
 from torch import nn
@@ -56,16 +56,12 @@ def ablated(
             f"ablated has {where!r}, expected the path of a system, its ablation and options, or a "
             f"mapping of names of systems to ablations, and nothing beside it"
         )
-    before = [system.ablation for system in changed]
-    hooks = [system.register_forward_pre_hook(_refuse_training) for system in changed]
-    for system, ablation in changed.items():
-        system.ablation = ablation
-    try:
+    with ExitStack() as stack:
+        for system, ablation in changed.items():
+            stack.callback(setattr, system, "ablation", system.ablation)
+            stack.enter_context(system.register_forward_pre_hook(_refuse_training))
+            system.ablation = ablation
         yield
-    finally:
-        for system, previous, hook in zip(changed, before, hooks, strict=True):
-            system.ablation = previous
-            hook.remove()
 
 
 def _changed_at(

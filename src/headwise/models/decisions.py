@@ -1,7 +1,7 @@
 """What the systems of a model decide while it runs, and what its heads read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
@@ -102,13 +102,10 @@ def record(model: nn.Module) -> Iterator[Decisions]:
         if out.routing is not None and not is_repeated():
             decided.setdefault(place, []).append(_detached(out.routing))
 
-    hooks = [place.module.register_forward_hook(partial(note, place)) for place in places]
-    try:
-        with run_as_written():
-            yield decided
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as stack, run_as_written():
+        for place in places:
+            stack.enter_context(place.module.register_forward_hook(partial(note, place)))
+        yield decided
 
 
 @torch.no_grad()

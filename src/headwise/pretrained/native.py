@@ -1,7 +1,7 @@
 """What models of transformers decide about their heads by themselves: experts, gates of outputs."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -36,21 +36,18 @@ def native_decisions(model: nn.Module, decided: Decisions) -> Iterator[None]:
     those that it has not chosen, and `indices`. The gates of Qwen3-Next are `σ(g)`, one for each
     element of a head's output: the weights `(batch, time, heads)` are their means over a head.
     """
-    hooks = []
-    for number, (path, attention) in enumerate(native_attentions(model).items()):
-        name = type(attention).__name__
-        # Nothing but its path and number is read of such a place.
-        place = AttentionSite("", number, cast(System, attention), path)
-        call = _Call(attention, number)
-        read = _experts if name == "JetMoeAttention" else _gates
-        note = partial(_note, decided, place, call, read)
-        hooks.append(attention.register_forward_pre_hook(call.listen, with_kwargs=True))
-        hooks.append(attention.get_submodule(_DECIDED_BY[name]).register_forward_hook(note))
-    try:
+    with ExitStack() as stack:
+        for number, (path, attention) in enumerate(native_attentions(model).items()):
+            name = type(attention).__name__
+            # Nothing but its path and number is read of such a place.
+            place = AttentionSite("", number, cast(System, attention), path)
+            call = _Call(attention, number)
+            read = _experts if name == "JetMoeAttention" else _gates
+            note = partial(_note, decided, place, call, read)
+            decides = attention.get_submodule(_DECIDED_BY[name])
+            stack.enter_context(attention.register_forward_pre_hook(call.listen, with_kwargs=True))
+            stack.enter_context(decides.register_forward_hook(note))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class _Call:

@@ -1,7 +1,7 @@
 """By which weights the heads of a model of transformers read: what its eager attention returns."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,19 +23,18 @@ def attention_noted(model: nn.Module, note: Note) -> Iterator[None]:
     compute attention eagerly meanwhile, since faster functions make no weights. Where there is no
     such attention, nothing is noted.
     """
-    gates = gates_of(model)
     places = {place.module: place for place in attention_sites(model)}
-    hooks = [
-        model.get_submodule(path).register_forward_hook(partial(_note, note, places[each.system]))
-        for path, each in gates.items()
-        if each.system in places
-    ]
-    try:
-        with attending_eagerly(model) if hooks else nullcontext():
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    attentions = {
+        model.get_submodule(path): places[gates.system]
+        for path, gates in gates_of(model).items()
+        if gates.system in places
+    }
+    with ExitStack() as stack:
+        for attention, place in attentions.items():
+            stack.enter_context(attention.register_forward_hook(partial(_note, note, place)))
+        if attentions:
+            stack.enter_context(attending_eagerly(model))
+        yield
 
 
 def _note(note: Note, place: AttentionSite, module: nn.Module, args: object, output: Any) -> None:

@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from headwise.heads.attention import Attention
 from headwise.heads.cache import AttentionCache
 from headwise.heads.heads_read import HeadsRead
-from headwise.heads.multi_head import MultiHeadAttention
-from headwise.heads.standard_weights import standard_sizes
+from headwise.heads.multi_head import MultiHeadAttention, standard_sizes
 from headwise.heads.system import AttentionOutput, Routing, System
 from headwise.models.decisions import heads_read
 from headwise.models.plan import options_of

@@ -28,7 +28,6 @@ from headwise.heads.agreement.votes import (
     mean_over_heads,
     over_dims,
     plain_routed,
-    temperature,
     weighted_sum,
 )
 
@@ -114,7 +113,14 @@ class EM(NamedTuple):
         return plain_routed(output, share, votes.dtype)
 
     def _rate(self, iteration: int) -> float:
-        return temperature(iteration, self.iterations, self.inverse_temperature, self.activation)
+        """λ of an iteration, counted from 0; where costs are standardised it rises from 1 to 3.
+
+        >>> [EM(1, activation="standardised")._rate(i) for i in range(3)]
+        [1.0, 2.0, 3.0]
+        """
+        if self.activation == "standardised":
+            return 1 + 2 * iteration / max(1, self.iterations - 1)
+        return self.inverse_temperature * (1 - 0.95 ** (iteration + 1))
 
     def steps(
         self, votes: Tensor, beta_a: Tensor, beta_u: Tensor, *, keep: bool = True

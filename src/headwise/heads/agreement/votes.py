@@ -43,19 +43,6 @@ def plain_routed(output: Tensor, share: Tensor, dtype: torch.dtype) -> Routed:
     return Routed(output.flatten(-2).to(dtype), share.mean(-1), heads_heard(share, over=-2))
 
 
-def temperature(
-    iteration: int, iterations: int, inverse_temperature: float, activation: Activation
-) -> float:
-    """λ of an iteration, counted from 0; where costs are standardised it rises from 1 to 3.
-
-    >>> [temperature(i, 3, 0.01, "standardised") for i in range(3)]
-    [1.0, 2.0, 3.0]
-    """
-    if activation == "standardised":
-        return 1 + 2 * iteration / max(1, iterations - 1)
-    return inverse_temperature * (1 - 0.95 ** (iteration + 1))
-
-
 def by_capsule(votes: Tensor, num_capsules: int | None) -> Tensor:
     """Divides the last dimension into capsules: `(..., capsules, dims)`, in float32 at least.
 

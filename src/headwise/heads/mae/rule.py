@@ -9,7 +9,7 @@ gates are frozen, there are no G steps, and F steps draw from the gates as they 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -138,16 +138,11 @@ def gate_step(
     It yields the gates' parameters. Gates that are frozen stay so and are not among them.
     """
     of_gates = {id(gate) for gate in gates}
-    others = [p for p in model.parameters() if id(p) not in of_gates]
-    frozen = [parameter for parameter in others if parameter.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
-        with computing(layers, "gate"):
-            yield [gate for gate in gates if gate.requires_grad]
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
+    with ExitStack() as frozen, computing(layers, "gate"):
+        for parameter in model.parameters():
+            if parameter.requires_grad and id(parameter) not in of_gates:
+                frozen.callback(parameter.requires_grad_(False).requires_grad_, True)
+        yield [gate for gate in gates if gate.requires_grad]
 
 
 @torch.no_grad()
@@ -165,11 +160,8 @@ def update_gates(gates: Iterable[nn.Parameter], learning_rate: float) -> None:
 @contextmanager
 def computing(layers: Iterable[Any], step: Step) -> Iterator[None]:
     """While this context is open, the layers compute as in that kind of step."""
-    before = [(layer, layer.step) for layer in layers]
-    for layer, _ in before:
-        layer.step = step
-    try:
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(setattr, layer, "step", layer.step)
+            layer.step = step
         yield
-    finally:
-        for layer, previous in before:
-            layer.step = previous
