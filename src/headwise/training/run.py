@@ -95,7 +95,9 @@ def run_training(
         alone = "training.fsdp divides a model among processes, and this is one: nothing is divided"
         _say(trainer.progress.console, trainer.progress.label, alone, "yellow")
     if settings.train == "nothing":
-        _evaluate_and_save(trainer, model, folder)
+        trainer.evaluate()
+        if trainer.args.should_save:
+            _save_model(model, folder)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
     has_model = trainer.args.should_save and is_whole_model(folder)
     if trainer.args.should_save:
@@ -187,13 +189,6 @@ def is_whole_model(folder: Path) -> bool:
     return (folder / MODEL / SUMS).is_file() and not find_damage(folder / MODEL)
 
 
-def _evaluate_and_save(trainer: Trainer, model: PreTrainedModel, folder: Path) -> None:
-    """Does what is left to do for a model that is not trained."""
-    trainer.evaluate()
-    if trainer.args.should_save:
-        _save_model(model, folder)
-
-
 def _remove_what_others_lack(folder: Path, *, removes: bool) -> None:
     """Removes checkpoints that not all machines have: one was killed before it had written them."""
     by_process = gathered({path.name for path in checkpoints(folder)})
@@ -243,17 +238,13 @@ def _write_model(
 
 
 def _save_model(model: PreTrainedModel, folder: Path) -> None:
-    with written_whole(folder / MODEL) as partial:
-        saved_by_this_process(model).save_pretrained(partial)
-        _write_model_sums(partial)
-
-
-def _write_model_sums(folder: Path) -> None:
-    """Writes the SHA-256 of the files that decide what a model computes.
+    """Writes a model, and the SHA-256 of the files that decide what it computes.
 
     The other files, such as its card and its settings of generation, a user may edit.
     """
-    write_sums(folder, [CONFIG, *(path.name for path in folder.glob("*.safetensors"))])
+    with written_whole(folder / MODEL) as partial:
+        saved_by_this_process(model).save_pretrained(partial)
+        write_sums(partial, [CONFIG, *(path.name for path in partial.glob("*.safetensors"))])
 
 
 def _say(console: Console, label: str, text: str, style: str | None = None) -> None:
