@@ -28,7 +28,6 @@ from headwise.runs.running import (
     Failure,
     PlannedRun,
     RunsFailed,
-    _End,
     _for_process,
     _train,
     _Workers,
@@ -175,7 +174,6 @@ def test_what_a_killed_worker_leaves_is_removed_unless_another_process_is_at_wor
             looked.append(console)
 
     run = Looked(None, "mae", tmp_path, None, "mae")
-    ended = _End(end, "SIGKILL")
     workers = _Workers(1, None, QUIET, None)
     (tmp_path / LOCK).write_text(f"{dead_process()}\n{socket.gethostname()}\n")
     with locked(tmp_path) if held else nullcontext():
@@ -183,9 +181,9 @@ def test_what_a_killed_worker_leaves_is_removed_unless_another_process_is_at_wor
         before = sorted(tmp_path.iterdir())
         if isinstance(end, NoSpaceError):  # the other runs would find no space either
             with pytest.raises(NoSpaceError, match="it is full"):
-                workers.result(run, ended)
+                workers.result(run, end, "SIGKILL")
         else:
-            assert isinstance(workers.result(run, ended), Failure)
+            assert isinstance(workers.result(run, end, "SIGKILL"), Failure)
         removes = end == "" and not held
         assert len(looked) == removes
         assert sorted(tmp_path.iterdir()) == ([] if removes else before)

@@ -31,11 +31,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel
 
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 History = Sequence[Mapping[str, float]]  # of a run, see `RunResult.history`
 Curve = dict[int, float]  # step to value
@@ -66,20 +65,16 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     return {step: fmean(each[step] for each in curves) for step in sorted(shared)}
 
 
-class OverSeeds(BaseModel):
+class OverSeeds(Record):
     """The mean over the pairs of a system's run and one of the baseline, with its 95% interval."""
-
-    model_config = RECORD
 
     value: float
     low: float | None = None  # None with a single run of either system
     high: float | None = None
 
 
-class HowSoon(BaseModel):
+class HowSoon(Record):
     """How soon a system learns what the baseline does, and how fast it decodes."""
-
-    model_config = RECORD
 
     # Number of pairs of a run of the system and one of the baseline; 0 for the baseline
     # itself.

@@ -183,53 +183,25 @@ def masked_model(plan: Any, words: int, **sizes: Any) -> MaskedLM:
     return MaskedLM(MaskedLMConfig(words or 32, attention=plan, positions="learned", **sizes))
 
 
+def language_model(plan: Any, words: int, **sizes: Any) -> CausalLM:
+    """Returns a language model with norms before its sub-layers."""
+    return CausalLM(CausalLMConfig(words, attention=plan, norm="pre", **sizes))
+
+
 def image_model(plan: Any, words: int, **sizes: Any) -> CausalLM:
     """Returns the TIM paper's model of images of 32×32 in 512 colours."""
-    config = CausalLMConfig(
-        words + 1,  # the token before the first pixel
-        attention=plan,
-        norm="pre",
-        share_embeddings=False,
-        positions="learned",
-        max_positions=1024,
-        adaptive_cutoffs=None,
-        **sizes,
-    )
-    return CausalLM(config)
-
-
-def language_model(plan: Any, words: int) -> CausalLM:
-    """Returns the language model of Baevski and Auli for WikiText-103."""
-    config = CausalLMConfig(
-        vocab_size=words,
-        embed_dim=1024,
-        num_heads=8,
-        ffn_dim=4096,
-        layers=16,
-        attention=plan,
-        norm="pre",
-        adaptive_cutoffs=[20_000, 60_000],
-    )
-    return CausalLM(config)
+    own = {"share_embeddings": False, "positions": "learned", "max_positions": 1024}
+    return language_model(plan, words + 1, **own, **sizes)  # a token stands before the first pixel
 
 
 def _speech_enhancer(plan: Any, _: int, **sizes: Any) -> SpeechEnhancer:
     return SpeechEnhancer(SpeechEnhancerConfig(attention=plan, **sizes))
 
 
-def _llama(
-    _: Any, words: int, embed_dim: int, ffn_dim: int, layers: int, num_heads: int
-) -> nn.Module:
+def _llama(_: Any, words: int, **sizes: Any) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM  # imported here: other tables need none
 
-    config = LlamaConfig(
-        vocab_size=words,
-        hidden_size=embed_dim,
-        intermediate_size=ffn_dim,
-        num_hidden_layers=layers,
-        num_attention_heads=num_heads,
-    )
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=words, **sizes))
 
 
 def _layer(plan: Any, _: int, embed_dim: int, num_heads: int) -> nn.Module:

@@ -9,22 +9,20 @@ from importlib import metadata
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from headwise.analysis.decisions.snapshots import AttentionRecord, DecisionCourse
 from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import Difference, Estimate
 from headwise.heads.system import Words
-from headwise.tasks.outcome import RECORD, Picture, Sample, Score
+from headwise.tasks.outcome import Picture, Record, Sample, Score
 
 Centre = Literal["mean", "median"]
 
 
-class Course(BaseModel):
+class Course(Record):
     """What a rule of training recorded of one system over the training."""
-
-    model_config = RECORD
 
     site: str  # the site: encoder_self, decoder_self or decoder_cross
     layer: int  # the layer, counted from 0
@@ -35,22 +33,18 @@ class Course(BaseModel):
     values: dict[str, list[list[float]]]
 
 
-class EarlyStop(BaseModel):
+class EarlyStop(Record):
     """Where a run ended early: its validation loss had not improved for long, or was no number.
 
     Which of the two it was, the last validation loss tells.
     """
 
-    model_config = RECORD
-
     planned_steps: int  # the number of steps that the run could have had
     best_step: int | None  # the step of its lowest validation loss; None if no loss was finite
 
 
-class RunResult(BaseModel):
+class RunResult(Record):
     """One system trained with one seed."""
-
-    model_config = RECORD
 
     system: str
     seed: int
@@ -84,10 +78,8 @@ class RunResult(BaseModel):
     words: dict[str, Words] = {}  # name of a system in plans to the words for its decisions
 
 
-class FurtherTest(BaseModel):
+class FurtherTest(Record):
     """A system on a further test set, over its seeds."""
-
-    model_config = RECORD
 
     # Name of a score to its mean over the seeds that did not diverge.
     estimates: dict[str, Estimate]
@@ -96,10 +88,8 @@ class FurtherTest(BaseModel):
     difference: Difference | None
 
 
-class TryResult(BaseModel):
+class TryResult(Record):
     """What a run that only chooses among tuned values leaves behind."""
-
-    model_config = RECORD
 
     # Validation loss of the final model, in the task's unit; not finite if the training
     # diverged.
@@ -109,10 +99,8 @@ class TryResult(BaseModel):
     history: list[dict[str, float]]  # as in `RunResult`
 
 
-class Try(BaseModel):
+class Try(Record):
     """One combination of tuned values and how well a system learned with it."""
-
-    model_config = RECORD
 
     # Path of a tuned key of the recipe to its value, without settings of systems that the
     # model does not have.
@@ -127,10 +115,8 @@ class Try(BaseModel):
         return not math.isfinite(self.validation_loss)
 
 
-class Tries(BaseModel):
+class Tries(Record):
     """How the tuned values of a system were chosen: by validation loss, among equal budgets."""
-
-    model_config = RECORD
 
     seed: int  # the seed of every try; no run of the comparison has it
     tries: list[Try] = Field(min_length=1)
@@ -145,10 +131,8 @@ class Tries(BaseModel):
         return min(sound, key=lambda number: self.tries[number].validation_loss)
 
 
-class SystemSummary(BaseModel):
+class SystemSummary(Record):
     """A system over its seeds."""
-
-    model_config = RECORD
 
     name: str
     description: str  # A line from the recipe. It may be empty.
@@ -169,29 +153,23 @@ class SystemSummary(BaseModel):
     tests: dict[str, FurtherTest] = {}  # name of a further test set to what the system gave on it
 
 
-class ComparedSample(BaseModel):
+class ComparedSample(Record):
     """Something of the test part and what each system makes of it (first seed)."""
-
-    model_config = RECORD
 
     given: dict[str, str]  # label to text: first what a system sees, then what is expected
     made: dict[str, str]  # system to the text that it made
 
 
-class ComparedPicture(BaseModel):
+class ComparedPicture(Record):
     """The same picture of several systems (first seed)."""
-
-    model_config = RECORD
 
     title: str
     captions: dict[str, str] = {}  # system to caption. Systems may be missing.
     pngs: dict[str, str]  # system to PNG file in base64. Systems may be missing.
 
 
-class Comparison(BaseModel):
+class Comparison(Record):
     """Everything the report shows."""
-
-    model_config = RECORD
 
     title: str
     task: str  # the name of the task, such as translation
@@ -214,10 +192,8 @@ class Comparison(BaseModel):
     machine: str  # the class of machine, such as CPU, 2 cores
 
 
-class Benchmark(BaseModel):
+class Benchmark(Record):
     """Comparisons of the same systems on several data sets."""
-
-    model_config = RECORD
 
     title: str
     # Name of a data set to the comparison on it.

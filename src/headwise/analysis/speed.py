@@ -13,23 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import Self
 
 from headwise.ops.draws import own_draws
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Tensor]
 
 
-class OverRounds(BaseModel):
+class OverRounds(Record):
     """The median of a figure over the rounds of a measurement, with its 95% interval."""
-
-    model_config = RECORD
 
     value: float  # the median over rounds
     # Lower end of the interval of the median; with fewer than six rounds, which have none, the
@@ -63,10 +60,8 @@ class Rounds(NamedTuple):
     seconds: float = 0.0  # between the two, no further round begins after this time
 
 
-class DecodingSpeed(BaseModel):
+class DecodingSpeed(Record):
     """How fast a model generates."""
-
-    model_config = RECORD
 
     tokens_per_second: OverRounds
     relative_time: OverRounds  # time for a token divided by the baseline's, within each round

@@ -109,34 +109,25 @@ class Words(BaseModel):
     unit: str = Field("expert", description="What the weights of a decision belong to.")
     units: str = Field("experts", description="Several of these.")
     decision: str = Field("weights", description="What is decided, as it stands in a sentence.")
-    measure: Literal["lead", "choice", "weight"] = Field(
-        "weight",
-        description="What a unit's share of the work is: how often its weight is the largest "
-        "(lead), how often it is among the chosen (choice), or its mean weight (weight).",
-    )
-    entropy: str = Field(
+    measure: Literal["lead", "choice", "weight"] = "weight"
+    """What a unit's share of the work is: how often its weight is the largest (lead), how often it
+    is among the chosen (choice), or its mean weight (weight)."""
+    entropy: str = (
         "says how evenly the weights are spread: on the dashed line all count alike, near 0 a "
-        "single one decides.",
-        description="What the entropy of the weights means; the sentence begins with it.",
+        "single one decides."
     )
-    share: str = Field(
-        "is the mean weight.",
-        description="What a unit's share means; the sentence begins with it.",
-    )
-    part: str = Field(
-        "", description="The part of the output that listens to units of its own; empty for none."
-    )
-    shows_lowest: bool = Field(
-        False,
-        description="Whether the lowest percentile of the entropy is drawn too, which shows "
-        "whether the system is certain at least somewhere.",
-    )
-    recorded: dict[str, str] = Field(
-        {}, description="What the rule of training records: its name, and a symbol for it."
-    )
-    recorded_meaning: str = Field(
-        "", description="What is recorded, in words: the sentence says that it moved in training."
-    )
+    """What the entropy of the weights means; the sentence begins with it."""
+    share: str = "is the mean weight."
+    """What a unit's share means; the sentence begins with it."""
+    part: str = ""
+    """The part of the output that listens to units of its own; empty for none."""
+    shows_lowest: bool = False
+    """Whether the lowest percentile of the entropy is drawn too, which shows whether the system is
+    certain at least somewhere."""
+    recorded: dict[str, str] = {}
+    """What the rule of training records: its name, and a symbol for it."""
+    recorded_meaning: str = ""
+    """What is recorded, in words: the sentence says that it moved in training."""
 
 
 class System(nn.Module):

@@ -1,6 +1,7 @@
 """The analyses on a model, data and tokens of one's own, without a recipe."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ Batch = Mapping[str, Tensor]
 _STACKS = ("encoder", "decoder", "")
 
 
+@dataclass(eq=False, repr=False)
 class Analysis:
     """Analyses what the heads of a model do: entropy, load, tokens, likeness, cost of ablations.
 
@@ -69,38 +71,27 @@ class Analysis:
         (6, 1, 2)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Iterable[Batch],
-        *,
-        tokens: str | Mapping[str, str] | None = None,
-        names: Mapping[int, str] | Callable[[int], str] | None = None,
-        mask: str = "attention_mask",
-        quality: Callable[[], Sequence[float] | Tensor] | None = None,
-        higher_is_better: bool = True,
-        quality_name: str = "quality",
-        ablations: "Level" = "units",
-        name: str = "model",
-        layouts: "Mapping[str, HeadLayout] | None" = None,
-    ) -> None:
-        self.model = model
-        self.batches = batches
-        self.tokens = tokens
+    model: nn.Module
+    batches: Iterable[Batch]
+    _: KW_ONLY
+    tokens: str | Mapping[str, str] | None = None
+    names: Mapping[int, str] | Callable[[int], str] | None = None
+    mask: str = "attention_mask"
+    quality: Callable[[], Sequence[float] | Tensor] | None = None
+    higher_is_better: bool = True
+    quality_name: str = "quality"
+    ablations: "Level" = "units"
+    name: str = "model"
+    layouts: "Mapping[str, HeadLayout] | None" = None
+
+    def __post_init__(self) -> None:
+        tokens = self.tokens
         self.arguments = dict.fromkeys(_STACKS, tokens) if isinstance(tokens, str) else tokens or {}
         if unknown := [stack for stack in self.arguments if stack not in _STACKS]:
             raise ValueError(
                 f"tokens has the keys {', '.join(map(repr, unknown))}, expected 'encoder' and "
                 f"'decoder' to the name of an argument each, or a single name"
             )
-        self.names = names
-        self.mask = mask
-        self.quality = quality
-        self.higher_is_better = higher_is_better
-        self.quality_name = quality_name
-        self.layouts = layouts
-        self.ablations: Level = ablations
-        self.name = name
         self._known: dict[int, str] = {}
 
     @cached_property

@@ -4,17 +4,12 @@ Beside the weights and the configuration it has what the task gives to other too
 tokenizer, and a model card, `README.md`.
 """
 
-import platform
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import torch
-import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-import headwise
-from headwise.analysis.results import RunResult
+from headwise.analysis.results import RunResult, versions
 from headwise.data.settings import HubSettings
 from headwise.files import no_space_told, write_text, written_whole
 from headwise.recipes import to_yaml
@@ -54,18 +49,13 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
         result=result,
         scores=_all_scores(result),
         yaml=to_yaml(recipe),
-        versions={
-            "headwise": headwise.__version__,
-            "transformers": transformers.__version__,
-            "PyTorch": torch.__version__,
-            "Python": platform.python_version(),
-        },
+        versions=versions(),
     )
 
 
 def _card_data(task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
     """What the hub reads of a card; the license is for the user to add."""
-    data = _data(recipe)
+    data = recipe.data
     on_hub = isinstance(data, HubSettings) and not Path(data.name).exists()
     results = [
         EvalResult(
@@ -89,11 +79,6 @@ def _card_data(task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
         model_name=f"{recipe.task}-{result.system}",
         eval_results=results,
     )
-
-
-def _data(recipe: Any) -> Any:
-    """The settings of the data, which the recipe of every task has."""
-    return recipe.data
 
 
 def _all_scores(result: RunResult) -> dict[str, list[Score]]:

@@ -30,7 +30,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from rich.console import Console
-from rich.progress import TaskID
 from torch.multiprocessing import get_context
 
 from headwise.analysis.results import RunResult, Tries
@@ -135,6 +134,8 @@ class RunsFailed(Exception):
         super().__init__(f"{len(failures)} of {planned} runs failed{others}:{reasons}")
 
 
+# Why a run has not finished, as its process says: an error, a full disk, or where it stopped.
+Said = Failure | NoSpaceError | str
 Ended = Callable[[PlannedRun[Result], Result | Failure], None]  # called when a run has ended
 
 
@@ -274,19 +275,11 @@ def _train_side_by_side(
         with workers.stopped_by_signals():
             runs = {pool.submit(workers.train, run): run for run in planned}
             for future in as_completed(runs):
-                result = workers.result(runs[future], future.result())
+                result = workers.result(runs[future], *future.result())
                 if result is not None:
                     ended(runs[future], result)
     if workers.stopping:
         raise Interrupted(", ".join(workers.stops) or "stopped")
-
-
-class _End(NamedTuple):
-    """How the process of a run has ended."""
-
-    # Why the run has not finished: an error, a full disk, or where it stopped.
-    said: Failure | NoSpaceError | str = ""
-    death: str = ""  # what the process died of; empty if it did not
 
 
 class Process:
@@ -352,25 +345,20 @@ class _Workers:
         self._free = list(range(jobs))  # the places for runs
         self._at_work: list[Worker] = []
 
-    def train(self, run: PlannedRun[Any]) -> _End:
-        """Has a worker train a run; called in a thread for it."""
+    def train(self, run: PlannedRun[Any]) -> tuple[Said, str]:
+        """Has a worker train a run; called in a thread for it, which shows what the worker sends.
+
+        Returns why the run has not finished, and what its process died of; empty for neither.
+        """
+        said: Said = ""
         if self.stopping:
-            return _End()
+            return said, ""
         bar = self.bars.begin(run.label, None, figures="starting")
         place = self._free.pop()
         worker = self.start(run, place)
         self._at_work.append(worker)
         if self.stopping:  # the signal came while it was being started
             worker.stop()
-        said = self._follow(worker, bar)
-        self._at_work.remove(worker)
-        self._free.append(place)
-        self.bars.remove_task(bar)
-        return _End(said, worker.death())
-
-    def _follow(self, worker: Worker, bar: TaskID) -> Failure | NoSpaceError | str:
-        """Shows what a worker sends until it ends; returns why its run has not finished."""
-        said: Failure | NoSpaceError | str = ""
         for message in worker.messages():
             if isinstance(message, Printed):
                 self.console.print(*message.objects, **message.options)
@@ -378,20 +366,23 @@ class _Workers:
                 self.bars.show(bar, message)
             elif isinstance(message, (Failure, NoSpaceError, str)):
                 said = message
-        return said
+        self._at_work.remove(worker)
+        self._free.append(place)
+        self.bars.remove_task(bar)
+        return said, worker.death()
 
-    def result(self, run: PlannedRun[Any], end: _End) -> Any:
+    def result(self, run: PlannedRun[Any], said: Said, death: str) -> Any:
         """What became of a run whose process has ended; None if it was stopped as asked."""
-        if isinstance(end.said, NoSpaceError):
-            raise end.said
-        if isinstance(end.said, Failure):
-            return end.said  # what stands in its folder may be of another process that has it
+        if isinstance(said, NoSpaceError):
+            raise said
+        if isinstance(said, Failure):
+            return said  # what stands in its folder may be of another process that has it
         if (result := run.result(self.console)) is not None:
             return result
         if self.stopping:
-            self.stops += [f"{run.label} {end.said}"] if end.said else []
+            self.stops += [f"{run.label} {said}"] if said else []
             return None
-        why = end.death or end.said or "SIGTERM"
+        why = death or said or "SIGTERM"
         return Failure(f"its process ended before the run did: {why}")
 
     def stop(self, *, at_once: bool = False) -> None:

@@ -18,10 +18,14 @@ RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 Item = TypeVar("Item")
 
 
-class Score(BaseModel):
-    """One score of a model on held-out data."""
+class Record(BaseModel):
+    """What is kept in a file, with its fields and no others."""
 
     model_config = RECORD
+
+
+class Score(Record):
+    """One score of a model on held-out data."""
 
     name: str = Field(description="Name of the score, as tables show it: BLEU.")
     value: float
@@ -72,19 +76,15 @@ class Score(BaseModel):
         return f"{text} [{low}, {high}]"
 
 
-class Sample(BaseModel):
+class Sample(Record):
     """One item of the test part as text, with the output of the model."""
-
-    model_config = RECORD
 
     given: dict[str, str] = Field(description="Label to text: Source, Reference.")
     made: str = Field(description="Output of the model.")
 
 
-class Picture(BaseModel):
+class Picture(Record):
     """A picture for the report, as a PNG."""
-
-    model_config = RECORD
 
     title: str
     caption: str = Field("", description="What the picture shows, in a sentence or two.")
@@ -101,26 +101,17 @@ class Picture(BaseModel):
         return base64.b64decode(self.png)
 
 
-class Outcome(BaseModel):
+class Outcome(Record):
     """The result of a model on one part of the data."""
 
-    model_config = RECORD
-
     scores: list[Score] = Field(min_length=1, description="The scores; the first ranks systems.")
-    items: dict[str, list[list[float]]] = Field(
-        default={},
-        description="Name of a score to a row of numbers for each test item, in order, from which "
-        "the score is computed. Scores that are not made from items are missing.",
-    )
-    outputs: list[str] = Field(
-        default=[], description="The text that the model wrote for each test item, if it writes."
-    )
+    # Name of a score to a row of numbers for each test item, in order, from which the score is
+    # computed. Scores that are not made from items are missing.
+    items: dict[str, list[list[float]]] = {}
+    outputs: list[str] = []  # the text that the model wrote for each test item, if it writes
     samples: list[Sample] = []
     pictures: list[Picture] = []
-    digest: str = Field(
-        "",
-        description="Hash of the items, see `Task.digest_of`.",
-    )
+    digest: str = ""  # hash of the items, see `Task.digest_of`
 
     @classmethod
     def of(cls, scored: Sequence[tuple[Score, Rows]], **others: Any) -> Self:

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
@@ -28,7 +27,7 @@ from headwise.analysis.statistics.seeds_and_items import Resampled, change, resa
 from headwise.checksums import is_changed, write_summed
 from headwise.models.evaluating import evaluating
 from headwise.ops.draws import own_draws
-from headwise.tasks.outcome import RECORD, Outcome
+from headwise.tasks.outcome import Outcome, Record
 from headwise.tasks.significance import resampled_scores, score_of
 from headwise.training.progress import RunBars
 
@@ -36,6 +35,7 @@ from headwise.training.progress import RunBars
 Progress = Callable[[int, int, str], None]
 
 _FORMAT = 2  # of the files of finished ablations
+_Result = TypeVar("_Result", bound=Record)
 
 
 def analyse_ablations(
@@ -61,7 +61,7 @@ def analyse_ablations(
         return None
     found = []
     with evaluating(model):
-        runner = _Runner(model, quality, _Kept.of(model, quality, folder))
+        runner = _Runner(model, quality, _Kept(model, quality, folder))
         progress(0, len(ablations) + 1, "without ablation")
         before = runner.without()
         for number, ablation in enumerate(ablations, 1):
@@ -81,59 +81,45 @@ def bar_of(bars: RunBars, label: str) -> Progress:
     return progress
 
 
-class _Unablated(BaseModel):
+class _Unablated(Record):
     """The model without ablation, with the rows that pairs are made of."""
-
-    model_config = RECORD
 
     outcome: Outcome
     losses: list[list[float]] | None
 
 
-class _Finished(BaseModel):
+class _Finished(Record):
     """What is kept of a finished ablation."""
-
-    model_config = RECORD
 
     score: Measured
     loss: Measured | None
 
 
 class _Kept:
-    """The files of finished ablations of one model, part and evaluation."""
+    """The files of finished ablations of one model, part and evaluation; none without a folder."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, model: nn.Module, quality: Quality, folder: Path | None) -> None:
+        self.folder: Path | None = None
+        if folder is not None:
+            settings = json.dumps(quality.determined_by or {}, sort_keys=True, default=str)
+            digest = hashlib.sha256(f"{_FORMAT} {settings} ".encode())
+            digest.update(weights_digest(model).encode())
+            self.folder = folder / digest.hexdigest()[:16]
 
-    @classmethod
-    def of(cls, model: nn.Module, quality: Quality, folder: Path | None) -> "_Kept":
-        if folder is None:
-            return cls(None)
-        settings = json.dumps(quality.determined_by or {}, sort_keys=True, default=str)
-        digest = hashlib.sha256(f"{_FORMAT} {settings} ".encode())
-        digest.update(weights_digest(model).encode())
-        return cls(folder / digest.hexdigest()[:16])
-
-    def read(self, name: str, record: type[BaseModel]) -> Any:
-        """What is kept under a name; None if there is nothing, or nothing that can be read."""
+    def get(self, name: str, kind: type[_Result], make: Callable[[], _Result]) -> _Result:
+        """What is kept under a name if it can be read, or else what is made then, and kept."""
         if self.folder is None:
-            return None
-        try:
-            if is_changed(self._path(name)):
-                return None
-            return record.model_validate_json(self._path(name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-
-    def write(self, name: str, made: BaseModel) -> None:
-        if self.folder is not None:
-            with suppress(OSError):  # it only spares time; others' runs may not be written to
-                write_summed(self._path(name), made.model_dump_json())
-
-    def _path(self, name: str) -> Path:
-        assert self.folder is not None
+            return make()
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80]
-        return self.folder / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.json"
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        path = self.folder / f"{readable}-{digest}.json"
+        with suppress(OSError, ValueError):
+            if not is_changed(path):
+                return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        made = make()
+        with suppress(OSError):  # it only spares time; others' runs may not be written to
+            write_summed(path, made.model_dump_json())
+        return made
 
 
 class _Runner:
@@ -148,18 +134,14 @@ class _Runner:
 
     def without(self) -> _Unablated:
         """The model without ablation."""
-        found = self.kept.read("without ablation", _Unablated)
-        if found is None:
-            found = self._evaluate()
-            self.kept.write("without ablation", found)
-        return found
+        return self.kept.get("without ablation", _Unablated, self._evaluate)
 
     def under(self, ablation: Ablation, before: _Unablated) -> _Finished:
         """The model under an ablation, compared with the one without."""
         key = f"{ablation} {ablation.draws}" if ablation.draws else str(ablation)
-        found = self.kept.read(key, _Finished)
-        if found is not None:
-            return found
+        return self.kept.get(key, _Finished, lambda: self._compared(ablation, before))
+
+    def _compared(self, ablation: Ablation, before: _Unablated) -> _Finished:
         drawn = []
         for draw in range(max(1, ablation.draws)):
             with ablation.in_force(self.model, draw):
@@ -167,14 +149,12 @@ class _Runner:
         if self._scores is None:
             self._scores, self._losses = self._resampled([before])
         scores, losses = self._resampled(drawn)
-        finished = _Finished(
+        return _Finished(
             score=_measured(scores, self._scores),
             loss=None
             if losses is None or self._losses is None
             else _measured(losses, self._losses),
         )
-        self.kept.write(key, finished)
-        return finished
 
     def _evaluate(self) -> _Unablated:
         # What an evaluation draws, such as masks, is the same under all ablations.

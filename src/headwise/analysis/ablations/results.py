@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from pydantic import BaseModel
-
 from headwise.analysis.ablations.declared import Level
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.estimates import (
@@ -14,13 +12,11 @@ from headwise.analysis.statistics.estimates import (
     holm,
     judged,
 )
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 
-class Measured(BaseModel):
+class Measured(Record):
     """A number under an ablation, and how it differs from that without it."""
-
-    model_config = RECORD
 
     value: float  # the number; with random draws, the mean over these
     difference: float  # the number minus that without ablation
@@ -29,10 +25,8 @@ class Measured(BaseModel):
     items: int = 0  # number of items, over which the difference is paired
 
 
-class Change(BaseModel):
+class Change(Record):
     """How a number changes under an ablation, and whether that may be chance of the items."""
-
-    model_config = RECORD
 
     value: float  # the number; with random draws, the mean over these
     difference: float  # the number minus that without ablation
@@ -53,10 +47,8 @@ class Change(BaseModel):
         return self.corrected_p_value is not None and self.corrected_p_value < SIGNIFICANT
 
 
-class AblationResult(BaseModel):
+class AblationResult(Record):
     """The quality of a model under one ablation."""
-
-    model_config = RECORD
 
     system: str  # the system's name in plans, a key of `RunAnalysis.words`
     ablation: str  # the ablation's name, as the system declares it
@@ -75,10 +67,8 @@ class AblationResult(BaseModel):
         return None if self.unit is None else self.options[self.unit]
 
 
-class AblationAnalysis(BaseModel):
+class AblationAnalysis(Record):
     """What it costs a model to do without parts of its systems."""
-
-    model_config = RECORD
 
     level: Level  # which ablations were made; see `declared_ablations`
     score: str  # the name of the score: BLEU

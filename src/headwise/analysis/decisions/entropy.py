@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable
 from typing import Literal, TypeVar
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import Self
@@ -19,17 +18,15 @@ from headwise.analysis.decisions.observing import Observed, Where, warn_if_satur
 from headwise.analysis.decisions.sums import ClusterSums, TokenSums
 from headwise.analysis.statistics.estimates import Estimate
 from headwise.models.sites import AttentionSite
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 Key = TypeVar("Key", bound=Hashable)
 PERCENTILES = (10, 50, 90)
 STEP = 1 / 2048  # width of a bin
 
 
-class EntropySpread(BaseModel):
+class EntropySpread(Record):
     """The entropy of rows of decisions, in nats."""
-
-    model_config = RECORD
 
     # Mean over rows; of several modules, the mean of their means. Its interval is over
     # sequences, whose rows are not independent; none if a decision holds for everything.
@@ -42,10 +39,8 @@ class EntropySpread(BaseModel):
     rows: int  # number of rows (of all modules)
 
 
-class AtPositions(BaseModel):
+class AtPositions(Record):
     """The entropy at positions that lie alike in their sequences."""
-
-    model_config = RECORD
 
     first: int  # the first of these positions, counted from 0
     last: int  # the last of these positions
@@ -53,10 +48,8 @@ class AtPositions(BaseModel):
     rows: int  # number of rows
 
 
-class AtFrequencies(BaseModel):
+class AtFrequencies(Record):
     """The entropy at tokens that occur about equally often in the analysed data."""
-
-    model_config = RECORD
 
     fewest: int  # the tokens occur at least so often
     most: int  # they occur at most so often
@@ -67,10 +60,8 @@ class AtFrequencies(BaseModel):
     rows: int  # number of rows
 
 
-class ModuleEntropy(BaseModel):
+class ModuleEntropy(Record):
     """The entropy of the decisions of one system."""
-
-    model_config = RECORD
 
     where: Where
     units: int  # number of units
@@ -87,10 +78,8 @@ class ModuleEntropy(BaseModel):
     by_frequency: list[AtFrequencies]
 
 
-class GroupEntropy(BaseModel):
+class GroupEntropy(Record):
     """The entropy of several systems of the same kind: those of a layer, or all of a model."""
-
-    model_config = RECORD
 
     system: str  # the system's name in plans
     stack: str  # encoder or decoder; empty for all of the model
@@ -98,10 +87,8 @@ class GroupEntropy(BaseModel):
     spread: EntropySpread
 
 
-class EntropyRecord(BaseModel):
+class EntropyRecord(Record):
     """The entropy of the decisions of all systems of a model."""
-
-    model_config = RECORD
 
     modules: list[ModuleEntropy]
     layers: list[GroupEntropy]

@@ -38,22 +38,19 @@ What is a row depends on who decides and on the label:
 from collections.abc import Iterator
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.analysis.decisions.observing import Observed, Rows, Where
 from headwise.analysis.decisions.sums import TokenSums
 from headwise.models.sites import AttentionSite
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 POSITION, LENGTH = "position", "length"
 
 
-class ExplainedShare(BaseModel):
+class ExplainedShare(Record):
     """How much of the decisions of one system a label explains."""
-
-    model_config = RECORD
 
     where: Where
     # The label: position (in classes that double: 0, 1, 2 to 3, 4 to 7, ...), what the tokens

@@ -36,22 +36,19 @@ each sequence. What is decided once and for all does not vary.
 from collections.abc import Iterable
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Rows, Where
 from headwise.models.sites import AttentionSite
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 ROUNDING = 1e-12  # a variance below this share of the mean square is rounding
 
 Matrix = list[list[float | None]]
 
 
-class LevelShares(BaseModel):
+class LevelShares(Record):
     """How much of one quantity the decisions of each layer explain."""
-
-    model_config = RECORD
 
     level: str  # name of the quantity
     # For each place the adjusted R² of the quantity, given the weights there; None where one
@@ -60,10 +57,8 @@ class LevelShares(BaseModel):
     units: Matrix  # for each place the correlation of each unit's weight with the quantity
 
 
-class StackLikeness(BaseModel):
+class StackLikeness(Record):
     """How alike the layers of one stack decide."""
-
-    model_config = RECORD
 
     stack: str  # encoder, decoder, or empty
     of: Rows  # what a row is

@@ -33,7 +33,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -44,7 +43,7 @@ from headwise.models.decisions import heads_read
 from headwise.models.sites import AttentionSite, heads_sites
 from headwise.ops.precision import without_autocast
 from headwise.pretrained.reading import attention_noted
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 Matrix = list[list[float | None]]
 
@@ -54,14 +53,12 @@ _CHUNK = 2**22
 _CONSTANT = 1e-10
 
 
-class HeadsLikeness(BaseModel):
+class HeadsLikeness(Record):
     """How alike the heads of one attention are.
 
     Matrices are heads × heads and symmetric. None stands where a pair has no likeness: where one of
     them says the same at all positions, or there are too few positions.
     """
-
-    model_config = RECORD
 
     where: Where
     unit: str  # what its heads are called: head, or expert where each is one that may be chosen
@@ -79,10 +76,8 @@ class HeadsLikeness(BaseModel):
     most_alike_attention: tuple[int, int] | None  # and whose attention is most alike
 
 
-class SystemLikeness(BaseModel):
+class SystemLikeness(Record):
     """How alike the heads of one system are: means over its attentions of their means."""
-
-    model_config = RECORD
 
     system: str  # the system's name in plans
     modules: int  # number of its attentions
@@ -90,10 +85,8 @@ class SystemLikeness(BaseModel):
     attention: float | None  # mean overlap of the attention of two heads
 
 
-class ModelLikeness(BaseModel):
+class ModelLikeness(Record):
     """How alike the heads of a model are."""
-
-    model_config = RECORD
 
     systems: list[SystemLikeness]
     modules: list[HeadsLikeness]

@@ -5,20 +5,17 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 from typing_extensions import Self
 
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.sums import ClusterSums
 from headwise.models.sites import AttentionSite
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 
-class Shares(BaseModel):
+class Shares(Record):
     """The share of each unit by one measure, and how far from even the shares are."""
-
-    model_config = RECORD
 
     shares: list[float]  # the share of each unit; they sum to 1
     # Standard error of each share over sequences, whose rows are not independent; None with
@@ -62,10 +59,8 @@ class Shares(BaseModel):
         )
 
 
-class LoadRecord(BaseModel):
+class LoadRecord(Record):
     """How the work of one system is shared among its units."""
-
-    model_config = RECORD
 
     where: Where
     units: int  # number of units

@@ -6,21 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 from headwise.heads.system import Routing
 from headwise.models.decisions import record
 from headwise.models.plan import system_name
 from headwise.models.sites import AttentionSite, stack_of
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
 
-class Where(BaseModel):
+class Where(Record):
     """A system and its place in a model."""
-
-    model_config = RECORD
 
     path: str  # the path of the module in the model
     site: str  # encoder_self, decoder_self, decoder_cross, or empty

@@ -6,22 +6,19 @@ and a greatest weight that are far apart say that this depends on what stands ar
 """
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.models.sites import AttentionSite
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
 TOKENS = 16  # how many tokens a record has, the most frequent ones
 UNITS = 4  # how many units of each of them
 
 
-class UnitRange(BaseModel):
+class UnitRange(Record):
     """The weight of one unit over the occurrences of a token."""
-
-    model_config = RECORD
 
     unit: int
     least: float
@@ -29,10 +26,8 @@ class UnitRange(BaseModel):
     greatest: float
 
 
-class TokenRange(BaseModel):
+class TokenRange(Record):
     """The weights that one token gets."""
-
-    model_config = RECORD
 
     token: int  # its number
     name: str  # as a person reads it
@@ -40,10 +35,8 @@ class TokenRange(BaseModel):
     units: list[UnitRange]  # the units of greatest mean weight, at most four, in falling order
 
 
-class PlaceRanges(BaseModel):
+class PlaceRanges(Record):
     """The weights that frequent tokens get of one system."""
-
-    model_config = RECORD
 
     where: Where
     word: str  # what the tokens are called, in the singular

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from headwise.analysis.ablations.results import AblationAnalysis
@@ -18,14 +18,12 @@ from headwise.analysis.decisions.snapshots import DecisionCourse
 from headwise.analysis.decisions.tokens import Tokens, TokensRecord
 from headwise.analysis.results import Course, RunResult
 from headwise.heads.system import Words
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
 
-class OverTraining(BaseModel):
+class OverTraining(Record):
     """What a run has kept of its training, other than losses."""
-
-    model_config = RECORD
 
     stacks: list[str]  # the stacks of the model: encoder, decoder, or both
     snapshots: list[DecisionCourse]  # as in `RunResult`
@@ -45,10 +43,8 @@ def courses_of(result: RunResult) -> OverTraining | None:
     return OverTraining(stacks=list(result.macs_lengths), snapshots=snapshots, recorded=recorded)
 
 
-class RunAnalysis(BaseModel):
+class RunAnalysis(Record):
     """What the heads of one model do on one part of the data."""
-
-    model_config = RECORD
 
     name: str  # name of the run, as the page shows it
     words: dict[str, Words]  # A system's name to the words for its decisions
@@ -71,10 +67,8 @@ class RunAnalysis(BaseModel):
     likeness: ModelLikeness | None = None
 
 
-class AnalysisRecord(BaseModel):
+class AnalysisRecord(Record):
     """The analyses of one model, or of several side by side."""
-
-    model_config = RECORD
 
     title: str
     command: str = ""  # the command that made it; empty if none did

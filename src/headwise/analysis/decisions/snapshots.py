@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -22,7 +22,7 @@ from headwise.analysis.decisions.load import Load, LoadRecord
 from headwise.analysis.decisions.observing import Observed, Where, observe_batch
 from headwise.heads.multi_head import MultiHeadAttention
 from headwise.models.sites import attention_sites
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
 from headwise.training.batching import Items, TokenBudgetSampler
@@ -53,14 +53,12 @@ class DecisionCourse(Where):
         return self.entropy[0] if self.steps[0] == 0 else None
 
 
-class AttentionRecord(BaseModel):
+class AttentionRecord(Record):
     """What the heads of one system did on the held-out data.
 
     "Experts" stands for whatever the system's decision is about; the system's words, in
     `RunResult.words`, name it.
     """
-
-    model_config = RECORD
 
     site: str  # the site: encoder_self, decoder_self or decoder_cross
     layer: int  # the layer, counted from 0

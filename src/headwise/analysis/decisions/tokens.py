@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.sums import TokenSums
 from headwise.models.sites import AttentionSite
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
 LEADING = 10  # tokens listed for each unit
@@ -25,10 +24,8 @@ LEAST = 5  # tokens that were decided on less often are left out
 _NORMAL = 1.959963984540054  # its quantile for an interval of 95%
 
 
-class Leader(BaseModel):
+class Leader(Record):
     """A token, or a class of positions, that goes to a unit."""
-
-    model_config = RECORD
 
     name: str
     occurrences: int  # how often it occurs
@@ -45,10 +42,8 @@ class Leader(BaseModel):
     high: float  # upper end of the interval
 
 
-class UnitTokens(BaseModel):
+class UnitTokens(Record):
     """What goes to one unit."""
-
-    model_config = RECORD
 
     share: float  # p(unit): the share of all occurrences that go to it, those of rare tokens too
     # Of how many tokens the interval lies above 0. By chance it would of about one in 40.
@@ -58,10 +53,8 @@ class UnitTokens(BaseModel):
     leading: list[Leader]
 
 
-class TokensRecord(BaseModel):
+class TokensRecord(Record):
     """Which tokens, or classes of positions, go to the units of one system."""
-
-    model_config = RECORD
 
     where: Where
     label: str  # what is told apart: token, colour, loudness

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
 
-from headwise.tasks.outcome import RECORD
+from headwise.tasks.outcome import Record
 
 SIGNIFICANT = 0.05  # a smaller p-value, corrected for the number of comparisons, is significant
 POWER = 0.8  # probability with which a difference as large as the detectable one is found
@@ -16,10 +15,8 @@ POWER = 0.8  # probability with which a difference as large as the detectable on
 Source = Literal["seeds and items", "items", "seeds"]
 
 
-class Estimate(BaseModel):
+class Estimate(Record):
     """The mean score of a system over its seeds, with its 95% interval."""
-
-    model_config = RECORD
 
     value: float  # the mean over seeds
     low: float | None = None  # lower end of the 95% interval
@@ -30,10 +27,8 @@ class Estimate(BaseModel):
     seeds: int  # number of seeds that count
 
 
-class Difference(BaseModel):
+class Difference(Record):
     """The difference of a system's mean score to the baseline's, and whether it may be chance."""
-
-    model_config = RECORD
 
     value: float  # the system's mean minus the baseline's
     low: float  # lower end of the 95% interval
