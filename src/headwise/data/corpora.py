@@ -13,27 +13,28 @@ from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_se
 from headwise.data.sources import file_in_words, load_hub_split
 from headwise.data.store import file_identity, stored
 
-Item = TypeVar("Item")
-Open = Callable[[Path, str, str], Sequence[Item]]  # of a folder, the name of a part and its hash
+OfPart = TypeVar("OfPart")  # what a part is: a sequence of items, or an object that holds them
+Open = Callable[[Path, str, str], OfPart]  # of a folder, the name of a part and its hash
 
 
 @dataclass(frozen=True)
-class Corpus(Generic[Item]):
-    """Items in three parts, none of which is empty.
+class Corpus(Generic[OfPart]):
+    """Data in three parts, none of which is empty.
 
     Attributes:
         train, validation, test: the items of each part.
         notes: facts about the data for the screen and the report: label to text.
-        digest: a hash of all items and of their division, without further test sets.
+        digest: a hash of all items and of their division, without further test sets; "" if only
+            the parts have hashes.
         tests: the items of each further test set by its name.
     """
 
-    train: Sequence[Item]
-    validation: Sequence[Item]
-    test: Sequence[Item]
+    train: OfPart
+    validation: OfPart
+    test: OfPart
     notes: dict[str, str] = field(repr=False)
     digest: str = ""
-    tests: dict[str, Sequence[Item]] = field(default_factory=dict)
+    tests: dict[str, OfPart] = field(default_factory=dict)
 
 
 class Source(NamedTuple):
@@ -86,8 +87,8 @@ def read_sources(
 
 
 def open_corpus(
-    kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[Item]
-) -> tuple[dict[str, Sequence[Item]], Facts, Path]:
+    kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[OfPart]
+) -> tuple[dict[str, OfPart], Facts, Path]:
     """Returns the parts of a corpus (see `stored`), what is known of them, and their folder."""
     folder = stored(kind, made_of, make)
     facts = read_facts(folder)
@@ -113,7 +114,7 @@ def corpus_fields(
     source: Callable[[Any, Any], Source],
     make: Callable[[Path], None],
     make_test: Callable[[Path, Source, Path], None],
-    open_part: Open[Item],
+    open_part: Open[OfPart],
 ) -> dict[str, Any]:
     """Returns the fields of a `Corpus` whose parts and further test sets stand on the disk.
 
@@ -134,16 +135,16 @@ def open_tests(
     tests: Mapping[str, Any],
     source: Callable[[Any, Any], Source],
     make: Callable[[Source, Path], None],
-    open_part: Open[Item],
+    open_part: Open[OfPart],
     corpus: tuple[Facts, Path],
-) -> dict[str, Sequence[Item]]:
+) -> dict[str, Any]:
     """Returns the further test sets of a corpus, and adds what is known of them to its notes.
 
     `make` writes the test set of a source to a folder; `corpus` is what `open_corpus` has returned
     of the parts.
     """
     facts, folder = corpus
-    found: dict[str, Sequence[Item]] = {}
+    found: dict[str, Any] = {}
     for name, test in tests.items():
         with in_test_set(name):
             origin = source(test, test.given)

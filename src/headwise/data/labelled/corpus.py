@@ -93,7 +93,7 @@ _NUMBERED = replace(EXAMPLES, columns=(str, str, float))
 
 
 @dataclass(frozen=True)
-class LabelledCorpus(Corpus[Example]):
+class LabelledCorpus(Corpus[Sequence[Example]]):
     """Examples in parts, none of which is empty.
 
     Attributes:

@@ -8,11 +8,11 @@ them and name the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from headwise.data.corpora import Corpus
 from headwise.data.division import PARTS, Part, divide, sample
 from headwise.data.settings import given_parts, in_test_set
 from headwise.data.sound.audio import AudioError
@@ -37,22 +37,7 @@ from headwise.data.sound.settings import (
 from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sources import part_in_words, skipped_in_words
 
-
-@dataclass
-class SpeechCorpus:
-    """Utterances in three parts, none of them empty.
-
-    Attributes:
-        train, validation, test: the utterances of each part.
-        tests: the utterances of each further test set by its name.
-        notes: facts about the utterances, from a label to a text.
-    """
-
-    train: Utterances
-    validation: Utterances
-    test: Utterances
-    tests: dict[str, Utterances]
-    notes: dict[str, str]
+SpeechCorpus = Corpus[Utterances]  # the utterances of three parts and of further test sets
 
 
 def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
@@ -96,7 +81,7 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
         notes[f"test {name}"] = note(tests[name], origin)
     if skipped:
         notes["skipped"] = skipped_in_words(skipped)
-    return SpeechCorpus(**parts, tests=tests, notes=notes)
+    return SpeechCorpus(parts["train"], parts["validation"], parts["test"], notes, tests=tests)
 
 
 # --- reading ----------------------------------------------------------------------------------
