@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from headwise.data.parts import Facts, read_facts
+from headwise.data.parts import read_facts
 from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_set
 from headwise.data.sources import file_in_words, load_hub_split
 from headwise.data.store import file_identity, stored
@@ -27,6 +27,7 @@ class Corpus(Generic[OfPart]):
         digest: a hash of all items and of their division, without further test sets; "" if only
             the parts have hashes.
         tests: the items of each further test set by its name.
+        classes: of labelled texts, the names of the classes; None for a regression.
     """
 
     train: OfPart
@@ -35,6 +36,7 @@ class Corpus(Generic[OfPart]):
     notes: dict[str, str] = field(repr=False)
     digest: str = ""
     tests: dict[str, OfPart] = field(default_factory=dict)
+    classes: list[str] | None = None
 
 
 class Source(NamedTuple):
@@ -88,12 +90,13 @@ def read_sources(
 
 def open_corpus(
     kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[OfPart]
-) -> tuple[dict[str, OfPart], Facts, Path]:
-    """Returns the parts of a corpus (see `stored`), what is known of them, and their folder."""
+) -> tuple[dict[str, Any], Path]:
+    """Returns the fields of a `Corpus` without further test sets (see `stored`), and its folder."""
     folder = stored(kind, made_of, make)
     facts = read_facts(folder)
     parts = {name: open_part(folder, name, part.digest) for name, part in facts.parts.items()}
-    return parts, facts, folder
+    known = {"notes": facts.notes, "digest": facts.digest, "classes": facts.classes}
+    return {**parts, **known}, folder
 
 
 def given_sources(settings: Any, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
@@ -124,32 +127,14 @@ def corpus_fields(
         source: returns the source of a further test set.
         make_test: writes a test set, given the folder of the corpus, the source, and where to.
     """
-    parts, facts, folder = open_corpus(kind, identity_of(settings, sources), make, open_part)
-    make_test_of = partial(make_test, folder)
-    tests = open_tests(kind, settings.tests, source, make_test_of, open_part, (facts, folder))
-    return {**parts, "notes": facts.notes, "digest": facts.digest, "tests": tests}
-
-
-def open_tests(
-    kind: str,
-    tests: Mapping[str, Any],
-    source: Callable[[Any, Any], Source],
-    make: Callable[[Source, Path], None],
-    open_part: Open[OfPart],
-    corpus: tuple[Facts, Path],
-) -> dict[str, Any]:
-    """Returns the further test sets of a corpus, and adds what is known of them to its notes.
-
-    `make` writes the test set of a source to a folder; `corpus` is what `open_corpus` has returned
-    of the parts.
-    """
-    facts, folder = corpus
-    found: dict[str, Any] = {}
-    for name, test in tests.items():
+    fields, folder = open_corpus(kind, identity_of(settings, sources), make, open_part)
+    fields["tests"] = {}
+    for name, test in settings.tests.items():
         with in_test_set(name):
             origin = source(test, test.given)
             made_of = [folder.name, test.model_dump_json(), origin.identity]
-            parts, its_facts, _ = open_corpus(kind, made_of, partial(make, origin), open_part)
-        found[name] = parts["test"]
-        facts.notes[f"test {name}"] = its_facts.notes["test"]
-    return found
+            make_this = partial(make_test, folder, origin)
+            of_test, _ = open_corpus(kind, made_of, make_this, open_part)
+        fields["tests"][name] = of_test["test"]
+        fields["notes"][f"test {name}"] = of_test["notes"]["test"]
+    return fields

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -89,8 +89,7 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
         left, right = load_images(settings.left), load_images(settings.right)
         made_of = [settings.model_dump_json(), left.digest, right.digest]
         make_pairs = partial(_make_pairs, settings, left, right)
-        parts, facts, _ = open_corpus("images", made_of, make_pairs, _open)
-        fields: dict[str, Any] = {**parts, "notes": facts.notes, "digest": facts.digest}
+        fields, _ = open_corpus("images", made_of, make_pairs, _open)
         return ImageCorpus(**fields)
     skipped: list[str] = []  # receives why images are left out while they are read
     source = partial(image_source, settings, skipped)
