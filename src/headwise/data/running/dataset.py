@@ -8,14 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headwise.data.encoded import (
-    Ragged,
-    TokenItem,
-    highest_id,
-    pad,
-    token_mask,
-    vocabulary_hash,
-)
+from headwise.data.encoded import Ragged, TokenItem, pad, token_mask
 from headwise.data.running.documents import Document, StoredDocuments, marked_lines
 from headwise.data.running.masking import MaskingSettings, mask_tokens
 from headwise.data.tokenizers.tokenization import TextTokenizer
@@ -39,10 +32,8 @@ def encoded_lines(
             if line or not packed:
                 yield line
 
-    if not isinstance(documents, StoredDocuments):
-        return Ragged.of(tokenizer.encode, lines())
-    made_of = [documents.digest, packed, vocabulary_hash(tokenizer.tokenizer)]
-    return Ragged.stored(tokenizer.encode, lines, made_of, highest_id(tokenizer.tokenizer))
+    made_of = [documents.digest, packed] if isinstance(documents, StoredDocuments) else None
+    return Ragged.of(tokenizer, lines, made_of)
 
 
 class TextBlocks(Dataset[Tensor]):
