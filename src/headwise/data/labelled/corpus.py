@@ -31,10 +31,8 @@ from headwise.data.corpora import (
 )
 from headwise.data.division import parts_of, sample_in_words
 from headwise.data.labelled.reading import (
-    Columns,
+    GLUE,
     Row,
-    glue_classes,
-    glue_has_pairs,
     glue_origin,
     glue_sources,
     read_docstrings,
@@ -45,7 +43,6 @@ from headwise.data.labelled.settings import (
     Docstrings,
     ExampleLimits,
     Glue,
-    LabelledColumns,
     LabelledFiles,
     LabelledFileTest,
     LabelledHub,
@@ -181,16 +178,11 @@ def _source(
     given: Path | str,
 ) -> Source:
     """Returns the source of a file, or of a split."""
-    columns = _columns(settings)
     if isinstance(settings, LabelledHub | LabelledHubTest):
         split = str(given)
-        return split_source(settings, split, partial(read_hub, columns, classes))
+        return split_source(settings, split, partial(read_hub, settings, classes))
     path = Path(given)
-    return files_source([path], partial(read_tsv, path, columns, max_bytes))
-
-
-def _columns(settings: LabelledColumns) -> Columns:
-    return Columns(settings.text_field, settings.pair_field, settings.label_field)
+    return files_source([path], partial(read_tsv, path, settings, max_bytes))
 
 
 def _origin(settings: LabelledSettings) -> str | None:
@@ -208,7 +200,8 @@ def _read(settings: LabelledSettings, sources: Mapping[str, Source]) -> Reading:
 def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
     """Returns the problem, and the classes if the settings alone tell them."""
     if isinstance(settings, Glue):
-        return glue_classes(settings.task)
+        classes = GLUE[settings.task].classes
+        return "regression" if classes is None else "classification", classes
     if isinstance(settings, Docstrings):
         return "classification", settings.packages
     return getattr(settings, "problem", "classification"), getattr(settings, "classes", None)
@@ -217,7 +210,7 @@ def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
 def has_pairs(settings: ExampleLimits) -> bool:
     """Returns whether examples are pairs of texts."""
     if isinstance(settings, Glue):
-        return glue_has_pairs(settings.task)
+        return GLUE[settings.task].hub.pair_field is not None
     return getattr(settings, "pair_field", None) is not None
 
 
@@ -420,10 +413,10 @@ class ExampleStream(Stream[Example]):
         return [[train]]
 
     def rows_of(self, shard: int) -> Iterator[Row]:
-        settings, columns = self.settings, _columns(self.settings)
+        settings = self.settings
         if isinstance(settings, LabelledFiles):
-            return read_tsv(settings.train, columns, settings.max_bytes)
-        return read_hub(columns, settings.classes, self.split_of(shard), self.where(shard))
+            return read_tsv(settings.train, settings, settings.max_bytes)
+        return read_hub(settings, settings.classes, self.split_of(shard), self.where(shard))
 
     def items(self, shard: int, rows: Iterable[Row]) -> Iterator[Example]:
         # Under another name than the whole part: one piece may well have one label alone.
