@@ -9,7 +9,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from headwise.data.parts import read_facts
-from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_set
+from headwise.data.settings import (
+    HubSettings,
+    HubTest,
+    given_parts,
+    given_test,
+    in_test_set,
+)
 from headwise.data.sources import file_in_words, load_hub_split
 from headwise.data.store import file_identity, stored
 
@@ -131,7 +137,7 @@ def corpus_fields(
     fields["tests"] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            origin = source(test, test.given)
+            origin = source(test, given_test(settings, test))
             made_of = [folder.name, test.model_dump_json(), origin.identity]
             make_this = partial(make_test, folder, origin)
             of_test, _ = open_corpus(kind, made_of, make_this, open_part)

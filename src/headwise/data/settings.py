@@ -74,7 +74,7 @@ class DividedSettings(SampledSettings):
         description="Share of the training data that becomes the test part if none is given.",
     )
 
-    # The key of a further test set that may stand for it; None if there is no such key.
+    # The key of a further test set's files, which may stand for it; None if it has several keys.
     key_of_tests: ClassVar[str | None] = None
 
     @model_validator(mode="before")
@@ -227,10 +227,12 @@ class HubTest(HubDataset):
     def origin(self) -> str:
         return f"{super().origin}, split {self.split}"
 
-    @property
-    def given(self) -> str:
-        """The split."""
-        return self.split
+
+def given_test(settings: DividedSettings, test: Any) -> Any:
+    """Returns the split of a further test set of data, or the files of one."""
+    if isinstance(test, HubTest):
+        return test.split
+    return test if settings.key_of_tests is None else getattr(test, settings.key_of_tests)
 
 
 def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> Any:

@@ -42,10 +42,6 @@ class FolderTest(Settings):
     corpus: Literal["folder"] = Field("folder", description="A folder or a tar file of images.")
     path: Path = Field(description="The folder or the file of the images.")
 
-    @property
-    def given(self) -> Path:
-        return self.path
-
 
 class IdxTest(FolderTest):
     """A further test set in an IDX file, the format of MNIST."""

@@ -76,10 +76,6 @@ class LabelledFileTest(LabelledColumns):
     corpus: Literal["files"] = Field("files", description="Selects a file of tab-separated values.")
     file: Path = Field(description="File of the examples in UTF-8; gzip if its name ends in .gz.")
 
-    @property
-    def given(self) -> Path:
-        return self.file
-
 
 class LabelledHubTest(LabelledColumns, HubTest):
     """A further test set that is a split of a Hugging Face dataset."""

@@ -36,10 +36,6 @@ class FilePair(Settings):
 class FilePairTest(FilePair, PlainFiles):
     """A further test set in two text files."""
 
-    @property
-    def given(self) -> FilePair:
-        return self
-
 
 class HubPairTest(HubTest):
     """A further test set that is a split of a Hugging Face dataset."""

@@ -47,10 +47,6 @@ class TextFilesTest(Divided, PlainFiles):
 
     files: Paths = Field(description="File of the text, or a list of files.")
 
-    @property
-    def given(self) -> list[Path]:
-        return self.files
-
 
 class TextHubTest(Divided, HubTest):
     """A further test set that is a split of a Hugging Face dataset."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from headwise.data.corpora import Corpus
 from headwise.data.division import PARTS, Part, divide, sample
-from headwise.data.settings import given_parts, in_test_set
+from headwise.data.settings import given_parts, given_test, in_test_set
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.dataset import Framing, MixedUtterances, PairedUtterances, Utterances
 from headwise.data.sound.reading import (
@@ -76,7 +76,7 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
     tests: dict[str, Utterances] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            pairs, origin = _read_pairs(test, test.given, settings.rate, skipped)
+            pairs, origin = _read_pairs(test, given_test(settings, test), settings.rate, skipped)
         tests[name] = PairedUtterances(pairs, "test", settings.seed, framing)
         notes[f"test {name}"] = note(tests[name], origin)
     if skipped:

@@ -87,10 +87,6 @@ class PairedFoldersTest(PairedFolders):
         "pairs", description="Folders of noisy and of clean recordings."
     )
 
-    @property
-    def given(self) -> PairedFolders:
-        return self
-
 
 class Columns(Settings):
     """The columns of a Hugging Face dataset that hold the recordings."""
