@@ -168,8 +168,13 @@ class HubDataset(Settings):
 
     @property
     def origin(self) -> str:
-        """The dataset in words, for the notes on the data."""
-        return dataset_in_words(self.name, self.config, self.revision)
+        """The dataset in words, for the notes on the data.
+
+        >>> HubDataset(name="wikitext", config="wikitext-103-v1").origin
+        'dataset wikitext wikitext-103-v1'
+        """
+        revision = f"revision {self.revision}" if self.revision else None
+        return " ".join(filter(None, ("dataset", self.name, self.config, revision)))
 
 
 ValidationSplit = Annotated[
@@ -192,17 +197,11 @@ class HubSettings(HubDataset):
         description="The split to test on. With null, a share of the training split is used.",
     )
 
-    def splits(self) -> dict[Part, str]:
-        """Returns the split of each part that has one."""
-        found = {part: getattr(self, f"{part}_split") for part in PARTS}
-        return {part: split for part, split in found.items() if split is not None}
-
 
 def given_parts(settings: BaseModel) -> dict[Part, Any]:
     """Returns the split of each part, or the values of the fields that bear the parts' names."""
-    if isinstance(settings, HubSettings):
-        return settings.splits()
-    found = {part: getattr(settings, part, None) for part in PARTS}
+    suffix = "_split" if isinstance(settings, HubSettings) else ""
+    found = {part: getattr(settings, f"{part}{suffix}", None) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
 
 
@@ -286,13 +285,3 @@ def in_test_set(name: str) -> Iterator[None]:
         yield
     except CorpusError as error:
         raise type(error)(f"data.tests.{name}: {error}") from error
-
-
-def dataset_in_words(name: str, config: str | None, revision: str | None) -> str:
-    """Returns a dataset in words, for the notes on the data.
-
-    >>> dataset_in_words("wikitext", "wikitext-103-v1", None)
-    'dataset wikitext wikitext-103-v1'
-    """
-    words = ("dataset", name, config, f"revision {revision}" if revision else None)
-    return " ".join(filter(None, words))
