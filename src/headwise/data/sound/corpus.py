@@ -16,7 +16,7 @@ from headwise.data.corpora import Corpus
 from headwise.data.division import PARTS, Part, divide, sample
 from headwise.data.settings import given_parts, given_test, in_test_set
 from headwise.data.sound.audio import AudioError
-from headwise.data.sound.dataset import Framing, MixedUtterances, PairedUtterances, Utterances
+from headwise.data.sound.dataset import MixedUtterances, PairedUtterances, Utterances
 from headwise.data.sound.reading import (
     read_folder,
     read_generated,
@@ -34,7 +34,6 @@ from headwise.data.sound.settings import (
     SpeechData,
     SpeechSettings,
 )
-from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sources import part_in_words, skipped_in_words
 
 SpeechCorpus = Corpus[Utterances]  # the utterances of three parts and of further test sets
@@ -52,8 +51,6 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
             the folder or the file and says how to mend it.
     """
     skipped: list[str] = []
-    spectrum = Spectrum(settings.rate)
-    framing = Framing(spectrum, floor, spectrum.num_samples(settings.seconds))
     given: dict[Part, list[Pair]] = {}
     origins: dict[str, str] = {}
     for part, source in given_parts(settings).items():
@@ -62,14 +59,14 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
         pattern = settings.speaker_pattern if own_names else None
         given[part], origins[part] = _read_pairs(settings, source, settings.rate, skipped, pattern)
     if isinstance(settings, MixedSettings):
-        parts, notes = _mix(settings, given, framing, skipped)
+        parts, notes = _mix(settings, given, floor, skipped)
     else:
         whole = settings.origin if isinstance(settings, HubSpeech) else settings.train.noisy.name
         divided, sampled = _divide_speech(given.pop("train"), settings, given)
         given = divided | given
         parts, notes = {}, {"corpus": f"pairs of {whole}"} | sampled
     for part, pairs in given.items():
-        parts[part] = PairedUtterances(pairs, part, settings.seed, framing)
+        parts[part] = PairedUtterances(pairs, part, settings, floor)
     trained = {recording.digest for recording in parts["train"].clean}
     note = partial(_note, settings.seconds, trained)
     notes |= {part: note(parts[part], origins.get(part, "")) for part in PARTS}
@@ -77,7 +74,7 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
     for name, test in settings.tests.items():
         with in_test_set(name):
             pairs, origin = _read_pairs(test, given_test(settings, test), settings.rate, skipped)
-        tests[name] = PairedUtterances(pairs, "test", settings.seed, framing)
+        tests[name] = PairedUtterances(pairs, "test", settings, floor)
         notes[f"test {name}"] = note(tests[name], origin)
     if skipped:
         notes["skipped"] = skipped_in_words(skipped)
@@ -119,7 +116,7 @@ def _read_clean(settings: MixedSettings, skipped: list[str]) -> tuple[list[Recor
 
 
 def _mix(
-    settings: MixedSettings, given: Container[Part], framing: Framing, skipped: list[str]
+    settings: MixedSettings, given: Container[Part], floor: float, skipped: list[str]
 ) -> tuple[dict[Part, Utterances], dict[str, str]]:
     """Returns the parts of clean speech into which noise is mixed, and notes on them."""
     clean, origin = _read_clean(settings, skipped)
@@ -147,7 +144,7 @@ def _mix(
                 "of noise"
             )
         parts[part] = MixedUtterances(
-            divided[part], noise[part], voices, settings, part=part, framing=framing
+            divided[part], noise[part], voices, settings, part=part, floor=floor
         )
     notes = {"corpus": origin} | sampled
     alone = [part for part in alone if "babble" in settings.noise_of(part)]
