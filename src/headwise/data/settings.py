@@ -24,13 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
 from headwise.data.division import PARTS, Part
 from headwise.data.sources import CorpusError
 from headwise.recipes.schema import Node, node_of
-from headwise.settings import Settings
+from headwise.settings import FrozenSettings, Settings
 
 MAX_BYTES: Any = Field(
     None,
@@ -42,10 +42,8 @@ MAX_BYTES: Any = Field(
 )
 
 
-class SampledSettings(Settings):
+class SampledSettings(FrozenSettings):
     """Settings of data of which a sample may be trained on."""
-
-    model_config = ConfigDict(frozen=True)
 
     train_fraction: float = Field(
         1.0,
@@ -152,10 +150,8 @@ class StreamedSettings(DividedSettings):
         return [part for part in PARTS if part not in given]
 
 
-class HubDataset(Settings):
+class HubDataset(FrozenSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(

@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.causal_lm import CausalLM
 from headwise.ops.draws import own_draws
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings
 
 
-class GenerationSettings(Settings):
+class GenerationSettings(FrozenSettings):
     """Settings of text generation, by nucleus sampling or greedily.
 
     Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*,
     https://arxiv.org/abs/1904.09751.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     max_new_tokens: int = Field(
         60, ge=1, le=10_000_000, description="Largest number of tokens that are written."

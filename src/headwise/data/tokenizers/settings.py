@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from headwise.settings import Settings
+from headwise.settings import FrozenSettings
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0, 1, 2, 3
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
@@ -18,10 +18,8 @@ Role = Literal["pad", "bos", "eos", "unk", "mask"]
 _MOST_TOKENS = 10_000_000
 
 
-class VocabularySettings(Settings):
+class VocabularySettings(FrozenSettings):
     """The settings of vocabularies that somebody else has made, for one language or two."""
-
-    model_config = ConfigDict(frozen=True)
 
     marks: Marks = Field(
         "@@",
