@@ -28,3 +28,9 @@ class Settings(BaseModel):
             if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
                 raise ValueError(f"{name} is {str(value).lower()}, expected a number")
         return given
+
+
+class FrozenSettings(Settings):
+    """Settings that cannot be changed once they are read."""
+
+    model_config = ConfigDict(frozen=True)

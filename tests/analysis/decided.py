@@ -43,15 +43,15 @@ def standing(
     levels: Mapping[str, Tensor] | None = None,
 ) -> Positions:
     """Tokens with names such as t3, and labels whose classes have names such as c0."""
-    labels = dict(classes or {})
+    named = {
+        label: (numbers, [f"c{each}" for each in range(int(numbers.max()) + 1)])
+        for label, numbers in (classes or {}).items()
+    }
     return Positions(
         shape=(tokens.size(0), tokens.size(1)),
         tokens=tokens,
         names={number: f"t{number}" for number in range(int(tokens.max()) + 1)},
-        classes=labels,
-        class_names={
-            name: [f"c{each}" for each in range(int(of.max()) + 1)] for name, of in labels.items()
-        },
+        classes=named,
         levels=dict(levels or {}),
     )
 

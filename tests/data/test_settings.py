@@ -14,7 +14,7 @@ from headwise.data.images.settings import ImageSettings
 from headwise.data.labelled.settings import ProbingSettings
 from headwise.data.pairs.settings import ParallelHub, ParallelSettings
 from headwise.data.running.settings import TextSettings
-from headwise.data.settings import DividedSettings, HubSettings
+from headwise.data.settings import DividedSettings, HubSettings, given_parts
 from headwise.data.sources import CorpusError
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
@@ -217,5 +217,5 @@ def test_a_share_is_divided_off_for_parts_that_are_not_given():
 
 def test_splits_are_those_that_are_named():
     settings = HubSettings(name="owner/data", config="en", test_split=None)
-    assert settings.splits() == {"train": "train", "validation": "validation"}
+    assert given_parts(settings) == {"train": "train", "validation": "validation"}
     assert settings.origin == "dataset owner/data en"

@@ -50,7 +50,8 @@ def test_there_are_as_many_as_the_systems_see(described, name):
     for place, (made,) in decided.items():
         positions = found[place.site.partition("_")[0]]
         assert made.weights.shape[:2] == positions.shape
-        numbers = (positions.tokens, *positions.classes.values(), *positions.levels.values())
+        classes = (numbers for numbers, _ in positions.classes.values())
+        numbers = (positions.tokens, *classes, *positions.levels.values())
         for values in (each for each in numbers if each is not None):
             assert tuple(values.shape) in {positions.shape, positions.shape[:1]}
         if made.padding is not None and positions.tokens is not None:
@@ -62,9 +63,8 @@ def test_there_are_as_many_as_the_systems_see(described, name):
 def test_every_token_has_a_name_and_every_class_too(described, name):
     _, _, _, found = described(name)
     for positions in found.values():
-        assert set(positions.class_names) == set(positions.classes)
-        for label, classes in positions.classes.items():
-            assert int(classes.max()) < len(positions.class_names[label])
+        for classes, names in positions.classes.values():
+            assert int(classes.max()) < len(names)
         if positions.tokens is not None:
             assert set(positions.tokens.unique().tolist()) <= set(positions.names)
             assert all(each and each.isprintable() for each in positions.names.values())
@@ -84,14 +84,14 @@ def test_a_decoder_reads_the_token_before_the_one_that_it_predicts(described):
 def test_masks_are_told_from_predicted_tokens_that_are_shown(described):
     task, _, batch, found = described("masked-language-modelling")
     positions = found["encoder"]
-    names = positions.class_names["mask"]
+    classes, names = positions.classes["mask"]
     for row, (tokens, labels) in enumerate(zip(batch["input_ids"], batch["labels"], strict=True)):
         for column, (token, label) in enumerate(zip(tokens, labels, strict=True)):
             expected = "not predicted"
             if label != -100:
                 expected = "masked" if token == task.mask_token_id else "shown"
-            assert names[positions.classes["mask"][row, column]] == expected
-    assert len(positions.classes["mask"].unique()) > 1
+            assert names[classes[row, column]] == expected
+    assert len(classes.unique()) > 1
 
 
 def test_a_pixel_has_a_side_a_height_and_a_brightness():
@@ -99,10 +99,10 @@ def test_a_pixel_has_a_side_a_height_and_a_brightness():
     ids = torch.tensor([[3, *([0, 1, 2, 0] * 3)]])
     found = pixel_positions(ids, raster)
     assert found.names == {0: "#000000", 1: "#00c800", 2: "#ffffff", 3: "<bos>"}
-    assert found.classes["side"].tolist() == [[-1, *([0, 0, 1, 1] * 3)]]
-    assert found.classes["height"].tolist() == [[-1, *[0] * 4, *[1] * 8]]
+    assert found.classes["side"][0].tolist() == [[-1, *([0, 0, 1, 1] * 3)]]
+    assert found.classes["height"][0].tolist() == [[-1, *[0] * 4, *[1] * 8]]
     # 0.587 of 200 is 117, in the third fifth of 255.
-    assert found.classes["brightness"].tolist() == [[-1, *([0, 2, 4, 0] * 3)]]
+    assert found.classes["brightness"][0].tolist() == [[-1, *([0, 2, 4, 0] * 3)]]
 
 
 def test_the_loudness_of_frames_is_that_of_its_definition():
@@ -112,15 +112,15 @@ def test_the_loudness_of_frames_is_that_of_its_definition():
     found = frame_positions(noisy, torch.log(clean + floor), floor)
     decibels = [10 * math.log10(energy) for energy in (25, 0.25, 0.01)]
     assert found.levels["loudness of noisy speech"][0].tolist() == pytest.approx(decibels)
-    assert found.classes["loudness"].tolist() == [[0, 3, 4]]  # 0, 20 and 34 dB below
-    assert found.classes["speech"].tolist() == [[1, 0, 0]]
+    assert found.classes["loudness"][0].tolist() == [[0, 3, 4]]  # 0, 20 and 34 dB below
+    assert found.classes["speech"][0].tolist() == [[1, 0, 0]]
 
 
 def test_padding_and_silence_are_not_speech():
     silence = torch.full((1, 2, 3), math.log(0.1))
     padding = torch.full((1, 1, 3), -100.0)
     found = frame_positions(torch.zeros(1, 3, 3), torch.cat([silence, padding], 1), 0.1)
-    assert found.classes["speech"].tolist() == [[0, 0, 0]]
+    assert found.classes["speech"][0].tolist() == [[0, 0, 0]]
     assert found.levels["loudness of clean speech"].tolist() == [[pytest.approx(-20)] * 3]
 
 

@@ -8,32 +8,41 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from headwise.data.parts import Facts, read_facts
-from headwise.data.settings import HubSettings, HubTest, given_parts, in_test_set
+from headwise.data.parts import read_facts
+from headwise.data.settings import (
+    HubSettings,
+    HubTest,
+    given_parts,
+    given_test,
+    in_test_set,
+)
 from headwise.data.sources import file_in_words, load_hub_split
 from headwise.data.store import file_identity, stored
 
-Item = TypeVar("Item")
-Open = Callable[[Path, str, str], Sequence[Item]]  # of a folder, the name of a part and its hash
+OfPart = TypeVar("OfPart")  # what a part is: a sequence of items, or an object that holds them
+Open = Callable[[Path, str, str], OfPart]  # of a folder, the name of a part and its hash
 
 
 @dataclass(frozen=True)
-class Corpus(Generic[Item]):
-    """Items in three parts, none of which is empty.
+class Corpus(Generic[OfPart]):
+    """Data in three parts, none of which is empty.
 
     Attributes:
         train, validation, test: the items of each part.
         notes: facts about the data for the screen and the report: label to text.
-        digest: a hash of all items and of their division, without further test sets.
+        digest: a hash of all items and of their division, without further test sets; "" if only
+            the parts have hashes.
         tests: the items of each further test set by its name.
+        classes: of labelled texts, the names of the classes; None for a regression.
     """
 
-    train: Sequence[Item]
-    validation: Sequence[Item]
-    test: Sequence[Item]
+    train: OfPart
+    validation: OfPart
+    test: OfPart
     notes: dict[str, str] = field(repr=False)
     digest: str = ""
-    tests: dict[str, Sequence[Item]] = field(default_factory=dict)
+    tests: dict[str, OfPart] = field(default_factory=dict)
+    classes: list[str] | None = None
 
 
 class Source(NamedTuple):
@@ -86,13 +95,14 @@ def read_sources(
 
 
 def open_corpus(
-    kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[Item]
-) -> tuple[dict[str, Sequence[Item]], Facts, Path]:
-    """Returns the parts of a corpus (see `stored`), what is known of them, and their folder."""
+    kind: str, made_of: Iterable[object], make: Callable[[Path], None], open_part: Open[OfPart]
+) -> tuple[dict[str, Any], Path]:
+    """Returns the fields of a `Corpus` without further test sets (see `stored`), and its folder."""
     folder = stored(kind, made_of, make)
     facts = read_facts(folder)
     parts = {name: open_part(folder, name, part.digest) for name, part in facts.parts.items()}
-    return parts, facts, folder
+    known = {"notes": facts.notes, "digest": facts.digest, "classes": facts.classes}
+    return {**parts, **known}, folder
 
 
 def given_sources(settings: Any, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
@@ -113,7 +123,7 @@ def corpus_fields(
     source: Callable[[Any, Any], Source],
     make: Callable[[Path], None],
     make_test: Callable[[Path, Source, Path], None],
-    open_part: Open[Item],
+    open_part: Open[OfPart],
 ) -> dict[str, Any]:
     """Returns the fields of a `Corpus` whose parts and further test sets stand on the disk.
 
@@ -123,32 +133,14 @@ def corpus_fields(
         source: returns the source of a further test set.
         make_test: writes a test set, given the folder of the corpus, the source, and where to.
     """
-    parts, facts, folder = open_corpus(kind, identity_of(settings, sources), make, open_part)
-    make_test_of = partial(make_test, folder)
-    tests = open_tests(kind, settings.tests, source, make_test_of, open_part, (facts, folder))
-    return {**parts, "notes": facts.notes, "digest": facts.digest, "tests": tests}
-
-
-def open_tests(
-    kind: str,
-    tests: Mapping[str, Any],
-    source: Callable[[Any, Any], Source],
-    make: Callable[[Source, Path], None],
-    open_part: Open[Item],
-    corpus: tuple[Facts, Path],
-) -> dict[str, Sequence[Item]]:
-    """Returns the further test sets of a corpus, and adds what is known of them to its notes.
-
-    `make` writes the test set of a source to a folder; `corpus` is what `open_corpus` has returned
-    of the parts.
-    """
-    facts, folder = corpus
-    found: dict[str, Sequence[Item]] = {}
-    for name, test in tests.items():
+    fields, folder = open_corpus(kind, identity_of(settings, sources), make, open_part)
+    fields["tests"] = {}
+    for name, test in settings.tests.items():
         with in_test_set(name):
-            origin = source(test, test.given)
+            origin = source(test, given_test(settings, test))
             made_of = [folder.name, test.model_dump_json(), origin.identity]
-            parts, its_facts, _ = open_corpus(kind, made_of, partial(make, origin), open_part)
-        found[name] = parts["test"]
-        facts.notes[f"test {name}"] = its_facts.notes["test"]
-    return found
+            make_this = partial(make_test, folder, origin)
+            of_test, _ = open_corpus(kind, made_of, make_this, open_part)
+        fields["tests"][name] = of_test["test"]
+        fields["notes"][f"test {name}"] = of_test["notes"]["test"]
+    return fields

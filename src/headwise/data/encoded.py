@@ -1,6 +1,5 @@
 """Sequences of token ids: one row after another on the disk, and padded in batches."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -10,14 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from headwise.data.rows import Rows, growing, mapped
 from headwise.data.store import stored
+from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.ops.labels import IGNORED_LABEL
-
-Encode = Callable[[list[str]], list[list[int]]]
 
 _BATCH = 10_000  # texts that are encoded at once: not all lists exist at the same time
 _IDS, _ENDS = "ids.npy", "ends.npy"
@@ -49,38 +46,38 @@ class Ragged:
         return np.diff(self._ends, prepend=0).astype(np.int32)
 
     @classmethod
-    def of(cls, encode: Encode, texts: Iterable[str]) -> Self:
-        """Encodes texts in memory."""
-        ids, ends = zip(*_encoded(encode, texts), strict=True)
-        return cls(np.concatenate(ids), np.concatenate(ends))
-
-    @classmethod
-    def stored(
+    def of(
         cls,
-        encode: Encode,
+        tokenizer: TextTokenizer,
         texts: Callable[[], Iterable[str]],
-        made_of: Iterable[object],
-        highest: int,
+        made_of: Iterable[object] | None = None,
     ) -> Self:
-        """Encodes texts into the cache, see `stored`, or opens what is there.
+        """Encodes texts: into the cache, or in memory.
 
-        No id is above `highest`.
+        Args:
+            tokenizer: encodes the texts.
+            texts: returns them; it is not called if they are in the cache already.
+            made_of: what tells the texts from others, see `stored`. None encodes in memory.
         """
+        if made_of is None:
+            ids, ends = zip(*_encoded(tokenizer, texts()), strict=True)
+            return cls(np.concatenate(ids), np.concatenate(ends))
 
         def make(folder: Path) -> None:
+            narrow = tokenizer.vocab_size <= 2**16
             with (
-                growing(folder / _IDS, np.uint16 if highest < 2**16 else np.int32) as add_ids,
+                growing(folder / _IDS, np.uint16 if narrow else np.int32) as add_ids,
                 growing(folder / _ENDS, np.int64) as add_ends,
             ):
-                for ids, ends in _encoded(encode, texts()):
+                for ids, ends in _encoded(tokenizer, texts()):
                     add_ids(ids)
                     add_ends(ends)
 
-        return cls.load(stored("tokens", made_of, make))
+        return cls.load(stored("tokens", [*made_of, tokenizer.state], make))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Opens what `stored` has written."""
+        """Opens what `of` has written into the cache."""
         return cls(mapped(folder / _IDS), mapped(folder / _ENDS), folder)
 
     def __reduce__(self) -> Any:
@@ -95,10 +92,7 @@ class Ragged:
 
 
 def encoded_column(
-    encode: Encode,
-    rows: Sequence[tuple[Any, ...]],
-    column: int,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: TextTokenizer, rows: Sequence[tuple[Any, ...]], column: int
 ) -> Ragged:
     """Encodes a column of rows: into the cache where the rows stand there too, else in memory.
 
@@ -109,20 +103,8 @@ def encoded_column(
         found = rows.column(column) if isinstance(rows, Rows) else (row[column] for row in rows)
         return (text or "" for text in found)
 
-    if not isinstance(rows, Rows):
-        return Ragged.of(encode, texts())
-    made_of = [rows.digest, column, vocabulary_hash(tokenizer)]
-    return Ragged.stored(encode, texts, made_of, highest_id(tokenizer))
-
-
-def vocabulary_hash(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Returns what tells a tokenizer from others."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-
-
-def highest_id(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Returns the highest id of a vocabulary, which may have gaps."""
-    return max(tokenizer.get_vocab().values())
+    made_of = [rows.digest, column] if isinstance(rows, Rows) else None
+    return Ragged.of(tokenizer, texts, made_of)
 
 
 class TokenItem(TypedDict):
@@ -165,13 +147,13 @@ def token_mask(rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 def _encoded(
-    encode: Encode, texts: Iterable[str]
+    tokenizer: TextTokenizer, texts: Iterable[str]
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
     """Yields the ids of rows and where these end among all ids, many rows at a time."""
     yield np.empty(0, np.int32), np.empty(0, np.int64)  # there may be no rows
     waiting, end = iter(texts), 0
     while batch := list(islice(waiting, _BATCH)):
-        rows = encode(batch)
+        rows = tokenizer.encode(batch)
         ids = np.fromiter(chain.from_iterable(rows), np.int32)
         yield ids, end + np.cumsum([len(row) for row in rows], dtype=np.int64)
         end += len(ids)

@@ -24,13 +24,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from typing_extensions import Self
 
 from headwise.data.division import PARTS, Part
 from headwise.data.sources import CorpusError
 from headwise.recipes.schema import Node, node_of
-from headwise.settings import Settings
+from headwise.settings import FrozenSettings, Settings
 
 MAX_BYTES: Any = Field(
     None,
@@ -42,10 +42,8 @@ MAX_BYTES: Any = Field(
 )
 
 
-class SampledSettings(Settings):
+class SampledSettings(FrozenSettings):
     """Settings of data of which a sample may be trained on."""
-
-    model_config = ConfigDict(frozen=True)
 
     train_fraction: float = Field(
         1.0,
@@ -74,7 +72,7 @@ class DividedSettings(SampledSettings):
         description="Share of the training data that becomes the test part if none is given.",
     )
 
-    # The key of a further test set that may stand for it; None if there is no such key.
+    # The key of a further test set's files, which may stand for it; None if it has several keys.
     key_of_tests: ClassVar[str | None] = None
 
     @model_validator(mode="before")
@@ -152,10 +150,8 @@ class StreamedSettings(DividedSettings):
         return [part for part in PARTS if part not in given]
 
 
-class HubDataset(Settings):
+class HubDataset(FrozenSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
     name: str = Field(
@@ -168,8 +164,13 @@ class HubDataset(Settings):
 
     @property
     def origin(self) -> str:
-        """The dataset in words, for the notes on the data."""
-        return dataset_in_words(self.name, self.config, self.revision)
+        """The dataset in words, for the notes on the data.
+
+        >>> HubDataset(name="wikitext", config="wikitext-103-v1").origin
+        'dataset wikitext wikitext-103-v1'
+        """
+        revision = f"revision {self.revision}" if self.revision else None
+        return " ".join(filter(None, ("dataset", self.name, self.config, revision)))
 
 
 ValidationSplit = Annotated[
@@ -192,17 +193,11 @@ class HubSettings(HubDataset):
         description="The split to test on. With null, a share of the training split is used.",
     )
 
-    def splits(self) -> dict[Part, str]:
-        """Returns the split of each part that has one."""
-        found = {part: getattr(self, f"{part}_split") for part in PARTS}
-        return {part: split for part, split in found.items() if split is not None}
-
 
 def given_parts(settings: BaseModel) -> dict[Part, Any]:
     """Returns the split of each part, or the values of the fields that bear the parts' names."""
-    if isinstance(settings, HubSettings):
-        return settings.splits()
-    found = {part: getattr(settings, part, None) for part in PARTS}
+    suffix = "_split" if isinstance(settings, HubSettings) else ""
+    found = {part: getattr(settings, f"{part}{suffix}", None) for part in PARTS}
     return {part: value for part, value in found.items() if value is not None}
 
 
@@ -227,10 +222,12 @@ class HubTest(HubDataset):
     def origin(self) -> str:
         return f"{super().origin}, split {self.split}"
 
-    @property
-    def given(self) -> str:
-        """The split."""
-        return self.split
+
+def given_test(settings: DividedSettings, test: Any) -> Any:
+    """Returns the split of a further test set of data, or the files of one."""
+    if isinstance(test, HubTest):
+        return test.split
+    return test if settings.key_of_tests is None else getattr(test, settings.key_of_tests)
 
 
 def complete_tests(settings: type[BaseModel], given: Any, key: str | None) -> Any:
@@ -284,13 +281,3 @@ def in_test_set(name: str) -> Iterator[None]:
         yield
     except CorpusError as error:
         raise type(error)(f"data.tests.{name}: {error}") from error
-
-
-def dataset_in_words(name: str, config: str | None, revision: str | None) -> str:
-    """Returns a dataset in words, for the notes on the data.
-
-    >>> dataset_in_words("wikitext", "wikitext-103-v1", None)
-    'dataset wikitext wikitext-103-v1'
-    """
-    words = ("dataset", name, config, f"revision {revision}" if revision else None)
-    return " ".join(filter(None, words))

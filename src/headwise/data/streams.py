@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import Self
 
-from headwise.data.corpora import Item, Source
+from headwise.data.corpora import Source
 from headwise.data.settings import HubSettings, given_parts
 from headwise.data.sources import CorpusError, file_size, load_hub_split
 from headwise.data.store import file_identity
 from headwise.training.streaming import ROW
+
+Item = TypeVar("Item")
 
 
 class Stream(ABC, Generic[Item]):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
@@ -14,7 +14,7 @@ from headwise.ops.activations import Activation
 from headwise.ops.norms import NormKind
 from headwise.recipes.errors import RecipeError
 from headwise.recipes.pretrained import SEED, with_encoding, with_sizes
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings, Settings
 from headwise.training.settings import TrainingSettings, settings_with_rules
 
 # A name becomes a part of a folder's name, and the command line separates names by commas.
@@ -162,10 +162,8 @@ class LanguageModelSettings(TokenModelSettings):
     )
 
 
-class EvaluationSettings(Settings):
+class EvaluationSettings(FrozenSettings):
     """How a finished model is evaluated."""
-
-    model_config = ConfigDict(frozen=True)
 
     ablation: dict[str, str | dict[str, Any]] = Field(
         default_factory=dict,

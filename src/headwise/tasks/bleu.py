@@ -24,14 +24,15 @@ chrF is always counted on the raw text.
 
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 from sacrebleu.metrics import BLEU, CHRF
 
 from headwise.recipes.settings import EvaluationSettings
-from headwise.tasks.significance import Statistic, of_totals, score_of
+from headwise.tasks.outcome import Score
+from headwise.tasks.significance import Statistic, of_totals
 
 # Languages without spaces between words; all others take 13a.
 _TOKENIZERS = {"zh": "zh", "ja": "char"}
@@ -81,30 +82,13 @@ class TranslationEvaluation(EvaluationSettings):
         return int(self.max_length_ratio * source_length) + self.max_length_extra
 
 
-class CorpusScore(NamedTuple):
-    """A score of translations.
-
-    Attributes:
-        name: `BLEU` or `chrF`.
-        value: in percent.
-        rows: counts of matches of each sentence, from whose sums the score is computed.
-        signature: says in sacrebleu's notation exactly how the score was counted; publish it with
-            the number.
-    """
-
-    name: str
-    value: float
-    rows: np.ndarray
-    signature: str
-
-
 def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
     settings: TranslationEvaluation,
     *,
     language: str | None = None,
-) -> list[CorpusScore]:
+) -> list[tuple[Score, np.ndarray]]:
     """Scores translations against one reference each by BLEU and chrF.
 
     Args:
@@ -114,18 +98,25 @@ def corpus_scores(
         language: code of the target language; Chinese (`"zh"`, `"zh-CN"`) and Japanese (`"ja"`)
             are counted in characters.
 
+    Returns:
+        `BLEU` and `chrF` in percent, each with the counts of matches of each sentence, from whose
+        sums it is computed. The note of a score says in sacrebleu's notation exactly how it was
+        counted; publish it with the number.
+
     Example:
-        >>> bleu, chrf = corpus_scores(["The cat sat on the mat ."], ["The cat sat on the mat."],
-        ...                            TranslationEvaluation())
-        >>> round(bleu.value, 1), bleu.signature.partition("|version")[0]
+        >>> (bleu, _), (chrf, _) = corpus_scores(
+        ...     ["The cat sat on the mat ."], ["The cat sat on the mat."], TranslationEvaluation()
+        ... )
+        >>> round(bleu.value, 1), bleu.note.partition("|version")[0]
         (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
     """
-    scores = []
+    scored = []
     for name, metric in (("BLEU", _bleu(settings.bleu, language)), ("chrF", CHRF())):
         rows = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=float)
-        value = score_of(rows, corpus_statistic(name, settings))
-        scores.append(CorpusScore(name, value, rows, str(metric.get_signature())))
-    return scores
+        statistic = corpus_statistic(name, settings)
+        score = Score.of(name, rows, statistic, note=str(metric.get_signature()))
+        scored.append((score, rows))
+    return scored
 
 
 def corpus_statistic(name: str, settings: TranslationEvaluation) -> Statistic:

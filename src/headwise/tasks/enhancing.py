@@ -125,10 +125,10 @@ def enhance_file(
     info = audio_info(source)
     _check_target(target, source)
     kind = target.suffix[1:].upper()
-    encoding = soundfile.info(str(source)).subtype
+    encoding = info.subtype
     if not soundfile.check_format(kind, encoding):
         encoding = soundfile.default_subtype(kind)
-    rate, model_rate = info.rate, model.config.sampling_rate
+    rate, model_rate = info.samplerate, model.config.sampling_rate
     model.eval()
 
     read = 0
@@ -143,7 +143,7 @@ def enhance_file(
                 yield block
                 if advance is not None:
                     advance(len(block))
-        check_whole(read, info.samples, str(source))
+        check_whole(read, info.frames, str(source))
 
     def resampled(pieces: Iterable[Array], here: int, there: int) -> Iterator[Array]:
         if here == there:

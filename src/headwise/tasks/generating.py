@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.causal_lm import CausalLM
 from headwise.ops.draws import own_draws
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings
 
 
-class GenerationSettings(Settings):
+class GenerationSettings(FrozenSettings):
     """Settings of text generation, by nucleus sampling or greedily.
 
     Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*,
     https://arxiv.org/abs/1904.09751.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     max_new_tokens: int = Field(
         60, ge=1, le=10_000_000, description="Largest number of tokens that are written."
@@ -112,9 +110,28 @@ def continue_ids(
 ) -> list[int]:
     """Returns the tokens with which a model continues the given ones, at least one."""
     model.eval()
+    context, written = list(ids), list[int]()
+    longest, lines = model.config.max_length, settings.lines or sys.maxsize
     with torch.no_grad(), own_draws():
         torch.manual_seed(seed)
-        return _write(model, ids, eos, settings)
+        while len(written) < settings.max_new_tokens and written.count(eos) < lines:
+            if len(context) >= longest:
+                context = context[-max(1, longest // 2) :]
+            count = min(max(1, longest - len(context)), settings.max_new_tokens - len(written))
+            stop = _AfterLines(lines - written.count(eos), eos, len(context))
+            inputs = torch.tensor([context], device=model.device)
+            out = model.generate(
+                inputs,
+                attention_mask=torch.ones_like(inputs),
+                max_new_tokens=count,
+                eos_token_id=None,  # the end of a line is not the end of a text
+                stopping_criteria=StoppingCriteriaList([stop]),
+                **_sampling(settings),
+            )
+            new = cast(Tensor, out)[0, len(context) :].tolist()
+            written += new
+            context += new
+    return written
 
 
 def write_tokens(
@@ -122,44 +139,8 @@ def write_tokens(
 ) -> int:
     """Writes one text of exactly `length` tokens and returns the number of tokens."""
     endless = settings.model_copy(update={"lines": None, "max_new_tokens": length})
-    with torch.no_grad(), own_draws():
-        torch.manual_seed(settings.seed)
-        return len(_write(model, [tokenizer.eos_token_id], tokenizer.eos_token_id, endless))
-
-
-def _write(model: CausalLM, ids: list[int], eos: int, settings: GenerationSettings) -> list[int]:
-    """Returns the ids that follow the given ones."""
-    context, written = list(ids), list[int]()
-    longest, lines = model.config.max_length, settings.lines or sys.maxsize
-    while len(written) < settings.max_new_tokens and written.count(eos) < lines:
-        if len(context) >= longest:
-            context = context[-max(1, longest // 2) :]
-        count = min(max(1, longest - len(context)), settings.max_new_tokens - len(written))
-        stop = _AfterLines(lines - written.count(eos), eos, len(context))
-        new = _continue(model, context, count, stop, settings)
-        written += new
-        context += new
-    return written
-
-
-def _continue(
-    model: CausalLM,
-    ids: list[int],
-    count: int,
-    stop: StoppingCriteria,
-    settings: GenerationSettings,
-) -> list[int]:
-    """Returns up to `count` ids that follow `ids`."""
-    inputs = torch.tensor([ids], device=model.device)
-    out = model.generate(
-        inputs,
-        attention_mask=torch.ones_like(inputs),
-        max_new_tokens=count,
-        eos_token_id=None,  # the end of a line is not the end of a text
-        stopping_criteria=StoppingCriteriaList([stop]),
-        **_sampling(settings),
-    )
-    return cast(Tensor, out)[0, len(ids) :].tolist()
+    eos = tokenizer.eos_token_id
+    return len(continue_ids(model, [eos], eos, endless, settings.seed))
 
 
 def _sampling(settings: GenerationSettings) -> dict[str, Any]:

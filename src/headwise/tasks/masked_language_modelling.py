@@ -20,11 +20,7 @@ from typing_extensions import Self
 from headwise.data.division import PARTS
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.running.corpus import TextCorpus
-from headwise.data.running.dataset import (
-    DynamicallyMaskedBlocks,
-    MaskedBlocks,
-    encoded_lines,
-)
+from headwise.data.running.dataset import MaskedBlocks, encoded_lines
 from headwise.data.running.documents import Document
 from headwise.data.running.masking import MaskingSettings, pack_sentences
 from headwise.data.sources import CorpusError
@@ -124,13 +120,13 @@ class MaskedLanguageModelling(RunningTextTask):
         assert tokenizer.mask_token_id is not None
         self.mask_token_id = tokenizer.mask_token_id
         self.masking = masking
-        train = partial(self._blocks, "train", kind=DynamicallyMaskedBlocks, stream=0)
+        train = partial(self._blocks, "train", stream=0, dynamic=True)
         self.train = streamed(corpus.train, train)
-        self.validation = self._blocks("validation", corpus.validation, kind=MaskedBlocks, stream=1)
-        self.test = self._blocks("test", corpus.test, kind=MaskedBlocks, stream=2)
+        self.validation = self._blocks("validation", corpus.validation, stream=1)
+        self.test = self._blocks("test", corpus.test, stream=2)
         # Masks depend on seed and index alone, not on which other test sets there are.
         self.tests = {
-            name: self._blocks(name, documents, kind=MaskedBlocks, stream=2)
+            name: self._blocks(name, documents, stream=2)
             for name, documents in corpus.tests.items()
         }
         counted = PARTS[1:] if self.is_streamed else PARTS
@@ -269,11 +265,10 @@ class MaskedLanguageModelling(RunningTextTask):
         return [(float(row.sum()), best.tolist()) for row, best in rows]
 
     def _blocks(
-        self, part: str, documents: Sequence[Document], *, kind: type[MaskedBlocks], stream: int
+        self, part: str, documents: Sequence[Document], *, stream: int, dynamic: bool = False
     ) -> MaskedBlocks:
         encoded = encoded_lines(self.tokenizer, documents, packed=True)
-        tokenizer = self.tokenizer
-        special = tokenizer.tokenizer.all_special_ids
+        special = self.tokenizer.tokenizer.all_special_ids
         # How many tokens up to each are words: a block that has only <unk> predicts nothing.
         words = np.append(0, np.cumsum(~np.isin(encoded.ids.numpy(), special), dtype=np.int64))
         packed = pack_sentences(encoded.lengths.tolist(), self.block_length - 1)  # and <bos>
@@ -285,15 +280,8 @@ class MaskedLanguageModelling(RunningTextTask):
                 "all of them are <unk>. Give text of the same language and tokenisation in all "
                 "parts, a larger tokenizer.vocab_size or a smaller tokenizer.min_frequency."
             )
-        return kind(
-            encoded.ids,
-            blocks,
-            self.masking,
-            bos_id=tokenizer.bos_token_id,
-            mask_id=self.mask_token_id,
-            special_ids=special,
-            vocab_size=tokenizer.vocab_size,
-            stream=stream,
+        return MaskedBlocks(
+            encoded.ids, blocks, self.masking, self.tokenizer, stream=stream, dynamic=dynamic
         )
 
 

@@ -24,8 +24,8 @@ class Positions:
         names: the name of each such number, as pages show it.
         word: what they are called, in the singular: token, colour.
         classes: name of a label to the class of each position, `(batch, time)`, or of each
-            sequence, `(batch,)`, counted from 0; negative where there is none.
-        class_names: name of a label to the names of its classes.
+            sequence, `(batch,)`, counted from 0, negative where there is none; and to the names of
+            the classes.
         levels: name of a quantity to its value at each position, `(batch, time)`: the loudness of
             a frame.
     """
@@ -34,8 +34,7 @@ class Positions:
     tokens: Tensor | None = None
     names: Mapping[int, str] = field(default_factory=dict)
     word: str = "token"
-    classes: Mapping[str, Tensor] = field(default_factory=dict)
-    class_names: Mapping[str, list[str]] = field(default_factory=dict)
+    classes: Mapping[str, tuple[Tensor, list[str]]] = field(default_factory=dict)
     levels: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -46,21 +45,8 @@ class Positions:
         word: str,
         classes: Mapping[str, tuple[Tensor, list[str]]] | None = None,
     ) -> Self:
-        """Returns the description of tokens, `(batch, time)`.
-
-        Args:
-            tokens, names, word: see the class.
-            classes: name of a label to its classes and their names.
-        """
-        labels = classes or {}
-        return cls(
-            shape=(tokens.size(0), tokens.size(1)),
-            tokens=tokens,
-            names=names,
-            word=word,
-            classes={name: numbers for name, (numbers, _) in labels.items()},
-            class_names={name: called for name, (_, called) in labels.items()},
-        )
+        """Returns the description of tokens, `(batch, time)`; see the class."""
+        return cls((tokens.size(0), tokens.size(1)), tokens, names, word, classes or {})
 
 
 # --- images -----------------------------------------------------------------------------------
@@ -85,8 +71,10 @@ def pixel_positions(input_ids: Tensor, raster: Raster) -> Positions:
         >>> found = pixel_positions(torch.tensor([[2, 1, 0]]), raster)
         >>> [found.names[number] for number in found.tokens[0].tolist()]
         ['<bos>', '#ffffff', '#000000']
-        >>> found.classes["side"], found.classes["predicted side"]
-        (tensor([[-1,  0,  1]]), tensor([[ 0,  1, -1]]))
+        >>> found.classes["side"]
+        (tensor([[-1,  0,  1]]), ['left', 'right'])
+        >>> found.classes["predicted side"]
+        (tensor([[ 0,  1, -1]]), ['left', 'right'])
     """
     device = input_ids.device
     pixels = torch.arange(input_ids.size(1), device=device) - 1  # -1 where no pixel is read
@@ -158,10 +146,9 @@ def frame_positions(inputs: Tensor, labels: Tensor, floor: float) -> Positions:
     return Positions(
         shape=(inputs.size(0), inputs.size(1)),
         word="frame",
-        classes={"loudness": loudness, "speech": speech},
-        class_names={
-            "loudness": [f"{step} dB below the loudest" for step in _LOUDNESS],
-            "speech": ["no speech", "speech"],
+        classes={
+            "loudness": (loudness, [f"{step} dB below the loudest" for step in _LOUDNESS]),
+            "speech": (speech, ["no speech", "speech"]),
         },
         levels={"loudness of noisy speech": noisy, "loudness of clean speech": clean},
     )

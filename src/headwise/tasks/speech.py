@@ -211,7 +211,7 @@ class SpeechEnhancement(Task):
                 f"the file to write, as in `headwise predict RUN noisy.wav clean.wav`"
             )
         source, target = files
-        samples = audio_info(source).samples
+        samples = audio_info(source).frames
         with Progress(console=Console(stderr=True), transient=True) as progress:
             advance = partial(progress.advance, progress.add_task("", total=samples))
             enhance_file(model, recipe.evaluation.context, source, target, advance)

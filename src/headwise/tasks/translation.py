@@ -24,7 +24,7 @@ from headwise.tasks.bleu import (
     corpus_scores,
     corpus_statistic,
 )
-from headwise.tasks.outcome import Outcome, Sample, Score, spread
+from headwise.tasks.outcome import Outcome, Sample, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic
 from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
@@ -208,11 +208,7 @@ class Translation(TokenizerTask):
             model, self.tokenizer, sources, evaluation, advance=advance, shared=True
         )
         language = self.corpus.target_language
-        scored = []
-        for found in corpus_scores(translations, references, evaluation, language=language):
-            statistic = self.statistic(found.name, evaluation)
-            score = Score.of(found.name, found.rows, statistic, note=found.signature)
-            scored.append((score, found.rows))
+        scored = corpus_scores(translations, references, evaluation, language=language)
         sources = [self.tokenizer.source.join(source) for source in sources]
         samples = [
             Sample(given={"Source": sources[i], "Reference": references[i]}, made=translations[i])

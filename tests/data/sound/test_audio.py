@@ -29,7 +29,8 @@ def test_any_rate_and_number_of_channels_becomes_mono_at_the_rate_wanted(
     assert wave.shape == (16_000,) and wave.dtype == np.float32
     expected = sounds.tone(16_000, 16_000, channels=channels).mean(1)
     assert np.abs(wave - expected).max() < 0.01
-    assert audio_info(path) == (rate, rate, channels)
+    info = audio_info(path)
+    assert (info.samplerate, info.frames, info.channels) == (rate, rate, channels)
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(8_000, 8_000), (44_100, 8_000), (8_000, 16_000)])
@@ -91,7 +92,7 @@ def test_a_sample_that_no_sound_has_is_named(wrong):
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
 def test_a_file_that_was_cut_off_is_an_error(tmp_path, suffix):
     path = sounds.write(tmp_path / f"whole.{suffix}", sounds.tone(8_000, 8_000), 8_000)
-    assert audio_info(path) == (8_000, 8_000, 1)
+    assert audio_info(path).frames == 8_000
     path.write_bytes(path.read_bytes()[:-2_000])
     for source in (path, path.read_bytes()):
         with pytest.raises(

@@ -146,7 +146,7 @@ def _divided(observed: Observed) -> Iterator[tuple[str, Rows, Tensor, Tensor]]:
     if not observed.decides_by_position:
         lengths = observed.sequence_of.cpu().bincount(minlength=described.shape[0])
         yield LENGTH, "sequences", *_by_sequence(observed, weights, doubling(lengths))
-    for label, classes in described.classes.items():
+    for label, (classes, _) in described.classes.items():
         if classes.dim() == 1:
             yield label, "sequences", *_by_sequence(observed, weights, classes.cpu())
         elif observed.decides_by_position:

@@ -79,10 +79,10 @@ class Tokens:
         for made in observed:
             if made.described is None or made.sequences is None:
                 continue
-            for label, numbers in _labels(made.described).items():
+            for label, (numbers, names) in _labels(made.described).items():
                 key = (made.place, label)
                 table = self._tables.setdefault(key, _Table(made, label))
-                table.add(made, numbers)
+                table.add(made, numbers, names)
 
     def result(self) -> list[TokensRecord]:
         """Returns what goes to which units: of each system its tokens, then its other labels."""
@@ -95,9 +95,14 @@ class Tokens:
         ]
 
 
-def _labels(described: Positions) -> dict[str, Tensor]:
-    tokens = {} if described.tokens is None else {described.word: described.tokens}
-    return {**tokens, **described.classes}
+def _labels(described: Positions) -> dict[str, tuple[Tensor, Mapping[int, str]]]:
+    """Returns of each label the number of what stands at each position, and the numbers' names."""
+    found: dict[str, tuple[Tensor, Mapping[int, str]]] = {}
+    if described.tokens is not None:
+        found[described.word] = (described.tokens, described.names)
+    for label, (classes, names) in described.classes.items():
+        found[label] = (classes, dict(enumerate(names)))
+    return found
 
 
 class _Table:
@@ -112,8 +117,8 @@ class _Table:
         self.sums = TokenSums(self.units + 2)
         self.names: Mapping[int, str] = {}
 
-    def add(self, made: Observed, numbers: Tensor) -> None:
-        assert made.described is not None
+    def add(self, made: Observed, numbers: Tensor, names: Mapping[int, str]) -> None:
+        self.names = names
         # A sequence that has one class throughout says little more of it than a single row does.
         decision = (made.row_of if numbers.dim() == 2 else made.sequence_of).cpu()
         taken = made.leads if made.chosen is None else made.chosen
@@ -125,7 +130,6 @@ class _Table:
         kinds = int(tokens.max()) + 1 if len(tokens) else 1
         of_decisions = (decision * kinds + tokens).unique() % kinds  # a token once in each
         self.sums.add(of_decisions, self._column(-1).expand(len(of_decisions), -1))
-        self._name(made.described)
 
     def record(self) -> TokensRecord | None:
         sums = self.sums.sums
@@ -173,12 +177,6 @@ class _Table:
         ones = torch.zeros(1, self.units + 2, dtype=torch.float64)
         ones[0, number] = 1
         return ones
-
-    def _name(self, described: Positions) -> None:
-        if self.label in described.class_names:
-            self.names = dict(enumerate(described.class_names[self.label]))
-        elif self.label == described.word:
-            self.names = described.names
 
     def _name_of(self, number: int) -> str:
         return self.names.get(number, str(number))

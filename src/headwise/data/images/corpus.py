@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from headwise.data.corpora import Source, corpus_fields, given_sources, open_corpus, read_sources
+from headwise.data.corpora import (
+    Corpus,
+    Source,
+    corpus_fields,
+    given_sources,
+    open_corpus,
+    read_sources,
+)
 from headwise.data.division import (
     PARTS,
     SAMPLE,
@@ -60,23 +66,7 @@ class ImagePart(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True)
-class ImageCorpus:
-    """Images in three parts, none of them empty.
-
-    Attributes:
-        train, validation, test: the images of each part.
-        notes: facts about the images, from a label to a text.
-        digest: a hash of the images and of their division, without further test sets.
-        tests: the images of each further test set by its name.
-    """
-
-    train: ImagePart
-    validation: ImagePart
-    test: ImagePart
-    notes: dict[str, str]
-    digest: str
-    tests: dict[str, ImagePart] = field(default_factory=dict)
+ImageCorpus = Corpus[ImagePart]  # the images of three parts and of further test sets
 
 
 def load_images(settings: ImageSettings) -> ImageCorpus:
@@ -99,8 +89,7 @@ def load_images(settings: ImageSettings) -> ImageCorpus:
         left, right = load_images(settings.left), load_images(settings.right)
         made_of = [settings.model_dump_json(), left.digest, right.digest]
         make_pairs = partial(_make_pairs, settings, left, right)
-        parts, facts, _ = open_corpus("images", made_of, make_pairs, _open)
-        fields: dict[str, Any] = {**parts, "notes": facts.notes, "digest": facts.digest}
+        fields, _ = open_corpus("images", made_of, make_pairs, _open)
         return ImageCorpus(**fields)
     skipped: list[str] = []  # receives why images are left out while they are read
     source = partial(image_source, settings, skipped)

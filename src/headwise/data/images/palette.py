@@ -5,21 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from typing_extensions import Self
 
 from headwise.checksums import is_changed, write_summed
 from headwise.data.rows import pieces
 from headwise.data.sources import CorpusError
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings
 
 FILE_NAME = "palette.json"
 
 
-class PaletteSettings(Settings):
+class PaletteSettings(FrozenSettings):
     """How the colours are chosen; the defaults are those of the image example of minGPT."""
-
-    model_config = ConfigDict(frozen=True)
 
     colors: int = Field(
         512,

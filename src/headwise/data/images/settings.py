@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from headwise.data.settings import (
@@ -17,7 +17,7 @@ from headwise.data.settings import (
     ValidationSplit,
 )
 from headwise.recipes.settings import Name
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings
 
 Size = Annotated[
     int,
@@ -34,17 +34,11 @@ Mode = Annotated[
 ]
 
 
-class FolderTest(Settings):
+class FolderTest(FrozenSettings):
     """A further test set of image files in a folder or in a tar file."""
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["folder"] = Field("folder", description="A folder or a tar file of images.")
     path: Path = Field(description="The folder or the file of the images.")
-
-    @property
-    def given(self) -> Path:
-        return self.path
 
 
 class IdxTest(FolderTest):

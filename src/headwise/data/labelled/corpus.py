@@ -18,25 +18,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwise.data.corpora import (
     Corpus,
     Source,
+    corpus_fields,
     files_source,
     given_sources,
-    identity_of,
-    open_corpus,
-    open_tests,
     read_sources,
     split_source,
 )
 from headwise.data.division import parts_of, sample_in_words
 from headwise.data.labelled.reading import (
-    Columns,
+    GLUE,
     Row,
-    glue_classes,
-    glue_has_pairs,
     glue_origin,
     glue_sources,
     read_docstrings,
@@ -47,7 +43,6 @@ from headwise.data.labelled.settings import (
     Docstrings,
     ExampleLimits,
     Glue,
-    LabelledColumns,
     LabelledFiles,
     LabelledFileTest,
     LabelledHub,
@@ -55,7 +50,7 @@ from headwise.data.labelled.settings import (
     LabelledSettings,
     Problem,
 )
-from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
+from headwise.data.parts import Facts, Kind, PartFacts, read_facts, write_facts, write_parts
 from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, packages_identity, part_in_words
 from headwise.data.streams import Stream
@@ -93,7 +88,7 @@ _NUMBERED = replace(EXAMPLES, columns=(str, str, float))
 
 
 @dataclass(frozen=True)
-class LabelledCorpus(Corpus[Example]):
+class LabelledCorpus(Corpus[Sequence[Example]]):
     """Examples in parts, none of which is empty.
 
     Attributes:
@@ -103,7 +98,6 @@ class LabelledCorpus(Corpus[Example]):
     """
 
     test: dict[str, Sequence[Example]]  # type: ignore[assignment]
-    classes: list[str] | None = None
 
 
 @dataclass
@@ -149,38 +143,32 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
         CorpusError: data that cannot be read, an unknown label, or too little data to fill the
             parts. The message names the file and line, and says how to mend it.
     """
+    source = partial(_source, settings.max_bytes, known_classes(settings)[1])
     stream = ExampleStream.of(settings)
-    sources = _sources(settings, stream)
-    corpus, facts, folder = make_corpus(
-        identity_of(settings, sources),
-        partial(_read, settings, sources),
-        fractions=settings.fractions(),
-        train_fraction=settings.train_fraction,
-    )
-    tests = open_tests(
-        "examples",
-        settings.tests,
-        partial(_source, settings.max_bytes, known_classes(settings)[1]),
-        partial(_make_test, corpus.classes, folder),
-        EXAMPLES.open,
-        (facts, folder),
-    )
-    corpus = replace(corpus, tests=tests)
-    return corpus if stream is None else replace(corpus, **stream.added_to(vars(corpus)))
+    sources = _sources(settings, source) if stream is None else stream.sources(source)
+    read = partial(_read, settings, sources)
+    make = partial(make_examples, read, settings.fractions(), settings.train_fraction)
+    fields = corpus_fields("examples", settings, sources, source, make, _make_test, EXAMPLES.open)
+    return labelled_corpus(fields if stream is None else stream.added_to(fields))
+
+
+def labelled_corpus(fields: Mapping[str, Any]) -> LabelledCorpus:
+    """Returns the corpus of fields, of which each test set is one: `test`, or `test NAME`."""
+    sets = [name for name in fields if name.partition(" ")[0] == "test"]
+    others = {name: value for name, value in fields.items() if name not in sets}
+    return LabelledCorpus(**others, test={name[len("test ") :]: fields[name] for name in sets})
 
 
 # --- sources ----------------------------------------------------------------------------------
 
 
-def _sources(settings: LabelledSettings, stream: "ExampleStream | None") -> dict[str, Source]:
+def _sources(settings: LabelledSettings, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
     if isinstance(settings, Docstrings):
         read = partial(read_docstrings, settings.packages)
         return {"train": Source(packages_identity(settings.packages), read)}
     if isinstance(settings, Glue):
         return glue_sources(settings)
-    _, classes = known_classes(settings)
-    source = partial(_source, settings.max_bytes, classes)
-    return given_sources(settings, source) if stream is None else stream.sources(source)
+    return given_sources(settings, source)
 
 
 def _source(
@@ -190,16 +178,11 @@ def _source(
     given: Path | str,
 ) -> Source:
     """Returns the source of a file, or of a split."""
-    columns = _columns(settings)
     if isinstance(settings, LabelledHub | LabelledHubTest):
         split = str(given)
-        return split_source(settings, split, partial(read_hub, columns, classes))
+        return split_source(settings, split, partial(read_hub, settings, classes))
     path = Path(given)
-    return files_source([path], partial(read_tsv, path, columns, max_bytes))
-
-
-def _columns(settings: LabelledColumns) -> Columns:
-    return Columns(settings.text_field, settings.pair_field, settings.label_field)
+    return files_source([path], partial(read_tsv, path, settings, max_bytes))
 
 
 def _origin(settings: LabelledSettings) -> str | None:
@@ -217,7 +200,8 @@ def _read(settings: LabelledSettings, sources: Mapping[str, Source]) -> Reading:
 def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
     """Returns the problem, and the classes if the settings alone tell them."""
     if isinstance(settings, Glue):
-        return glue_classes(settings.task)
+        classes = GLUE[settings.task].classes
+        return "regression" if classes is None else "classification", classes
     if isinstance(settings, Docstrings):
         return "classification", settings.packages
     return getattr(settings, "problem", "classification"), getattr(settings, "classes", None)
@@ -226,50 +210,27 @@ def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
 def has_pairs(settings: ExampleLimits) -> bool:
     """Returns whether examples are pairs of texts."""
     if isinstance(settings, Glue):
-        return glue_has_pairs(settings.task)
+        return GLUE[settings.task].hub.pair_field is not None
     return getattr(settings, "pair_field", None) is not None
 
 
 # --- examples in parts ------------------------------------------------------------------------
 
 
-def make_corpus(
-    made_of: Iterable[object],
-    read: Callable[[], Reading],
-    *,
-    fractions: tuple[float, float] = (0.0, 0.0),
-    train_fraction: float = 1.0,
-) -> tuple[LabelledCorpus, Facts, Path]:
-    """Makes examples of rows, and divides off the parts that are not given.
-
-    Args:
-        made_of, read: what tells the corpus from others, and what reads it if it is not stored.
-        fractions: shares of the training examples that become the validation and the test part.
-        train_fraction: share of the training examples that is used.
-
-    Returns:
-        The corpus, what is known of its parts, and its folder.
-    """
-    make = partial(_make, read, fractions, train_fraction)
-    parts, facts, folder = open_corpus("examples", made_of, make, EXAMPLES.open)
-    corpus = LabelledCorpus(
-        train=parts.pop("train", []),  # it is not there where it is a stream
-        validation=parts.pop("validation"),
-        test={name.removeprefix("test").strip(): part for name, part in parts.items()},
-        notes=facts.notes,
-        digest=facts.digest,
-        classes=facts.classes,
-    )
-    return corpus, facts, folder
-
-
-def _make(
+def make_examples(
     read: Callable[[], Reading],
     fractions: tuple[float, float],
     train_fraction: float,
     folder: Path,
 ) -> None:
-    """Reads, checks and divides examples, and writes them to a folder."""
+    """Makes examples of rows, divides off the parts that are not given, and writes all to a folder.
+
+    Args:
+        read: reads the rows.
+        fractions: shares of the training examples that become the validation and the test part.
+        train_fraction: share of the training examples that is used.
+        folder: where the parts are written.
+    """
     reading = read()
     tests = [name for name in reading.rows if name.startswith("test")] or ["test"]
     shares = (
@@ -300,9 +261,10 @@ def _make(
     write_facts(folder, facts)
 
 
-def _make_test(classes: list[str] | None, corpus: Path, source: Source, folder: Path) -> None:
+def _make_test(corpus: Path, source: Source, folder: Path) -> None:
     """Writes the examples of a further test set to `folder`; `corpus` holds the other parts."""
     rows, origin = source.read()
+    classes = read_facts(corpus).classes
     problem: Problem = "regression" if classes is None else "classification"
     reading = Reading({"test": rows}, {}, problem, classes)
     examples = _examples("test", reading)
@@ -451,10 +413,10 @@ class ExampleStream(Stream[Example]):
         return [[train]]
 
     def rows_of(self, shard: int) -> Iterator[Row]:
-        settings, columns = self.settings, _columns(self.settings)
+        settings = self.settings
         if isinstance(settings, LabelledFiles):
-            return read_tsv(settings.train, columns, settings.max_bytes)
-        return read_hub(columns, settings.classes, self.split_of(shard), self.where(shard))
+            return read_tsv(settings.train, settings, settings.max_bytes)
+        return read_hub(settings, settings.classes, self.split_of(shard), self.where(shard))
 
     def items(self, shard: int, rows: Iterable[Row]) -> Iterator[Example]:
         # Under another name than the whole part: one piece may well have one label alone.

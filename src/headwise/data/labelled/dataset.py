@@ -47,10 +47,7 @@ class Examples(Dataset[ClassificationItem]):
         self.examples = examples
         self._tokenizer = tokenizer
         # Each text ends with <eos>.
-        self._texts, self._pairs = (
-            encoded_column(tokenizer.encode, examples, column, tokenizer.tokenizer)
-            for column in (0, 1)
-        )
+        self._texts, self._pairs = (encoded_column(tokenizer, examples, side) for side in (0, 1))
         # A missing pair is an empty text, of which <eos> is left.
         self._has_pairs = any(example.pair is not None for example in examples[:1])
         self._max_length = max_length

@@ -21,8 +21,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, pairwise
 
+from headwise.data.corpora import open_corpus
 from headwise.data.division import PARTS, divide, hash_of
-from headwise.data.labelled.corpus import LabelledCorpus, Reading, make_corpus
+from headwise.data.labelled.corpus import (
+    EXAMPLES,
+    LabelledCorpus,
+    Reading,
+    labelled_corpus,
+    make_examples,
+)
 from headwise.data.labelled.reading import Row, docstrings, read_senteval
 from headwise.data.labelled.settings import (
     DocstringTexts,
@@ -55,7 +62,8 @@ def load_probing_corpus(settings: ProbingSettings) -> LabelledCorpus:
         identity, origin, sentences = _sentences(settings)
         read = partial(_generate, settings, sentences, origin)
     made_of = [settings.model_dump_json(), identity]
-    return make_corpus(made_of, read, train_fraction=settings.train_fraction)[0]
+    make = partial(make_examples, read, (0.0, 0.0), settings.train_fraction)
+    return labelled_corpus(open_corpus("examples", made_of, make, EXAMPLES.open)[0])
 
 
 # --- SentEval's files -------------------------------------------------------------------------

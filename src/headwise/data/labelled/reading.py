@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headwise.data.corpora import Source, files_source, split_source
 from headwise.data.division import Part
-from headwise.data.labelled.settings import Glue, GlueTask, Problem
+from headwise.data.labelled.settings import Glue, LabelledColumns
 from headwise.data.settings import HubSettings
 from headwise.data.sources import (
     CorpusError,
@@ -39,18 +39,10 @@ class Row(NamedTuple):
     flaw: str = ""
 
 
-class Columns(NamedTuple):
-    """Names of the columns from which examples are read."""
-
-    text: str
-    pair: str | None
-    label: str
-
-
 # --- files of tab-separated values ------------------------------------------------------------
 
 
-def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iterator[Row]:
+def read_tsv(path: Path, columns: LabelledColumns, max_bytes: int | None = None) -> Iterator[Row]:
     """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
 
     Raises:
@@ -62,20 +54,20 @@ def read_tsv(path: Path, columns: Columns, max_bytes: int | None = None) -> Iter
     if header is None:
         raise CorpusError(f"{path}: the file is empty, expected a line of column names, then rows.")
     names = header.split("\t")
-    if len(names) == 1 and columns.text != columns.label:
+    if len(names) == 1 and columns.text_field != columns.label_field:
         raise CorpusError(
             f"{path}, line 1: {shown(header)} has no tab, expected the names of the columns with a "
             f"tab between each two: write the file with tabs in place of commas or JSON"
         )
-    for column in columns:
+    for column in (columns.text_field, columns.pair_field, columns.label_field):
         if column is not None and column not in names:
             raise CorpusError(
                 f"{path}, line 1: there is no column {column!r}, expected one of "
                 f"{', '.join(names)}: name the columns as data.text_field, data.pair_field and "
                 f"data.label_field{did_you_mean(column, names)}"
             )
-    text_at, label_at = names.index(columns.text), names.index(columns.label)
-    pair_at = None if columns.pair is None else names.index(columns.pair)
+    text_at, label_at = names.index(columns.text_field), names.index(columns.label_field)
+    pair_at = None if columns.pair_field is None else names.index(columns.pair_field)
     number = blank = 0  # rows so far, and blank lines behind them: those at the end are no rows
     ragged, first = 0, (0, 0)  # rows that cannot be read; the line and the fields of the first
     for at, line in enumerate(lines, start=2):
@@ -140,7 +132,7 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
 
 
 def read_hub(
-    columns: Columns, classes: Sequence[str] | None, split: Any, where_split: str
+    columns: LabelledColumns, classes: Sequence[str] | None, split: Any, where_split: str
 ) -> Iterator[Row]:
     """Yields the rows of one split, a `datasets.Dataset` or a shard of a stream.
 
@@ -150,16 +142,16 @@ def read_hub(
     """
     mending = "Name the columns as data.text_field, data.pair_field and data.label_field."
     features = split.features or {}  # those of a stream may be unknown
-    feature = field_at(features, columns.label, where_split, mending) if features else None
+    feature = field_at(features, columns.label_field, where_split, mending) if features else None
     own = getattr(feature, "names", None)
     known = own or classes or ()
     named = own is None and any(map(_NUMBER.fullmatch, known))
     name_of = partial(_class_name, known=known, places=() if named else known)
     for number, record in enumerate(split):
         where = f"{where_split}, row {number}"
-        text = text_field(record, columns.text, where, mending)
-        pair = columns.pair and text_field(record, columns.pair, where, mending)
-        label = field_at(record, columns.label, where, mending)
+        text = text_field(record, columns.text_field, where, mending)
+        pair = columns.pair_field and text_field(record, columns.pair_field, where, mending)
+        label = field_at(record, columns.label_field, where, mending)
         yield Row(where, text, pair, name_of(label))
 
 
@@ -191,18 +183,18 @@ class _GlueTask(NamedTuple):
     """Places of the examples of a task on the hub and in GLUE's own files."""
 
     config: str
-    hub: Columns
-    files: Columns
+    hub: LabelledColumns
+    files: LabelledColumns
     classes: list[str] | None
     file_labels: dict[str, str] = {}  # noqa: RUF012  # label in the files to class, if they differ
     tests: dict[str, tuple[str, str]] = {"test": ("validation", "dev.tsv")}  # noqa: RUF012
 
 
-_GLUE = {
+GLUE = {
     "MNLI": _GlueTask(
         "mnli",
-        Columns("premise", "hypothesis", "label"),
-        Columns("sentence1", "sentence2", "gold_label"),
+        LabelledColumns(text_field="premise", pair_field="hypothesis"),
+        LabelledColumns(text_field="sentence1", pair_field="sentence2", label_field="gold_label"),
         ["entailment", "neutral", "contradiction"],
         {"-": ""},  # the annotators did not agree
         {
@@ -212,40 +204,29 @@ _GLUE = {
     ),
     "QNLI": _GlueTask(
         "qnli",
-        Columns("question", "sentence", "label"),
-        Columns("question", "sentence", "label"),
+        LabelledColumns(text_field="question", pair_field="sentence"),
+        LabelledColumns(text_field="question", pair_field="sentence"),
         ["entailment", "not_entailment"],
     ),
     "SST-2": _GlueTask(
         "sst2",
-        Columns("sentence", None, "label"),
-        Columns("sentence", None, "label"),
+        LabelledColumns(text_field="sentence"),
+        LabelledColumns(text_field="sentence"),
         ["negative", "positive"],
         {"0": "negative", "1": "positive"},
     ),
     "STS-B": _GlueTask(
         "stsb",
-        Columns("sentence1", "sentence2", "label"),
-        Columns("sentence1", "sentence2", "score"),
+        LabelledColumns(text_field="sentence1", pair_field="sentence2"),
+        LabelledColumns(text_field="sentence1", pair_field="sentence2", label_field="score"),
         None,
     ),
 }
 
 
-def glue_classes(name: GlueTask) -> tuple[Problem, list[str] | None]:
-    """Returns the problem of a task, and its classes; None for a regression."""
-    classes = _GLUE[name].classes
-    return "regression" if classes is None else "classification", classes
-
-
-def glue_has_pairs(name: GlueTask) -> bool:
-    """Returns whether the examples of a task are pairs of texts."""
-    return _GLUE[name].hub.pair is not None
-
-
 def glue_sources(settings: Glue) -> dict[str, Source]:
     """Returns the sources of the training part and of the test sets by their names."""
-    task, folder = _GLUE[settings.task], settings.folder
+    task, folder = GLUE[settings.task], settings.folder
     found: dict[str, Source] = {}
     for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
         if folder is None:
@@ -264,7 +245,7 @@ def glue_origin(settings: Glue) -> str:
 
 
 def _glue_dataset(settings: Glue) -> HubSettings:
-    config = _GLUE[settings.task].config
+    config = GLUE[settings.task].config
     return HubSettings(name=settings.name, config=config, revision=settings.revision)
 
 

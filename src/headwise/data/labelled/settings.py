@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
 from headwise.data.running.settings import TextSettings
@@ -18,7 +18,7 @@ from headwise.data.settings import (
     part_of_files,
 )
 from headwise.recipes.settings import Name
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings
 
 Problem = Literal["classification", "regression"]
 GlueTask = Literal["MNLI", "QNLI", "SST-2", "STS-B"]
@@ -58,7 +58,7 @@ class ExampleLimits(SampledSettings):
     )
 
 
-class LabelledColumns(Settings):
+class LabelledColumns(FrozenSettings):
     """The columns of examples."""
 
     text_field: str = Field("sentence", description="Column of the text.")
@@ -71,14 +71,8 @@ class LabelledColumns(Settings):
 class LabelledFileTest(LabelledColumns):
     """A further test set in a file of tab-separated values."""
 
-    model_config = ConfigDict(frozen=True)
-
     corpus: Literal["files"] = Field("files", description="Selects a file of tab-separated values.")
     file: Path = Field(description="File of the examples in UTF-8; gzip if its name ends in .gz.")
-
-    @property
-    def given(self) -> Path:
-        return self.file
 
 
 class LabelledHubTest(LabelledColumns, HubTest):
@@ -193,10 +187,8 @@ class SentEvalFile(ExampleLimits):
     classes: Classes = _CLASSES
 
 
-class DocstringTexts(Settings):
+class DocstringTexts(FrozenSettings):
     """Ten thousand first paragraphs of docstrings of installed packages: real, offline."""
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in text.")
     packages: list[str] = Field(list(PACKAGES), min_length=1, description="Names of the packages.")

@@ -67,7 +67,7 @@ PAIRS = Kind(Pair, (str, str), key=_KEY, identity=_KEY, content="\0".join, encod
 
 
 @dataclass(frozen=True)
-class ParallelCorpus(Corpus[Pair]):
+class ParallelCorpus(Corpus[Sequence[Pair]]):
     """Sentence pairs in three parts; `target_language` is None if its code is not known."""
 
     target_language: str | None = None

@@ -22,10 +22,8 @@ class TranslationDataset(Dataset[TokenItem]):
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: TranslationTokenizer) -> None:
         self.pairs = pairs
-        self._source, self._target = (
-            encoded_column(of_side.encode, pairs, column, of_side.tokenizer)
-            for column, of_side in enumerate((tokenizer.source, tokenizer.target))
-        )
+        self._source = encoded_column(tokenizer.source, pairs, 0)
+        self._target = encoded_column(tokenizer.target, pairs, 1)
         self.lengths = np.stack([self._source.lengths, self._target.lengths], axis=1)
 
     def __len__(self) -> int:

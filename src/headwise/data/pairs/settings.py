@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from headwise.data.settings import (
@@ -17,13 +17,11 @@ from headwise.data.settings import (
     part_of_files,
 )
 from headwise.recipes.settings import Name
-from headwise.settings import Settings
+from headwise.settings import FrozenSettings
 
 
-class FilePair(Settings):
+class FilePair(FrozenSettings):
     """Two text files; line n of one is the translation of line n of the other."""
-
-    model_config = ConfigDict(frozen=True)
 
     source: Path = Field(
         description="Text file in UTF-8 with one sentence per line; gzip if its name ends in .gz."
@@ -35,10 +33,6 @@ class FilePair(Settings):
 
 class FilePairTest(FilePair, PlainFiles):
     """A further test set in two text files."""
-
-    @property
-    def given(self) -> FilePair:
-        return self
 
 
 class HubPairTest(HubTest):

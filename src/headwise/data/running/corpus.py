@@ -85,7 +85,7 @@ _KNOWN = "known.npy"  # the hashes of the training lines
 
 
 @dataclass(frozen=True)
-class TextCorpus(Corpus[Document]):
+class TextCorpus(Corpus[Sequence[Document]]):
     """Documents in three parts, each of which has at least one line that is not blank.
 
     The digest is one of all lines, of the beginnings of documents and of the division. Of a

@@ -8,14 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from headwise.data.encoded import (
-    Ragged,
-    TokenItem,
-    highest_id,
-    pad,
-    token_mask,
-    vocabulary_hash,
-)
+from headwise.data.encoded import Ragged, TokenItem, pad, token_mask
 from headwise.data.running.documents import Document, StoredDocuments, marked_lines
 from headwise.data.running.masking import MaskingSettings, mask_tokens
 from headwise.data.tokenizers.tokenization import TextTokenizer
@@ -39,10 +32,8 @@ def encoded_lines(
             if line or not packed:
                 yield line
 
-    if not isinstance(documents, StoredDocuments):
-        return Ragged.of(tokenizer.encode, lines())
-    made_of = [documents.digest, packed, vocabulary_hash(tokenizer.tokenizer)]
-    return Ragged.stored(tokenizer.encode, lines, made_of, highest_id(tokenizer.tokenizer))
+    made_of = [documents.digest, packed] if isinstance(documents, StoredDocuments) else None
+    return Ragged.of(tokenizer, lines, made_of)
 
 
 class TextBlocks(Dataset[Tensor]):
@@ -125,44 +116,52 @@ def collate_blocks(items: Sequence[Tensor], pad_token_id: int) -> dict[str, Tens
 
 
 class MaskedBlocks(Dataset[TokenItem]):
-    """Blocks of text with masks that depend only on seed, stream and index.
+    """Blocks of text with masks.
+
+    The masks depend only on epoch, seed, stream and index, so that a resumed run sees the same ones
+    as an uninterrupted one.
 
     Args:
         ids: tokens of the text, of shape `(tokens,)`.
         blocks: for each block the position of its first token and the position after its last, of
             shape `(blocks, 2)`.
         settings: shares of masked tokens, and the seed.
-        bos_id, mask_id: ids that begin each block, and that hide a token.
-        special_ids: ids that are neither hidden nor replace a hidden token; all others are words.
-        vocab_size: number of ids.
+        tokenizer: has the ids that begin each block and that hide a token. Its special tokens are
+            neither hidden nor replace a hidden token; all others are words.
         stream: number that makes the masks of data sets with the same seed differ.
+        dynamic: whether the masks are drawn anew in each epoch (RoBERTa's dynamic masking).
     """
-
-    epoch = 0
 
     def __init__(
         self,
         ids: Tensor,
         blocks: NDArray[np.int64],
         settings: MaskingSettings,
+        tokenizer: TextTokenizer,
         *,
-        bos_id: int,
-        mask_id: int,
-        special_ids: Sequence[int],
-        vocab_size: int,
         stream: int = 0,
+        dynamic: bool = False,
     ) -> None:
-        self.is_word = ~np.isin(np.arange(vocab_size), special_ids)
+        assert tokenizer.mask_token_id is not None
+        special = tokenizer.tokenizer.all_special_ids
+        self.is_word = ~np.isin(np.arange(tokenizer.vocab_size), special)
         self.ids = ids
         self.blocks = blocks
         self.settings = settings
-        self.bos_id = bos_id
-        self.mask_id = mask_id
+        self.bos_id = tokenizer.bos_token_id
+        self.mask_id = tokenizer.mask_token_id
         self.stream = stream
+        self.dynamic = dynamic
+        self.epoch = 0
         self.lengths = 1 + blocks[:, 1] - blocks[:, 0]
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch whose masks are drawn; masks that are not dynamic stay as they are."""
+        if self.dynamic:
+            self.epoch = epoch
 
     def text(self, index: int) -> list[int]:
         """Returns the ids of a block before any token is hidden."""
@@ -184,15 +183,3 @@ class MaskedBlocks(Dataset[TokenItem]):
             generator=np.random.default_rng(key),
         )
         return {"input_ids": inputs.tolist(), "labels": labels.tolist()}
-
-
-class DynamicallyMaskedBlocks(MaskedBlocks):
-    """Blocks whose masks are drawn anew in each epoch (RoBERTa's dynamic masking).
-
-    They depend only on epoch, seed, stream and index, so that a resumed run sees the same masks as
-    an uninterrupted one.
-    """
-
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch whose masks are drawn."""
-        self.epoch = epoch

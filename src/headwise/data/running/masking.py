@@ -9,17 +9,15 @@ https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SEN
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings
 
 
-class MaskingSettings(Settings):
+class MaskingSettings(FrozenSettings):
     """Settings of masking: which tokens are predicted, and what the model reads in their place."""
-
-    model_config = ConfigDict(frozen=True)
 
     fraction: float = Field(
         0.15,

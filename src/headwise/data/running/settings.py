@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from headwise.data.settings import (
     MAX_BYTES,
@@ -16,12 +16,12 @@ from headwise.data.settings import (
     part_of_files,
 )
 from headwise.recipes.settings import Name
-from headwise.settings import Settings
+from headwise.settings import FrozenSettings
 
 Documents = Literal["blank-line", "title", "line", "none"]
 
 
-class Divided(Settings):
+class Divided(FrozenSettings):
     """How text is divided into documents."""
 
     documents: Documents = Field(
@@ -43,13 +43,7 @@ Paths = Annotated[
 class TextFilesTest(Divided, PlainFiles):
     """A further test set in plain text files."""
 
-    model_config = ConfigDict(frozen=True)
-
     files: Paths = Field(description="File of the text, or a list of files.")
-
-    @property
-    def given(self) -> list[Path]:
-        return self.files
 
 
 class TextHubTest(Divided, HubTest):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +33,6 @@ LONGEST = 2**29
 
 class AudioError(CorpusError):
     """A sound cannot be read or used; the message names the file and says how to mend it."""
-
-
-class AudioInfo(NamedTuple):
-    """The header of a sound file.
-
-    Attributes:
-        rate: sampling rate in samples per second.
-        samples: number of samples of each channel.
-        channels: number of channels.
-    """
-
-    rate: int
-    samples: int
-    channels: int
-
-    def samples_at(self, rate: int) -> int:
-        """Returns how many samples the sound has after it is resampled to `rate`.
-
-        >>> AudioInfo(44_100, 44_101, 2).samples_at(8_000)
-        8000
-        """
-        return max(1, round(self.samples * rate / self.rate))
 
 
 def speech_package(name: str) -> Any:
@@ -81,10 +59,15 @@ def find_audio(folder: Path) -> list[Path]:
     return found
 
 
-def audio_info(path: Path) -> AudioInfo:
-    """Reads the header of a sound file."""
+def audio_info(path: Path) -> Any:
+    """Reads the header of a sound file.
+
+    Returns:
+        A closed `soundfile.SoundFile`, which still tells its `samplerate`, its `channels`, its
+        `subtype`, and as `frames` the number of samples of each channel.
+    """
     with _opened(path, str(path)) as sound:
-        return _info(sound)
+        return sound
 
 
 def read_audio(
@@ -104,11 +87,19 @@ def read_audio(
     """
     name = str(name or source)
     with _opened(source, name) as sound:
-        info = _info(sound)
-        total = info.samples_at(rate)
+        total = samples_at(sound.frames, sound.samplerate, rate)
         wanted = total if samples is None else min(samples, total)
-        wave = _read(sound, name, min(info.samples, -(-wanted * info.rate // rate)))
-    return _fit(resample(wave, info.rate, rate), wanted)
+        wave = _read(sound, name, min(sound.frames, -(-wanted * sound.samplerate // rate)))
+    return _fit(resample(wave, sound.samplerate, rate), wanted)
+
+
+def samples_at(samples: int, rate: int, wanted: int) -> int:
+    """Returns how many samples a sound has after it is resampled from `rate` to the rate `wanted`.
+
+    >>> samples_at(44_101, 44_100, 8_000)
+    8000
+    """
+    return max(1, round(samples * wanted / rate))
 
 
 def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
@@ -119,8 +110,8 @@ def resample(wave: Waveform, rate: int, wanted: int) -> Waveform:
     """
     if rate == wanted:
         return wave
-    samples = max(1, round(len(wave) * wanted / rate))
-    return _fit(speech_package("soxr").resample(wave, rate, wanted), samples)
+    resampled = speech_package("soxr").resample(wave, rate, wanted)
+    return _fit(resampled, samples_at(len(wave), rate, wanted))
 
 
 def check_samples(sound: NDArray[np.floating], name: str, first: int = 0) -> None:
@@ -177,10 +168,6 @@ def _opened(source: Path | bytes, name: str) -> Iterator[Any]:
             f"{name} cannot be read as sound ({reason.rstrip('.')}); convert it to WAV or FLAC, or "
             f"leave it out"
         ) from None
-
-
-def _info(sound: Any) -> AudioInfo:
-    return AudioInfo(sound.samplerate, sound.frames, sound.channels)
 
 
 def _read(sound: Any, name: str, samples: int) -> Waveform:

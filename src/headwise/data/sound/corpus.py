@@ -8,15 +8,15 @@ them and name the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from headwise.data.corpora import Corpus
 from headwise.data.division import PARTS, Part, divide, sample
-from headwise.data.settings import given_parts, in_test_set
+from headwise.data.settings import given_parts, given_test, in_test_set
 from headwise.data.sound.audio import AudioError
-from headwise.data.sound.dataset import Framing, MixedUtterances, PairedUtterances, Utterances
+from headwise.data.sound.dataset import MixedUtterances, PairedUtterances, Utterances
 from headwise.data.sound.reading import (
     read_folder,
     read_generated,
@@ -34,25 +34,9 @@ from headwise.data.sound.settings import (
     SpeechData,
     SpeechSettings,
 )
-from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sources import part_in_words, skipped_in_words
 
-
-@dataclass
-class SpeechCorpus:
-    """Utterances in three parts, none of them empty.
-
-    Attributes:
-        train, validation, test: the utterances of each part.
-        tests: the utterances of each further test set by its name.
-        notes: facts about the utterances, from a label to a text.
-    """
-
-    train: Utterances
-    validation: Utterances
-    test: Utterances
-    tests: dict[str, Utterances]
-    notes: dict[str, str]
+SpeechCorpus = Corpus[Utterances]  # the utterances of three parts and of further test sets
 
 
 def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
@@ -67,8 +51,6 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
             the folder or the file and says how to mend it.
     """
     skipped: list[str] = []
-    spectrum = Spectrum(settings.rate)
-    framing = Framing(spectrum, floor, spectrum.num_samples(settings.seconds))
     given: dict[Part, list[Pair]] = {}
     origins: dict[str, str] = {}
     for part, source in given_parts(settings).items():
@@ -77,26 +59,26 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
         pattern = settings.speaker_pattern if own_names else None
         given[part], origins[part] = _read_pairs(settings, source, settings.rate, skipped, pattern)
     if isinstance(settings, MixedSettings):
-        parts, notes = _mix(settings, given, framing, skipped)
+        parts, notes = _mix(settings, given, floor, skipped)
     else:
         whole = settings.origin if isinstance(settings, HubSpeech) else settings.train.noisy.name
         divided, sampled = _divide_speech(given.pop("train"), settings, given)
         given = divided | given
         parts, notes = {}, {"corpus": f"pairs of {whole}"} | sampled
     for part, pairs in given.items():
-        parts[part] = PairedUtterances(pairs, part, settings.seed, framing)
+        parts[part] = PairedUtterances(pairs, part, settings, floor)
     trained = {recording.digest for recording in parts["train"].clean}
     note = partial(_note, settings.seconds, trained)
     notes |= {part: note(parts[part], origins.get(part, "")) for part in PARTS}
     tests: dict[str, Utterances] = {}
     for name, test in settings.tests.items():
         with in_test_set(name):
-            pairs, origin = _read_pairs(test, test.given, settings.rate, skipped)
-        tests[name] = PairedUtterances(pairs, "test", settings.seed, framing)
+            pairs, origin = _read_pairs(test, given_test(settings, test), settings.rate, skipped)
+        tests[name] = PairedUtterances(pairs, "test", settings, floor)
         notes[f"test {name}"] = note(tests[name], origin)
     if skipped:
         notes["skipped"] = skipped_in_words(skipped)
-    return SpeechCorpus(**parts, tests=tests, notes=notes)
+    return SpeechCorpus(parts["train"], parts["validation"], parts["test"], notes, tests=tests)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -134,7 +116,7 @@ def _read_clean(settings: MixedSettings, skipped: list[str]) -> tuple[list[Recor
 
 
 def _mix(
-    settings: MixedSettings, given: Container[Part], framing: Framing, skipped: list[str]
+    settings: MixedSettings, given: Container[Part], floor: float, skipped: list[str]
 ) -> tuple[dict[Part, Utterances], dict[str, str]]:
     """Returns the parts of clean speech into which noise is mixed, and notes on them."""
     clean, origin = _read_clean(settings, skipped)
@@ -162,7 +144,7 @@ def _mix(
                 "of noise"
             )
         parts[part] = MixedUtterances(
-            divided[part], noise[part], voices, settings, part=part, framing=framing
+            divided[part], noise[part], voices, settings, part=part, floor=floor
         )
     notes = {"corpus": origin} | sampled
     alone = [part for part in alone if "babble" in settings.noise_of(part)]

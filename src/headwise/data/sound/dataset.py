@@ -26,7 +26,7 @@ from headwise.data.sound.mixing import (
     room,
 )
 from headwise.data.sound.recordings import Pair, Recording, by_speaker, chains
-from headwise.data.sound.settings import MixedSettings
+from headwise.data.sound.settings import MixedSettings, SpeechData
 from headwise.data.sound.spectrum import Spectrum, log_magnitude
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -54,20 +54,6 @@ class Piece(NamedTuple):
     samples: int
 
 
-class Framing(NamedTuple):
-    """How a waveform becomes the frames of an item.
-
-    Attributes:
-        spectrum: the transform that makes frames of waveforms.
-        floor: a number that is added to magnitudes before their logarithm is taken.
-        samples: how many samples an item has at most.
-    """
-
-    spectrum: Spectrum
-    floor: float
-    samples: int
-
-
 class Utterances(Dataset[Frames], ABC):
     """The utterances of one part.
 
@@ -79,10 +65,13 @@ class Utterances(Dataset[Frames], ABC):
     Args:
         clean: recordings of clean speech.
         part: which of the three parts it is.
-        framing: how waveforms become items.
+        settings: say how long an item is, and at which sampling rate.
+        floor: a number that is added to magnitudes before their logarithm is taken.
         further: the other recordings that the utterances are made of.
 
     Attributes:
+        spectrum: the transform that makes frames of waveforms.
+        samples: how many samples an item has at most.
         named: the recordings that give the pieces their names.
         lengths: the length of each item in frames.
         pieces: the pieces; no sample is in two of them.
@@ -98,7 +87,8 @@ class Utterances(Dataset[Frames], ABC):
         self,
         clean: Sequence[Recording],
         part: Part,
-        framing: Framing,
+        settings: SpeechData,
+        floor: float,
         *further: Sequence[Recording],
     ) -> None:
         self.clean = self.named = list(clean)
@@ -106,7 +96,9 @@ class Utterances(Dataset[Frames], ABC):
         self.part = part
         self.training = part == "train"
         self.epoch = 0
-        self.spectrum, self.floor, self.samples = framing
+        self.spectrum = Spectrum(settings.rate)
+        self.floor = floor
+        self.samples = self.spectrum.num_samples(settings.seconds)
         self.limit = max(PIECE_SECONDS * self.spectrum.rate, self.samples)
 
     def __len__(self) -> int:
@@ -190,7 +182,7 @@ class MixedUtterances(Utterances):
         noise: recordings of noise for the kind `recordings`; empty if it is not used.
         voices: recordings of speech for the kind `babble`, which takes other speakers from them.
         mixing: how noise is mixed in.
-        part, framing: see `Utterances`.
+        part, floor: see `Utterances`.
     """
 
     def __init__(
@@ -201,9 +193,9 @@ class MixedUtterances(Utterances):
         mixing: MixedSettings,
         *,
         part: Part,
-        framing: Framing,
+        floor: float,
     ) -> None:
-        super().__init__(clean, part, framing, noise, voices)
+        super().__init__(clean, part, mixing, floor, noise, voices)
         self.noise, self.voices = list(noise), list(voices)
         self.mixing = mixing
         self.mixed = (
@@ -290,15 +282,17 @@ class PairedUtterances(Utterances):
 
     Args:
         pairs: the recordings.
-        part, framing: see `Utterances`.
-        seed: seed of the excerpts, which are drawn anew in each epoch of training.
+        part, floor: see `Utterances`.
+        settings: have also the seed of the excerpts, drawn anew in each epoch of training.
     """
 
-    def __init__(self, pairs: Sequence[Pair], part: Part, seed: int, framing: Framing) -> None:
+    def __init__(
+        self, pairs: Sequence[Pair], part: Part, settings: SpeechData, floor: float
+    ) -> None:
         self.noisy = [pair.noisy for pair in pairs]
-        super().__init__([pair.clean for pair in pairs], part, framing, self.noisy)
+        super().__init__([pair.clean for pair in pairs], part, settings, floor, self.noisy)
         self.named = self.noisy
-        self.seed = seed
+        self.seed = settings.seed
         self._samples = [min(noisy.samples, clean.samples) for noisy, clean in pairs]
         self.pieces = self._cut({(index,): count for index, count in enumerate(self._samples)})
         items = self._samples if self.training else [piece.samples for piece in self.pieces]

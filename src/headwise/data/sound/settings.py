@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from headwise.data.division import Part
@@ -25,7 +25,7 @@ from headwise.data.settings import (
 )
 from headwise.data.sound.spectrum import Spectrum
 from headwise.recipes.settings import Name
-from headwise.settings import LARGEST_SEED, Settings
+from headwise.settings import LARGEST_SEED, FrozenSettings, Settings
 
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]
 
@@ -55,10 +55,8 @@ SpeakerPattern = Annotated[
 ]
 
 
-class PairedFolders(Settings):
+class PairedFolders(FrozenSettings):
     """Two folders with recordings of the same utterances, with and without noise."""
-
-    model_config = ConfigDict(frozen=True)
 
     noisy: Path = Field(description="The folder of WAV or FLAC files of speech with noise.")
     clean: Path = Field(
@@ -86,10 +84,6 @@ class PairedFoldersTest(PairedFolders):
     corpus: Literal["pairs"] = Field(
         "pairs", description="Folders of noisy and of clean recordings."
     )
-
-    @property
-    def given(self) -> PairedFolders:
-        return self
 
 
 class Columns(Settings):

@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from headwise.settings import Settings
+from headwise.settings import FrozenSettings
 
 PAD, BOS, EOS, UNK = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0, 1, 2, 3
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
@@ -18,10 +18,8 @@ Role = Literal["pad", "bos", "eos", "unk", "mask"]
 _MOST_TOKENS = 10_000_000
 
 
-class VocabularySettings(Settings):
+class VocabularySettings(FrozenSettings):
     """The settings of vocabularies that somebody else has made, for one language or two."""
-
-    model_config = ConfigDict(frozen=True)
 
     marks: Marks = Field(
         "@@",
@@ -59,10 +57,12 @@ class VocabularySettings(Settings):
                 "special_tokens is given without pretrained, the tokenizer whose tokens they are: "
                 "leave it out"
             )
-        if self.pretrained is not None and (own := self._set_besides()):
+        own = self.model_dump(exclude_defaults=True, exclude={"pretrained", "special_tokens"})
+        if self.pretrained is not None and own:
+            name, value = next(iter(own.items()))
             raise ValueError(
-                f"{own[0]} is {getattr(self, own[0])} and pretrained is {self.pretrained!r}, whose "
-                f"vocabulary is ready-made: leave {own[0]} out"
+                f"{name} is {value} and pretrained is {self.pretrained!r}, whose vocabulary is "
+                f"ready-made: leave {name} out"
             )
         if self.marks != "@@" and getattr(self, "type", None) != "presegmented":
             raise ValueError(
@@ -70,16 +70,6 @@ class VocabularySettings(Settings):
                 f"are in pieces already; leave it out, or set the type"
             )
         return self
-
-    def _set_besides(self) -> list[str]:
-        """The keys with other values than the defaults, but for those that go with `pretrained`."""
-        allowed = ("pretrained", "special_tokens")
-        fields = type(self).model_fields
-        return [
-            name
-            for name, field in fields.items()
-            if name not in allowed and getattr(self, name) != field.get_default()
-        ]
 
 
 class TokenizerSettings(VocabularySettings):

@@ -22,7 +22,6 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 from headwise.checksums import find_damage, write_sums
-from headwise.data.encoded import highest_id
 from headwise.data.tokenizers.settings import (
     SPECIAL_TOKENS,
     TEXT_SPECIAL_TOKENS,
@@ -104,7 +103,7 @@ class TextTokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of ids, special tokens included, and gaps among them."""
-        return highest_id(self.tokenizer) + 1
+        return max(self.tokenizer.get_vocab().values()) + 1
 
     @property
     def has_words(self) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 from headwise.data.division import PARTS
 from headwise.data.images.corpus import fitted
 from headwise.data.images.palette import Raster
-from headwise.data.sound.audio import Waveform, audio_info, read_audio
+from headwise.data.sound.audio import Waveform, audio_info, read_audio, samples_at
 from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sources import read_lines
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
@@ -201,7 +201,8 @@ def speech_input(trained: Trained, source: Source) -> Input:
     if source.file is not None:
         longest = (config.window - 1) * spectrum.hop
         noisy = read_audio(source.file, spectrum.rate, samples=longest)
-        whole = audio_info(source.file).samples_at(spectrum.rate)
+        info = audio_info(source.file)
+        whole = samples_at(info.frames, info.samplerate, spectrum.rate)
         if whole > longest:
             note = (
                 f"The first {longest / spectrum.rate:.1f} of {whole / spectrum.rate:.1f} seconds, "
