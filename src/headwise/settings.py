@@ -16,7 +16,7 @@ MOST_STEPS = 1_000_000_000
 class Settings(BaseModel):
     """Keys of a recipe and their values; other keys are errors, and so are nan and infinity."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

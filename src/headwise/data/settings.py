@@ -45,32 +45,19 @@ MAX_BYTES: Any = Field(
 class SampledSettings(FrozenSettings):
     """Settings of data of which a sample may be trained on."""
 
-    train_fraction: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Share of the training part that is used. A hash of each item (pair, example, "
-        "image, passage of about 100 words, name of a recording) chooses the sample: it is the "
-        "same for all systems and seeds, and a larger share has all items of a smaller one. The "
-        "other parts stay whole.",
-    )
+    train_fraction: float = Field(1.0, gt=0, le=1)
+    """Share of the training part that is used. A hash of each item (pair, example, image, passage
+    of about 100 words, name of a recording) chooses the sample: it is the same for all systems and
+    seeds, and a larger share has all items of a smaller one. The other parts stay whole."""
 
 
 class DividedSettings(SampledSettings):
     """Settings of data whose validation and test part may be shares of the training data."""
 
-    validation_fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=0.5,
-        description="Share of the training data that becomes the validation part if none is given.",
-    )
-    test_fraction: float = Field(
-        0.1,
-        gt=0,
-        lt=0.5,
-        description="Share of the training data that becomes the test part if none is given.",
-    )
+    validation_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the training data that becomes the validation part if none is given."""
+    test_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the training data that becomes the test part if none is given."""
 
     # The key of a further test set's files, which may stand for it; None if it has several keys.
     key_of_tests: ClassVar[str | None] = None
@@ -111,28 +98,17 @@ class PlainFiles(Settings):
 class StreamedSettings(DividedSettings):
     """Settings of data that may be too large for the disk."""
 
-    streaming: bool = Field(
-        False,
-        description="Whether the training part is read and encoded while the model is trained on "
-        "it, and is never stored. It has no length then: training.max_steps ends the training. "
-        "Files are local, and rows of the hub are downloaded again in each pass.",
-    )
-    held_out_rows: int = Field(
-        1000,
-        ge=1,
-        le=10**9,
-        description="With streaming, a validation or test part that is not given is this many rows "
-        "(lines of a file) at the head of the first training file, or of the first shard of the "
-        "split; they are not trained on.",
-    )
-    shuffle_rows: int = Field(
-        10_000,
-        ge=1,
-        le=10**9,
-        description="With streaming, how many pairs, examples or documents (longer ones are cut "
-        "to about 1,000 words) each process has in memory at once. They are shuffled among each "
-        "other.",
-    )
+    streaming: bool = False
+    """Whether the training part is read and encoded while the model is trained on it, and is never
+    stored. It has no length then: training.max_steps ends the training. Files are local, and rows
+    of the hub are downloaded again in each pass."""
+    held_out_rows: int = Field(1000, ge=1, le=10**9)
+    """With streaming, a validation or test part that is not given is this many rows (lines of a
+    file) at the head of the first training file, or of the first shard of the split; they are not
+    trained on."""
+    shuffle_rows: int = Field(10_000, ge=1, le=10**9)
+    """With streaming, how many pairs, examples or documents (longer ones are cut to about 1,000
+    words) each process has in memory at once. They are shuffled among each other."""
 
     @model_validator(mode="after")
     def _check_streaming(self) -> Self:
@@ -154,13 +130,11 @@ class HubDataset(FrozenSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
     corpus: Literal["hub"] = Field("hub", description="Selects a Hugging Face dataset.")
-    name: str = Field(
-        description="Name on the hub, or a local folder with train.jsonl, test.parquet, ..."
-    )
+    name: str
+    """Name on the hub, or a local folder with train.jsonl, test.parquet, ..."""
     config: str | None = Field(None, description="Configuration (subset) of the dataset.")
-    revision: str | None = Field(
-        None, description="Tag or commit of the dataset, which pins its content."
-    )
+    revision: str | None = None
+    """Tag or commit of the dataset, which pins its content."""
 
     @property
     def origin(self) -> str:
@@ -184,14 +158,11 @@ ValidationSplit = Annotated[
 class HubSettings(HubDataset):
     """Settings of data whose parts are splits of a Hugging Face dataset."""
 
-    train_split: str = Field(
-        "train", description="Split to train on; a slice such as train[:100000] takes a part of it."
-    )
+    train_split: str = "train"
+    """Split to train on; a slice such as train[:100000] takes a part of it."""
     validation_split: ValidationSplit = "validation"
-    test_split: str | None = Field(
-        "test",
-        description="The split to test on. With null, a share of the training split is used.",
-    )
+    test_split: str | None = "test"
+    """The split to test on. With null, a share of the training split is used."""
 
 
 def given_parts(settings: BaseModel) -> dict[Part, Any]:
@@ -213,9 +184,8 @@ TESTS: Any = Field(
 class HubTest(HubDataset):
     """A further test set: one split of a dataset of the Hugging Face hub, or of a local folder."""
 
-    name: str = Field(
-        description="Name on the hub, or a local folder. Default: the dataset that is trained on."
-    )
+    name: str
+    """Name on the hub, or a local folder. Default: the dataset that is trained on."""
     split: str = Field("test", description="The split, or a slice of one.")
 
     @property

@@ -188,7 +188,8 @@ def _common(path: str, kinds: list[Node]) -> list[Key]:
 def _meaning(field: Node) -> str:
     # pydantic leaves out a description that is that of the value's class.
     described = [field, *field.kinds()]
-    return next((text for each in described if (text := each.schema.get("description"))), "")
+    text = next((text for each in described if (text := each.schema.get("description"))), "")
+    return " ".join(text.split())  # a docstring has lines
 
 
 def _default(value: Any) -> str:

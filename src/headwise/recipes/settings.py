@@ -42,57 +42,39 @@ class ModelSettings(Settings):
     embed_dim: int = Field(512, ge=1, description="Width of the model.")
     num_heads: int = Field(8, ge=1, description="Number of heads of each attention.")
     ffn_dim: int = Field(2048, ge=1, description="Width of the hidden layer of each feed-forward.")
-    attention: str | dict[str, Any] = Field(
-        "standard",
-        description="Name of the system of heads, or a mapping from sites to systems with their "
-        "options and layers.",
-    )
-    norm: Literal["post", "pre"] = Field(
-        "post",
-        description="Where layer norms stand: after each residual sum (`post`) or before each "
-        "sub-layer (`pre`).",
-    )
+    attention: str | dict[str, Any] = "standard"
+    """Name of the system of heads, or a mapping from sites to systems with their options and
+    layers."""
+    norm: Literal["post", "pre"] = "post"
+    """Where layer norms stand: after each residual sum (`post`) or before each sub-layer
+    (`pre`)."""
     dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of embeddings and sub-layers.")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout of attention weights.")
-    ffn_dropout: float = Field(
-        0.0, ge=0, lt=1, description="Dropout of the hidden layer of each feed-forward."
-    )
-    ffn_activation: Activation = Field(
-        "relu",
-        description="Activation of each feed-forward, also of those that are parts of a system: "
-        "`relu`, `gelu`, `gelu-tanh` (as GPT-2), `silu`, `leaky-relu`; or `swiglu` and `geglu`, "
-        "whose `ffn_dim` units have a gate each.",
-    )
-    norm_kind: NormKind = Field(
-        "layer", description="`layer` norms, or `rms` norms, which have no mean and no shift."
-    )
+    ffn_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of the hidden layer of each feed-forward."""
+    ffn_activation: Activation = "relu"
+    """Activation of each feed-forward, also of those that are parts of a system: `relu`, `gelu`,
+    `gelu-tanh` (as GPT-2), `silu`, `leaky-relu`; or `swiglu` and `geglu`, whose `ffn_dim` units
+    have a gate each."""
+    norm_kind: NormKind = "layer"
+    """`layer` norms, or `rms` norms, which have no mean and no shift."""
     norm_eps: float = Field(1e-5, gt=0, description="ε of the norms.")
-    head_dim: int | None = Field(
-        None, ge=1, description="Width of a head. Default: `embed_dim / num_heads`."
-    )
-    num_key_value_heads: int | None = Field(
-        None,
-        ge=1,
-        description="Heads of keys and values of each attention, each for several heads of "
-        "queries. Default: one for each.",
-    )
-    qk_norm: bool = Field(
-        False, description="Whether queries and keys of each head have an `rms` norm."
-    )
-    bias: Literal[True, False, "qkv"] = Field(
-        True,
-        description="Whether the linear maps of layers have biases; `qkv`: those of queries, keys "
-        "and values alone. A system whose equations have none has none by default.",
-    )
-    pretrained: Path | None = Field(
-        None,
-        description="Folder of a finished run of the same task (for classification and probing: of "
-        "masked language modelling), from whose weights training starts. Sizes, attention and "
-        "vocabulary or palette are those of that run; where it has standard attention, `attention` "
-        "may name another system that can start with the same output. `{system}` and `{seed}` in "
-        "the name stand for those of each run: RUNS/{system}-seed{seed} gives every system of a "
-        "comparison its own run of an earlier one.",
-    )
+    head_dim: int | None = Field(None, ge=1)
+    """Width of a head. Default: `embed_dim / num_heads`."""
+    num_key_value_heads: int | None = Field(None, ge=1)
+    """Heads of keys and values of each attention, each for several heads of queries. Default: one
+    for each."""
+    qk_norm: bool = False
+    """Whether queries and keys of each head have an `rms` norm."""
+    bias: Literal[True, False, "qkv"] = True
+    """Whether the linear maps of layers have biases; `qkv`: those of queries, keys and values
+    alone. A system whose equations have none has none by default."""
+    pretrained: Path | None = None
+    """Folder of a finished run of the same task (for classification and probing: of masked language
+    modelling), from whose weights training starts. Sizes, attention and vocabulary or palette are
+    those of that run; where it has standard attention, `attention` may name another system that can
+    start with the same output. `{system}` and `{seed}` in the name stand for those of each run:
+    RUNS/{system}-seed{seed} gives every system of a comparison its own run of an earlier one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,54 +105,38 @@ class ModelSettings(Settings):
 class TokenModelSettings(ModelSettings):
     """The settings of a model that reads tokens, each with its position."""
 
-    positions: Literal["sinusoidal", "learned", "rotary"] = Field(
-        "sinusoidal",
-        description="What tells the model where a token stands: `sinusoidal` positions, which set "
-        "no limit to the length, `learned` embeddings, or `rotary` positions, which turn queries "
-        "and keys.",
-    )
-    rope_parameters: dict[str, Any] | None = Field(
-        None,
-        description="Of rotary positions, as transformers has them: `rope_theta` (default: "
-        "10000), `partial_rotary_factor`, and `rope_type` with its own: `default`, `linear`, "
-        "`llama3` or `yarn`.",
-    )
-    scale_embeddings: bool = Field(
-        True, description="Whether embeddings are multiplied by the root of `embed_dim`."
-    )
-    embedding_norm: bool = Field(
-        False, description="Whether a norm follows the embeddings, as in BERT."
-    )
-    max_positions: int | None = Field(
-        None,
-        ge=1,
-        description="Number of learned positions: the model can read no longer sequence. Default: "
-        "what the items of language modelling, masked language modelling and images need; 512 for "
-        "other tasks.",
-    )
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """What tells the model where a token stands: `sinusoidal` positions, which set no limit to the
+    length, `learned` embeddings, or `rotary` positions, which turn queries and keys."""
+    rope_parameters: dict[str, Any] | None = None
+    """Of rotary positions, as transformers has them: `rope_theta` (default: 10000),
+    `partial_rotary_factor`, and `rope_type` with its own: `default`, `linear`, `llama3` or
+    `yarn`."""
+    scale_embeddings: bool = True
+    """Whether embeddings are multiplied by the root of `embed_dim`."""
+    embedding_norm: bool = False
+    """Whether a norm follows the embeddings, as in BERT."""
+    max_positions: int | None = Field(None, ge=1)
+    """Number of learned positions: the model can read no longer sequence. Default: what the items
+    of language modelling, masked language modelling and images need; 512 for other tasks."""
 
 
 class LanguageModelSettings(TokenModelSettings):
     """The settings of a model with one stack, which reads and predicts the same vocabulary."""
 
     layers: int = Field(6, ge=1, description="Number of layers.")
-    share_embeddings: bool = Field(
-        True, description="Whether the input and the output embeddings share their weights."
-    )
-    label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="Label smoothing of the training loss."
-    )
+    share_embeddings: bool = True
+    """Whether the input and the output embeddings share their weights."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Label smoothing of the training loss."""
 
 
 class EvaluationSettings(FrozenSettings):
     """How a finished model is evaluated."""
 
-    ablation: dict[str, str | dict[str, Any]] = Field(
-        default_factory=dict,
-        description="Changes what trained systems compute in evaluation: the name of a system, "
-        "then the name of one of its ablations, or a mapping with `name` and options. "
-        "`headwise keys` lists them.",
-    )
+    ablation: dict[str, str | dict[str, Any]] = Field(default_factory=dict)
+    """Changes what trained systems compute in evaluation: the name of a system, then the name of
+    one of its ablations, or a mapping with `name` and options. `headwise keys` lists them."""
 
     @field_validator("ablation")
     @classmethod
@@ -182,15 +148,12 @@ class EvaluationSettings(FrozenSettings):
 class SystemSettings(Settings):
     """One system of a comparison: its changes to the recipe."""
 
-    description: str = Field(
-        "", description="A line that describes the system in lists and reports."
-    )
-    model: dict[str, Any] = Field(
-        default_factory=dict, description="Keys of `model` that this system sets otherwise."
-    )
-    training: dict[str, Any] = Field(
-        default_factory=dict, description="Keys of `training` that this system sets otherwise."
-    )
+    description: str = ""
+    """A line that describes the system in lists and reports."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Keys of `model` that this system sets otherwise."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Keys of `training` that this system sets otherwise."""
 
 
 class Recipe(Settings):
@@ -203,29 +166,22 @@ class Recipe(Settings):
 
     encoding_keys: ClassVar[tuple[str, ...]] = ()
 
-    description: str = Field(
-        "", description="A line that describes the recipe in the list of recipes."
-    )
+    description: str = ""
+    """A line that describes the recipe in the list of recipes."""
     task: str = Field(description="Name of the task.")
     data: Any = Field(description="The data to train and evaluate on.")
     model: Any = Field(description="Sizes of the model, and its attention.")
     training: TrainingSettings = Field(description="How the model is trained.")
     evaluation: Any = Field(description="How the trained model is evaluated.")
-    systems: dict[Name, SystemSettings] = Field(
-        default_factory=dict,
-        description="The systems to compare: each name has the system's changes to the recipe. The "
-        "first is the baseline.",
-    )
-    datasets: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="The data sets to compare on: each name has its changes to `data`. Every "
-        "system is trained and evaluated on each.",
-    )
-    seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = Field(
-        default_factory=list,
-        description="Seeds of a comparison, which trains every system once with each; by default "
-        "`training.seed` alone.",
-    )
+    systems: dict[Name, SystemSettings] = Field(default_factory=dict)
+    """The systems to compare: each name has the system's changes to the recipe. The first is the
+    baseline."""
+    datasets: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """The data sets to compare on: each name has its changes to `data`. Every system is trained and
+    evaluated on each."""
+    seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = Field(default_factory=list)
+    """Seeds of a comparison, which trains every system once with each; by default `training.seed`
+    alone."""
 
     @model_validator(mode="before")
     @classmethod

@@ -43,39 +43,20 @@ BleuKind = Literal["sacrebleu", "tokenized", "compound-split", "pretokenized"]
 class TranslationEvaluation(EvaluationSettings):
     """Settings of the search for translations and of their scores."""
 
-    beam_size: int = Field(
-        5,
-        ge=1,
-        le=1000,
-        description="Number of hypotheses that beam search keeps; 1 is greedy search.",
-    )
-    length_penalty: float = Field(
-        1.0,
-        ge=-100,
-        le=100,
-        description="Scores of hypotheses are divided by their length to this power; values above "
-        "1 favour longer translations.",
-    )
-    max_length_ratio: float = Field(
-        1.0,
-        ge=0,
-        le=1000,
-        description="A translation has at most this times the number of subwords of its source, "
-        "plus max_length_extra.",
-    )
-    max_length_extra: int = Field(
-        50,
-        ge=1,
-        le=10_000_000,
-        description="Number of subwords that a translation may have beyond max_length_ratio.",
-    )
-    bleu: BleuKind = Field(
-        "sacrebleu",
-        description="How BLEU is computed. sacrebleu: on raw text, to compare with current papers; "
-        "tokenized: as multi-bleu.perl does; compound-split: like tokenized, with words split at "
-        "hyphens, as in WMT14 en-de papers; pretokenized: like multi-bleu.perl, on a corpus that "
-        "is already tokenised.",
-    )
+    beam_size: int = Field(5, ge=1, le=1000)
+    """Number of hypotheses that beam search keeps; 1 is greedy search."""
+    length_penalty: float = Field(1.0, ge=-100, le=100)
+    """Scores of hypotheses are divided by their length to this power; values above 1 favour longer
+    translations."""
+    max_length_ratio: float = Field(1.0, ge=0, le=1000)
+    """A translation has at most this times the number of subwords of its source, plus
+    max_length_extra."""
+    max_length_extra: int = Field(50, ge=1, le=10_000_000)
+    """Number of subwords that a translation may have beyond max_length_ratio."""
+    bleu: BleuKind = "sacrebleu"
+    """How BLEU is computed. sacrebleu: on raw text, to compare with current papers; tokenized: as
+    multi-bleu.perl does; compound-split: like tokenized, with words split at hyphens, as in WMT14
+    en-de papers; pretokenized: like multi-bleu.perl, on a corpus that is already tokenised."""
 
     def max_length(self, source_length: int) -> int:
         """Returns the largest number of subwords of a translation of so many."""

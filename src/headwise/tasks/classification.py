@@ -63,19 +63,13 @@ class ClassificationModel(TokenModelSettings):
     starts_from = MaskedLMConfig
 
     layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
-    pooling: Literal["mean", "first"] = Field(
-        "mean",
-        description="Vector that represents a text. mean: mean of the top layer over the tokens; "
-        "first: the output of the first token, which is <bos>.",
-    )
-    hidden_dim: int | None = Field(
-        None,
-        ge=1,
-        description="Width of the hidden layer of the perceptron. Default: embed_dim.",
-    )
-    activation: Literal["tanh", "relu", "sigmoid"] = Field(
-        "tanh", description="Activation of the hidden layer of the perceptron."
-    )
+    pooling: Literal["mean", "first"] = "mean"
+    """Vector that represents a text. mean: mean of the top layer over the tokens; first: the output
+    of the first token, which is <bos>."""
+    hidden_dim: int | None = Field(None, ge=1)
+    """Width of the hidden layer of the perceptron. Default: embed_dim."""
+    activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
+    """Activation of the hidden layer of the perceptron."""
 
 
 class ClassificationEvaluation(EvaluationSettings):
@@ -87,25 +81,16 @@ class ClassificationEvaluation(EvaluationSettings):
 class ClassificationRecipe(StreamedRecipe):
     """The recipe of a classification: data, vocabulary, model, training and scores."""
 
-    task: Literal["classification"] = Field(
-        "classification", description="Selects classification and regression."
-    )
-    data: LabelledSettings = Field(
-        default_factory=lambda: Docstrings(), description="The labelled texts."
-    )
-    tokenizer: TextTokenizerSettings | None = Field(
-        None,
-        description="The vocabulary. Default: that of model.pretrained, or byte-level BPE with "
-        "4000 subwords.",
-    )
-    model: ClassificationModel = Field(
-        default_factory=lambda: ClassificationModel(),
-        description="Sizes and attention of the model.",
-    )
-    evaluation: ClassificationEvaluation = Field(
-        default_factory=lambda: ClassificationEvaluation(),
-        description="Settings of the evaluation.",
-    )
+    task: Literal["classification"] = "classification"
+    """Selects classification and regression."""
+    data: LabelledSettings = Field(default_factory=lambda: Docstrings())
+    """The labelled texts."""
+    tokenizer: TextTokenizerSettings | None = None
+    """The vocabulary. Default: that of model.pretrained, or byte-level BPE with 4000 subwords."""
+    model: ClassificationModel = Field(default_factory=lambda: ClassificationModel())
+    """Sizes and attention of the model."""
+    evaluation: ClassificationEvaluation = Field(default_factory=lambda: ClassificationEvaluation())
+    """Settings of the evaluation."""
 
     @model_validator(mode="after")
     def _check_length(self) -> Self:

@@ -23,35 +23,17 @@ class GenerationSettings(FrozenSettings):
     https://arxiv.org/abs/1904.09751.
     """
 
-    max_new_tokens: int = Field(
-        60, ge=1, le=10_000_000, description="Largest number of tokens that are written."
-    )
-    lines: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000_000,
-        description="Number of lines after which the text ends. Default: line ends do not end it.",
-    )
-    temperature: float = Field(
-        1.0,
-        ge=0,
-        le=1000,
-        description="Temperature: logits are divided by it before sampling; 0 always takes the "
-        "most probable token.",
-    )
-    top_p: float = Field(
-        0.95,
-        gt=0,
-        le=1,
-        description="Tokens are sampled from the most probable ones that together have this "
-        "probability.",
-    )
-    seed: int = Field(
-        1,
-        ge=0,
-        le=LARGEST_SEED,
-        description="Seed of the sampling, which also depends on the prompt.",
-    )
+    max_new_tokens: int = Field(60, ge=1, le=10_000_000)
+    """Largest number of tokens that are written."""
+    lines: int | None = Field(None, ge=1, le=1_000_000_000)
+    """Number of lines after which the text ends. Default: line ends do not end it."""
+    temperature: float = Field(1.0, ge=0, le=1000)
+    """Temperature: logits are divided by it before sampling; 0 always takes the most probable
+    token."""
+    top_p: float = Field(0.95, gt=0, le=1)
+    """Tokens are sampled from the most probable ones that together have this probability."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the sampling, which also depends on the prompt."""
 
 
 def generation_config(settings: GenerationSettings, pad: int, eos: int) -> GenerationConfig:

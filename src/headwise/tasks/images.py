@@ -58,26 +58,16 @@ class ImageEvaluation(EvaluationSettings):
     """How many images and maps the evaluation draws, and how."""
 
     samples: Number = Field(16, description="How many images the model draws.")
-    completions: Number = Field(
-        8, description="How many images the model completes, given their upper half."
-    )
-    maps: Number = Field(
-        8, description="How many images get a map of what counts most at each pixel."
-    )
-    temperature: float = Field(
-        1.0,
-        ge=0.001,
-        le=1000,
-        description="Temperature by which the logits are divided when pixels are drawn. Below 1, "
-        "the images vary less.",
-    )
-    top_k: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="How many of the likeliest colours a pixel is drawn from. By default it is "
-        "drawn from all colours.",
-    )
+    completions: Number = 8
+    """How many images the model completes, given their upper half."""
+    maps: Number = 8
+    """How many images get a map of what counts most at each pixel."""
+    temperature: float = Field(1.0, ge=0.001, le=1000)
+    """Temperature by which the logits are divided when pixels are drawn. Below 1, the images vary
+    less."""
+    top_k: int | None = Field(None, ge=1, le=1_000_000)
+    """How many of the likeliest colours a pixel is drawn from. By default it is drawn from all
+    colours."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED, description="Seed of the random draws.")
 
     def how_to_draw(self) -> dict[str, Any]:
@@ -91,20 +81,14 @@ class ImageRecipe(Recipe):
     encoding_keys = ("palette",)
 
     task: Literal["images"] = Field("images", description="The task of the recipe.")
-    data: ImageSettings = Field(
-        default_factory=lambda: PairImages(), description="Which images the model learns."
-    )
-    palette: PaletteSettings = Field(
-        default_factory=lambda: PaletteSettings(),
-        description="How the colours of the images are chosen.",
-    )
-    model: ImageModel = Field(
-        default_factory=lambda: ImageModel(), description="Sizes and attention of the model."
-    )
-    evaluation: ImageEvaluation = Field(
-        default_factory=lambda: ImageEvaluation(),
-        description="How many images and maps the evaluation draws, and how.",
-    )
+    data: ImageSettings = Field(default_factory=lambda: PairImages())
+    """Which images the model learns."""
+    palette: PaletteSettings = Field(default_factory=lambda: PaletteSettings())
+    """How the colours of the images are chosen."""
+    model: ImageModel = Field(default_factory=lambda: ImageModel())
+    """Sizes and attention of the model."""
+    evaluation: ImageEvaluation = Field(default_factory=lambda: ImageEvaluation())
+    """How many images and maps the evaluation draws, and how."""
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:

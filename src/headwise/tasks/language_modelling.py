@@ -71,24 +71,14 @@ class LanguageModel(LanguageModelSettings):
 
     config_class = CausalLMConfig
 
-    adaptive_cutoffs: list[int] | None = Field(
-        None,
-        description="Cutoffs of adaptive embeddings and softmax: tokens up to the first number, "
-        "the most frequent ones, have the full width, tokens up to the next number a width that is "
-        "adaptive_factor times smaller, and so on. Default: all have the full width.",
-    )
-    adaptive_factor: int = Field(
-        4,
-        ge=1,
-        le=1024,
-        description="Factor by which each band of adaptive_cutoffs is narrower than the last.",
-    )
-    adaptive_dropout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Dropout inside the adaptive softmax, on its input and its bands.",
-    )
+    adaptive_cutoffs: list[int] | None = None
+    """Cutoffs of adaptive embeddings and softmax: tokens up to the first number, the most frequent
+    ones, have the full width, tokens up to the next number a width that is adaptive_factor times
+    smaller, and so on. Default: all have the full width."""
+    adaptive_factor: int = Field(4, ge=1, le=1024)
+    """Factor by which each band of adaptive_cutoffs is narrower than the last."""
+    adaptive_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout inside the adaptive softmax, on its input and its bands."""
 
     def config(self, **encoding: Any) -> Any:
         if self.adaptive_cutoffs and "vocab_size" not in encoding:
@@ -99,38 +89,24 @@ class LanguageModel(LanguageModelSettings):
 class LanguageEvaluation(EvaluationSettings):
     """Settings of the evaluation: context of the scores, and generated text."""
 
-    context: int | None = Field(
-        None,
-        ge=0,
-        le=10_000_000,
-        description="Every scored token has at least this many tokens of context, except at the "
-        "start of the text. It must be less than block_length; by default it is half of it.",
-    )
-    samples: int = Field(
-        12,
-        ge=0,
-        le=1_000_000,
-        description="Number of lines of the test part that the model continues.",
-    )
-    generation: GenerationSettings = Field(
-        default_factory=lambda: GenerationSettings(),
-        description="Settings of generated text; samples always end with their line.",
-    )
+    context: int | None = Field(None, ge=0, le=10_000_000)
+    """Every scored token has at least this many tokens of context, except at the start of the text.
+    It must be less than block_length; by default it is half of it."""
+    samples: int = Field(12, ge=0, le=1_000_000)
+    """Number of lines of the test part that the model continues."""
+    generation: GenerationSettings = Field(default_factory=lambda: GenerationSettings())
+    """Settings of generated text; samples always end with their line."""
 
 
 class LanguageModellingRecipe(RunningTextRecipe):
     """The recipe of a language model: data, vocabulary, blocks, model, training and scores."""
 
-    task: Literal["language-modelling"] = Field(
-        "language-modelling", description="Selects language modelling."
-    )
-    model: LanguageModel = Field(
-        default_factory=lambda: LanguageModel(), description="Sizes and attention of the model."
-    )
-    evaluation: LanguageEvaluation = Field(
-        default_factory=lambda: LanguageEvaluation(),
-        description="How the test part is scored, and how many samples are generated.",
-    )
+    task: Literal["language-modelling"] = "language-modelling"
+    """Selects language modelling."""
+    model: LanguageModel = Field(default_factory=lambda: LanguageModel())
+    """Sizes and attention of the model."""
+    evaluation: LanguageEvaluation = Field(default_factory=lambda: LanguageEvaluation())
+    """How the test part is scored, and how many samples are generated."""
 
     @model_validator(mode="after")
     def _check_context(self) -> Self:

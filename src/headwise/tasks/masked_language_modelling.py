@@ -60,36 +60,24 @@ class MaskedModel(LanguageModelSettings):
 class MaskedEvaluation(EvaluationSettings):
     """Settings of the evaluation."""
 
-    draws: int = Field(
-        1,
-        ge=1,
-        le=1_000_000,
-        description="How many times the masks of each test sequence are drawn; with more draws the "
-        "scores of a small test part vary less.",
-    )
+    draws: int = Field(1, ge=1, le=1_000_000)
+    """How many times the masks of each test sequence are drawn; with more draws the scores of a
+    small test part vary less."""
 
 
 class MaskedRecipe(RunningTextRecipe):
     """The recipe of a masked language model: data, vocabulary, masks, model, training, scores."""
 
-    task: Literal["masked-language-modelling"] = Field(
-        "masked-language-modelling", description="Selects masked language modelling."
-    )
-    block_length: int = Field(
-        512,
-        ge=8,
-        le=10_000_000,
-        description="Largest number of tokens of a sequence, into which full lines are packed.",
-    )
-    masking: MaskingSettings = Field(
-        default_factory=lambda: MaskingSettings(), description="Which tokens are hidden, and how."
-    )
-    model: MaskedModel = Field(
-        default_factory=lambda: MaskedModel(), description="Sizes and attention of the model."
-    )
-    evaluation: MaskedEvaluation = Field(
-        default_factory=lambda: MaskedEvaluation(), description="How the test part is scored."
-    )
+    task: Literal["masked-language-modelling"] = "masked-language-modelling"
+    """Selects masked language modelling."""
+    block_length: int = Field(512, ge=8, le=10_000_000)
+    """Largest number of tokens of a sequence, into which full lines are packed."""
+    masking: MaskingSettings = Field(default_factory=lambda: MaskingSettings())
+    """Which tokens are hidden, and how."""
+    model: MaskedModel = Field(default_factory=lambda: MaskedModel())
+    """Sizes and attention of the model."""
+    evaluation: MaskedEvaluation = Field(default_factory=lambda: MaskedEvaluation())
+    """How the test part is scored."""
 
 
 class MaskedLanguageModelling(RunningTextTask):

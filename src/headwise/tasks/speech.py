@@ -52,69 +52,44 @@ class SpeechModel(ModelSettings):
 
     embed_dim: int = Field(256, ge=1, description="Width of the model.")
     num_heads: int = Field(16, ge=1, description="Number of heads of each attention.")
-    ffn_dim: int = Field(
-        256, ge=1, description="Width of the hidden layer of each feed-forward block."
-    )
+    ffn_dim: int = Field(256, ge=1)
+    """Width of the hidden layer of each feed-forward block."""
     layers: int = Field(8, ge=1, description="Number of layers.")
-    front_channels: list[Annotated[int, Field(ge=1)]] = Field(
-        [1024, 512, 128],
-        max_length=100,
-        description="Channels of the convolutions in front of the layers. One more convolution, "
-        "as wide as the model, follows them.",
-    )
-    lookahead: int = Field(
-        2,
-        ge=0,
-        le=101,
-        description="How many later frames of 16 ms the model sees. Each convolution can see one.",
-    )
-    floor: float = Field(
-        0.1,
-        gt=0,
-        le=1000,
-        description="A number that is added to the magnitudes of input and output before their "
-        "logarithm is taken.",
-    )
-    predicts: Literal["magnitude", "gain"] = Field(
-        "magnitude",
-        description="What the layers predict: `magnitude`, the log magnitudes of the clean speech, "
-        "or `gain`, the difference that is added to the log magnitudes of the noisy speech.",
-    )
+    front_channels: list[Annotated[int, Field(ge=1)]] = Field([1024, 512, 128], max_length=100)
+    """Channels of the convolutions in front of the layers. One more convolution, as wide as the
+    model, follows them."""
+    lookahead: int = Field(2, ge=0, le=101)
+    """How many later frames of 16 ms the model sees. Each convolution can see one."""
+    floor: float = Field(0.1, gt=0, le=1000)
+    """A number that is added to the magnitudes of input and output before their logarithm is
+    taken."""
+    predicts: Literal["magnitude", "gain"] = "magnitude"
+    """What the layers predict: `magnitude`, the log magnitudes of the clean speech, or `gain`, the
+    difference that is added to the log magnitudes of the noisy speech."""
 
 
 class SpeechEvaluation(EvaluationSettings):
     """How sounds longer than a window are enhanced, and how many spectrograms are drawn."""
 
-    context: float = Field(
-        0.5,
-        ge=0,
-        lt=1,
-        description="The share of a window of data.seconds that only serves as past for the rest "
-        "of it, in sounds that are longer than a window.",
-    )
-    pictures: int = Field(
-        2, ge=0, le=1_000_000, description="How many test utterances get spectrograms."
-    )
+    context: float = Field(0.5, ge=0, lt=1)
+    """The share of a window of data.seconds that only serves as past for the rest of it, in sounds
+    that are longer than a window."""
+    pictures: int = Field(2, ge=0, le=1_000_000)
+    """How many test utterances get spectrograms."""
 
 
 class SpeechRecipe(Recipe):
     """A recipe of the speech enhancement task."""
 
-    task: Literal["speech-enhancement"] = Field(
-        "speech-enhancement", description="The task of the recipe."
-    )
-    data: SpeechSettings = Field(
-        default_factory=lambda: GeneratedSpeech(),
-        description="Which speech and which noise the model learns from.",
-    )
-    model: SpeechModel = Field(
-        default_factory=lambda: SpeechModel(), description="Sizes and attention of the model."
-    )
-    evaluation: SpeechEvaluation = Field(
-        default_factory=lambda: SpeechEvaluation(),
-        description="How sounds that are longer than a window are enhanced, and how many "
-        "spectrograms are drawn.",
-    )
+    task: Literal["speech-enhancement"] = "speech-enhancement"
+    """The task of the recipe."""
+    data: SpeechSettings = Field(default_factory=lambda: GeneratedSpeech())
+    """Which speech and which noise the model learns from."""
+    model: SpeechModel = Field(default_factory=lambda: SpeechModel())
+    """Sizes and attention of the model."""
+    evaluation: SpeechEvaluation = Field(default_factory=lambda: SpeechEvaluation())
+    """How sounds that are longer than a window are enhanced, and how many spectrograms are
+    drawn."""
 
 
 class SpeechEnhancement(Task):

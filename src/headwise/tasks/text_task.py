@@ -195,18 +195,12 @@ class RunningTextRecipe(StreamedRecipe):
 
     encoding_keys = ("tokenizer",)
 
-    data: TextSettings = Field(
-        default_factory=lambda: PydocTopics(), description="Which text the model learns from."
-    )
-    tokenizer: TextTokenizerSettings = Field(
-        default_factory=lambda: TextTokenizerSettings(), description="The vocabulary."
-    )
-    block_length: int = Field(
-        128,
-        ge=2,
-        le=10_000_000,
-        description="Number of tokens that the model reads and predicts at once.",
-    )
+    data: TextSettings = Field(default_factory=lambda: PydocTopics())
+    """Which text the model learns from."""
+    tokenizer: TextTokenizerSettings = Field(default_factory=lambda: TextTokenizerSettings())
+    """The vocabulary."""
+    block_length: int = Field(128, ge=2, le=10_000_000)
+    """Number of tokens that the model reads and predicts at once."""
 
 
 class RunningTextTask(TextTask):

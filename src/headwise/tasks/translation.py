@@ -46,15 +46,11 @@ class TranslationModel(TokenModelSettings):
 
     encoder_layers: int = Field(6, ge=1, description="Number of layers of the encoder.")
     decoder_layers: int = Field(6, ge=1, description="Number of layers of the decoder.")
-    label_smoothing: float = Field(
-        0.1, ge=0, lt=1, description="Label smoothing of the training loss."
-    )
-    share_embeddings: Literal["all", "target", "none"] | None = Field(
-        None,
-        description="Which embeddings share their weights. all: source, target and output; target: "
-        "target and output; none: no embeddings are shared. Default: all with a joint vocabulary, "
-        "else target.",
-    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    """Label smoothing of the training loss."""
+    share_embeddings: Literal["all", "target", "none"] | None = None
+    """Which embeddings share their weights. all: source, target and output; target: target and
+    output; none: no embeddings are shared. Default: all with a joint vocabulary, else target."""
 
     def config(self, *, joint: bool = True, **encoding: Any) -> Seq2SeqLMConfig:
         """Returns the configuration for vocabularies with these sizes and special tokens."""
@@ -69,19 +65,14 @@ class TranslationRecipe(StreamedRecipe):
     encoding_keys = ("tokenizer",)
 
     task: Literal["translation"] = Field("translation", description="Selects translation.")
-    data: ParallelSettings = Field(
-        default_factory=lambda: InterfaceStrings(), description="The parallel corpus."
-    )
-    tokenizer: TokenizerSettings = Field(
-        default_factory=lambda: TokenizerSettings(), description="The vocabularies."
-    )
-    model: TranslationModel = Field(
-        default_factory=lambda: TranslationModel(), description="Sizes and attention of the model."
-    )
-    evaluation: TranslationEvaluation = Field(
-        default_factory=lambda: TranslationEvaluation(),
-        description="How translations are searched for and scored.",
-    )
+    data: ParallelSettings = Field(default_factory=lambda: InterfaceStrings())
+    """The parallel corpus."""
+    tokenizer: TokenizerSettings = Field(default_factory=lambda: TokenizerSettings())
+    """The vocabularies."""
+    model: TranslationModel = Field(default_factory=lambda: TranslationModel())
+    """Sizes and attention of the model."""
+    evaluation: TranslationEvaluation = Field(default_factory=lambda: TranslationEvaluation())
+    """How translations are searched for and scored."""
 
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:

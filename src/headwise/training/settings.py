@@ -24,19 +24,11 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class PlateauSettings(Settings):
     """When the learning rate falls because validation has stalled (Lamb et al. 2021, A.2)."""
 
-    patience: int = Field(
-        5,
-        ge=1,
-        le=MOST_STEPS,
-        description="Number of validations in a row without a new best loss after which the "
-        "learning rate falls.",
-    )
-    factor: float = Field(
-        0.5,
-        gt=0,
-        lt=1,
-        description="Factor by which the learning rate is multiplied when it falls.",
-    )
+    patience: int = Field(5, ge=1, le=MOST_STEPS)
+    """Number of validations in a row without a new best loss after which the learning rate
+    falls."""
+    factor: float = Field(0.5, gt=0, lt=1)
+    """Factor by which the learning rate is multiplied when it falls."""
 
 
 class CommonSettings(Settings):
@@ -45,161 +37,86 @@ class CommonSettings(Settings):
     The defaults are those of the base Transformer.
     """
 
-    max_steps: int | None = Field(
-        None,
-        ge=1,
-        le=MOST_STEPS,
-        description="Number of optimizer steps of the run. Give either this or epochs.",
-    )
-    epochs: float | None = Field(
-        None, gt=0, le=1_000_000, description="How often the run goes through the training data."
-    )
-    train: TrainedPart = Field(
-        "all",
-        description="Which parameters learn. `gates`: those by which systems decide how heads are "
-        "combined (FTG of Peng et al. 2020); `gates+output`: these and the output projections of "
-        "all attentions (FTG+); `all` (FTALL); `nothing`: the model is evaluated as it starts "
-        "(NOFT).",
-    )
-    batch_tokens: int = Field(
-        4096,
-        ge=1,
-        le=1_000_000_000,
-        description="Largest size of a batch in tokens: its number of sequences times the length "
-        "of the longest.",
-    )
-    gradient_accumulation: int = Field(
-        1,
-        ge=1,
-        le=1_000_000,
-        description="Number of batches whose gradients are summed for one optimizer step.",
-    )
-    learning_rate: float = Field(
-        7e-4, gt=0, le=1e30, description="Learning rate at the end of the warm-up."
-    )
-    schedule: Schedule = Field(
-        "inverse-sqrt",
-        description="How the learning rate moves after the warm-up; plateau lowers it when the "
-        "validation loss stalls.",
-    )
-    plateau: PlateauSettings = Field(
-        default_factory=PlateauSettings,
-        description="Settings of `schedule: plateau`: when and how far the learning rate falls.",
-    )
-    warmup_steps: int = Field(
-        4000, ge=0, le=MOST_STEPS, description="How many steps the learning rate rises from zero."
-    )
-    warmup_fraction: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="Share of the run's steps in which the learning rate rises. It replaces "
-        "warmup_steps.",
-    )
-    optimizer: Literal["adam", "nesterov"] = Field(
-        "adam", description="The optimizer: Adam, or SGD with Nesterov's momentum."
-    )
+    max_steps: int | None = Field(None, ge=1, le=MOST_STEPS)
+    """Number of optimizer steps of the run. Give either this or epochs."""
+    epochs: float | None = Field(None, gt=0, le=1_000_000)
+    """How often the run goes through the training data."""
+    train: TrainedPart = "all"
+    """Which parameters learn. `gates`: those by which systems decide how heads are combined (FTG of
+    Peng et al. 2020); `gates+output`: these and the output projections of all attentions (FTG+);
+    `all` (FTALL); `nothing`: the model is evaluated as it starts (NOFT)."""
+    batch_tokens: int = Field(4096, ge=1, le=1_000_000_000)
+    """Largest size of a batch in tokens: its number of sequences times the length of the
+    longest."""
+    gradient_accumulation: int = Field(1, ge=1, le=1_000_000)
+    """Number of batches whose gradients are summed for one optimizer step."""
+    learning_rate: float = Field(7e-4, gt=0, le=1e30)
+    """Learning rate at the end of the warm-up."""
+    schedule: Schedule = "inverse-sqrt"
+    """How the learning rate moves after the warm-up; plateau lowers it when the validation loss
+    stalls."""
+    plateau: PlateauSettings = Field(default_factory=PlateauSettings)
+    """Settings of `schedule: plateau`: when and how far the learning rate falls."""
+    warmup_steps: int = Field(4000, ge=0, le=MOST_STEPS)
+    """How many steps the learning rate rises from zero."""
+    warmup_fraction: float | None = Field(None, ge=0, lt=1)
+    """Share of the run's steps in which the learning rate rises. It replaces warmup_steps."""
+    optimizer: Literal["adam", "nesterov"] = "adam"
+    """The optimizer: Adam, or SGD with Nesterov's momentum."""
     momentum: float = Field(0.99, ge=0, lt=1, description="Momentum, for optimizer: nesterov.")
-    adam_betas: tuple[Decay, Decay] = Field(
-        (0.9, 0.98), description="Decay rates of Adam's two averages."
-    )
-    adam_epsilon: float = Field(
-        1e-9, gt=0, le=1, description="The small number that Adam adds to its denominator."
-    )
-    weight_decay: float = Field(
-        0.0,
-        ge=0,
-        le=1000,
-        description="Decoupled weight decay of matrices and embeddings; biases, norms, scalars and "
-        "parameters that a system excludes are not decayed.",
-    )
-    clip_norm: float = Field(
-        0.0, ge=0, le=1e12, description="Largest norm of the gradients; 0 does not clip them."
-    )
-    precision: Literal["auto", "float32", "tf32", "bf16"] = Field(
-        "auto",
-        description="Precision of matrix products. `auto`: bf16 where the GPU has it, else "
-        "float32. With `bf16` (autocast) weights stay in float32. With `tf32` a GPU that has it "
-        "rounds the factors of float32 products to 10 bits; elsewhere it is float32.",
-    )
-    compile: bool = Field(
-        False,
-        description="Whether torch.compile makes one program of the model for training: faster on "
-        "a GPU, after minutes of compiling. Losses are the same up to rounding; float32 products "
-        "may be those of tf32 there. Validation runs the model as it is written.",
-    )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="Whether layers are computed again in the backward pass in place of being "
-        "remembered, which takes less memory and more time. Losses and gradients are the same.",
-    )
-    fsdp: bool = Field(
-        False,
-        description="Whether the processes that train a model divide it (FSDP2), each with a part "
-        "of every weight, gradient and state of the optimizer. For models that training makes too "
-        "large for one device. Losses are the same. One process alone trains as without it.",
-    )
-    loader_workers: int = Field(
-        0,
-        ge=0,
-        le=256,
-        description="Number of processes that prepare batches while the model computes, for items "
-        "that take long to make, such as speech that is mixed with noise anew in each epoch. The "
-        "batches are the same with any number.",
-    )
-    seed: int = Field(
-        1,
-        ge=0,
-        le=LARGEST_SEED,
-        description="Seed of the initial weights, the batches, dropout and other draws.",
-    )
-    evaluate_every: int = Field(
-        500,
-        ge=1,
-        le=MOST_STEPS,
-        description="The run validates and saves a checkpoint every this many steps.",
-    )
-    log_every: int = Field(
-        10, ge=1, le=MOST_STEPS, description="The training loss is recorded every this many steps."
-    )
-    report_to: list[Logger] = Field(
-        [],
-        description="Loggers that are given the losses, the learning rate and what is measured at "
-        "each validation, as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the "
-        "run; the others have environment variables of their own. A run can go on with other ones.",
-    )
-    snapshots: bool = Field(
-        True,
-        description="Whether each validation, and the start of the run, also records what the "
-        "systems of heads decide on a few sequences of the validation part: entropy, shares, mean "
-        "weights, and what explains the decisions. It changes nothing else.",
-    )
-    patience: int | None = Field(
-        None,
-        ge=1,
-        le=MOST_STEPS,
-        description="Number of validations in a row without a new best loss after which the run "
-        "stops early. By default it never does. Schedules still follow max_steps or epochs.",
-    )
-    keep_checkpoints: int = Field(
-        2,
-        ge=1,
-        le=1_000_000,
-        description="How many of the latest checkpoints stay on disk, beside the best one.",
-    )
-    average_last: int = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="With `final_model: average`, the number of last checkpoints whose weights are "
-        "averaged: the last ones before the run ends or patience stops it; all of them, if there "
-        "are fewer.",
-    )
-    final_model: Literal["best", "last", "average"] = Field(
-        "best",
-        description="Which weights are evaluated and kept: those of the best validation loss, the "
-        "last ones, or an average.",
-    )
+    adam_betas: tuple[Decay, Decay] = (0.9, 0.98)
+    """Decay rates of Adam's two averages."""
+    adam_epsilon: float = Field(1e-9, gt=0, le=1)
+    """The small number that Adam adds to its denominator."""
+    weight_decay: float = Field(0.0, ge=0, le=1000)
+    """Decoupled weight decay of matrices and embeddings; biases, norms, scalars and parameters that
+    a system excludes are not decayed."""
+    clip_norm: float = Field(0.0, ge=0, le=1e12)
+    """Largest norm of the gradients; 0 does not clip them."""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    """Precision of matrix products. `auto`: bf16 where the GPU has it, else float32. With `bf16`
+    (autocast) weights stay in float32. With `tf32` a GPU that has it rounds the factors of float32
+    products to 10 bits; elsewhere it is float32."""
+    compile: bool = False
+    """Whether torch.compile makes one program of the model for training: faster on a GPU, after
+    minutes of compiling. Losses are the same up to rounding; float32 products may be those of tf32
+    there. Validation runs the model as it is written."""
+    gradient_checkpointing: bool = False
+    """Whether layers are computed again in the backward pass in place of being remembered, which
+    takes less memory and more time. Losses and gradients are the same."""
+    fsdp: bool = False
+    """Whether the processes that train a model divide it (FSDP2), each with a part of every weight,
+    gradient and state of the optimizer. For models that training makes too large for one device.
+    Losses are the same. One process alone trains as without it."""
+    loader_workers: int = Field(0, ge=0, le=256)
+    """Number of processes that prepare batches while the model computes, for items that take long
+    to make, such as speech that is mixed with noise anew in each epoch. The batches are the same
+    with any number."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the initial weights, the batches, dropout and other draws."""
+    evaluate_every: int = Field(500, ge=1, le=MOST_STEPS)
+    """The run validates and saves a checkpoint every this many steps."""
+    log_every: int = Field(10, ge=1, le=MOST_STEPS)
+    """The training loss is recorded every this many steps."""
+    report_to: list[Logger] = Field([])
+    """Loggers that are given the losses, the learning rate and what is measured at each validation,
+    as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the run; the others have
+    environment variables of their own. A run can go on with other ones."""
+    snapshots: bool = True
+    """Whether each validation, and the start of the run, also records what the systems of heads
+    decide on a few sequences of the validation part: entropy, shares, mean weights, and what
+    explains the decisions. It changes nothing else."""
+    patience: int | None = Field(None, ge=1, le=MOST_STEPS)
+    """Number of validations in a row without a new best loss after which the run stops early. By
+    default it never does. Schedules still follow max_steps or epochs."""
+    keep_checkpoints: int = Field(2, ge=1, le=1_000_000)
+    """How many of the latest checkpoints stay on disk, beside the best one."""
+    average_last: int = Field(0, ge=0, le=1_000_000)
+    """With `final_model: average`, the number of last checkpoints whose weights are averaged: the
+    last ones before the run ends or patience stops it; all of them, if there are fewer."""
+    final_model: Literal["best", "last", "average"] = "best"
+    """Which weights are evaluated and kept: those of the best validation loss, the last ones, or an
+    average."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -19,22 +19,12 @@ FILE_NAME = "palette.json"
 class PaletteSettings(FrozenSettings):
     """How the colours are chosen; the defaults are those of the image example of minGPT."""
 
-    colors: int = Field(
-        512,
-        ge=2,
-        le=65_536,
-        description="How many colours the palette has. It has fewer if the training images have "
-        "fewer.",
-    )
-    pixels_per_image: int = Field(
-        5,
-        ge=1,
-        le=1_000_000,
-        description="The colours are chosen from this many random pixels of each training image.",
-    )
-    seed: int = Field(
-        1, ge=0, le=LARGEST_SEED, description="Seed of the random pixels and of k-means."
-    )
+    colors: int = Field(512, ge=2, le=65_536)
+    """How many colours the palette has. It has fewer if the training images have fewer."""
+    pixels_per_image: int = Field(5, ge=1, le=1_000_000)
+    """The colours are chosen from this many random pixels of each training image."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the random pixels and of k-means."""
 
 
 class Raster:

@@ -44,9 +44,8 @@ class FolderTest(FrozenSettings):
 class IdxTest(FolderTest):
     """A further test set in an IDX file, the format of MNIST."""
 
-    corpus: Literal["idx"] = Field(  # type: ignore[assignment]
-        "idx", description="An IDX file, the format of MNIST."
-    )
+    corpus: Literal["idx"] = "idx"  # type: ignore[assignment]
+    """An IDX file, the format of MNIST."""
 
 
 class HubImagesTest(HubTest):
@@ -66,28 +65,19 @@ class ImageData(DividedSettings):
     tests: dict[Name, Annotated[ImageTest, Field(discriminator="corpus")]] = TESTS
     size: Size = 32
     mode: Mode = "rgb"
-    max_pixels: int = Field(
-        100_000_000,
-        ge=1,
-        le=10**12,
-        description="The most pixels that an image may have, before it is resized to `size`. A "
-        "larger one is an error: a small file can hold an image that fills the memory.",
-    )
-    max_bytes: int = Field(
-        2**32,
-        ge=1,
-        le=2**50,
-        description="The most bytes that a file of an image, a member of a tar file, or an "
-        "unpacked IDX file may have. A larger one is an error.",
-    )
+    max_pixels: int = Field(100_000_000, ge=1, le=10**12)
+    """The most pixels that an image may have, before it is resized to `size`. A larger one is an
+    error: a small file can hold an image that fills the memory."""
+    max_bytes: int = Field(2**32, ge=1, le=2**50)
+    """The most bytes that a file of an image, a member of a tar file, or an unpacked IDX file may
+    have. A larger one is an error."""
 
 
 class DigitsImages(ImageData):
     """The 1,797 handwritten digits of scikit-learn, 8×8 pixels in 17 levels of grey."""
 
-    corpus: Literal["digits"] = Field(
-        "digits", description="The handwritten digits of scikit-learn."
-    )
+    corpus: Literal["digits"] = "digits"
+    """The handwritten digits of scikit-learn."""
     size: Size = 8
     mode: Mode = "grey"
 
@@ -95,16 +85,11 @@ class DigitsImages(ImageData):
 class PhotographsImages(ImageData):
     """Square patches of the two sample photographs of scikit-learn, a temple and a flower."""
 
-    corpus: Literal["photographs"] = Field(
-        "photographs", description="Patches of the two sample photographs of scikit-learn."
-    )
+    corpus: Literal["photographs"] = "photographs"
+    """Patches of the two sample photographs of scikit-learn."""
     size: Size = 8
-    patch: int = Field(
-        16,
-        ge=1,
-        le=64,
-        description="Height and width in pixels of a patch, before it is resized to `size`.",
-    )
+    patch: int = Field(16, ge=1, le=64)
+    """Height and width in pixels of a patch, before it is resized to `size`."""
 
 
 HeldOut = Annotated[
@@ -119,10 +104,9 @@ HeldOut = Annotated[
 class FileImages(ImageData):
     """Image files that are named part by part."""
 
-    train: Path = Field(
-        description="The training images: a folder, a tar file of one, or an IDX file, compressed "
-        "with gzip or not (MNIST: train-images-idx3-ubyte)."
-    )
+    train: Path
+    """The training images: a folder, a tar file of one, or an IDX file, compressed with gzip or not
+    (MNIST: train-images-idx3-ubyte)."""
     validation: HeldOut = None
     test: HeldOut = None
 
@@ -163,15 +147,12 @@ class PairImages(SampledSettings):
     """
 
     corpus: Literal["pair"] = Field("pair", description="Images of two sources side by side.")
-    left: Annotated[OneSource, _ByCorpus] = Field(
-        default_factory=lambda: DigitsImages(), description="The source of the left halves."
-    )
-    right: Annotated[OneSource, _ByCorpus] = Field(
-        default_factory=lambda: PhotographsImages(), description="The source of the right halves."
-    )
-    pairing_seed: int = Field(
-        1, ge=0, le=LARGEST_SEED, description="Seed that decides which images stand side by side."
-    )
+    left: Annotated[OneSource, _ByCorpus] = Field(default_factory=lambda: DigitsImages())
+    """The source of the left halves."""
+    right: Annotated[OneSource, _ByCorpus] = Field(default_factory=lambda: PhotographsImages())
+    """The source of the right halves."""
+    pairing_seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed that decides which images stand side by side."""
 
     @model_validator(mode="after")
     def _check_halves(self) -> Self:

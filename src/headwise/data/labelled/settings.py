@@ -48,23 +48,18 @@ class ExampleLimits(SampledSettings):
     """Settings that all examples have."""
 
     max_bytes: int | None = MAX_BYTES
-    max_length: int = Field(
-        512,
-        ge=8,
-        le=10_000_000,
-        description="Largest number of tokens of an example, special tokens included. Longer "
-        "examples are cut at the end, of a pair the longer text first. A batch has "
-        "training.batch_tokens / max_length examples.",
-    )
+    max_length: int = Field(512, ge=8, le=10_000_000)
+    """Largest number of tokens of an example, special tokens included. Longer examples are cut at
+    the end, of a pair the longer text first. A batch has training.batch_tokens / max_length
+    examples."""
 
 
 class LabelledColumns(FrozenSettings):
     """The columns of examples."""
 
     text_field: str = Field("sentence", description="Column of the text.")
-    pair_field: str | None = Field(
-        None, description="Column of the second text, for pairs of texts."
-    )
+    pair_field: str | None = None
+    """Column of the second text, for pairs of texts."""
     label_field: str = Field("label", description="Column of the label.")
 
 
@@ -97,11 +92,8 @@ class Docstrings(ExampleSettings):
     """
 
     corpus: Literal["docstrings"] = Field("docstrings", description="Selects the built-in corpus.")
-    packages: list[str] = Field(
-        list(PACKAGES),
-        min_length=2,
-        description="Names of the packages, which are the classes.",
-    )
+    packages: list[str] = Field(list(PACKAGES), min_length=2)
+    """Names of the packages, which are the classes."""
 
 
 class Glue(ExampleSettings):
@@ -113,26 +105,19 @@ class Glue(ExampleSettings):
 
     corpus: Literal["glue"] = Field("glue", description="Selects a task of GLUE.")
     task: GlueTask = Field(description="The task of GLUE that is learned.")
-    name: str = Field(
-        "nyu-mll/glue", description="Name of the dataset on the Hugging Face hub, or its folder."
-    )
-    revision: str | None = Field(
-        None, description="Tag or commit of the dataset, which pins its content."
-    )
-    folder: Path | None = Field(
-        None,
-        description="Folder of the task with GLUE's train.tsv and dev.tsv; nothing is read from "
-        "the hub then.",
-    )
+    name: str = "nyu-mll/glue"
+    """Name of the dataset on the Hugging Face hub, or its folder."""
+    revision: str | None = None
+    """Tag or commit of the dataset, which pins its content."""
+    folder: Path | None = None
+    """Folder of the task with GLUE's train.tsv and dev.tsv; nothing is read from the hub then."""
 
 
 class OwnExamples(LabelledColumns, StreamedSettings, ExampleSettings):
     """Settings of examples that are not built in."""
 
-    problem: Problem = Field(
-        "classification",
-        description="What the labels are. classification: names of classes; regression: numbers.",
-    )
+    problem: Problem = "classification"
+    """What the labels are. classification: names of classes; regression: numbers."""
     classes: Classes = _CLASSES
 
     @model_validator(mode="after")
@@ -155,9 +140,8 @@ class LabelledFiles(OwnExamples):
     """Files of tab-separated values without quoting, whose first line names the columns."""
 
     corpus: Literal["files"] = Field("files", description="Selects files of tab-separated values.")
-    train: Path = Field(
-        description="File of the training examples in UTF-8; gzip if its name ends in .gz."
-    )
+    train: Path
+    """File of the training examples in UTF-8; gzip if its name ends in .gz."""
     validation: Path | None = part_of_files("validation", "File", "examples")
     test: Path | None = part_of_files("test", "File", "examples")
 
@@ -181,9 +165,8 @@ class SentEvalFile(ExampleLimits):
     """
 
     corpus: Literal["senteval"] = Field("senteval", description="Selects a file of SentEval.")
-    file: Path = Field(
-        description="The file, such as bigram_shift.txt; gzip if its name ends in .gz."
-    )
+    file: Path
+    """The file, such as bigram_shift.txt; gzip if its name ends in .gz."""
     classes: Classes = _CLASSES
 
 
@@ -205,57 +188,36 @@ class GeneratedProbe(ExampleLimits):
     have the same size in every part.
     """
 
-    corpus: Literal["generated"] = Field(
-        "generated", description="Selects a task made from a text."
-    )
-    probe: Literal["SeLen", "WC", "BShift"] = Field(
-        "SeLen",
-        description="The property. SeLen: how many words a sentence has; WC: which of num_words "
-        "words occurs in it; BShift: whether two neighbouring words are swapped.",
-    )
+    corpus: Literal["generated"] = "generated"
+    """Selects a task made from a text."""
+    probe: Literal["SeLen", "WC", "BShift"] = "SeLen"
+    """The property. SeLen: how many words a sentence has; WC: which of num_words words occurs in
+    it; BShift: whether two neighbouring words are swapped."""
     texts: Annotated[
         DocstringTexts | TextSettings,
         Field(discriminator="corpus"),
-    ] = Field(
-        default_factory=lambda: DocstringTexts(), description="Text from which the sentences come."
-    )
-    min_words: int = Field(
-        5, ge=1, le=10_000, description="Number of words of the shortest sentence that is used."
-    )
-    max_words: int = Field(
-        28, ge=1, le=10_000, description="Number of words of the longest sentence that is used."
-    )
-    num_bins: int = Field(
-        6,
-        ge=2,
-        le=1000,
-        description="For SeLen: number of classes, whose borders make the smallest class as large "
-        "as possible.",
-    )
+    ] = Field(default_factory=lambda: DocstringTexts())
+    """Text from which the sentences come."""
+    min_words: int = Field(5, ge=1, le=10_000)
+    """Number of words of the shortest sentence that is used."""
+    max_words: int = Field(28, ge=1, le=10_000)
+    """Number of words of the longest sentence that is used."""
+    num_bins: int = Field(6, ge=2, le=1000)
+    """For SeLen: number of classes, whose borders make the smallest class as large as possible."""
     bins: list[int] | None = Field(
         None,
         min_length=2,
         description="For SeLen: smallest number of words of each class, in place of num_bins; "
         f"those of SentEval are {list(PAPER_BINS)}.",
     )
-    num_words: int = Field(
-        1000,
-        ge=2,
-        le=1_000_000,
-        description="For WC: number of words, which are the classes; little text needs fewer.",
-    )
-    validation_fraction: float = Field(
-        0.1, gt=0, lt=0.5, description="Share of the sentences that becomes the validation part."
-    )
-    test_fraction: float = Field(
-        0.1, gt=0, lt=0.5, description="Share of the sentences that becomes the test part."
-    )
-    seed: int = Field(
-        1,
-        ge=0,
-        le=LARGEST_SEED,
-        description="Seed of the choice of sentences, of their parts, and of the swapped words.",
-    )
+    num_words: int = Field(1000, ge=2, le=1_000_000)
+    """For WC: number of words, which are the classes; little text needs fewer."""
+    validation_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the sentences that becomes the validation part."""
+    test_fraction: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the sentences that becomes the test part."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the choice of sentences, of their parts, and of the swapped words."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -23,12 +23,10 @@ from headwise.settings import FrozenSettings
 class FilePair(FrozenSettings):
     """Two text files; line n of one is the translation of line n of the other."""
 
-    source: Path = Field(
-        description="Text file in UTF-8 with one sentence per line; gzip if its name ends in .gz."
-    )
-    target: Path = Field(
-        description="Text file with the translations, with the same number of lines."
-    )
+    source: Path
+    """Text file in UTF-8 with one sentence per line; gzip if its name ends in .gz."""
+    target: Path
+    """Text file with the translations, with the same number of lines."""
 
 
 class FilePairTest(FilePair, PlainFiles):
@@ -46,26 +44,16 @@ class PairSettings(DividedSettings):
     """Settings that all parallel corpora have."""
 
     max_bytes: int | None = MAX_BYTES
-    max_length: int | None = Field(
-        None,
-        ge=1,
-        le=10_000_000,
-        description="Training pairs with more words than this on either side are left out "
-        "(IWSLT14: 175). Given validation and test parts are never filtered.",
-    )
-    max_ratio: float | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="A training pair is left out if its longer side has more than this factor "
-        "times the words of its shorter side (IWSLT14: 1.5).",
-    )
-    drop_leaks: bool = Field(
-        False,
-        description="Whether training pairs whose source also occurs in the validation or test "
-        "part are left out. Otherwise they are kept and counted, as in published work, and as "
-        "those of further test sets always are.",
-    )
+    max_length: int | None = Field(None, ge=1, le=10_000_000)
+    """Training pairs with more words than this on either side are left out (IWSLT14: 175). Given
+    validation and test parts are never filtered."""
+    max_ratio: float | None = Field(None, ge=1, le=1_000_000)
+    """A training pair is left out if its longer side has more than this factor times the words of
+    its shorter side (IWSLT14: 1.5)."""
+    drop_leaks: bool = False
+    """Whether training pairs whose source also occurs in the validation or test part are left out.
+    Otherwise they are kept and counted, as in published work, and as those of further test sets
+    always are."""
     tests: dict[Name, Annotated[FilePairTest | HubPairTest, Field(discriminator="corpus")]] = TESTS
 
 
@@ -79,22 +67,18 @@ class InterfaceStrings(PairSettings):
     release of the package and for every language, and published figures stay comparable.
     """
 
-    corpus: Literal["interface-strings"] = Field(
-        "interface-strings", description="Selects the built-in corpus."
-    )
-    language: Literal["fr", "de", "zh-CN"] = Field(
-        "fr", description="Language into which English is translated."
-    )
+    corpus: Literal["interface-strings"] = "interface-strings"
+    """Selects the built-in corpus."""
+    language: Literal["fr", "de", "zh-CN"] = "fr"
+    """Language into which English is translated."""
 
 
 class OwnPairs(StreamedSettings, PairSettings):
     """Settings of pairs that are not built in."""
 
-    target_language: str | None = Field(
-        None,
-        description="Code of the target language. BLEU needs it for languages that put no spaces "
-        "between words (zh, ja).",
-    )
+    target_language: str | None = None
+    """Code of the target language. BLEU needs it for languages that put no spaces between words
+    (zh, ja)."""
 
     @model_validator(mode="after")
     def _check_leaks(self) -> Self:
@@ -117,13 +101,10 @@ class ParallelFiles(OwnPairs, PlainFiles):
 class ParallelHub(OwnPairs, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
-    source_field: str = Field(
-        description="Column of the source text; translation.de is the field de of the column "
-        "translation."
-    )
-    target_field: str = Field(
-        description="Column of the target text, written in the same way as source_field."
-    )
+    source_field: str
+    """Column of the source text; translation.de is the field de of the column translation."""
+    target_field: str
+    """Column of the target text, written in the same way as source_field."""
 
 
 ParallelSettings = Annotated[

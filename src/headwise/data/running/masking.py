@@ -19,28 +19,14 @@ from headwise.settings import LARGEST_SEED, FrozenSettings
 class MaskingSettings(FrozenSettings):
     """Settings of masking: which tokens are predicted, and what the model reads in their place."""
 
-    fraction: float = Field(
-        0.15,
-        gt=0,
-        le=1,
-        description="Share of the tokens of a sequence, special ones excluded, that are predicted.",
-    )
-    masked: float = Field(
-        0.8, ge=0, le=1, description="Share of the predicted tokens that <mask> replaces."
-    )
-    random: float = Field(
-        0.1,
-        ge=0,
-        le=1,
-        description="Share of the predicted tokens that a random token replaces; the rest stay as "
-        "they are.",
-    )
-    seed: int = Field(
-        1,
-        ge=0,
-        le=LARGEST_SEED,
-        description="Seed of the random masks; the same for all systems and seeds of a comparison.",
-    )
+    fraction: float = Field(0.15, gt=0, le=1)
+    """Share of the tokens of a sequence, special ones excluded, that are predicted."""
+    masked: float = Field(0.8, ge=0, le=1)
+    """Share of the predicted tokens that <mask> replaces."""
+    random: float = Field(0.1, ge=0, le=1)
+    """Share of the predicted tokens that a random token replaces; the rest stay as they are."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the random masks; the same for all systems and seeds of a comparison."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -24,12 +24,9 @@ Documents = Literal["blank-line", "title", "line", "none"]
 class Divided(FrozenSettings):
     """How text is divided into documents."""
 
-    documents: Documents = Field(
-        "blank-line",
-        description="Where a new document begins. blank-line: after a blank line; title: at a line "
-        "such as `= Title =` of WikiText; line: at every line (or row); none: a file is one "
-        "document.",
-    )
+    documents: Documents = "blank-line"
+    """Where a new document begins. blank-line: after a blank line; title: at a line such as `=
+    Title =` of WikiText; line: at every line (or row); none: a file is one document."""
 
 
 # A single file may be written without the brackets of a list.
@@ -64,22 +61,17 @@ class RunningTextSettings(DividedSettings):
 class PydocTopics(RunningTextSettings):
     """The English of Python's reference manual, which comes with Python: small, real, offline."""
 
-    corpus: Literal["pydoc-topics"] = Field(
-        "pydoc-topics", description="Selects the built-in text."
-    )
+    corpus: Literal["pydoc-topics"] = "pydoc-topics"
+    """Selects the built-in text."""
 
 
 class PackageDocs(RunningTextSettings):
     """The docstrings of installed Python packages: larger than Python's manual, and offline."""
 
-    corpus: Literal["package-docs"] = Field(
-        "package-docs", description="Selects the docstrings of packages."
-    )
-    packages: list[str] = Field(
-        ["scipy"],
-        min_length=1,
-        description="Names of installed packages, as they are imported.",
-    )
+    corpus: Literal["package-docs"] = "package-docs"
+    """Selects the docstrings of packages."""
+    packages: list[str] = Field(["scipy"], min_length=1)
+    """Names of installed packages, as they are imported."""
 
 
 class OwnText(Divided, StreamedSettings, RunningTextSettings):
@@ -97,11 +89,8 @@ class TextFiles(OwnText, PlainFiles):
 class TextHub(OwnText, HubSettings):
     """A dataset of the Hugging Face hub, or a local folder in one of its formats."""
 
-    field: str = Field(
-        "text",
-        description="Column of the text; a row holds a line or a document. a.b is the field b of "
-        "the column a.",
-    )
+    field: str = "text"
+    """Column of the text; a row holds a line or a document. a.b is the field b of the column a."""
 
 
 TextSettings = Annotated[

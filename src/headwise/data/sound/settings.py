@@ -59,14 +59,11 @@ class PairedFolders(FrozenSettings):
     """Two folders with recordings of the same utterances, with and without noise."""
 
     noisy: Path = Field(description="The folder of WAV or FLAC files of speech with noise.")
-    clean: Path = Field(
-        description="The folder of WAV or FLAC files of the same utterances without noise."
-    )
-    pattern: Pattern | None = Field(
-        None,
-        description="A regular expression whose first group is equal in the names of a noisy file "
-        "and of the clean file that belongs to it. By default both have the same name.",
-    )
+    clean: Path
+    """The folder of WAV or FLAC files of the same utterances without noise."""
+    pattern: Pattern | None = None
+    """A regular expression whose first group is equal in the names of a noisy file and of the clean
+    file that belongs to it. By default both have the same name."""
 
 
 HeldOut = Annotated[
@@ -81,9 +78,8 @@ HeldOut = Annotated[
 class PairedFoldersTest(PairedFolders):
     """A further test set in two folders."""
 
-    corpus: Literal["pairs"] = Field(
-        "pairs", description="Folders of noisy and of clean recordings."
-    )
+    corpus: Literal["pairs"] = "pairs"
+    """Folders of noisy and of clean recordings."""
 
 
 class Columns(Settings):
@@ -91,11 +87,9 @@ class Columns(Settings):
 
     noisy_field: str = Field("noisy", description="The column that holds the noisy recordings.")
     clean_field: str = Field("clean", description="The column that holds the clean recordings.")
-    name_field: str | None = Field(
-        "id",
-        description="The column that holds the names of the utterances. With null, their numbers "
-        "are their names.",
-    )
+    name_field: str | None = "id"
+    """The column that holds the names of the utterances. With null, their numbers are their
+    names."""
 
 
 class HubSpeechTest(Columns, HubTest):
@@ -108,32 +102,20 @@ SpeechTest = PairedFoldersTest | HubSpeechTest
 class SpeechData(DividedSettings):
     """Settings that all speech data have in common."""
 
-    rate: int = Field(
-        16_000,
-        ge=4_000,
-        le=192_000,
-        description="Sampling rate in samples per second; recordings with another rate are "
-        "resampled. PESQ is wide band at 16000 and narrow band at 8000.",
-    )
-    seconds: float = Field(
-        4.0,
-        ge=0.25,
-        le=3600,
-        description="Length of an item in seconds. Training takes an excerpt of longer recordings; "
-        "where noise is mixed in, shorter recordings of one speaker are joined. The validation "
-        "loss is that of the beginning of each utterance. Scores are those of whole utterances, "
-        "in pieces of at most 30 s.",
-    )
-    divide_by: Literal["file", "speaker"] = Field(
-        "file",
-        description="Whether parts that are split off the training data differ only in their files "
-        "(`file`) or also in their speakers. If a part has a single speaker, its babble is made of "
-        "training voices.",
-    )
+    rate: int = Field(16_000, ge=4_000, le=192_000)
+    """Sampling rate in samples per second; recordings with another rate are resampled. PESQ is wide
+    band at 16000 and narrow band at 8000."""
+    seconds: float = Field(4.0, ge=0.25, le=3600)
+    """Length of an item in seconds. Training takes an excerpt of longer recordings; where noise is
+    mixed in, shorter recordings of one speaker are joined. The validation loss is that of the
+    beginning of each utterance. Scores are those of whole utterances, in pieces of at most 30 s."""
+    divide_by: Literal["file", "speaker"] = "file"
+    """Whether parts that are split off the training data differ only in their files (`file`) or
+    also in their speakers. If a part has a single speaker, its babble is made of training
+    voices."""
     tests: dict[Name, Annotated[SpeechTest, Field(discriminator="corpus")]] = TESTS
-    seed: int = Field(
-        1, ge=0, le=LARGEST_SEED, description="Seed of the excerpts, the noise and the levels."
-    )
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the excerpts, the noise and the levels."""
 
     @field_validator("rate")
     @classmethod
@@ -144,34 +126,19 @@ class SpeechData(DividedSettings):
 class MixedSettings(SpeechData):
     """Clean speech, and the noise that is mixed in when an item is read."""
 
-    noise: list[Noise] = Field(
-        ["white", "pink", "brown", "babble"],
-        min_length=1,
-        description="Kinds of noise, all equally likely: white, pink and brown noise, babble of "
-        "other speakers of the same part (see divide_by), and recordings of noise_folder.",
-    )
-    test_noise: list[Noise] | None = Field(
-        None,
-        min_length=1,
-        description="Kinds of noise of the test part, such as some that training does not have. By "
-        "default those of noise.",
-    )
-    snr: tuple[Decibels, Decibels] = Field(
-        (0.0, 40.0),
-        description="Range of the signal-to-noise ratio in decibels (DNS: 0 to 40).",
-    )
-    level: tuple[Decibels, Decibels] = Field(
-        (-35.0, -15.0),
-        description="Range of the root mean square of the mixture, in decibels of full scale.",
-    )
-    reverberation: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Probability that reverberation of a generated room is added to the noisy "
-        "speech of an item. Sound in the room decays within 0.2 to 0.8 s. The clean speech has no "
-        "reverberation.",
-    )
+    noise: list[Noise] = Field(["white", "pink", "brown", "babble"], min_length=1)
+    """Kinds of noise, all equally likely: white, pink and brown noise, babble of other speakers of
+    the same part (see divide_by), and recordings of noise_folder."""
+    test_noise: list[Noise] | None = Field(None, min_length=1)
+    """Kinds of noise of the test part, such as some that training does not have. By default those
+    of noise."""
+    snr: tuple[Decibels, Decibels] = (0.0, 40.0)
+    """Range of the signal-to-noise ratio in decibels (DNS: 0 to 40)."""
+    level: tuple[Decibels, Decibels] = (-35.0, -15.0)
+    """Range of the root mean square of the mixture, in decibels of full scale."""
+    reverberation: float = Field(0.0, ge=0, le=1)
+    """Probability that reverberation of a generated room is added to the noisy speech of an item.
+    Sound in the room decays within 0.2 to 0.8 s. The clean speech has no reverberation."""
 
     def noise_of(self, part: Part) -> list[Noise]:
         """The kinds of noise of a part."""
@@ -195,9 +162,8 @@ class MixedSettings(SpeechData):
 class GeneratedSpeech(MixedSettings):
     """Generated signals that move as voices do; they are no speech and serve a smoke run."""
 
-    corpus: Literal["generated"] = Field(
-        "generated", description="Generated voices, which are no speech."
-    )
+    corpus: Literal["generated"] = "generated"
+    """Generated voices, which are no speech."""
     speakers: int = Field(10, ge=3, le=1000, description="How many voices are generated.")
     utterances: int = Field(40, ge=1, le=1000, description="How many utterances each voice has.")
 
@@ -214,13 +180,11 @@ class GeneratedSpeech(MixedSettings):
 class FolderSpeech(MixedSettings):
     """A folder of clean speech, and noise that is mixed in."""
 
-    corpus: Literal["folders"] = Field(
-        "folders", description="Folders of clean speech, into which noise is mixed."
-    )
+    corpus: Literal["folders"] = "folders"
+    """Folders of clean speech, into which noise is mixed."""
     clean: Path = Field(description="The folder of WAV or FLAC files of clean speech.")
-    noise_folder: Path | None = Field(
-        None, description="The folder of WAV or FLAC files of noise, for the kind recordings."
-    )
+    noise_folder: Path | None = None
+    """The folder of WAV or FLAC files of noise, for the kind recordings."""
     speaker_pattern: SpeakerPattern = None
     validation: HeldOut = None
     test: HeldOut = None
@@ -238,9 +202,8 @@ class FolderSpeech(MixedSettings):
 class PairedSpeech(SpeechData):
     """Folders of noisy and of clean recordings, such as VoiceBank's."""
 
-    corpus: Literal["pairs"] = Field(
-        "pairs", description="Folders of noisy and of clean recordings."
-    )
+    corpus: Literal["pairs"] = "pairs"
+    """Folders of noisy and of clean recordings."""
     train: PairedFolders = Field(description="Pairs of recordings for training.")
     validation: HeldOut = None
     test: HeldOut = None
@@ -250,9 +213,8 @@ class PairedSpeech(SpeechData):
 class HubSpeech(Columns, SpeechData, HubSettings):
     """Noisy and clean recordings in a dataset of the Hugging Face hub, or in a local folder."""
 
-    corpus: Literal["hub"] = Field(
-        "hub", description="A dataset of pairs of recordings on the Hugging Face hub."
-    )
+    corpus: Literal["hub"] = "hub"
+    """A dataset of pairs of recordings on the Hugging Face hub."""
     speaker_pattern: SpeakerPattern = None
     validation_split: ValidationSplit = None
 

@@ -26,33 +26,19 @@ Step = Literal["joint", "gate", "expert", "expert by position"]
 class GateSettings(RuleSettings):
     """How MAE's gates and experts take turns (section 3 of the MAE paper)."""
 
-    method: Literal["block-coordinate-descent", "joint", "optimizer"] = Field(
-        "block-coordinate-descent",
-        description="Whether gates and experts learn in turn, by G and F steps, or everything "
-        "learns together: the gates by their own SGD (joint, the paper's NOBCD), or by the "
-        "optimizer of all other parameters, at its learning rate (optimizer). G steps train the "
-        "gates, F steps everything else.",
-    )
-    period: int = Field(
-        5,
-        ge=1,
-        le=1_000_000,
-        description="G steps are taken in every `period`-th epoch (or step, see unit), one before "
-        "each F step.",
-    )
-    unit: Literal["epochs", "steps"] = Field(
-        "epochs",
-        description="What the period counts. If the number of steps of an epoch is unknown, steps "
-        "are counted.",
-    )
-    learning_rate: float = Field(
-        1.0, gt=0, le=1000, description="Learning rate of the gates' SGD, which has no momentum."
-    )
-    draw: Literal["instance", "position"] = Field(
-        "instance",
-        description="What an F step draws an expert for: each training instance (algorithm 2), or "
-        "each position that has a gate of its own, which causal attentions have.",
-    )
+    method: Literal["block-coordinate-descent", "joint", "optimizer"] = "block-coordinate-descent"
+    """Whether gates and experts learn in turn, by G and F steps, or everything learns together: the
+    gates by their own SGD (joint, the paper's NOBCD), or by the optimizer of all other parameters,
+    at its learning rate (optimizer). G steps train the gates, F steps everything else."""
+    period: int = Field(5, ge=1, le=1_000_000)
+    """G steps are taken in every `period`-th epoch (or step, see unit), one before each F step."""
+    unit: Literal["epochs", "steps"] = "epochs"
+    """What the period counts. If the number of steps of an epoch is unknown, steps are counted."""
+    learning_rate: float = Field(1.0, gt=0, le=1000)
+    """Learning rate of the gates' SGD, which has no momentum."""
+    draw: Literal["instance", "position"] = "instance"
+    """What an F step draws an expert for: each training instance (algorithm 2), or each position
+    that has a gate of its own, which causal attentions have."""
 
 
 class BlockCoordinateDescent(Rule):

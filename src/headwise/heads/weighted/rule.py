@@ -25,35 +25,19 @@ from headwise.settings import MOST_STEPS
 class BranchSettings(RuleSettings):
     """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
 
-    learning_rate: float | None = Field(
-        None,
-        gt=0,
-        le=1000,
-        description="Learning rate of κ and α at the end of their warm-up; by default "
-        "(d/N)^-0.5 · warmup_steps^-0.5.",
-    )
-    warmup_steps: int = Field(
-        400,
-        ge=1,
-        le=MOST_STEPS,
-        description="How many steps this learning rate rises from zero; then it falls with the "
-        "inverse square root of the step.",
-    )
-    warmup_share: float | None = Field(
-        None,
-        gt=0,
-        le=10,
-        description="In place of the two: κ and α rise in so large a part of the other parameters' "
-        "warm-up, to √(N / warmup_share) times the peak of their learning rate. The paper's own "
-        "schedules are in that proportion with 0.1. Where that warm-up is not known, the two hold.",
-    )
-    freeze_last: int | None = Field(
-        None,
-        ge=0,
-        le=MOST_STEPS,
-        description="Number of steps at the end of the training in which κ and α stay fixed. By "
-        "default it is a sixth of all steps.",
-    )
+    learning_rate: float | None = Field(None, gt=0, le=1000)
+    """Learning rate of κ and α at the end of their warm-up; by default (d/N)^-0.5 ·
+    warmup_steps^-0.5."""
+    warmup_steps: int = Field(400, ge=1, le=MOST_STEPS)
+    """How many steps this learning rate rises from zero; then it falls with the inverse square root
+    of the step."""
+    warmup_share: float | None = Field(None, gt=0, le=10)
+    """In place of the two: κ and α rise in so large a part of the other parameters' warm-up, to √(N
+    / warmup_share) times the peak of their learning rate. The paper's own schedules are in that
+    proportion with 0.1. Where that warm-up is not known, the two hold."""
+    freeze_last: int | None = Field(None, ge=0, le=MOST_STEPS)
+    """Number of steps at the end of the training in which κ and α stay fixed. By default it is a
+    sixth of all steps."""
 
     def check(self, total_steps: int) -> None:
         frozen_steps(self, total_steps)
