@@ -34,7 +34,9 @@ class ProbingRecipe(ClassificationRecipe):
     """The recipe of a probing task: data, vocabulary, model, training and scores."""
 
     task: Literal["probing"] = Field("probing", description="Selects probing.")  # type: ignore[assignment]
-    data: ProbingSettings = Field(default_factory=lambda: GeneratedProbe())
+    data: ProbingSettings = Field(  # type: ignore[assignment]
+        default_factory=lambda: GeneratedProbe()
+    )
     """The probing task."""
     model: ProbingModel = Field(default_factory=lambda: ProbingModel())
     """Sizes and attention of the model."""
