@@ -17,8 +17,6 @@ data of a recipe need not be of the same kind: a model that was trained on a dat
 be tested on files. `complete_tests` completes what a recipe says, so that it can be brief.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.037
 """
 
 # PyTorch 2.8 cannot compile functions within functions whose annotations are unions.
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

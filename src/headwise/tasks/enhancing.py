@@ -7,8 +7,6 @@ they give the frames behind them a past of at least their own length. A sound th
 window is enhanced at once, exactly as the model itself does it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 

@@ -8,8 +8,6 @@ are divided by regions of the photographs, so that patches that overlap are in t
 The images stand on the disk, in the cache, where every run finds them (`data.store`).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -215,7 +213,7 @@ def _write_parts(
     write_facts(folder, facts)
 
 
-def _write_part(folder: Path, part: str, chosen: Chosen, corpus: hashlib._Hash) -> PartFacts:
+def _write_part(folder: Path, part: str, chosen: Chosen, corpus: "hashlib._Hash") -> PartFacts:
     """Writes the images of a part, and adds them to the hash of the corpus."""
     images, indices = chosen
     shape = (len(indices), *images.shape[1:])

@@ -5,8 +5,6 @@ size and divides them. Where a source has many images, one that cannot be read i
 counted.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

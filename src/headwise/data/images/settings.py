@@ -1,7 +1,5 @@
 """Settings of the image data: which images a recipe reads, and in which size and mode."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -5,8 +5,6 @@ needs soundfile and soxr, `pip install "headwise[speech]"`. A file that cannot b
 `AudioError` that names it.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator

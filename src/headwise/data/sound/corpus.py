@@ -5,8 +5,6 @@ data by the names of files or of speakers. Files that cannot be read are left ou
 them and name the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from operator import attrgetter

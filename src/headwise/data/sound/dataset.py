@@ -1,7 +1,5 @@
 """Data sets of noisy utterances and the clean speech in them, and how items become a batch."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 All random numbers are drawn from NumPy generators that the caller passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ A file that cannot be read is left out, and the reason is kept. A folder or a da
 file can be read raises an `AudioError`. All samples are read once, into the cache.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from functools import partial

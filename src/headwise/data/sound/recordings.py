@@ -1,7 +1,5 @@
 """Recordings at one sampling rate, prepared once, whose samples stand in the cache."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence

@@ -6,8 +6,6 @@
 - `hub`: pairs of noisy and clean recordings in a dataset of the Hugging Face hub.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Literal

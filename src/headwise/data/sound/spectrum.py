@@ -10,8 +10,6 @@ inverse. The squares of two neighbouring windows add up to one, so that a signal
 not changed comes back unchanged. Before and behind the signal there is silence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

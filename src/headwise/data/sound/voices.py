@@ -5,8 +5,6 @@ of hissing, and pauses. So a model can learn the task without any recording. The
 scores on them show that the program works, and say nothing about speech.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from headwise.data.sound.audio import Waveform

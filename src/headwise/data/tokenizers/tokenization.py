@@ -9,8 +9,6 @@ in pieces already, which decoding joins. `vocabularies` makes all of these.
 `TextTokenizer` is for one language, and `TranslationTokenizer` has one for each of two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
@@ -71,7 +69,7 @@ class TextTokenizer:
         self.mask_token_id: int | None = tokenizer.mask_token_id
 
     @classmethod
-    def train(cls, lines: Iterable[str], settings: TextTokenizerSettings) -> TextTokenizer:
+    def train(cls, lines: Iterable[str], settings: TextTokenizerSettings) -> "TextTokenizer":
         """Learns the vocabulary of lines of text; equal lines give equal vocabularies."""
         lines = filter(None, lines)
         if (first := next(lines, None)) is None:
@@ -84,7 +82,7 @@ class TextTokenizer:
         return cls(train_words(lines, *how, marks))
 
     @classmethod
-    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool = False) -> TextTokenizer:
+    def ready_made(cls, settings: TextTokenizerSettings, *, mask: bool = False) -> "TextTokenizer":
         """Loads the tokenizer that the settings name; `mask` says whether it needs a mask."""
         assert settings.pretrained is not None
         needed: tuple[Role, ...] = ("pad", "bos", "eos", *(("mask",) if mask else ()))
@@ -162,7 +160,7 @@ class TextTokenizer:
             _save(self.tokenizer, partial)
 
     @classmethod
-    def load(cls, folder: str | Path) -> TextTokenizer:
+    def load(cls, folder: str | Path) -> "TextTokenizer":
         """Loads the tokenizer that `save` has written, or raises `ValueError`."""
         return cls(_load(Path(folder)))
 
@@ -194,7 +192,7 @@ class TranslationTokenizer:
     @classmethod
     def train(
         cls, pairs: Sequence[tuple[str, str]], settings: TokenizerSettings
-    ) -> TranslationTokenizer:
+    ) -> "TranslationTokenizer":
         """Learns the vocabularies of sentence pairs; equal pairs give equal vocabularies."""
         if not pairs:
             raise ValueError("pairs is empty, expected text to learn subwords from")
@@ -210,7 +208,7 @@ class TranslationTokenizer:
         return cls(source, target)
 
     @classmethod
-    def ready_made(cls, settings: TokenizerSettings) -> TranslationTokenizer:
+    def ready_made(cls, settings: TokenizerSettings) -> "TranslationTokenizer":
         """Loads the tokenizer that the settings name, for both languages."""
         assert settings.pretrained is not None
         found = ready_made(settings.pretrained, settings.special_tokens, ("pad", "bos", "eos"))
@@ -260,7 +258,7 @@ class TranslationTokenizer:
             _save(self.target.tokenizer, partial / "target")
 
     @classmethod
-    def load(cls, folder: str | Path) -> TranslationTokenizer:
+    def load(cls, folder: str | Path) -> "TranslationTokenizer":
         """Loads the tokenizer that `save` has written, or raises `ValueError`."""
         folder = Path(folder)
         if (folder / "source").is_dir():
@@ -269,7 +267,7 @@ class TranslationTokenizer:
         return cls(joint, joint)
 
 
-def _learn(texts: Iterable[str], vocab_size: int, settings: TokenizerSettings) -> TextTokenizer:
+def _learn(texts: Iterable[str], vocab_size: int, settings: TokenizerSettings) -> "TextTokenizer":
     if settings.type == "presegmented":
         return TextTokenizer(train_words(texts, vocab_size, SPECIAL_TOKENS, marks=settings.marks))
     return TextTokenizer(train_bpe(texts, vocab_size))
