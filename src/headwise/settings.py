@@ -20,12 +20,14 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_no_truth_for_a_number(cls, given: Any) -> Any:
-        # Pydantic takes true for 1.
-        for name, value in given.items() if isinstance(given, Mapping) else ():
-            annotation = cls.model_fields[name].annotation if name in cls.model_fields else None
-            kinds = {annotation, *get_args(annotation)}
-            if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+    def _check_numbers(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        for name, field in cls.model_fields.items():
+            kinds = {field.annotation, *get_args(field.annotation)}
+            takes_numbers_alone = kinds & {int, float} and bool not in kinds
+            value = given.get(name)
+            if takes_numbers_alone and isinstance(value, bool):  # pydantic would take true for 1
                 raise ValueError(f"{name} is {str(value).lower()}, expected a number")
         return given
 

@@ -168,7 +168,9 @@ def step_of(history: History, loss: float) -> float | None:
 
 
 def by_training_loss(history: History) -> np.ndarray:
-    """Returns the training loss and the validation loss at each validation, `(validations, 2)`.
+    """Returns a row for each validation: the training loss there, and the validation loss.
+
+    The shape is `(validations, 2)`.
 
     A validation has a training loss if two finite ones were recorded around it: within half the
     distance to the validation before, or within the distance of two records if that is more.
@@ -190,10 +192,11 @@ def by_training_loss(history: History) -> np.ndarray:
 
 
 def difference_at_equal_training_loss(run: np.ndarray, baseline: np.ndarray) -> float | None:
-    """Returns how much higher the validation loss of a run is at equal training loss, on average.
+    """Returns by how much a run's validation loss exceeds the baseline's at equal training loss.
 
     Returns:
-        The mean over the training losses that both have; None if there are none.
+        The mean of this difference over the training losses that both reach; None if there are
+        none.
 
     >>> run, baseline = np.array([[4.0, 4.5], [2.0, 2.5]]), np.array([[3.0, 4.0], [1.0, 2.0]])
     >>> difference_at_equal_training_loss(run, baseline)

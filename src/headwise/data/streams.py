@@ -73,7 +73,7 @@ class Stream(ABC, Generic[Item]):
 
     @abstractmethod
     def rows_of(self, shard: int) -> Iterator[Any]:
-        """Yields the rows of a piece as they stand in the data."""
+        """Yields the rows of a piece as they are read, before items are made of them."""
 
     def read(self, shard: int, rows: Iterable[Any]) -> Iterable[Any]:
         """Returns what the source of a part gives for rows of a piece."""

@@ -76,7 +76,7 @@ class TokenizerTask(Task):
     @classmethod
     @abstractmethod
     def from_corpus(cls, corpus: Any, tokenizer: Any, recipe: Any) -> Self:
-        """Returns the task of a corpus with the other settings of its recipe."""
+        """Returns the task on a corpus, with its tokenizer and the settings of the recipe."""
 
     @staticmethod
     def tokenizer_settings(recipe: Any) -> Any:

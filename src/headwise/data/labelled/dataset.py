@@ -79,7 +79,9 @@ class Examples(Dataset[ClassificationItem]):
 
 
 def fitted(text: int, pair: int | None, max_length: int) -> tuple[int, int | None]:
-    """Returns how many tokens of each text (with its `<eos>`) are kept; the longer is cut first.
+    """Returns how many tokens of a text and of the text paired with it an example keeps.
+
+    Both numbers count the `<eos>`. Tokens of the longer text are cut off first.
 
     >>> fitted(10, None, 8), fitted(10, 3, 12), fitted(9, 8, 12), fitted(8, 9, 13)
     ((7, None), (7, 3), (5, 5), (5, 6))

@@ -50,7 +50,7 @@ class TextHubTest(Divided, HubTest):
 
 
 class RunningTextSettings(DividedSettings):
-    """Settings that all running text has."""
+    """Settings that built-in running text and text of one's own share."""
 
     key_of_tests = "files"
 

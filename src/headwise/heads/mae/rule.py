@@ -127,7 +127,8 @@ def gate_step(
     with ExitStack() as frozen, computing(layers, "gate"):
         for parameter in model.parameters():
             if parameter.requires_grad and id(parameter) not in of_gates:
-                frozen.callback(parameter.requires_grad_(False).requires_grad_, True)
+                frozen.callback(parameter.requires_grad_, True)
+                parameter.requires_grad_(False)
         yield [gate for gate in gates if gate.requires_grad]
 
 
