@@ -228,8 +228,16 @@ def file_content(value: Mapping[str, Any] | None) -> bytes:
     if value is None:
         return b""
     if value["bytes"] is None and value["path"] is not None and Path(value["path"]).is_file():
-        return Path(value["path"]).read_bytes()
+        return bytes_of_file(Path(value["path"]))
     return value["bytes"] or b""
+
+
+def bytes_of_file(path: Path) -> bytes:
+    """Returns the content of a file; none if it may not be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def text_fields(

@@ -91,6 +91,7 @@ def test_a_palette_is_saved_and_loaded(tmp_path, channels):
         None,
         "no json",
         '{"height": 1, "width": 1}',
+        "[1, 1]",
         json.dumps({"height": 1, "width": 1, "colors": [["red"]]}),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import struct
 import tarfile
 import zlib
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -36,6 +37,20 @@ def test_a_broken_image_is_skipped_and_counted(tmp_path):
     assert images.notes["skipped"].startswith(
         f"5 ({folder}/broken.jpg cannot be read as an image; "
     )
+
+
+def test_an_image_that_may_not_be_read_is_skipped_and_counted(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "images", noise(40))
+    read = Path.read_bytes
+
+    def refused(path):
+        if path.name == "000.png":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)  # root may read everything
+    images = load_images(FolderImages(train=folder, size=4))
+    assert images.notes["skipped"] == f"1 ({folder}/cat/000.png cannot be read as an image)"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class Raster:
                 raise ValueError("it is not as it was written")
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return cls(record["height"], record["width"], np.array(record["colors"], np.uint8))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorpusError(
                 f"{path} has no palette ({error}), expected height, width and colors; copy the run "
                 "again, or give the folder of a run of images"

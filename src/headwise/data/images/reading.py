@@ -34,7 +34,7 @@ from headwise.data.images.settings import (
     ImageTest,
     PhotographsImages,
 )
-from headwise.data.sources import CorpusError, file_content, unreadable
+from headwise.data.sources import CorpusError, bytes_of_file, file_content, unreadable
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
@@ -153,7 +153,7 @@ def _folder_files(folder: Path, limits: ImageData) -> Iterator[tuple[str, bytes]
     for file in sorted(folder.rglob("*")):
         if _is_image_name(file.name) and file.is_file():
             _check_bytes(str(file), file.stat().st_size, limits)
-            yield str(file), file.read_bytes()
+            yield str(file), bytes_of_file(file)
 
 
 def _tar_files(path: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
