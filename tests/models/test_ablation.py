@@ -221,3 +221,10 @@ def test_what_there_is_not_is_named(ablations, parts):
 def test_two_ablations_of_a_system_are_an_error():
     with pytest.raises(ValueError, match=r"'mae=without-expert,expert=1', but mae has one already"):
         parse_ablations(["mae=uniform", "mae=without-expert,expert=1"])
+
+
+@pytest.mark.parametrize("option", ["name=random", "expert=2"])
+def test_an_option_that_comes_twice_is_an_error(option):
+    text = f"mae=without-expert,expert=1,{option}"
+    with pytest.raises(ValueError, match=f"'{text}', which gives {option.partition('=')[0]} twice"):
+        parse_ablations([text])

@@ -82,6 +82,14 @@ def eager_attentions(model, run, of_texts):
     }
 
 
+@torch.no_grad()
+def test_an_output_that_is_not_finite_is_an_error(saved):
+    model, of_texts = open_plain(saved("gpt2"))
+    model.transformer.ln_f.bias[0] = torch.inf
+    with pytest.raises(ValueError, match="the output of the model has numbers that are not finite"):
+        hw.explore(model, of_texts, "open the file")
+
+
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_the_page_shows_what_each_head_reads(saved, name):

@@ -51,11 +51,11 @@ def check_place(parent: nn.Module, name: str, child: Any) -> None:
             f"attention alone: it takes the place of more ({replaces}), which PyTorch's layer has "
             f"besides; put it into a layer of your own"
         )
+    if not isinstance(child, InTorchLayers):
+        return
     # Not by getattr: the wrappers of peft are not whole yet when they get their first child.
     before = dict(parent.named_children()).get(name)
-    if not isinstance(child, InTorchLayers) or not isinstance(before, nn.MultiheadAttention):
-        return
-    if not before.batch_first:
+    if isinstance(before, nn.MultiheadAttention) and not before.batch_first:
         raise ValueError(
             f"{name} of a {type(parent).__name__} is an nn.MultiheadAttention with "
             f"batch_first=False, whose place {type(child).__name__} was to take; expected "

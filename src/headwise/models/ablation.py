@@ -186,6 +186,11 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         for option in options:
             key, has_value, value = option.partition("=")
             equals = equals and has_value
+            if key.strip() in asked:
+                raise ValueError(
+                    f"ablation is {text!r}, which gives {key.strip()} twice; the name of the "
+                    f"ablation is the first of them"
+                )
             try:
                 asked[key.strip()] = read_yaml(value)
             except ValueError as error:

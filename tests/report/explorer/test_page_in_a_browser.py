@@ -386,6 +386,23 @@ def test_the_fields_follow_the_items(tab: chromium.Tab) -> None:
         tab.send("Page.navigate", url="about:blank")
 
 
+def test_a_unit_is_removed_for_an_item_with_its_reference(tab: chromium.Tab) -> None:
+    model = Model()
+
+    def answer(question: Question) -> Payload:
+        made = model(question)
+        made.item = Item(part="test", number=3, of=4)
+        return made
+
+    with served(answer(Question()), answer) as address:
+        tab.open(address)
+        tab.point(".inspector .remove", 1, click=True)
+        tab.wait("document.querySelector('.changed') !== null")
+        tab.send("Page.navigate", url="about:blank")
+    # By its number, since a text of its own would have no reference.
+    assert [(each.item, each.text) for each in model.asked[1:]] == [(3, None)]
+
+
 def test_a_unit_is_removed_and_put_back(tab: chromium.Tab, model: Model) -> None:
     assert tab.texts(".inspector .remove")[:3] == ["remove"] * 3
     tab.point(".inspector .remove", 1, click=True)

@@ -298,6 +298,16 @@ def _filled(
     )
 
 
+def _checked(numbers: Tensor) -> Tensor:
+    """Returns what a model has made, unless JSON has no words for some of it."""
+    if not numbers.isfinite().all():
+        raise ValueError(
+            "the output of the model has numbers that are not finite, expected finite ones: the "
+            "model has diverged, or its numbers are too large for its precision"
+        )
+    return numbers
+
+
 def _classified(
     model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], label: str | None
 ) -> Input:
@@ -312,9 +322,9 @@ def _classified(
 def _classes(logits: Tensor, config: Any, label: str | None) -> Output:
     """The classes of a text, or its number."""
     if len(logits) == 1:
-        return Output(number=float(logits[0]), label=label)
+        return Output(number=float(_checked(logits)[0]), label=label)
     several = getattr(config, "problem_type", None) == "multi_label_classification"
-    shares = logits.float().sigmoid() if several else logits.float().softmax(-1)
+    shares = _checked(logits.float().sigmoid() if several else logits.float().softmax(-1))
     names = config.id2label or {}
     found = [
         Candidate(text=names.get(number, str(number)), probability=float(shares[number]))
@@ -418,7 +428,7 @@ def _predictions(
     true: Sequence[int | None],
 ) -> list[Prediction]:
     """What a model takes for probable at some positions of a stack."""
-    shares = logits.float().softmax(-1).cpu()  # (positions, tokens)
+    shares = _checked(logits.float().softmax(-1).cpu())  # (positions, tokens)
     best = shares.topk(min(_BEST, shares.size(-1)))
     found = []
     for row, (position, token) in enumerate(zip(positions, true, strict=True)):

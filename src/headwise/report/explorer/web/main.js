@@ -5,7 +5,10 @@ class Page {
     this.main = document.getElementById("page");
     this.announcement = document.getElementById("announcement");
     this.whole = payload.runs.map((run) => run.output); // outputs of the models with nothing removed
-    this.input = { item: payload.item?.number ?? null, text: payload.text, target: payload.target };
+    // The text of an item is asked for by its number: so its reference or label comes along.
+    this.input = payload.item
+      ? { item: payload.item.number, text: null, target: payload.target }
+      : { item: null, text: payload.text, target: payload.target };
     this.removals = new Removals((before) => this.remove(before));
     this.controls = new Controls((change) => this.look(change));
     this.removed = make("div");
@@ -151,7 +154,7 @@ class Page {
   key(event) {
     if (event.target.matches("input, textarea, select")) return;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = { "[": -1, "]": 1, PageUp: -1, PageDown: 1 }[event.key];
+    const step = { "[": -1, "]": 1 }[event.key];
     if (event.key === "Escape") {
       view.token = pointed = null;
       writeView();
