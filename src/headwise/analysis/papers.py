@@ -8,7 +8,7 @@ device, where they take no memory.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
@@ -126,9 +126,19 @@ def published_figures() -> list[Paper]:
     """Returns the figures of all papers, in the order of publication."""
     file = resources.files("headwise") / "analysis" / "papers.yaml"
     return [
-        Paper(paper["title"], paper["note"], tuple(map(_figure, paper["figures"])))
+        Paper(paper["title"], paper["note"], tuple(_figures(paper["figures"])))
         for paper in read_yaml(file.read_text(encoding="utf-8"))["papers"]
     ]
+
+
+def _figures(rows: Iterable[Mapping[str, Any]]) -> Iterator[Figure]:
+    for row in rows:
+        yield _figure(row)
+        if (own := row.get("macs")) is not None:
+            macs = {**row, "what": "MACs", "remark": "", **own}
+            if "ours" in row:
+                macs["ours"] = {**row["ours"], "part": own.get("part", "linear MACs")}
+            yield _figure(macs)
 
 
 def _figure(row: Mapping[str, Any]) -> Figure:
@@ -158,9 +168,13 @@ def _counted(term: Any, words: int) -> Any:
     sizes = dict(term)
     kind = next(key for key in sizes if key in _MODELS)
     plan, part, times = sizes.pop(kind), sizes.pop("part", "all"), sizes.pop("times", 1)
+    less = sizes.pop("minus", None)
     with torch.device("meta"):
-        model = _MODELS[kind](plan, words, **sizes)
-    return times * _PARTS[part](model)
+        counts = [
+            _PARTS[part](_MODELS[kind](each, words, **sizes))
+            for each in ([plan] if less is None else [plan, less])
+        ]
+    return times * (counts[0] - sum(counts[1:]))
 
 
 # --- the models that ours are counted on ------------------------------------------------------
