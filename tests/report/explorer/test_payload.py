@@ -17,13 +17,6 @@ def test_numbers_come_back_to_half_a_step(power, levels):
         assert np.abs(back - numbers).max() <= scale / 255
 
 
-def test_a_triangle_stores_half_and_comes_back_whole():
-    square = np.tril(np.random.default_rng(0).random((64, 64)))
-    half, whole = (Blob.of(square, triangle=triangle) for triangle in (True, False))
-    assert np.array_equal(half.numbers(), whole.numbers())
-    assert len(half.data) < len(whole.data)
-
-
 def test_zeros_and_numbers_beyond_the_scale():
     assert not Blob.of(np.zeros((2, 3))).numbers().any()
     assert Blob.of(np.array([-1.0, 0.5, 2.0]), scale=1.0).numbers() == pytest.approx(

@@ -28,9 +28,6 @@ class Blob(Record):
     scale: float  # the number of the largest byte
     levels: int = Field(255, ge=1, le=255)  # the largest byte
     power: int = 1  # 2: small numbers have finer steps than large ones, as attention needs it
-    # The array is square and 0 above its diagonal, and only row 0, columns 0 to 0, row 1, columns
-    # 0 to 1, and so on are there.
-    triangle: bool = False
     data: str  # the bytes, by raw deflate and base64
 
     @classmethod
@@ -41,7 +38,6 @@ class Blob(Record):
         scale: float | None = None,
         levels: int = 255,
         power: int = 1,
-        triangle: bool = False,
     ) -> "Blob":
         """Packs an array; numbers beyond 0 to `scale` become the nearest of these.
 
@@ -49,7 +45,7 @@ class Blob(Record):
             ValueError: numbers are not finite, which JSON has no words for.
 
         Example:
-            >>> blob = Blob.of(np.array([[1.0, 0.0], [0.4, 0.6]]), triangle=True)
+            >>> blob = Blob.of(np.array([[1.0, 0.0], [0.4, 0.6]]))
             >>> blob.numbers().round(2).tolist()
             [[1.0, 0.0], [0.4, 0.6]]
         """
@@ -60,25 +56,16 @@ class Blob(Record):
                 "diverged, or its numbers are too large for its precision"
             )
         numbers = np.asarray(array, np.float32)
-        shape = list(numbers.shape)
-        if triangle:
-            numbers = numbers[np.tri(shape[0], dtype=bool)]
         shares = np.clip(numbers / scale, 0, 1) ** (1 / power)
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         packed = packer.compress((shares * levels + 0.5).astype(np.uint8).tobytes())
         data = base64.b64encode(packed + packer.flush()).decode("ascii")
-        return cls(
-            shape=shape, scale=scale, levels=levels, power=power, triangle=triangle, data=data
-        )
+        return cls(shape=list(array.shape), scale=scale, levels=levels, power=power, data=data)
 
     def numbers(self) -> np.ndarray:
         """Returns the array, as a browser unpacks it."""
         unpacked = zlib.decompress(base64.b64decode(self.data), -zlib.MAX_WBITS)
         numbers = np.frombuffer(unpacked, np.uint8)
-        if self.triangle:
-            square = np.zeros(self.shape, np.uint8)
-            square[np.tri(self.shape[0], dtype=bool)] = numbers
-            numbers = square
         return self.scale * (numbers.reshape(self.shape) / self.levels) ** self.power
 
 

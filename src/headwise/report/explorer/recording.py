@@ -378,17 +378,16 @@ def _attention(
         source = next((name for name in stacks if name != stack), None)
     if source is not None and len(stacks[source].tokens) != keys:
         source = None
-    triangle = queries == keys and not bool(reading.weights.triu(1).any())
     return Attention(
         name=name,
         queries=stack,
         keys=source,
-        heads=[_packed(head.numpy(), triangle, share * head.numel()) for head in reading.weights],
+        heads=[_packed(head.numpy(), share * head.numel()) for head in reading.weights],
         unit_of_head=place.module.unit_of_head(),
     )
 
 
-def _packed(head: np.ndarray, triangle: bool, most: float) -> Blob:
+def _packed(head: np.ndarray, most: float) -> Blob:
     """The weights of a head, in as many steps as let it take about so many letters at most."""
     sample = head[:: 1 if len(head) < 64 else 4]
 
@@ -400,4 +399,4 @@ def _packed(head: np.ndarray, triangle: bool, most: float) -> Blob:
         fitting = bisect_right(_LEVELS[:-1], most, key=size)
         levels = _LEVELS[max(0, fitting - 1)]
     # Of √w the steps are even: those of w are finest near 0, where most weights are.
-    return Blob.of(head, levels=levels, power=2, triangle=triangle)
+    return Blob.of(head, levels=levels, power=2)

@@ -16,18 +16,7 @@ async function inflate(blob) {
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const [rows, columns] = blob.shape;
-  return new Numbers(rows, columns, blob.triangle ? squared(bytes, rows) : bytes, blob);
-}
-
-// The bytes of the whole square, of which only the triangle below the diagonal was stored.
-function squared(bytes, size) {
-  const square = new Uint8Array(size * size);
-  let start = 0;
-  for (let row = 0; row < size; row++) {
-    square.set(bytes.subarray(start, start + row + 1), row * size);
-    start += row + 1;
-  }
-  return square;
+  return new Numbers(rows, columns, bytes, blob);
 }
 
 class Numbers {
