@@ -22,7 +22,7 @@ SYSTEMS = {
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_random_models_compute_the_same(name):
-    for seed in range(1000, 1006):
+    for seed in range(1000, 1003):
         found = differences(name, seed)
         assert max(found.forward, found.generating) <= 1e-6
         assert found.same_texts
