@@ -120,6 +120,7 @@ def test_two_units_have_both_matrices_and_a_curve():
     assert f"layer 2 {found.levels[0].shares[2]:.2f}." in level.replace("−", "-")
     first, other = [row for row in page.rows if row[0].strip() == "layer 2"]
     assert (len(first), len(other)) == (4, 5)
+    assert [len(row) for row in page.rows if row[0] == ""] == [4, 5]  # their headers
     assert first[3] == " 1.00"
 
 

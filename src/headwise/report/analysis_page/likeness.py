@@ -160,7 +160,7 @@ def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
         if len(names) > 1:
             alike.append(_heat(title, stack.likeness, names, "Likeness"))
         if stack.first_unit is not None:
-            names += [fill(each.level, _LETTERS) for each in stack.levels]
+            names = names + [fill(each.level, _LETTERS) for each in stack.levels]
             plain.append(_heat(title, stack.first_unit, names, "Correlation"))
     levels = dict.fromkeys(each.level for _, stack in found for each in stack.levels)
     body = rendered(
