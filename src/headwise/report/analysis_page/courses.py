@@ -78,7 +78,7 @@ def _systems(run: RunAnalysis, kept: OverTraining, look: Look, runs: int) -> lis
                 "shares": course_panels(of_units, words, look, alone),
                 "recorded": course_panels(recorded, words, look, alone),
                 "smoothing": smoothing(recorded),
-                "labels": labels,
+                "labels": [f"Explained by {label}" for label in labels],
                 "rows": [_row(course, labels, alone) for course in courses],
             }
         )

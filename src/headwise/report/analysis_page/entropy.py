@@ -25,7 +25,7 @@ def entropy_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None
         "analysis_page/entropy.html.jinja",
         legend=legend_of(runs, looks),
         runs=runs,
-        percents=PERCENTILES,
+        percents={percent: f"{percent}th percentile" for percent in PERCENTILES},
         resolution=max(run.entropy.resolution for run in runs if run.entropy),
         difference=_difference,
         kinds=[(kind, _over_model(runs, kind.name), _figures(runs, looks, kind)) for kind in found],

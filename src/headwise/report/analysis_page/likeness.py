@@ -100,7 +100,7 @@ def _details(run: RunAnalysis) -> list[dict[str, Any]]:
             f"in {MEASURES[measure]} {pair}" for measure, pair in alike.items()
         )
         svg = heads_matrix(module.outputs, module.attention, label)
-        details.append({"place": place, "likeness": module, "alike": alike, "matrix": svg})
+        details.append({"figure": (place, svg), "likeness": module, "alike": alike})
     return details
 
 
@@ -181,11 +181,11 @@ def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
     return ", ".join(parts) or heading(stack.stack or "layers")
 
 
-def _heat(title: str, matrix: Matrix, names: list[str], what: str) -> dict[str, Any]:
-    """A matrix of one stack of a run, as a figure and a table."""
+def _heat(title: str, matrix: Matrix, names: list[str], what: str) -> tuple[Any, ...]:
+    """A matrix of one stack of a run: title and figure, and the headers and rows of a table."""
     figure = layers_matrix(title, matrix, names, what)
-    rows = [[decimals(value) for value in row] for row in matrix]
-    return {"title": title, "figure": figure, "names": names, "rows": rows}
+    rows = [[name, *map(decimals, row)] for name, row in zip(names, matrix, strict=True)]
+    return (title, figure), ["", *names], rows
 
 
 def layers_matrix(title: str, matrix: Matrix, names: list[str], what: str) -> Markup:

@@ -23,13 +23,13 @@ def load_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
         "analysis_page/load.html.jinja",
         legend=legend_of(runs, looks),
         runs=runs,
-        evenness=_evenness,
         kinds=[
             {
                 "kind": kind,
                 "figures": _figures(runs, looks, kind),
                 "scale": _scale(kind),
                 "of_runs": _of_runs(runs, kind),
+                "of_modules": _of_modules(runs, kind),
             }
             for kind in found
         ],
@@ -37,11 +37,21 @@ def load_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
     return Section("load", "How the work is shared", body)
 
 
-def _of_runs(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> dict[str, list[LoadRecord]]:
+def _of_runs(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[list[str]]:
+    """The rows of the table over the model."""
     found: dict[str, list[LoadRecord]] = {run.name: [] for run in runs}
     for number, _, record in kind.modules():
         found[runs[number].name].append(record)
-    return {name: records for name, records in found.items() if records}
+    return [[name, *_evenness(records)] for name, records in found.items() if records]
+
+
+def _of_modules(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[list[str]]:
+    """The rows of the table of modules."""
+    names = [[run.name] if len(runs) > 1 else [] for run in runs]
+    return [
+        [place, str(record.where.layer), *names[number], *_evenness([record])]
+        for number, place, record in kind.modules()
+    ]
 
 
 def _evenness(records: Sequence[LoadRecord]) -> list[str]:

@@ -70,8 +70,20 @@ def ranges_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
     if not made:
         return None
     kinds = list(dict.fromkeys(found.word for _, _, found, _ in made))
-    body = rendered("analysis_page/ranges.html.jinja", made=made, shown=SHOWN, kinds=kinds)
+    figures = [(heading(title) if len(made) == 1 else title, svg) for title, _, _, svg in made]
+    body = rendered(
+        "analysis_page/ranges.html.jinja", made=made, figures=figures, rows=_rows, kinds=kinds
+    )
     return Section("ranges", "Weights of frequent " + " and ".join(f"{k}s" for k in kinds), body)
+
+
+def _rows(found: PlaceRanges) -> list[list[str]]:
+    return [
+        [token.name, f"{token.count:,}", str(unit.unit)]
+        + [decimals(weight, 3) for weight in (unit.least, unit.mean, unit.greatest)]
+        for token in found.tokens[:SHOWN]
+        for unit in token.units
+    ]
 
 
 def token_ranges(found: PlaceRanges, title: str, words: Words, look: Look) -> Markup:
