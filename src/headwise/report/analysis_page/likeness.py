@@ -11,10 +11,9 @@ from matplotlib.path import Path
 
 from headwise.analysis.decisions.layers import StackLikeness
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.section import Figures, Looks, Section, legend_of
+from headwise.report.analysis_page.section import Figures, Looks, legend_of
 from headwise.report.figures import line_of_each
 from headwise.report.formatting import NONE, SITES, decimals, heading, place_name, place_names
-from headwise.report.rendering import rendered
 from headwise.report.svg import (
     HEAT,
     HEAT_OPACITY,
@@ -39,21 +38,19 @@ _MOST_NUMBERS = 18  # rows of a matrix whose cells have numbers; smaller ones co
 Matrix = Sequence[Sequence[float | None]]
 
 
-def likeness_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
-    """Returns the section on heads; None if no run has attentions of several heads."""
+def likeness_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
+    """Returns what is shown of heads; None if no run has attentions of several heads."""
     having = [run for run in runs if run.likeness is not None]
     if not having:
         return None
     found = [(run.name, each) for run in having if run.likeness for each in run.likeness.systems]
-    body = rendered(
-        "analysis_page/likeness.html.jinja",
-        means=found,
-        several_systems=len({system.system for _, system in found}) > 1,
-        legend=legend_of(having, looks),
-        panels=_panels(having, looks),
-        details=[(run.name, _details(run)) for run in having],
-    )
-    return Section("likeness", "How alike the heads are", body)
+    return {
+        "means": found,
+        "several_systems": len({system.system for _, system in found}) > 1,
+        "legend": legend_of(having, looks),
+        "panels": _panels(having, looks),
+        "details": [(run.name, _details(run)) for run in having],
+    }
 
 
 def _panels(runs: Sequence[RunAnalysis], looks: Looks) -> Figures:
@@ -148,7 +145,7 @@ def _numbers(matrix: Matrix) -> np.ndarray:
     return np.array([[np.nan if v is None else v for v in row] for row in matrix], dtype=float)
 
 
-def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
+def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
     """Matrices of each run and stack, and curves of all runs; None if no run has any."""
     found = [(run, stack) for run in runs for stack in run.layers]
     if not found:
@@ -163,16 +160,14 @@ def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
             names = names + [fill(each.level, _LETTERS) for each in stack.levels]
             plain.append(_heat(title, stack.first_unit, names, "Correlation"))
     levels = dict.fromkeys(each.level for _, stack in found for each in stack.levels)
-    body = rendered(
-        "analysis_page/layers.html.jinja",
-        alike=alike,
-        plain=plain,
-        levels=[(heading(level), _level_shares(found, level, looks)) for level in levels],
-        legend=legend_of(runs, looks),
-        sequences=any(stack.of == "sequences" for _, stack in found),
-        rows=[(_title(run, stack, several=True), stack.rows, stack.of) for run, stack in found],
-    )
-    return Section("layers", "How alike the layers decide", body)
+    return {
+        "alike": alike,
+        "plain": plain,
+        "levels": [(heading(level), _level_shares(found, level, looks)) for level in levels],
+        "legend": legend_of(runs, looks),
+        "sequences": any(stack.of == "sequences" for _, stack in found),
+        "rows": [(_title(run, stack, several=True), stack.rows, stack.of) for run, stack in found],
+    }
 
 
 def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
