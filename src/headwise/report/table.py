@@ -14,6 +14,7 @@ from rich.console import ConsoleRenderable
 from rich.table import Table
 from rich.text import Text
 
+from headwise.analysis.how_soon import ended_without_a_loss
 from headwise.analysis.results import (
     Benchmark,
     Comparison,
@@ -242,18 +243,13 @@ def early_stops(comparison: Comparison) -> list[str]:
             stopped = [
                 run
                 for run in system.runs
-                if run.early_stop is not None and _ended_without_a_loss(run) == is_lost
+                if run.early_stop is not None and ended_without_a_loss(run.history) == is_lost
             ]
             if stopped:
                 parts.append(f"{system.name} {listed([_when(system, run) for run in stopped])}")
         if parts:
             sentences.append(f"Stopped early, {why}: {'; '.join(parts)}.")
     return sentences
-
-
-def _ended_without_a_loss(run: RunResult) -> bool:
-    losses = [record["eval_loss"] for record in run.history if "eval_loss" in record]
-    return bool(losses) and not math.isfinite(losses[-1])
 
 
 def _when(system: SystemSummary, run: RunResult) -> str:
