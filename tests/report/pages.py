@@ -1,17 +1,13 @@
 """What tests of the report ask of a page, and a run that diverges."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 
 from synthetic import judge
 
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.results import Comparison
-from headwise.report.analysis_page.section import Section
-from headwise.report.svg import Look, looks_of
-
-Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
+from headwise.report.analysis_page.page import sections_of
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -65,11 +61,15 @@ class Page(HTMLParser):
         return next(row for row in rows if row[: len(start)] == list(start))
 
 
-def shown(section: Draw, *runs: RunAnalysis) -> Page:
+def section_of(name: str, *runs: RunAnalysis) -> tuple[str, str]:
+    """The title and the HTML of a section of an analysis of some runs."""
+    ((_, title, body),) = sections_of(runs, [name])
+    return title, str(body)
+
+
+def shown(name: str, *runs: RunAnalysis) -> Page:
     """The section of an analysis of some runs."""
-    made = section(runs, looks_of([run.name for run in runs]))
-    assert made is not None
-    return Page(str(made.body))
+    return Page(section_of(name, *runs)[1])
 
 
 def diverge(made: Comparison, system: int, run: int, step: int) -> None:

@@ -13,10 +13,8 @@ from synthetic import ALL, benchmark, judge, of_task
 from headwise.analysis.results import Benchmark
 from headwise.report.benchmark import (
     MEAN,
-    benchmark_columns,
     benchmark_differences,
-    benchmark_notes,
-    benchmark_rows,
+    benchmark_scores,
     benchmark_verdict,
 )
 from headwise.report.cells import Cell
@@ -32,8 +30,9 @@ def _printed(made: Benchmark, width: int = 100) -> str:
 
 
 def _cells(made: Benchmark, system: str) -> dict[str, Cell]:
-    headers = [f"{column.header} {column.detail}".strip() for column in benchmark_columns(made)]
-    row = next(row for row in benchmark_rows(made) if row.name == system)
+    table = benchmark_scores(made)
+    headers = [f"{column.header} {column.detail}".strip() for column in table.columns]
+    row = next(row for row in table.rows if row.name == system)
     return dict(zip(headers, row.cells, strict=True))
 
 
@@ -47,7 +46,7 @@ def test_figures_of_data_sets_and_their_mean() -> None:
     }
     better = Cell("76.9 *", ("± 0.1", "[75.0, 78.8]"), significant=True)
     assert _cells(made, "mae-7")["SeLen"] == better
-    notes = unescape(benchmark_notes(made))
+    notes = unescape(benchmark_scores(made).notes)
     assert (
         "the 95% interval of the figure above it, over seeds and test examples together." in notes
     )
@@ -75,10 +74,10 @@ def test_all_comparisons_of_the_table_are_corrected_together() -> None:
 def test_one_seed_has_no_star_and_says_why() -> None:
     made = benchmark(seeds=1)
     assert "*" not in _printed(made)
-    assert not any(cell.significant for row in benchmark_rows(made) for cell in row.cells)
+    assert not any(cell.significant for row in benchmark_scores(made).rows for cell in row.cells)
     text = " ".join(_printed(made).split())
     assert "95% intervals over test examples alone. One seed says nothing" in text
-    notes = unescape(benchmark_notes(made))
+    notes = unescape(benchmark_scores(made).notes)
     assert "one seed says nothing of training's own chance" in notes
     assert "significant" not in notes + benchmark_verdict(made)
     assert benchmark_verdict(made) == (
@@ -94,9 +93,9 @@ def test_runs_that_diverged_are_left_out_of_the_mean() -> None:
     broken.runs[2].validation_loss = math.nan
     judge(made.comparisons["WC"])
     assert _cells(made, "mae-7")["WC"].lines[:2] == ("77.1", "± 0.1")  # of 77.0 and 77.1
-    row = next(row for row in benchmark_rows(made) if row.name == "mae-7")
+    row = next(row for row in benchmark_scores(made).rows if row.name == "mae-7")
     assert row.note == "WC: 1 of 3 seeds diverged"
-    assert "Runs that diverged are left out of these numbers." in benchmark_notes(made)
+    assert "Runs that diverged are left out of these numbers." in benchmark_scores(made).notes
     for run in broken.runs:
         run.validation_loss = math.nan
     judge(made.comparisons["WC"])
@@ -112,8 +111,9 @@ def test_a_narrow_terminal_gets_the_table_in_pieces(width: int) -> None:
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     headers = " ".join(line for line in text.splitlines() if line.startswith("System")).split()
-    assert [h for h in headers if h != "System"] == [c.header for c in benchmark_columns(made)]
-    for row in benchmark_rows(made):
+    table = benchmark_scores(made)
+    assert [h for h in headers if h != "System"] == [c.header for c in table.columns]
+    for row in table.rows:
         assert all(line in text for cell in row.cells for line in cell.lines)
     assert text.count("System") > 1
 
@@ -139,7 +139,7 @@ def test_the_baseline_wins_ties_and_a_single_system_is_told() -> None:
     )
     alone = benchmark(("standard",))
     assert benchmark_verdict(alone) == "standard has a mean accuracy over 3 data sets of 77.0."
-    assert "p" not in unescape(benchmark_notes(alone)).split()
+    assert "p" not in unescape(benchmark_scores(alone).notes).split()
 
 
 def test_lower_is_better_on_average_too() -> None:
@@ -152,7 +152,7 @@ def test_lower_is_better_on_average_too() -> None:
         "p < 0.001). Against the baseline standard, mae-7 is significantly better on 2 of 2 data "
         "sets; weighted is significantly worse on 2 of 2 data sets."
     )
-    assert "Mean: over data sets, each counting alike." in benchmark_notes(made)
+    assert "Mean: over data sets, each counting alike." in benchmark_scores(made).notes
 
 
 def test_one_file_has_the_reports_of_all_data_sets(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def comparison(seeds=1, decodes=True, names=tuple(SPEEDS)):
 def cells(made):
     """Name of a system to header to cell."""
     section = how_soon_section(made)
-    headers = [column.header for column in section["columns"]]
-    return {row.name: dict(zip(headers, row.cells, strict=True)) for row in section["rows"]}
+    headers = [column.header for column in section["table"].columns]
+    return {row.name: dict(zip(headers, row.cells, strict=True)) for row in section["table"].rows}
 
 
 def test_one_seed_has_figures_without_intervals():
@@ -60,7 +60,7 @@ def test_one_seed_has_figures_without_intervals():
     assert found["slow"]["Steps to the baseline's loss"] == Cell("> 1.00×", ("never reached",))
     assert found["slow"]["Time to the baseline's loss"] == Cell("–")
     assert found["fast"]["Validation loss at equal training loss"].details == ()
-    notes = unescape(how_soon_section(comparison())["notes"])
+    notes = unescape(how_soon_section(comparison())["table"].notes)
     assert "2.249 at step 600" in notes
     assert "From one seed these figures have no interval" in notes
 
@@ -71,7 +71,7 @@ def test_several_seeds_have_intervals_and_say_who_gets_there():
     low, high = map(float, interval.split("–"))
     assert low < 0.5 < high
     assert found["fast"]["Validation loss at equal training loss"].details
-    notes = unescape(how_soon_section(comparison(seeds=3))["notes"])
+    notes = unescape(how_soon_section(comparison(seeds=3))["table"].notes)
     assert "over seeds" in notes
     assert "From one seed" not in notes
 
@@ -88,7 +88,7 @@ def test_where_some_pairs_do_not_get_there_their_number_is_said():
 
 def test_a_baseline_alone_is_compared_with_nothing():
     section = how_soon_section(comparison(names=("standard",)))
-    assert [column.header for column in section["columns"]] == [
+    assert [column.header for column in section["table"].columns] == [
         "Tokens per second",
         "Time per token",
     ]

@@ -14,18 +14,16 @@ from headwise.analysis.statistics.estimates import Difference
 from headwise.report.cells import Cell, Row
 from headwise.report.formatting import heading
 from headwise.report.table import (
+    comparison_scores,
     comparison_table,
     early_stops,
     perplexity,
-    table_columns,
-    table_notes,
-    table_rows,
     verdict,
 )
 
 
 def _headers(made: Comparison) -> list[str]:
-    return [column.header for column in table_columns(made)]
+    return [column.header for column in comparison_scores(made).columns]
 
 
 def _cell(made: Comparison, row: Row, header: str) -> Cell:
@@ -46,7 +44,7 @@ def test_a_narrow_terminal_shows_less_but_nothing_cut_off(width: int) -> None:
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     header, *lines = text.split("System")[1].splitlines()
-    for row in table_rows(made):
+    for row in comparison_scores(made).rows:
         assert row.name in text
         for title, cell in (
             ("BLEU", _cell(made, row, "BLEU")),
@@ -70,9 +68,9 @@ def test_significance_is_a_sign() -> None:
     assert "* p < 0.05, corrected for all comparisons." in caption
     assert "95% intervals over seeds and test sentences together." in caption
     assert "* p" not in _printed(comparison(("standard",), seeds=3))
-    notes = unescape(table_notes(made))
+    notes = unescape(comparison_scores(made).notes)
     assert "corrected by Holm's method for the 2 comparisons of this table" in notes
-    assert "Holm" not in unescape(table_notes(comparison(("standard", "moa"), seeds=3)))
+    assert "Holm" not in unescape(comparison_scores(comparison(("standard", "moa"), seeds=3)).notes)
 
 
 def test_one_seed_has_no_star_and_says_why() -> None:
@@ -80,10 +78,10 @@ def test_one_seed_has_no_star_and_says_why() -> None:
     text = " ".join(_printed(made).split())
     assert "*" not in text and "p <" not in text and "p =" not in text
     assert "95% intervals over test sentences alone. One seed says nothing of training's" in text
-    notes = unescape(table_notes(made))
+    notes = unescape(comparison_scores(made).notes)
     assert "over test sentences alone and no star: one seed says nothing" in notes
     assert "--seeds 1,2,3" in notes and "Detectable" not in notes and "significant" not in notes
-    row = next(row for row in table_rows(made) if row.name == "mae-7")
+    row = next(row for row in comparison_scores(made).rows if row.name == "mae-7")
     assert _cell(made, row, "BLEU against baseline") == Cell("+0.9", ("[+0.5, +1.3]",))
     # What the paired bootstrap says of these runs is in the report, under its own name.
     assert _cell(made, row, "p of these runs, over test sentences alone") == Cell("< 0.001")
@@ -96,13 +94,13 @@ def test_p_of_single_runs_stands_apart_from_p_of_systems() -> None:
     for run in made.systems[1].runs[1:]:
         run.validation_loss = math.nan
     judge(made)
-    _, lost, other = table_rows(made)
+    _, lost, other = comparison_scores(made).rows
     assert _cell(made, lost, "BLEU against baseline").details == ("[+0.4, +1.2]",)
     assert _cell(made, lost, "p, not corrected") == _cell(made, lost, "Detectable") == Cell("–")
     assert _cell(made, lost, "p of these runs, over test sentences alone") == Cell("< 0.001")
     assert _cell(made, other, "p of these runs, over test sentences alone") == Cell("–")
     assert float(_cell(made, other, "p, not corrected").figure) > 0.05
-    notes = unescape(table_notes(made))
+    notes = unescape(comparison_scores(made).notes)
     assert "over seeds and test sentences together or over test sentences alone." in notes
     assert "Where a system has a single run" in notes
 
@@ -122,14 +120,15 @@ def test_columns_of_other_tasks(kind: str, before: list[str], further: list[str]
     first = heading(made.systems[0].runs[0].scores[0].name)
     p_value = f"p of these runs, over test {made.item_name} alone"
     assert _headers(made) == [*cost, *before, first, f"{first} against baseline", p_value, *further]
-    assert f"Loss: {made.loss_name}, on the validation part" in unescape(table_notes(made))
-    assert f"over test {made.item_name} alone" in unescape(table_notes(made))
-    assert "over a sequence of 784." in unescape(table_notes(made))
+    notes = unescape(comparison_scores(made).notes)
+    assert f"Loss: {made.loss_name}, on the validation part" in notes
+    assert f"over test {made.item_name} alone" in notes
+    assert "over a sequence of 784." in notes
     for width in (120, 80, 60, 44):
         text = _printed(made, width)
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
-        for row in table_rows(made):
+        for row in comparison_scores(made).rows:
             for header in (first, f"{first} against baseline"):
                 assert all(line in text for line in _cell(made, row, header).lines)
 
@@ -137,11 +136,11 @@ def test_columns_of_other_tasks(kind: str, before: list[str], further: list[str]
 def test_scores_that_are_better_when_they_are_low() -> None:
     made = of_task("language-modelling", seeds=3)
     assert "Word perplexity and bits per byte: on the test part, lower is better." in unescape(
-        table_notes(made)
+        comparison_scores(made).notes
     )
     text = " ".join(_printed(made).split())
     assert "Word perplexity and bits per byte: lower is better." in text
-    row = next(row for row in table_rows(made) if row.name == "mae-7")
+    row = next(row for row in comparison_scores(made).rows if row.name == "mae-7")
     assert _cell(made, row, "Word perplexity") == Cell("86.2", ("± 0.2", "[82.4, 90.0]"))
     better = _cell(made, row, "Word perplexity against baseline")
     assert better == Cell("−1.8 *", ("[−2.7, −0.9]", "p < 0.001"), significant=True)
@@ -156,12 +155,12 @@ def test_medians_where_the_task_reports_them() -> None:
     made.centre = "median"
     for width in (80, 140):
         assert "Median" in _printed(made, width)
-    row = table_rows(made)[1]
+    row = comparison_scores(made).rows[1]
     assert _cell(made, row, "Median of seeds") == Cell("71.0")
     # What is ranked and tested stays the mean.
     assert _cell(made, row, "Accuracy").lines[:2] == ("77.0", "± 11.3")
     made.systems[1].runs[2].validation_loss = math.nan
-    assert _cell(made, table_rows(made)[1], "Median of seeds") == Cell("70.5")
+    assert _cell(made, comparison_scores(made).rows[1], "Median of seeds") == Cell("70.5")
 
 
 def test_a_score_without_items_and_one_that_a_run_lacks() -> None:
@@ -169,11 +168,11 @@ def test_a_score_without_items_and_one_that_a_run_lacks() -> None:
     del made.systems[1].runs[0].scores[2:]
     made.systems[0].runs[0].scores[1].value = math.nan
     judge(made, has_items=False)
-    row, other = table_rows(made)
+    row, other = comparison_scores(made).rows
     assert _cell(made, row, "PESQ") == Cell("2.41")
     assert _cell(made, row, "PESQ noisy") == _cell(made, other, "SI-SDR") == Cell("–")
     assert _cell(made, other, "PESQ against baseline") == Cell("–")
-    assert "In brackets" not in unescape(table_notes(made))
+    assert "In brackets" not in unescape(comparison_scores(made).notes)
     assert "interval" not in _printed(made)
 
 
@@ -181,9 +180,9 @@ def test_perplexity_of_any_loss() -> None:
     made = comparison(("standard",))
     assert perplexity(1000.0) == math.inf
     made.systems[0].runs[0].validation_loss = 1000.0
-    assert _cell(made, table_rows(made)[0], "Perplexity").figure == "–"
+    assert _cell(made, comparison_scores(made).rows[0], "Perplexity").figure == "–"
     made.systems[0].runs[0].validation_loss = 30.0
-    assert _cell(made, table_rows(made)[0], "Perplexity").figure == "1.1e+13"
+    assert _cell(made, comparison_scores(made).rows[0], "Perplexity").figure == "1.1e+13"
 
 
 def test_of_several_seeds_those_that_were_stopped_are_named() -> None:

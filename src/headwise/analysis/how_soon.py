@@ -114,7 +114,9 @@ def how_soon(
         step_time: the time of a step over the baseline's.
         decoding: how fast the system decodes.
     """
-    targets = [(own, found) for own in baseline if (found := target(own)) and not _diverged(own)]
+    targets = [
+        (own, found) for own in baseline if (found := target(own)) and not ended_without_a_loss(own)
+    ]
     if not targets or not runs:
         return HowSoon(decoding=decoding)
     shares = [[_share(run, goal) for _, goal in targets] for run in runs]
@@ -134,7 +136,7 @@ def how_soon(
         time=None if steps is None or step_time is None else _times(steps, step_time),
         waited=min(ends, default=None),
         equal_training_loss=_equal_training_loss(
-            [run for run in runs if not _diverged(run)], [own for own, _ in targets]
+            [run for run in runs if not ended_without_a_loss(run)], [own for own, _ in targets]
         ),
         decoding=decoding,
     )
@@ -230,8 +232,8 @@ def _share(run: History, goal: Target) -> float | None:
     return None if step is None else step / goal.step
 
 
-def _diverged(history: History) -> bool:
-    """Whether the last validation loss is not finite. Such a run is no target."""
+def ended_without_a_loss(history: History) -> bool:
+    """Whether a run has no validation loss at its end, or none that is finite: it is no target."""
     found = validations(history)
     return not found or not math.isfinite(found[-1][1])
 

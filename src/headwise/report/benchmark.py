@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import ConsoleRenderable, Group
 from rich.text import Text
 
@@ -30,16 +29,15 @@ from headwise.report.cells import (
     Column,
     Fitted,
     Row,
+    ScoreTable,
     all_scores,
     cells_of,
-    column_widths,
     estimate_cell,
     interval_sources,
-    pieces,
     score_cell,
     seeds_lost,
     several_seeds,
-    terminal_table,
+    terminal_tables,
 )
 from headwise.report.formatting import heading, listed
 from headwise.report.rendering import notes, said
@@ -49,12 +47,33 @@ MEAN = "Mean"
 Differences = dict[tuple[str, str], Difference | None]  # by data set, or MEAN, and system
 
 
-def benchmark_columns(benchmark: Benchmark) -> list[Column[str]]:
+def benchmark_scores(benchmark: Benchmark) -> ScoreTable[str]:
+    """Returns the table of the systems of a benchmark, with what stands below it."""
+    differences = benchmark_differences(benchmark)
+    columns = _columns(benchmark, differences)
+    comparisons = benchmark.comparisons.values()
+    runs = [run for c in comparisons for system in c.systems for run in system.runs]
+    facts: dict[str, Any] = {
+        "scores": _shown_scores(benchmark),
+        "sources": set[Source]().union(*map(interval_sources, comparisons)),
+        "item_name": listed(list(dict.fromkeys(c.item_name for c in comparisons))),
+        "differences": [each for each in differences.values() if each],
+        "several_seeds": any(map(several_seeds, comparisons)),
+    }
+    has_mean, has_diverged = shared_score(benchmark) is not None, any(map(diverged, runs))
+    return ScoreTable(
+        columns,
+        [_row(benchmark, columns, name) for name in _system_names(benchmark)],
+        notes("of_benchmark", **facts, has_mean=has_mean, has_diverged=has_diverged),
+        said("below_benchmark", **facts, baseline=_baseline(benchmark)),
+    )
+
+
+def _columns(benchmark: Benchmark, differences: Differences) -> list[Column[str]]:
     """Returns a column for each score of each data set, whose cells are by names of systems.
 
     The mean over data sets comes last, if all data sets rank systems by the same score.
     """
-    differences = benchmark_differences(benchmark)
     various = len(_shown_scores(benchmark)) > 1
 
     def column(header: str, score: Score, cell: Callable[[str], Cell]) -> Column[str]:
@@ -77,45 +96,20 @@ def shared_score(benchmark: Benchmark) -> Score | None:
     return firsts[0] if len(kinds) == 1 < len(firsts) else None
 
 
-def benchmark_rows(benchmark: Benchmark) -> list[Row]:
-    """Returns the row of every system, with cells in the order of `benchmark_columns`."""
-    columns = benchmark_columns(benchmark)
-    rows = []
-    for name in _system_names(benchmark):
-        found = {
-            data_set: system
-            for data_set, comparison in benchmark.comparisons.items()
-            if (system := _system(comparison, name)) is not None
-        }
-        matched = {data_set: system.matched for data_set, system in found.items()}
-        lost = {data_set: seeds_lost(system) for data_set, system in found.items()}
-        of_data_sets = [
-            "; ".join(f"{data_set}: {said}" for data_set, said in of.items() if said)
-            for of in (matched, lost)
-        ]
-        description = next(iter(found.values())).description
-        rows.append(Row(name, cells_of(columns, name), description, *of_data_sets))
-    return rows
-
-
-def benchmark_notes(benchmark: Benchmark) -> Markup:
-    """Returns the notes below the table, which explain its figures."""
-    comparisons = benchmark.comparisons.values()
-    runs = [run for c in comparisons for system in c.systems for run in system.runs]
-    has_mean, has_diverged = shared_score(benchmark) is not None, any(map(diverged, runs))
-    return notes("of_benchmark", **_facts(benchmark), has_mean=has_mean, has_diverged=has_diverged)
-
-
-def _facts(benchmark: Benchmark) -> dict[str, Any]:
-    """What is said below the table, in the report and in a terminal."""
-    comparisons = benchmark.comparisons.values()
-    return {
-        "scores": _shown_scores(benchmark),
-        "sources": set[Source]().union(*map(interval_sources, comparisons)),
-        "item_name": listed(list(dict.fromkeys(c.item_name for c in comparisons))),
-        "differences": [each for each in benchmark_differences(benchmark).values() if each],
-        "several_seeds": any(map(several_seeds, comparisons)),
+def _row(benchmark: Benchmark, columns: list[Column[str]], name: str) -> Row:
+    found = {
+        data_set: system
+        for data_set, comparison in benchmark.comparisons.items()
+        if (system := _system(comparison, name)) is not None
     }
+    matched = {data_set: system.matched for data_set, system in found.items()}
+    lost = {data_set: seeds_lost(system) for data_set, system in found.items()}
+    of_data_sets = [
+        "; ".join(f"{data_set}: {said}" for data_set, said in of.items() if said)
+        for of in (matched, lost)
+    ]
+    description = next(iter(found.values())).description
+    return Row(name, cells_of(columns, name), description, *of_data_sets)
 
 
 def benchmark_verdict(benchmark: Benchmark) -> str:
@@ -183,13 +177,13 @@ def benchmark_table(benchmark: Benchmark) -> ConsoleRenderable:
 
 
 def _in_pieces(benchmark: Benchmark, width: int) -> Iterator[ConsoleRenderable]:
-    columns, rows = benchmark_columns(benchmark), benchmark_rows(benchmark)
-    shown: list[ConsoleRenderable] = []
-    for piece in pieces(column_widths(columns, rows), width):
-        table = terminal_table("" if shown else benchmark.title, columns, rows, piece)
-        shown += [Text(), table] if shown else [table]
-    below = said("below_benchmark", **_facts(benchmark), baseline=_baseline(benchmark))
-    yield Group(*shown, Text(below, style="table.caption"))
+    found = benchmark_scores(benchmark)
+    first, *others = terminal_tables(benchmark.title, found, width)
+    shown: list[ConsoleRenderable] = [first]
+    for table in others:
+        table.title = None
+        shown += [Text(), table]
+    yield Group(*shown, Text(found.below, style="table.caption"))
 
 
 def _cell(

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 from rich import box
@@ -69,11 +69,12 @@ class Row:
 
 @dataclass(frozen=True)
 class ScoreTable(Generic[Of]):
-    """A table of the report with what stands below it."""
+    """A table of scores with what stands below it."""
 
     columns: list[Column[Of]]
     rows: list[Row]
-    notes: Markup
+    notes: Markup  # below it in the report
+    below: str = ""  # below it in a terminal
 
 
 def cells_of(columns: Sequence[Column[Of]], of: Of) -> tuple[Cell, ...]:
@@ -250,20 +251,29 @@ class Fitted:
         yield from self.draw(options.max_width)
 
 
-def terminal_table(
-    title: str, columns: Sequence[Column], rows: Sequence[Row], shown: Iterable[int]
-) -> Table:
+def terminal_tables(
+    title: str, found: ScoreTable[Any], width: int, together: int = 1
+) -> list[Table]:
+    """Returns tables for a terminal, each with as many columns as it has room for."""
+    widths = column_widths(found)
+    shown = [number for number, column in enumerate(found.columns) if column.short]
+    return [
+        terminal_table(title, found, [shown[at] for at in piece])
+        for piece in _pieces([widths[number] for number in shown], width, together)
+    ]
+
+
+def terminal_table(title: str, found: ScoreTable[Any], shown: Sequence[int]) -> Table:
     """Returns a table for a terminal with some of the columns; long headers are broken."""
     table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
     table.title = Text(title, style="bold")
     table.caption_justify = "left"
     table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
-    shown = list(shown)
     for number in shown:
-        column = columns[number]
+        column = found.columns[number]
         lines = Text("\n".join([*_header_lines(column.short), *_header_lines(column.detail)]))
         table.add_column(lines, justify="right", no_wrap=True, vertical="top")
-    for row in rows:
+    for row in found.rows:
         text = Text(row.name, style="bold")
         if row.note:
             text.append(f"\n{row.note}", style="not bold")
@@ -272,16 +282,16 @@ def terminal_table(
     return table
 
 
-def column_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+def column_widths(found: ScoreTable[Any]) -> list[int]:
     """Returns the widths of columns in a terminal in characters, each with the gap before it."""
     return [
         _GAP + max(map(len, [*_header_lines(column.short), *_header_lines(column.detail), *lines]))
-        for number, column in enumerate(columns)
-        for lines in [[line for row in rows for line in row.cells[number].lines]]
+        for number, column in enumerate(found.columns)
+        for lines in [[line for row in found.rows for line in row.cells[number].lines]]
     ]
 
 
-def pieces(widths: Sequence[int], width: int, together: int = 1) -> list[list[int]]:
+def _pieces(widths: Sequence[int], width: int, together: int) -> list[list[int]]:
     """Divides the columns of a table that is too wide among several; returns their numbers."""
     found: list[list[int]] = []
     left = 0

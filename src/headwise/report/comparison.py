@@ -26,12 +26,7 @@ from headwise.analysis.results import (
     sound_runs,
 )
 from headwise.files import write_text
-from headwise.report.benchmark import (
-    benchmark_columns,
-    benchmark_notes,
-    benchmark_rows,
-    benchmark_verdict,
-)
+from headwise.report.benchmark import benchmark_scores, benchmark_verdict
 from headwise.report.cells import (
     all_scores,
     chance_over,
@@ -47,14 +42,7 @@ from headwise.report.heads import decisions_of
 from headwise.report.how_soon import how_soon_section
 from headwise.report.rendering import rendered
 from headwise.report.svg import drawing, legend, looks, panel, to_svg
-from headwise.report.table import (
-    further_table,
-    perplexity,
-    table_columns,
-    table_notes,
-    table_rows,
-    verdict,
-)
+from headwise.report.table import comparison_scores, further_table, perplexity, verdict
 
 TEMPLATE = "report.html.jinja"
 BODY_TEMPLATE = "comparison.html.jinja"  # of a report of one data set, or of several
@@ -85,9 +73,7 @@ def render_benchmark(benchmark: Benchmark) -> str:
         title=benchmark.title,
         incomplete=incomplete(benchmark),
         verdict=benchmark_verdict(benchmark),
-        columns=benchmark_columns(benchmark),
-        rows=benchmark_rows(benchmark),
-        notes=benchmark_notes(benchmark),
+        table=benchmark_scores(benchmark),
         reports=[
             {
                 "name": name,
@@ -130,9 +116,7 @@ def _body(comparison: Comparison, at: str = "") -> Markup:
         BODY_TEMPLATE,
         at=at,
         comparison=comparison,
-        columns=table_columns(comparison),
-        rows=table_rows(comparison),
-        notes=table_notes(comparison),
+        table=comparison_scores(comparison),
         further=further_table(comparison),
         several_seeds=several_seeds(comparison),
         legend=legend(in_legend, in_legend),

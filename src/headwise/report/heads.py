@@ -53,11 +53,13 @@ def decisions_of(system: SystemSummary, look: Look) -> list[dict[str, Any]]:
     return found
 
 
-def _percentiles(records: list[AttentionRecord]) -> list[int]:
+def _percentiles(records: list[AttentionRecord]) -> dict[int, str]:
+    """The percentiles that the table has, each with its header."""
     # Of a decision that holds for all positions there is a single row, which is its percentiles.
     if all(len(set(record.entropy_percentiles.values())) == 1 for record in records):
-        return []
-    return sorted({percent for record in records for percent in record.entropy_percentiles})
+        return {}
+    percentiles = {percent for record in records for percent in record.entropy_percentiles}
+    return {percent: f"{percent}th percentile" for percent in sorted(percentiles)}
 
 
 def _loads(

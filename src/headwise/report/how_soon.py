@@ -9,14 +9,23 @@ from markupsafe import Markup
 
 from headwise.analysis.how_soon import OverSeeds, by_training_loss, target
 from headwise.analysis.results import Comparison, SystemSummary, diverged, find_baseline
-from headwise.report.cells import NO_CELL, Cell, Column, Row, cells_of, several_seeds, times_cell
+from headwise.report.cells import (
+    NO_CELL,
+    Cell,
+    Column,
+    Row,
+    ScoreTable,
+    cells_of,
+    several_seeds,
+    times_cell,
+)
 from headwise.report.formatting import NONE, count, listed, signed
 from headwise.report.rendering import notes
 from headwise.report.svg import drawing, looks, panel, to_svg
 
 
 def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
-    """Returns a table, its notes and a figure; None without what was compared or decoded."""
+    """Returns a table with its notes, and a figure; None without what was compared or decoded."""
     found = [system.how_soon for system in comparison.systems]
     decoding = [each.decoding for each in found if each.decoding is not None]
     compares = any(each.pairs for each in found)
@@ -39,18 +48,16 @@ def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
         ]
     if not columns:
         return None
-    return {
-        "columns": columns,
-        "rows": [Row(system.name, cells_of(columns, system)) for system in comparison.systems],
-        "notes": notes(
-            "of_how_soon",
-            compares=compares,
-            targets=_targets(comparison),
-            several_seeds=several_seeds(comparison),
-            decoding=decoding[0] if decoding else None,
-        ),
-        "figure": losses_against_each_other(comparison) if compares else None,
-    }
+    rows = [Row(system.name, cells_of(columns, system)) for system in comparison.systems]
+    in_report = notes(
+        "of_how_soon",
+        compares=compares,
+        targets=_targets(comparison),
+        several_seeds=several_seeds(comparison),
+        decoding=decoding[0] if decoding else None,
+    )
+    figure = losses_against_each_other(comparison) if compares else None
+    return {"table": ScoreTable(columns, rows, in_report), "figure": figure}
 
 
 def _steps(system: SystemSummary) -> Cell:

@@ -10,11 +10,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import ConsoleRenderable
 from rich.table import Table
 from rich.text import Text
 
+from headwise.analysis.how_soon import ended_without_a_loss
 from headwise.analysis.results import (
     Benchmark,
     Comparison,
@@ -25,7 +25,7 @@ from headwise.analysis.results import (
     first_score,
     sound_runs,
 )
-from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference
+from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.report.benchmark import benchmark_table
 from headwise.report.cells import (
     NARROWEST_NAME,
@@ -43,11 +43,11 @@ from headwise.report.cells import (
     estimate_cell,
     interval_sources,
     over_seeds,
-    pieces,
     score_cell,
     seeds_lost,
     several_seeds,
     terminal_table,
+    terminal_tables,
     times_cell,
     values_of,
 )
@@ -56,7 +56,28 @@ from headwise.report.rendering import notes, said
 from headwise.tasks.outcome import Score
 
 
-def table_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
+def comparison_scores(comparison: Comparison) -> ScoreTable[SystemSummary]:
+    """Returns the table of the systems of a comparison, with what stands below it."""
+    columns = _columns(comparison)
+    rows = [
+        Row(s.name, cells_of(columns, s), s.description, s.matched, seeds_lost(s))
+        for s in comparison.systems
+    ]
+    facts: dict[str, Any] = {
+        "comparison": comparison,
+        "scores": all_scores(comparison),
+        "sources": interval_sources(comparison),
+        "differences": [s.difference for s in comparison.systems if s.difference is not None],
+        "several_seeds": several_seeds(comparison),
+        "early_stops": early_stops(comparison),
+    }
+    has_diverged = any(diverged(run) for system in comparison.systems for run in system.runs)
+    lengths = _macs_lengths(comparison)
+    in_report = notes("of_comparison", **facts, lengths=lengths, has_diverged=has_diverged)
+    return ScoreTable(columns, rows, in_report, said("below_comparison", **facts))
+
+
+def _columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     """Returns the columns: size, cost, loss, the first score with its difference, further scores.
 
     The difference is that to the baseline. A loss of tokens has a column for its perplexity too.
@@ -119,34 +140,6 @@ def _test_columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     return columns
 
 
-def table_rows(comparison: Comparison) -> list[Row]:
-    """Returns the row of every system, with cells in the order of `table_columns`."""
-    columns = table_columns(comparison)
-    return [
-        Row(s.name, cells_of(columns, s), s.description, s.matched, seeds_lost(s))
-        for s in comparison.systems
-    ]
-
-
-def table_notes(comparison: Comparison) -> Markup:
-    """Returns the notes below the table, which explain its columns and figures."""
-    runs = [run for system in comparison.systems for run in system.runs]
-    facts, lengths = _facts(comparison), _macs_lengths(comparison)
-    return notes("of_comparison", **facts, lengths=lengths, has_diverged=any(map(diverged, runs)))
-
-
-def _facts(comparison: Comparison) -> dict[str, Any]:
-    """What is said below the table, in the report and in a terminal."""
-    return {
-        "comparison": comparison,
-        "scores": all_scores(comparison),
-        "sources": interval_sources(comparison),
-        "differences": [s.difference for s in comparison.systems if s.difference is not None],
-        "several_seeds": several_seeds(comparison),
-        "early_stops": early_stops(comparison),
-    }
-
-
 def _difference(comparison: Comparison, system: SystemSummary) -> Cell:
     """Returns the difference of the first score to the baseline's."""
     if system.name == comparison.baseline:
@@ -185,8 +178,8 @@ def comparison_table(comparison: Comparison) -> ConsoleRenderable:
 
 
 def _fitting(comparison: Comparison, width: int) -> Iterator[Table]:
-    columns, rows = table_columns(comparison), table_rows(comparison)
-    widths = column_widths(columns, rows)
+    found = comparison_scores(comparison)
+    columns, widths = found.columns, column_widths(found)
     shown = [number for number, column in enumerate(columns) if column.short]
     lost = []
     for number in sorted(shown, key=lambda number: columns[number].worth):
@@ -195,11 +188,16 @@ def _fitting(comparison: Comparison, width: int) -> Iterator[Table]:
             break
         shown.remove(number)
         lost.append(number)
-    table = terminal_table(comparison.title, columns, rows, shown)
+    table = terminal_table(comparison.title, found, shown)
     too_wide = [columns[number].short for number in sorted(lost)]
-    table.caption = Text(said("below_comparison", **_facts(comparison), lost=too_wide))
+    narrow = f" Too narrow for {listed(too_wide)}." if too_wide else ""
+    table.caption = Text(f"{found.below}{narrow}".lstrip())
     yield table
-    yield from _further_tables(comparison, width)
+    further = further_table(comparison)
+    # A score and its difference stay together.
+    for table in terminal_tables("Other test sets", further, width, together=2):
+        table.caption = Text(further.below)
+        yield table
 
 
 def _macs_lengths(comparison: Comparison) -> str:
@@ -245,18 +243,13 @@ def early_stops(comparison: Comparison) -> list[str]:
             stopped = [
                 run
                 for run in system.runs
-                if run.early_stop is not None and _ended_without_a_loss(run) == is_lost
+                if run.early_stop is not None and ended_without_a_loss(run.history) == is_lost
             ]
             if stopped:
                 parts.append(f"{system.name} {listed([_when(system, run) for run in stopped])}")
         if parts:
             sentences.append(f"Stopped early, {why}: {'; '.join(parts)}.")
     return sentences
-
-
-def _ended_without_a_loss(run: RunResult) -> bool:
-    losses = [record["eval_loss"] for record in run.history if "eval_loss" in record]
-    return bool(losses) and not math.isfinite(losses[-1])
 
 
 def _when(system: SystemSummary, run: RunResult) -> str:
@@ -287,35 +280,22 @@ def further_table(comparison: Comparison) -> ScoreTable[SystemSummary]:
             *(_test_column(test, score) for score in others),
         ]
     scores = {score.name: score for scores in tests.values() for score in scores}
-    below = notes(
+    differences = [
+        test.difference
+        for system in comparison.systems
+        for test in system.tests.values()
+        if test.difference is not None
+    ]
+    in_report = notes(
         "of_tests",
         scores=list(scores.values()),
-        differences=_test_differences(comparison),
+        differences=differences,
         item_name=comparison.item_name,
     )
     rows = [Row(s.name, cells_of(columns, s), note=seeds_lost(s)) for s in comparison.systems]
-    return ScoreTable(columns, rows, below)
-
-
-def _further_tables(comparison: Comparison, width: int) -> Iterator[Table]:
-    """Yields tables for a terminal, each with as many test sets as it has room for."""
-    further = further_table(comparison)
-    columns, rows = further.columns, further.rows
-    widths = column_widths(columns, rows)
-    shown = [number for number, column in enumerate(columns) if column.short]
-    # A score and its difference stay together.
-    for piece in pieces([widths[number] for number in shown], width, together=2):
-        table = terminal_table("Other test sets", columns, rows, [shown[at] for at in piece])
-        if any(difference.source != "items" for difference in _test_differences(comparison)):
-            table.caption = Text(
-                f"* p < {SIGNIFICANT}, corrected for the comparisons on all of these test sets."
-            )
-        yield table
-
-
-def _test_differences(comparison: Comparison) -> list[Difference]:
-    tests = [test for system in comparison.systems for test in system.tests.values()]
-    return [test.difference for test in tests if test.difference is not None]
+    below = f"* p < {SIGNIFICANT}, corrected for the comparisons on all of these test sets."
+    is_tested = any(difference.source != "items" for difference in differences)
+    return ScoreTable(columns, rows, in_report, below if is_tested else "")
 
 
 def _test_column(test: str, score: Score) -> Column[SystemSummary]:

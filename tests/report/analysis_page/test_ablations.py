@@ -3,7 +3,7 @@
 import math
 import re
 
-from pages import Page
+from pages import Page, section_of
 
 from headwise.analysis.ablations.results import (
     AblationAnalysis,
@@ -14,12 +14,8 @@ from headwise.analysis.ablations.results import (
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.statistics.estimates import Spread
-from headwise.report.analysis_page.ablations import (
-    ablation_finding,
-    ablation_section,
-)
-from headwise.report.analysis_page.page import findings
-from headwise.report.svg import looks_of
+from headwise.report.analysis_page.ablations import ablation_finding
+from headwise.report.analysis_page.page import findings, sections_of
 
 SITES = ("encoder_self", "decoder_cross")
 
@@ -76,14 +72,14 @@ def runs(**found):
 
 
 def page_of(made):
-    section = ablation_section(made, looks_of([run.name for run in made]))
-    return section, Page(f"<div>{section.body}</div>")
+    title, body = section_of("ablations", *made)
+    return title, body, Page(f"<div>{body}</div>")
 
 
 def test_the_table_ranks_all_ablations_and_the_figures_draw_them():
     made = runs(one=analysis([[0.0, 3.0], [0.1, -1.2]]))
-    section, page = page_of(made)
-    assert section.title == "What each part is worth"
+    title, body, page = page_of(made)
+    assert title == "What each part is worth"
     rows = [[cell.strip() for cell in row] for row in page.rows]
     assert [row[0] for row in rows] == [
         "Ablation",
@@ -102,9 +98,8 @@ def test_the_table_ranks_all_ablations_and_the_figures_draw_them():
     assert labels[1].startswith(f"Nats per token, {start} +0.300")
     assert "cost in BLEU: layer 0: most for expert 1, +3.00; layer 1: most" in labels[2]
     assert "cost in nats per token: layer 0: most for expert 1, +0.300" in labels[3]
-    assert section.body.count("What it does &lt;b&gt;.") == 2
-    said = section.body
-    assert "finds a typical true difference of" in said and "removed one at a time" in said
+    assert body.count("What it does &lt;b&gt;.") == 2
+    assert "finds a typical true difference of" in body and "removed one at a time" in body
 
 
 def test_the_finding_counts_what_is_worse_and_names_the_costliest():
@@ -141,16 +136,16 @@ def test_several_runs_stand_side_by_side():
         none=None,
         two=analysis([[0.5] * 12], site="decoder_cross", alone=True, loss=False),
     )
-    section, page = page_of(made)
+    _, body, page = page_of(made)
     assert page.texts["h3"] == ["one", "two"]
-    assert "expert 3 alone, decoder cross-attention, layer 0" in section.body
+    assert "expert 3 alone, decoder cross-attention, layer 0" in body
     assert any("decoder cross 0: only expert 3" in svg["aria-label"] for svg in page.all("svg"))
-    assert ablation_section(runs(none=None), looks_of(["none"])) is None
+    assert sections_of(runs(none=None), ["ablations"]) == []
 
 
 def test_a_long_ranking_is_drawn_in_part_and_a_number_that_is_none_in_none():
     found = analysis([[float(i) for i in range(40)]])
     found.results[-1].score.difference = found.results[-1].score.cost = math.nan
-    section, page = page_of(runs(one=found))
-    assert "17 more are in the table" in section.body
+    _, body, page = page_of(runs(one=found))
+    assert "17 more are in the table" in body
     assert len(page.rows) == 1 + 41

@@ -3,15 +3,13 @@
 import math
 
 import pytest
-from pages import Page
+from pages import Page, shown
 from synthetic import comparison
 
 from headwise.analysis.decisions.record import RunAnalysis, courses_of
 from headwise.analysis.decisions.snapshots import DecisionCourse, relative_entropy
 from headwise.heads.system import Words
-from headwise.report.analysis_page.courses import courses_section
 from headwise.report.comparison import render_report
-from headwise.report.svg import looks_of
 
 STEPS = [0, 10, 20]
 
@@ -50,9 +48,7 @@ def analysed(name, snapshots, words=None, system="weighted"):
 
 
 def page_of(*runs):
-    section = courses_section(runs, looks_of([run.name for run in runs]))
-    assert section is not None and section.identity == "over-training"
-    return Page(str(section.body))
+    return shown("over-training", *runs)
 
 
 def labels(page):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from decided import Places, of_two, standing
-from pages import Page, shown
+from pages import Page, section_of, shown
 
 from headwise.analysis.decisions.layers import Layers
 from headwise.analysis.decisions.likeness import (
@@ -13,8 +13,6 @@ from headwise.analysis.decisions.likeness import (
 )
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.likeness import layers_section, likeness_section
-from headwise.report.svg import looks_of
 
 OUTPUTS = [[1.0, 0.25, None], [0.25, 1.0, -0.0625], [None, -0.0625, None]]
 ATTENTION = [[1.0, 0.5, 0.75], [0.5, 1.0, 0.125], [0.75, 0.125, 1.0]]
@@ -46,14 +44,13 @@ def run(name, *modules, systems=("standard",)):
     return RunAnalysis(name=name, words={}, sequences=7, likeness=likeness)
 
 
-def section_of(*runs):
-    made = likeness_section(runs, looks_of([each.name for each in runs]))
-    return made, Page(str(made.body))
+def page_of(*runs):
+    _, body = section_of("likeness", *runs)
+    return body, Page(body)
 
 
 def test_one_run_shows_its_numbers():
-    made, page = section_of(run("one", module(0), module(1, outputs=None)))
-    assert made.identity == "likeness" and made.title
+    body, page = page_of(run("one", module(0), module(1, outputs=None)))
     assert page.row("one") == ["one", "2", "0.38", "–"]
     assert page.row("Encoder self-attention, layer 0") == [
         "Encoder self-attention, layer 0", "standard", "3", "1,234", "0.50", "0 and 1 (0.25)",
@@ -66,7 +63,7 @@ def test_one_run_shows_its_numbers():
     numbers = [text.strip() for text in page.texts["text"]]
     for text in (".25", "−.06", "–", ".50", ".75", ".12"):
         assert text in numbers
-    assert "legend" not in str(made.body)
+    assert "legend" not in body
 
 
 @pytest.mark.parametrize("heads", [3, 40])
@@ -75,10 +72,9 @@ def test_several_runs_stand_side_by_side(heads):
     sizes = {"outputs": 0.3, "attention": matrix}
     first = module(0, **sizes).model_copy(update={"outputs": matrix})
     second = module(0, site="decoder_cross", system="other", mean_attention=None)
-    made, page = section_of(
+    body, page = page_of(
         run("a <b>", first), run("nothing"), run("b", second, systems=("standard", "other"))
     )
-    body = str(made.body)
     assert "a &lt;b&gt;" in body and "a <b>" not in body
     assert page.row("b", "other") == ["b", "other", "2", "0.38", "–"]
     assert page.row("Encoder self-attention, layer 0")[2] == str(heads)
@@ -108,7 +104,7 @@ def layers_run(name, units=2, sites=("decoder_self",), level="loudness", layers=
 
 def test_two_units_have_both_matrices_and_a_curve():
     run = layers_run("tiny")
-    page = shown(layers_section, run)
+    page = shown("layers", run)
     assert page.texts["h3"] == [
         "Correlation of the first unit, and of quantities at the positions",
         "How much the decisions say of a quantity",
@@ -120,6 +116,7 @@ def test_two_units_have_both_matrices_and_a_curve():
     assert f"layer 2 {found.levels[0].shares[2]:.2f}." in level.replace("−", "-")
     first, other = [row for row in page.rows if row[0].strip() == "layer 2"]
     assert (len(first), len(other)) == (4, 5)
+    assert [len(row) for row in page.rows if row[0] == ""] == [4, 5]  # their headers
     assert first[3] == " 1.00"
 
 
@@ -128,7 +125,7 @@ def test_runs_and_stacks_stand_side_by_side():
         layers_run("one", sites=("encoder_self", "decoder_self", "decoder_cross")),
         layers_run("<b>", 3),
     )
-    page = shown(layers_section, *runs)
+    page = shown("layers", *runs)
     assert page.texts["figcaption"][:3] == ["one, encoder", "one, decoder", "<b>"]
     assert "b" not in page.texts
     (decoder,) = [s["aria-label"] for s in page.all("svg") if "Likeness of layers, one, decoder" in
@@ -140,8 +137,6 @@ def test_what_does_not_vary_has_a_dash():
     counted = Layers()
     uniform = of_two(torch.full((2, 5), 0.5))
     counted.add(Places("encoder_self", 2).observed([uniform, of_two(draws(2, 5, seed=1))]))
-    page = shown(
-        layers_section, RunAnalysis(name="tiny", words={}, sequences=2, layers=counted.result())
-    )
+    page = shown("layers", RunAnalysis(name="tiny", words={}, sequences=2, layers=counted.result()))
     assert page.row("layer 0") == ["layer 0", "–", "–"]
     assert page.row("layer 1") == ["layer 1", "–", "1.00"]

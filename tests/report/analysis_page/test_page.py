@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from decided import Choosing, Leading, batch, place, random_weights, standing
@@ -16,15 +16,9 @@ from headwise.analysis.decisions.observing import Observed
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.decisions.tokens import Tokens
 from headwise.heads.system import Routing, Words
-from headwise.report.analysis_page.entropy import entropy_section
-from headwise.report.analysis_page.load import load_section
-from headwise.report.analysis_page.page import findings, render_analysis
-from headwise.report.analysis_page.section import Section
-from headwise.report.analysis_page.tokens import tokens_section
-from headwise.report.svg import Look, looks_of, with_own_ids
+from headwise.report.analysis_page.page import findings, render_analysis, sections_of
+from headwise.report.svg import with_own_ids
 
-Draw = Callable[[Sequence[RunAnalysis], Mapping[str, Look]], Section | None]
-SECTIONS: tuple[Draw, ...] = (entropy_section, load_section, tokens_section)
 TOKENS = torch.arange(8 * 40).view(8, 40) % 7
 
 
@@ -59,11 +53,9 @@ def deciding(seed: int, units: int = 4, sites: Sequence[str] = ("encoder_self",)
     return batch(decided, standing(TOKENS, {"half": (TOKENS > 3).long()}))
 
 
-def page(*runs: RunAnalysis, of: Sequence[Draw] = SECTIONS) -> tuple[Page, str]:
+def page(*runs: RunAnalysis, of: Sequence[str] = ("entropy", "load", "tokens")) -> tuple[Page, str]:
     """Sections, and their HTML."""
-    looks = looks_of([run.name for run in runs])
-    sections = [section(runs, looks) for section in of]
-    html = with_own_ids("".join(s.body for s in sections if s is not None))
+    html = with_own_ids("".join(body for _, _, body in sections_of(runs, of)))
     return Page(html), html
 
 
@@ -135,13 +127,13 @@ def test_several_models_are_compared_with_the_last_of_their_kind() -> None:
     assert "Experts of decided:Leading" in found.texts["h3"]
     assert any(text.startswith("first: Self-attention") for text in found.texts["figcaption"])
     # Units of another number are not comparable.
-    found, _ = page(analysis("wide", deciding(0, units=6)), last, of=[entropy_section])
+    found, _ = page(analysis("wide", deciding(0, units=6)), last, of=["entropy"])
     assert [row[-1].strip() for row in found.rows if "wide" in row[0] and len(row) == 10] == ["–"]
 
 
 def test_the_lowest_entropies_are_a_line_of_their_own_where_the_words_say_so() -> None:
     runs = [analysis("mine", deciding(0), words=Words(shows_lowest=is_so)) for is_so in (0, 1)]
-    plain, lowest = (page(run, of=[entropy_section])[1].count("<path") for run in runs)
+    plain, lowest = (page(run, of=["entropy"])[1].count("<path") for run in runs)
     assert lowest == plain + 1
 
 
@@ -150,7 +142,7 @@ def test_a_decision_for_everything() -> None:
     run = analysis("mine", batch({place(): routing}, standing(TOKENS)))
     found, _ = page(run)
     assert found.row("Self-attention", "0", "all positions and sequences")[4] == "–"
-    assert tokens_section([run], looks_of(["mine"])) is None
+    assert sections_of([run], ["tokens"]) == []
 
 
 def test_a_run_that_diverged_is_drawn_all_the_same() -> None:

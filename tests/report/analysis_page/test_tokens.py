@@ -2,14 +2,12 @@
 
 import torch
 from decided import Places, of_two, standing
-from pages import Page, shown
+from pages import Page, section_of, shown
 
 from headwise.analysis.decisions.explained import Explained
 from headwise.analysis.decisions.ranges import Ranges
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.tokens import explained_section, ranges_section
 from headwise.report.formatting import decimals
-from headwise.report.svg import looks_of
 from headwise.tasks.positions import Positions
 
 TOKENS = torch.tensor([[0, 1, 2, 0, 1, 0, 2, 0]])
@@ -24,9 +22,8 @@ def ranges_run(name, decided, word="token"):
 
 
 def ranges_shown(*runs):
-    section = ranges_section(runs, looks_of([run.name for run in runs]))
-    assert section is not None
-    return section.title, Page(str(section.body))
+    title, body = section_of("ranges", *runs)
+    return title, Page(body)
 
 
 def labels(page):
@@ -75,7 +72,7 @@ def explained_run(name, seed=0, layers=2):
 
 def test_a_figure_for_each_label_and_the_numbers():
     run = explained_run("tiny")
-    page = shown(explained_section, run)
+    page = shown("explained", run)
     assert page.texts["figcaption"] == ["Position", "Token", "Class, over sequences"]
     said = [svg["aria-label"] for svg in page.all("svg")]
     assert said[1].startswith("How much token explains: layer 0 ")
@@ -91,7 +88,7 @@ def test_a_figure_for_each_label_and_the_numbers():
 
 
 def test_runs_stand_side_by_side():
-    page = shown(explained_section, explained_run("one"), explained_run("<b>other</b>", seed=1))
+    page = shown("explained", explained_run("one"), explained_run("<b>other</b>", seed=1))
     (label, *_) = [svg["aria-label"] for svg in page.all("svg") if "aria-label" in svg]
     assert label.count("one, layer 0") == label.count("<b>other</b>, layer 1") == 1
     assert "b" not in page.texts  # the name is text

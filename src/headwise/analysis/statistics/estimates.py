@@ -150,9 +150,7 @@ def _detectable(freedom: float, level: float) -> float:
 Key = TypeVar("Key")
 
 
-def corrected(
-    differences: Mapping[Key, Difference | None], comparisons: int | None = None
-) -> dict[Key, Difference | None]:
+def corrected(differences: Mapping[Key, Difference | None]) -> dict[Key, Difference | None]:
     """Returns the differences of one table with p-values corrected by Holm's method.
 
     Holm 1979, *A Simple Sequentially Rejective Multiple Test Procedure*,
@@ -161,12 +159,9 @@ def corrected(
 
     Args:
         differences: of the table; None where there is no difference.
-        comparisons: how many were planned; by default as many as there are differences. Those that
-            could not be made count as if they had a p-value of 1.
     """
     found = {name: made.p_value for name, made in differences.items() if made is not None}
-    missing = 0 if comparisons is None else comparisons - len(found)
-    adjusted = dict(zip(found, holm([*found.values(), *[1.0] * missing]), strict=False))
+    adjusted = dict(zip(found, holm(list(found.values())), strict=True))
     return {
         name: made and made.model_copy(update={"corrected_p_value": adjusted[name]})
         for name, made in differences.items()

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from headwise.analysis.ablations.results import AblationAnalysis, AblationResult, Change
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.section import Figures, Looks, Section
+from headwise.report.analysis_page.section import Figures, Looks
 from headwise.report.figures import Dot, dots_by_row, layers_by_unit
 from headwise.report.formatting import (
     NONE,
@@ -21,7 +21,7 @@ from headwise.report.formatting import (
     signed,
     site_name,
 )
-from headwise.report.rendering import rendered, said
+from headwise.report.rendering import said
 from headwise.report.svg import SURFACE, HeatCell, Look
 
 _MOST_DRAWN = 24  # rows of a figure
@@ -38,18 +38,16 @@ class Measure(NamedTuple):
     change_of: Callable[[AblationResult], Change | None]
 
 
-def ablation_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
-    """Returns the section; None if no run was ablated."""
+def ablation_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
+    """Returns what is shown; None if no run was ablated."""
     ablated = {run.name: run.ablations for run in runs if run.ablations is not None}
     if not ablated:
         return None
-    body = rendered(
-        "analysis_page/ablations.html.jinja",
-        runs=[_of_run(name, found, looks[name]) for name, found in ablated.items()],
-        several=len(runs) > 1,
-        draws=max(result.draws for found in ablated.values() for result in found.results),
-    )
-    return Section("ablations", "What each part is worth", body)
+    return {
+        "runs": [_of_run(name, found, looks[name]) for name, found in ablated.items()],
+        "several": len(runs) > 1,
+        "draws": max(result.draws for found in ablated.values() for result in found.results),
+    }
 
 
 def _of_run(name: str, found: AblationAnalysis, look: Look) -> dict[str, Any]:

@@ -11,15 +11,14 @@ from headwise.analysis.decisions.record import OverTraining, RunAnalysis
 from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse, relative_entropy
 from headwise.analysis.results import Course
 from headwise.heads.system import Words
-from headwise.report.analysis_page.section import Figures, Looks, Section, legend_of
+from headwise.report.analysis_page.section import Figures, Looks, legend_of
 from headwise.report.figures import course_panels, line_of_each, smoothing
 from headwise.report.formatting import decimals, site_name
-from headwise.report.rendering import rendered
 from headwise.report.svg import MUTED, Look, Values, drawing, name_end, panel, to_svg, value_scale
 
 
-def courses_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
-    """The section of all runs that have kept something of their training; None if none has."""
+def courses_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
+    """What is shown of all runs that have kept something of their training; None if none has."""
     shown = [
         made
         for run in runs
@@ -28,13 +27,7 @@ def courses_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None
     ]
     if not shown:
         return None
-    body = rendered(
-        "analysis_page/courses.html.jinja",
-        together=_together(runs, looks),
-        shown=shown,
-        most=MOST_SEQUENCES,
-    )
-    return Section("over-training", "Over training", body)
+    return {"together": _together(runs, looks), "shown": shown, "most": MOST_SEQUENCES}
 
 
 def _together(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
@@ -78,7 +71,7 @@ def _systems(run: RunAnalysis, kept: OverTraining, look: Look, runs: int) -> lis
                 "shares": course_panels(of_units, words, look, alone),
                 "recorded": course_panels(recorded, words, look, alone),
                 "smoothing": smoothing(recorded),
-                "labels": labels,
+                "labels": [f"Explained by {label}" for label in labels],
                 "rows": [_row(course, labels, alone) for course in courses],
             }
         )

@@ -4,33 +4,33 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from headwise.analysis.decisions.entropy import PERCENTILES, EntropySpread, ModuleEntropy
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.sums import difference
-from headwise.report.analysis_page.section import Figures, Kind, Looks, Section, kinds, legend_of
+from headwise.report.analysis_page.section import Figures, Kind, Looks, kinds, legend_of
 from headwise.report.figures import Banded, banded_lines
 from headwise.report.formatting import NONE, signed
-from headwise.report.rendering import rendered
 
 Points = dict[str, tuple[float, float, float]]
 
 
-def entropy_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
-    """Returns the section, in which runs are compared with the last; None if none decides."""
+def entropy_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
+    """Returns what is shown, with runs compared to the last; None if none decides."""
     found = kinds(runs, lambda run: run.entropy.modules if run.entropy else [])
     if not found:
         return None
-    body = rendered(
-        "analysis_page/entropy.html.jinja",
-        legend=legend_of(runs, looks),
-        runs=runs,
-        percents=PERCENTILES,
-        resolution=max(run.entropy.resolution for run in runs if run.entropy),
-        difference=_difference,
-        kinds=[(kind, _over_model(runs, kind.name), _figures(runs, looks, kind)) for kind in found],
-    )
-    return Section("entropy", "How undecided the decisions are", body)
+    return {
+        "legend": legend_of(runs, looks),
+        "runs": runs,
+        "percents": {percent: f"{percent}th percentile" for percent in PERCENTILES},
+        "resolution": max(run.entropy.resolution for run in runs if run.entropy),
+        "difference": _difference,
+        "kinds": [
+            (kind, _over_model(runs, kind.name), _figures(runs, looks, kind)) for kind in found
+        ],
+    }
 
 
 def _over_model(runs: Sequence[RunAnalysis], system: str) -> dict[str, EntropySpread]:

@@ -11,10 +11,9 @@ from matplotlib.path import Path
 
 from headwise.analysis.decisions.layers import StackLikeness
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.section import Figures, Looks, Section, legend_of
+from headwise.report.analysis_page.section import Figures, Looks, legend_of
 from headwise.report.figures import line_of_each
 from headwise.report.formatting import NONE, SITES, decimals, heading, place_name, place_names
-from headwise.report.rendering import rendered
 from headwise.report.svg import (
     HEAT,
     HEAT_OPACITY,
@@ -39,21 +38,19 @@ _MOST_NUMBERS = 18  # rows of a matrix whose cells have numbers; smaller ones co
 Matrix = Sequence[Sequence[float | None]]
 
 
-def likeness_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
-    """Returns the section on heads; None if no run has attentions of several heads."""
+def likeness_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
+    """Returns what is shown of heads; None if no run has attentions of several heads."""
     having = [run for run in runs if run.likeness is not None]
     if not having:
         return None
     found = [(run.name, each) for run in having if run.likeness for each in run.likeness.systems]
-    body = rendered(
-        "analysis_page/likeness.html.jinja",
-        means=found,
-        several_systems=len({system.system for _, system in found}) > 1,
-        legend=legend_of(having, looks),
-        panels=_panels(having, looks),
-        details=[(run.name, _details(run)) for run in having],
-    )
-    return Section("likeness", "How alike the heads are", body)
+    return {
+        "means": found,
+        "several_systems": len({system.system for _, system in found}) > 1,
+        "legend": legend_of(having, looks),
+        "panels": _panels(having, looks),
+        "details": [(run.name, _details(run)) for run in having],
+    }
 
 
 def _panels(runs: Sequence[RunAnalysis], looks: Looks) -> Figures:
@@ -100,7 +97,7 @@ def _details(run: RunAnalysis) -> list[dict[str, Any]]:
             f"in {MEASURES[measure]} {pair}" for measure, pair in alike.items()
         )
         svg = heads_matrix(module.outputs, module.attention, label)
-        details.append({"place": place, "likeness": module, "alike": alike, "matrix": svg})
+        details.append({"figure": (place, svg), "likeness": module, "alike": alike})
     return details
 
 
@@ -148,7 +145,7 @@ def _numbers(matrix: Matrix) -> np.ndarray:
     return np.array([[np.nan if v is None else v for v in row] for row in matrix], dtype=float)
 
 
-def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
+def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
     """Matrices of each run and stack, and curves of all runs; None if no run has any."""
     found = [(run, stack) for run in runs for stack in run.layers]
     if not found:
@@ -160,19 +157,17 @@ def layers_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
         if len(names) > 1:
             alike.append(_heat(title, stack.likeness, names, "Likeness"))
         if stack.first_unit is not None:
-            names += [fill(each.level, _LETTERS) for each in stack.levels]
+            names = names + [fill(each.level, _LETTERS) for each in stack.levels]
             plain.append(_heat(title, stack.first_unit, names, "Correlation"))
     levels = dict.fromkeys(each.level for _, stack in found for each in stack.levels)
-    body = rendered(
-        "analysis_page/layers.html.jinja",
-        alike=alike,
-        plain=plain,
-        levels=[(heading(level), _level_shares(found, level, looks)) for level in levels],
-        legend=legend_of(runs, looks),
-        sequences=any(stack.of == "sequences" for _, stack in found),
-        rows=[(_title(run, stack, several=True), stack.rows, stack.of) for run, stack in found],
-    )
-    return Section("layers", "How alike the layers decide", body)
+    return {
+        "alike": alike,
+        "plain": plain,
+        "levels": [(heading(level), _level_shares(found, level, looks)) for level in levels],
+        "legend": legend_of(runs, looks),
+        "sequences": any(stack.of == "sequences" for _, stack in found),
+        "rows": [(_title(run, stack, several=True), stack.rows, stack.of) for run, stack in found],
+    }
 
 
 def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
@@ -181,11 +176,11 @@ def _title(run: RunAnalysis, stack: StackLikeness, *, several: bool) -> str:
     return ", ".join(parts) or heading(stack.stack or "layers")
 
 
-def _heat(title: str, matrix: Matrix, names: list[str], what: str) -> dict[str, Any]:
-    """A matrix of one stack of a run, as a figure and a table."""
+def _heat(title: str, matrix: Matrix, names: list[str], what: str) -> tuple[Any, ...]:
+    """A matrix of one stack of a run: title and figure, and the headers and rows of a table."""
     figure = layers_matrix(title, matrix, names, what)
-    rows = [[decimals(value) for value in row] for row in matrix]
-    return {"title": title, "figure": figure, "names": names, "rows": rows}
+    rows = [[name, *map(decimals, row)] for name, row in zip(names, matrix, strict=True)]
+    return (title, figure), ["", *names], rows
 
 
 def layers_matrix(title: str, matrix: Matrix, names: list[str], what: str) -> Markup:

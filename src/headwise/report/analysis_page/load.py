@@ -2,46 +2,54 @@
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from markupsafe import Markup
 
 from headwise.analysis.decisions.load import LoadRecord
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.report.analysis_page.section import Figures, Kind, Looks, Section, kinds, legend_of
+from headwise.report.analysis_page.section import Figures, Kind, Looks, kinds, legend_of
 from headwise.report.figures import Banded, banded_lines
 from headwise.report.formatting import NONE
 from headwise.report.heads import expert_load, load_scale
-from headwise.report.rendering import rendered
 
 
-def load_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
-    """Returns the section; None if no run decides anything."""
+def load_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
+    """Returns what is shown; None if no run decides anything."""
     found = kinds(runs, lambda run: run.load)
     if not found:
         return None
-    body = rendered(
-        "analysis_page/load.html.jinja",
-        legend=legend_of(runs, looks),
-        runs=runs,
-        evenness=_evenness,
-        kinds=[
+    return {
+        "legend": legend_of(runs, looks),
+        "runs": runs,
+        "kinds": [
             {
                 "kind": kind,
                 "figures": _figures(runs, looks, kind),
                 "scale": _scale(kind),
                 "of_runs": _of_runs(runs, kind),
+                "of_modules": _of_modules(runs, kind),
             }
             for kind in found
         ],
-    )
-    return Section("load", "How the work is shared", body)
+    }
 
 
-def _of_runs(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> dict[str, list[LoadRecord]]:
+def _of_runs(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[list[str]]:
+    """The rows of the table over the model."""
     found: dict[str, list[LoadRecord]] = {run.name: [] for run in runs}
     for number, _, record in kind.modules():
         found[runs[number].name].append(record)
-    return {name: records for name, records in found.items() if records}
+    return [[name, *_evenness(records)] for name, records in found.items() if records]
+
+
+def _of_modules(runs: Sequence[RunAnalysis], kind: Kind[LoadRecord]) -> list[list[str]]:
+    """The rows of the table of modules."""
+    names = [[run.name] if len(runs) > 1 else [] for run in runs]
+    return [
+        [place, str(record.where.layer), *names[number], *_evenness([record])]
+        for number, place, record in kind.modules()
+    ]
 
 
 def _evenness(records: Sequence[LoadRecord]) -> list[str]:

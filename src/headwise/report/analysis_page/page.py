@@ -1,8 +1,10 @@
 """The page of an analysis: one HTML file that needs nothing beside it and fetches nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.results import machine, versions
@@ -12,41 +14,44 @@ from headwise.report.analysis_page.courses import courses_section
 from headwise.report.analysis_page.entropy import entropy_section
 from headwise.report.analysis_page.likeness import layers_section, likeness_section
 from headwise.report.analysis_page.load import load_section
-from headwise.report.analysis_page.section import Looks, Section
-from headwise.report.analysis_page.tokens import (
-    explained_section,
-    ranges_section,
-    tokens_section,
-)
+from headwise.report.analysis_page.section import Looks
+from headwise.report.analysis_page.tokens import explained_section, ranges_section, tokens_section
 from headwise.report.rendering import rendered, said
 from headwise.report.svg import looks_of
 
 TEMPLATE = "analysis_page/page.html.jinja"
 PAGE, RECORD = "analysis.html", "analysis.json"
-# In the order of the page.
-SECTIONS: tuple[Callable[[Sequence[RunAnalysis], Looks], Section | None], ...] = (
-    entropy_section,
-    load_section,
-    tokens_section,
-    ranges_section,
-    explained_section,
-    layers_section,
-    likeness_section,
-    ablation_section,
-    courses_section,
-)
+# Anchor, which is the template's name too, to the title and what makes the template's values.
+SECTIONS: dict[str, tuple[str, Callable[[Sequence[RunAnalysis], Looks], dict[str, Any] | None]]] = {
+    "entropy": ("How undecided the decisions are", entropy_section),
+    "load": ("How the work is shared", load_section),
+    "tokens": ("Which tokens go to which units", tokens_section),
+    "ranges": ("Weights of frequent {frequent}", ranges_section),
+    "explained": ("What explains the decisions", explained_section),
+    "layers": ("How alike the layers decide", layers_section),
+    "likeness": ("How alike the heads are", likeness_section),
+    "ablations": ("What each part is worth", ablation_section),
+    "over-training": ("Over training", courses_section),
+}
 
 
 def render_analysis(record: AnalysisRecord) -> str:
     """Returns the page of an analysis as HTML; everything that comes from the data is escaped."""
-    looks = looks_of([run.name for run in record.runs])
-    sections = [section(record.runs, looks) for section in SECTIONS]
-    return rendered(
-        TEMPLATE,
-        title=record.title,
-        record=record,
-        sections=[section for section in sections if section is not None],
-    )
+    return rendered(TEMPLATE, title=record.title, record=record, sections=sections_of(record.runs))
+
+
+def sections_of(
+    runs: Sequence[RunAnalysis], names: Iterable[str] = SECTIONS
+) -> list[tuple[str, str, Markup]]:
+    """Returns anchor, title and HTML of each section that has something to show."""
+    looks = looks_of([run.name for run in runs])
+    sections = []
+    for name in names:
+        title, values_of = SECTIONS[name]
+        if (values := values_of(runs, looks)) is not None:
+            body = rendered(f"analysis_page/{name}.html.jinja", **values)
+            sections.append((name, title.format_map(values), body))
+    return sections
 
 
 def write_analysis(

@@ -1,8 +1,8 @@
-"""What the sections of the page of an analysis share: their form, legends, and systems in order."""
+"""What the sections of the page of an analysis share: legends, and systems in order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from markupsafe import Markup
 
@@ -14,14 +14,6 @@ from headwise.report.svg import Look, legend
 
 Looks = Mapping[str, Look]  # of runs, by name
 Figures = list[tuple[str, Markup]]  # title and figure
-
-
-class Section(NamedTuple):
-    """What one question came to, for all runs of an analysis."""
-
-    identity: str  # its anchor in the page
-    title: str  # its heading
-    body: Markup  # figures, tables and what they mean, as HTML
 
 
 def legend_of(runs: Sequence[RunAnalysis], looks: Looks) -> list[tuple[str, Markup]]:

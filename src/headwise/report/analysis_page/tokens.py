@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -11,9 +12,8 @@ from headwise.analysis.decisions.ranges import PlaceRanges
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import LEADING, TokensRecord
 from headwise.heads.system import Words
-from headwise.report.analysis_page.section import Looks, Section, kinds, legend_of
+from headwise.report.analysis_page.section import Looks, kinds, legend_of
 from headwise.report.formatting import decimals, heading, place_names
-from headwise.report.rendering import rendered
 from headwise.report.svg import MUTED, Look, drawing, panel, to_svg
 
 COLOUR = re.compile(r"#[0-9a-f]{6}")
@@ -24,20 +24,18 @@ _BAR = 13  # points
 Table = tuple[str, Words, TokensRecord]  # with its title
 
 
-def tokens_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
+def tokens_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
     """Which tokens and classes of positions go to which units; None if none can be told apart."""
     of_runs = _tables(runs)
     if not any(of_runs):
         return None
-    body = rendered(
-        "analysis_page/tokens.html.jinja",
+    return {
         # The papers show the first layer; so does the page, for each run, and folds the rest.
-        shown=[table for tables in of_runs for table in tables[:1]],
-        folded=[table for tables in of_runs for table in tables[1:]],
-        leading=LEADING,
-        is_colour=COLOUR.fullmatch,
-    )
-    return Section("tokens", "Which tokens go to which units", body)
+        "shown": [table for tables in of_runs for table in tables[:1]],
+        "folded": [table for tables in of_runs for table in tables[1:]],
+        "leading": LEADING,
+        "is_colour": COLOUR.fullmatch,
+    }
 
 
 def _tables(runs: Sequence[RunAnalysis]) -> list[list[Table]]:
@@ -51,7 +49,7 @@ def _tables(runs: Sequence[RunAnalysis]) -> list[list[Table]]:
     return found
 
 
-def ranges_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
+def ranges_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
     """The least, mean and greatest weight of frequent tokens; None if no run has tokens.
 
     There is a figure for each run and stack.
@@ -70,8 +68,18 @@ def ranges_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
     if not made:
         return None
     kinds = list(dict.fromkeys(found.word for _, _, found, _ in made))
-    body = rendered("analysis_page/ranges.html.jinja", made=made, shown=SHOWN, kinds=kinds)
-    return Section("ranges", "Weights of frequent " + " and ".join(f"{k}s" for k in kinds), body)
+    figures = [(heading(title) if len(made) == 1 else title, svg) for title, _, _, svg in made]
+    frequent = " and ".join(f"{kind}s" for kind in kinds)
+    return {"made": made, "figures": figures, "rows": _rows, "kinds": kinds, "frequent": frequent}
+
+
+def _rows(found: PlaceRanges) -> list[list[str]]:
+    return [
+        [token.name, f"{token.count:,}", str(unit.unit)]
+        + [decimals(weight, 3) for weight in (unit.least, unit.mean, unit.greatest)]
+        for token in found.tokens[:SHOWN]
+        for unit in token.units
+    ]
 
 
 def token_ranges(found: PlaceRanges, title: str, words: Words, look: Look) -> Markup:
@@ -130,7 +138,7 @@ def _draw_colour(axes: Axes, row: int, colour: str) -> None:
 ByRun = Mapping[str, Mapping[str, ExplainedShare]]
 
 
-def explained_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | None:
+def explained_section(runs: Sequence[RunAnalysis], looks: Looks) -> dict[str, Any] | None:
     """How much of the decisions each label explains; None if no run has any.
 
     There are bars for each label and place, of all runs side by side.
@@ -145,20 +153,15 @@ def explained_section(runs: Sequence[RunAnalysis], looks: Looks) -> Section | No
     shares = [record.share for _, record in records if record.share is not None]
     bounds = min([0.0, *shares]), max([0.1, *shares])  # of all labels: they have one scale
     order = list(dict.fromkeys(names))
-    body = rendered(
-        "analysis_page/explained.html.jinja",
-        figures=[
-            (
-                _caption(label, by_run),
-                _bars(label, by_run, order, bounds, looks),
-            )
+    return {
+        "figures": [
+            (_caption(label, by_run), _bars(label, by_run, order, bounds, looks))
             for label, by_run in by_label.items()
         ],
-        rows=[(run, name, record) for (run, record), name in zip(records, names, strict=True)],
-        legend=legend_of(runs, looks),
-        sides="side" in by_label,
-    )
-    return Section("explained", "What explains the decisions", body)
+        "rows": [(run, name, record) for (run, record), name in zip(records, names, strict=True)],
+        "legend": legend_of(runs, looks),
+        "sides": "side" in by_label,
+    }
 
 
 def _caption(label: str, by_run: ByRun) -> str:
