@@ -89,7 +89,6 @@ def origin_of(settings: Any, reader: Reader) -> str | None:
 
 
 def _source(reader: Reader, max_bytes: int | None, settings: Any, given: Any) -> Source:
-    """Returns the source of files, or of a split."""
     if isinstance(settings, HubSettings | HubTest):
 
         def of_split(rows: Any, where: str) -> Iterable[Any]:
@@ -115,10 +114,6 @@ class Stream(Generic[Item]):
 
     Its rows are lines of a file, or rows of a split; items are made of them. Each iteration reads
     all of the text anew.
-
-    Args:
-        settings: the settings of the data.
-        reader: how they are read.
 
     Attributes:
         shards: the number of pieces.

@@ -47,7 +47,7 @@ from headwise.data.images.settings import (
 )
 from headwise.data.parts import Facts, PartFacts, write_facts
 from headwise.data.rows import mapped
-from headwise.data.sources import CorpusError, part_in_words, skipped_in_words
+from headwise.data.sources import CorpusError, skipped_in_words
 
 
 class ImagePart(NamedTuple):
@@ -67,9 +67,6 @@ ImageCorpus = Corpus[ImagePart]  # the images of three parts and of further test
 
 def load_images(settings: ImageSettings) -> ImageCorpus:
     """Reads images, skips those that cannot be read, and divides off the parts that are not given.
-
-    Args:
-        settings: which images to read.
 
     Raises:
         CorpusError: if the data cannot be read or are too few for three parts. The message names
@@ -123,7 +120,6 @@ def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
 def _make(
     settings: OneSource, sources: Mapping[str, Source], skipped: list[str], folder: Path
 ) -> None:
-    """Reads, fits and divides images, and writes them to a folder."""
     origin = settings.origin if isinstance(settings, HubImages) else None
     if isinstance(settings, FileImages):
         origin = f"{settings.corpus} {settings.train.name}"
@@ -161,7 +157,7 @@ def _make_test(
     images = _fitted_all(pictures, image_shape(settings))
     part = _write_part(folder, "test", images, hashlib.sha256())
     part.trained = int(np.isin(_keys(images), _keys(_open(corpus, "train").pixels)).sum())
-    note = _note(part, words)
+    note = part.note("images", "pixels", words)
     if skipped:
         note += f"; skipped: {skipped_in_words(skipped)}"
     write_facts(folder, Facts(parts={"test": part}, notes={"test": note}))
@@ -189,7 +185,7 @@ def _write_parts(
         if part != "train":
             found.trained = int(np.isin(_keys(images), trained).sum())
         facts.parts[part] = found
-        facts.notes[part] = _note(found, origins.get(part, ""))
+        facts.notes[part] = found.note("images", "pixels", origins.get(part, ""))
     facts.digest = digest.hexdigest()
     facts.notes |= sample
     return facts
@@ -207,14 +203,6 @@ def _write_part(folder: Path, part: str, images: np.ndarray, corpus: "hashlib._H
 
 def _open(folder: Path, name: str, digest: str = "") -> ImagePart:
     return ImagePart(mapped(folder / f"{name}.npy"), digest)
-
-
-def _note(part: PartFacts, origin: str) -> str:
-    """Returns what the notes say of a part."""
-    size = f"{part.number:,} images"
-    if part.trained:
-        size += f", of which {part.trained:,} are also in the training part"
-    return part_in_words(size, origin, "pixels", part.digest)
 
 
 def _keys(images: np.ndarray, salt: bytes = b"") -> Hashes:

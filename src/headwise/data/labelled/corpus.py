@@ -40,9 +40,9 @@ from headwise.data.labelled.settings import (
     LabelledSettings,
     Problem,
 )
-from headwise.data.parts import Facts, Kind, PartFacts, read_facts, write_facts, write_parts
+from headwise.data.parts import Facts, Kind, read_facts, write_facts, write_parts
 from headwise.data.settings import given_parts
-from headwise.data.sources import CorpusError, packages_identity, part_in_words
+from headwise.data.sources import CorpusError, packages_identity
 from headwise.data.streams import Reader, text_corpus_fields
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
@@ -196,8 +196,6 @@ def has_pairs(settings: ExampleLimits) -> bool:
 
 
 def _make(settings: LabelledSettings, sources: Mapping[str, Source], folder: Path) -> None:
-    """Writes the parts of a corpus to a folder."""
-
     def read() -> Reading:
         return Reading(*read_sources(sources, _origin(settings)), *known_classes(settings))
 
@@ -212,11 +210,7 @@ def make_examples(
 ) -> None:
     """Makes examples of rows, divides off the parts that are not given, and writes all to a folder.
 
-    Args:
-        read: reads the rows.
-        fractions: shares of the training examples that become the validation and the test part.
-        train_fraction: share of the training examples that is used.
-        folder: where the parts are written.
+    `fractions` are the shares of the training examples that become validation and test part.
     """
     reading = read()
     tests = [name for name in reading.rows if name.startswith("test")] or ["test"]
@@ -237,7 +231,7 @@ def make_examples(
     _check_not_empty(facts, reading, any(fractions))
     facts.notes = {"corpus": reading.words["corpus"]}
     for name, part in facts.parts.items():
-        facts.notes[name] = _note(part, reading.words.get(name, ""))
+        facts.notes[name] = part.note("examples", "examples", reading.words.get(name, ""))
     if skipped := _reasons(reading.skipped):
         facts.notes["skipped"] = skipped
     if train_fraction < 1.0:
@@ -262,7 +256,8 @@ def _make_test(corpus: Path, source: Source, folder: Path) -> None:
             f"there are no examples ({origin}; skipped: {skipped or 'none'}), expected at least "
             f"one; check text_field, pair_field and label_field"
         )
-    facts.notes["test"] = _note(of_test, origin) + (f"; skipped: {skipped}" if skipped else "")
+    note = of_test.note("examples", "examples", origin)
+    facts.notes["test"] = note + (f"; skipped: {skipped}" if skipped else "")
     write_facts(folder, facts)
 
 
@@ -375,14 +370,6 @@ def _check_not_empty(facts: Facts, reading: Reading, may_divide: bool) -> None:
                     else "Every part needs examples of its own."
                 )
             )
-
-
-def _note(part: PartFacts, origin: str) -> str:
-    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
-    size = f"{part.number:,} examples"
-    if part.trained:
-        size += f", of which {part.trained:,} are also in the training part"
-    return part_in_words(size, origin, "examples", part.digest)
 
 
 def _reasons(skipped: Counter[str]) -> str:

@@ -65,9 +65,6 @@ class ParallelCorpus(Corpus[Sequence[Pair]]):
 def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
     """Reads a parallel corpus, skips empty pairs, and divides off the parts that are not given.
 
-    Args:
-        settings: an `InterfaceStrings`, `ParallelFiles` or `ParallelHub`.
-
     Raises:
         CorpusError: data that cannot be read, or too little data to fill the three parts. The
             message names the file, line or field and says how to mend it.
@@ -116,7 +113,6 @@ _READER = Reader(_files, _of_files, _of_split, _of_stream, filters=("max_length"
 
 
 def _make(settings: ParallelSettings, sources: Mapping[str, Source], folder: Path) -> None:
-    """Reads, cleans and divides the pairs of a corpus, and writes them to a folder."""
     read, words = read_sources(sources, origin_of(settings, _READER))
     left_out: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     rows = {part: _cleaned(part, read[part], settings, left_out[part]) for part in read}
@@ -197,7 +193,6 @@ def _is_filtered(pair: Pair, settings: PairSettings) -> bool:
 
 
 def _note(facts: PartFacts, left_out: Counter[str], origin: str) -> str:
-    """Returns what the notes say of a part: its counts, where it comes from, and a hash."""
     counts = {
         **{reason: left_out[reason] for reason in (_EMPTY, _FILTERED, _DROPPED)},
         "repeated": facts.repeated,

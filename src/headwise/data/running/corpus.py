@@ -61,6 +61,7 @@ from headwise.data.running.settings import (
 )
 from headwise.data.sources import (
     CorpusError,
+    in_training,
     packages_identity,
     part_in_words,
     read_lines,
@@ -143,7 +144,6 @@ _LINES = np.dtype([("words", np.int32), ("begins", np.bool_), ("hash", np.uint64
 
 
 def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -> None:
-    """Reads and divides a text, and writes its parts to a folder."""
     read, words = read_sources(sources, origin_of(settings, _READER))
     found = {part: _write_as_read(folder, part, lines) for part, lines in read.items()}
     ranges = {part: range(len(lines)) for part, lines in found.items()}
@@ -334,7 +334,5 @@ def _note(lines: NDArray[Any], origin: str, digest: str, seen: NDArray[np.uint64
         f"{lines['begins'].sum():,} documents, {len(with_text):,} lines, "
         f"{with_text['words'].sum(dtype=np.int64):,} words"
     )
-    repeated = int(np.isin(with_text["hash"], seen).sum())
-    if repeated:
-        size += f", of which {repeated:,} lines are also in the training part"
+    size += in_training(int(np.isin(with_text["hash"], seen).sum()), " lines")
     return part_in_words(size, origin, "lines", digest)
