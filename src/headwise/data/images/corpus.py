@@ -1,4 +1,4 @@
-"""Images in three parts: loaded, fitted to one size, and divided.
+"""Images in three parts: loaded, fitted to one size, divided, and encoded as colour ids.
 
 All images of a corpus have one size. Parts that are given are used as they are. Parts that are not
 given are divided off the training images by a hash of their pixels: an image falls into the same
@@ -12,11 +12,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import Dataset
+from typing_extensions import Self
 
 from headwise.data.corpora import (
     Corpus,
@@ -36,6 +39,7 @@ from headwise.data.division import (
     sample_in_words,
     sampled,
 )
+from headwise.data.images.palette import Raster
 from headwise.data.images.reading import built_in, image_source
 from headwise.data.images.settings import (
     FileImages,
@@ -46,8 +50,9 @@ from headwise.data.images.settings import (
     image_shape,
 )
 from headwise.data.parts import Facts, PartFacts, write_facts
-from headwise.data.rows import mapped
+from headwise.data.rows import growing, mapped, pieces
 from headwise.data.sources import CorpusError, skipped_in_words
+from headwise.data.store import stored
 
 
 class ImagePart(NamedTuple):
@@ -247,3 +252,48 @@ def _paired(left: int, right: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rounds = [torch.randperm(shorter, generator=generator) for _ in range(-(-longer // shorter))]
     turns, order = torch.cat(rounds)[:longer].numpy(), np.arange(longer)
     return (turns, order) if left < right else (order, turns)
+
+
+# --- images as sequences ----------------------------------------------------------------------
+
+
+class ImageDataset(Dataset[Tensor]):
+    """Images as sequences of colour ids, each behind the id that begins an image.
+
+    Args:
+        folder: the folder of the cache that holds the ids, see `of`.
+        digest: a hash of the images.
+
+    Attributes:
+        ids: the sequences, `(images, pixels + 1)`.
+        lengths: the length of each sequence; all are equal.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder = folder
+        self.digest = digest
+        self.ids = torch.from_numpy(mapped(folder / "ids.npy"))
+        self.lengths = np.full(len(self.ids), self.ids.size(1))
+
+    @classmethod
+    def of(cls, images: ImagePart, raster: Raster) -> Self:
+        """Encodes the images of a part into the cache, or opens what is there."""
+
+        def make(folder: Path) -> None:
+            # int32 takes half the memory of int64; each image is cast when it is asked for.
+            with growing(folder / "ids.npy", np.int32, (len(raster) + 1,)) as add:
+                for some in pieces(images.pixels):
+                    first = np.full((len(some), 1), raster.bos_token_id)
+                    add(np.concatenate([first, raster.encode(some)], axis=1))
+
+        made_of = [images.digest, raster.colors.tolist()]
+        return cls(stored("colours", made_of, make), images.digest)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.folder, self.digest)  # a worker opens the file itself
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.ids[index].long()
