@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from headwise.data.division import PARTS, SAMPLE, Hashes, hash_of, sampled
 from headwise.data.rows import Row, Rows, write_rows, writing
+from headwise.data.sources import in_training, part_in_words
 
 _FACTS = "facts.json"
 _KNOWN = "-known.npy"  # the identities of the rows of a part
@@ -70,6 +71,11 @@ class PartFacts(BaseModel):
     trained: int = 0
     earlier: int = 0
     digest: str = ""
+
+    def note(self, items: str, hashed: str, origin: str) -> str:
+        """Returns what the notes say of the part: its size, where it comes from, and a hash."""
+        size = f"{self.number:,} {items}{in_training(self.trained)}"
+        return part_in_words(size, origin, hashed, self.digest)
 
 
 class Facts(BaseModel):

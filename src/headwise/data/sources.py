@@ -112,6 +112,15 @@ def file_size(path: Path) -> int:
         raise unreadable(path, error) from None
 
 
+def in_training(number: int, items: str = "") -> str:
+    """Returns what the notes say, behind the size of a part, of items that are trained on too.
+
+    >>> in_training(2, " lines"), in_training(0)
+    (', of which 2 lines are also in the training part', '')
+    """
+    return f", of which {number:,}{items} are also in the training part" if number else ""
+
+
 def part_in_words(size: str, origin: str, items: str, digest: str) -> str:
     """Returns what the notes say of a part of the data.
 

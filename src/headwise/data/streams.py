@@ -1,17 +1,21 @@
-"""Texts that are read while they are trained on: files, or a dataset of the hub, as a stream."""
+"""Texts from files or from a dataset of the hub: whole parts, or a stream to train on."""
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from typing_extensions import Self
-
-from headwise.data.corpora import Source
-from headwise.data.settings import HubSettings, given_parts
+from headwise.data.corpora import (
+    Open,
+    Source,
+    corpus_fields,
+    files_source,
+    given_sources,
+    split_source,
+)
+from headwise.data.settings import HubSettings, HubTest, given_parts
 from headwise.data.sources import CorpusError, file_size, load_hub_split
 from headwise.data.store import file_identity
 from headwise.training.streaming import ROW
@@ -19,14 +23,97 @@ from headwise.training.streaming import ROW
 Item = TypeVar("Item")
 
 
-class Stream(ABC, Generic[Item]):
+def _as_they_are(settings: Any, where: str, rows: Iterable[Any]) -> Iterable[Any]:
+    return rows
+
+
+class Reader(NamedTuple):
+    """How texts of one kind are read, in pieces: files, or shards of a split.
+
+    `datasets` pickles the functions with a stream, so that they are those of a module.
+
+    Attributes:
+        files: returns the files of each piece, given what names those of a part.
+        of_files: yields the rows of a piece, given the settings, its files, and the most bytes
+            that one may have.
+        of_split: yields the rows of a piece, given the settings, the rows of `datasets`, and words
+            on where they are.
+        items: yields the items of a stream, given the settings and what `parsed` returns.
+        parsed: returns what a part is made of, given the settings, words on where rows are, and
+            the rows.
+        filters: the settings that leave items out. If one is given, it is another stream.
+    """
+
+    files: Callable[[Any], Sequence[Sequence[Path]]]
+    of_files: Callable[[Any, Sequence[Path], int | None], Iterator[Any]]
+    of_split: Callable[[Any, Any, str], Iterator[Any]]
+    items: Callable[[Any, Any], Iterator[Any]]
+    parsed: Callable[[Any, str, Iterable[Any]], Iterable[Any]] = _as_they_are
+    filters: Sequence[str] = ()
+
+
+def text_corpus_fields(
+    kind: str,
+    settings: Any,
+    built_in: Mapping[str, Source],
+    reader: Reader,
+    make: Callable[[Any, Mapping[str, Source], Path], None],
+    make_test: Callable[[Path, Source, Path], None],
+    open_part: Open[Any],
+) -> dict[str, Any]:
+    """Returns the fields of a `Corpus` of texts.
+
+    Args:
+        built_in: the sources of texts that are neither files nor a dataset of the hub.
+        reader: how the others are read.
+        make: writes the parts, given the settings, the sources, and where to.
+        kind, settings, make_test, open_part: see `corpus_fields`.
+    """
+    source = partial(_source, reader, settings.max_bytes)
+    streaming = getattr(settings, "streaming", False)
+    stream: Stream[Any] | None = Stream(settings, reader) if streaming else None
+    if stream is None:
+        sources = built_in or given_sources(settings, source)
+    else:
+        sources = stream.sources(source)
+    make_parts = partial(make, settings, sources)
+    fields = corpus_fields(kind, settings, sources, source, make_parts, make_test, open_part)
+    return fields if stream is None else stream.added_to(fields)
+
+
+def origin_of(settings: Any, reader: Reader) -> str | None:
+    """Returns words on where texts are read from; None if they are built in."""
+    if settings.corpus == "files":
+        return f"text files {_names(chain.from_iterable(reader.files(settings.train)))}"
+    return settings.origin if isinstance(settings, HubSettings) else None
+
+
+def _source(reader: Reader, max_bytes: int | None, settings: Any, given: Any) -> Source:
+    if isinstance(settings, HubSettings | HubTest):
+
+        def of_split(rows: Any, where: str) -> Iterable[Any]:
+            return reader.parsed(settings, where, reader.of_split(settings, rows, where))
+
+        return split_source(settings, given, of_split)
+    pieces = reader.files(given)
+
+    def of_files() -> Iterator[Any]:
+        for files in pieces:
+            rows = reader.of_files(settings, files, max_bytes)
+            yield from reader.parsed(settings, ", ".join(map(str, files)), rows)
+
+    return files_source(list(chain.from_iterable(pieces)), of_files)
+
+
+def _names(files: Iterable[Path]) -> str:
+    return ", ".join(path.name for path in files)
+
+
+class Stream(Generic[Item]):
     """The training part of a text in pieces: its files, or the shards of a split.
 
     Its rows are lines of a file, or rows of a split; items are made of them. Each iteration reads
     all of the text anew.
-
-    Args:
-        settings: the settings of the data.
 
     Attributes:
         shards: the number of pieces.
@@ -36,8 +123,8 @@ class Stream(ABC, Generic[Item]):
             dataset; of a folder, both. What is in them is not known before it is read.
     """
 
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
+    def __init__(self, settings: Any, reader: Reader) -> None:
+        self.settings, self.reader = settings, reader
         if isinstance(settings, HubSettings):
             self.origin = f"split {settings.train_split}"
             split = load_hub_split(
@@ -54,38 +141,28 @@ class Stream(ABC, Generic[Item]):
                 self.identity += file_identity(folder)
                 made_of += _names_and_sizes(sorted(filter(Path.is_file, folder.rglob("*"))))
         else:
-            self.files = self.files_of(settings.train)
+            self.files = reader.files(settings.train)
             paths = list(chain.from_iterable(self.files))
-            self.origin, self.shards = ", ".join(path.name for path in paths), len(self.files)
+            self.origin, self.shards = _names(paths), len(self.files)
             self.identity = " ".join(map(file_identity, paths))
             made_of = _names_and_sizes(paths)
         self.digest = hashlib.sha256(made_of.encode()).hexdigest()
+        filters = [getattr(settings, name) for name in reader.filters]
+        if any(each is not None for each in filters):
+            made_of = " ".join(map(str, [self.digest, *filters]))
+            self.digest = hashlib.sha256(made_of.encode()).hexdigest()
 
-    @classmethod
-    def of(cls, settings: Any) -> Self | None:
-        """Returns the stream of data whose settings say `streaming`; None for all others."""
-        return cls(settings) if getattr(settings, "streaming", False) else None
-
-    @staticmethod
-    @abstractmethod
-    def files_of(train: Any) -> Sequence[Sequence[Path]]:
-        """Returns the files of each piece, given those of the training part."""
-
-    @abstractmethod
     def rows_of(self, shard: int) -> Iterator[Any]:
         """Yields the rows of a piece as they are read, before items are made of them."""
+        settings, reader = self.settings, self.reader
+        if isinstance(settings, HubSettings):
+            rows = self._split.shard(self.shards, shard)
+            return reader.of_split(settings, rows, self.where(shard))
+        return reader.of_files(settings, self.files[shard], settings.max_bytes)
 
-    def read(self, shard: int, rows: Iterable[Any]) -> Iterable[Any]:
-        """Returns what the source of a part gives for rows of a piece."""
-        return rows
-
-    @abstractmethod
-    def items(self, shard: int, rows: Iterable[Any]) -> Iterator[Item]:
-        """Yields the items that are trained on, of rows of a piece."""
-
-    def split_of(self, shard: int) -> Any:
-        """Returns a shard of the split, a `datasets.IterableDataset`."""
-        return self._split.shard(self.shards, shard)
+    def parsed(self, shard: int, rows: Iterable[Any]) -> Iterable[Any]:
+        """Returns what items are made of, given rows of a piece."""
+        return self.reader.parsed(self.settings, self.where(shard), rows)
 
     def where(self, shard: int) -> str:
         """Returns a piece in words, for messages."""
@@ -114,7 +191,7 @@ class Stream(ABC, Generic[Item]):
                 f"more than the {stop:,} that are held out for validation and test. Set "
                 f"data.held_out_rows to fewer, or give data of their own for these parts."
             )
-        return self.read(0, rows[:-1]), f"rows {start + 1:,} to {stop:,} of the training data"
+        return self.parsed(0, rows[:-1]), f"rows {start + 1:,} to {stop:,} of the training data"
 
     def added_to(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Returns the fields of a corpus whose training part this is, from those of the others."""
@@ -130,9 +207,8 @@ class Stream(ABC, Generic[Item]):
         """Yields the items of some pieces, without those that are held out."""
         held_out = self.settings.held_out_rows * len(self.settings.held_out)
         for shard in shards:
-            yield from self.items(
-                shard, islice(self.rows_of(shard), 0 if shard else held_out, None)
-            )
+            rows = islice(self.rows_of(shard), 0 if shard else held_out, None)
+            yield from self.reader.items(self.settings, self.parsed(shard, rows))
 
     def rows(self) -> Any:
         """Returns the stream as a `datasets.IterableDataset`."""

@@ -60,19 +60,21 @@ def enhance_blocks(
     window = max(model.config.window, ahead + 2)
     past = min(int(context * window), window - ahead - 1)
     step = window - ahead - past
+    full = (window + 1) * hop  # samples of a window
 
     buffer: Tensor | None = None  # what the next window reads: whole hops, then the rest
     last: Tensor | None = None  # the last frame that is finished, `(channels, 1, bins)`
     known = 0  # frames at the beginning of the buffer that are finished
     heard = given = 0  # samples
 
-    def give(spectra: Tensor) -> Tensor:
-        """Returns the samples that finished frames `(channels, time, bins)` complete.
+    def give(read: Tensor, end: int | None = None) -> Tensor:
+        """Returns the samples that the frames of a window complete, from those known to `end`.
 
         A sample is complete when both of its frames are finished. Those of the last frame are
         given with the frame behind it.
         """
         nonlocal last, given
+        spectra = _enhance_frames(model, spectrum, read)[:, known:end]  # (channels, time, bins)
         signal = spectrum.synthesise(spectra if last is None else torch.cat([last, spectra], 1))
         last = spectra[:, -1:]
         given += signal.size(1)
@@ -83,20 +85,18 @@ def enhance_blocks(
             buffer = block.new_zeros(block.size(0), hop)
         heard += block.size(1)
         buffer = torch.cat([buffer, block], dim=1)
-        while buffer.size(1) >= (window + 1) * hop:
-            spectra = _enhance_frames(model, spectrum, buffer[:, : (window + 1) * hop])
-            yield give(spectra[:, known : window - ahead])
+        while buffer.size(1) >= full:
+            yield give(buffer[:, :full], window - ahead)
             buffer, known = buffer[:, step * hop :], past
     if buffer is None or not heard:
         return
     # The sound ends here. Silence is put behind it, so that each sample is in two frames.
     begun = -(-buffer.size(1) // hop) * hop
     buffer = torch.nn.functional.pad(buffer, (0, begun + hop - buffer.size(1)))
-    if buffer.size(1) > (window + 1) * hop:
-        spectra = _enhance_frames(model, spectrum, buffer[:, : (window + 1) * hop])
-        yield give(spectra[:, known : window - ahead])
+    if buffer.size(1) > full:
+        yield give(buffer[:, :full], window - ahead)
         buffer, known = buffer[:, step * hop :], past
-    end = give(_enhance_frames(model, spectrum, buffer)[:, known:])
+    end = give(buffer)
     yield end[:, : end.size(1) - (given - heard)]
 
 

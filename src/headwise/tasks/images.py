@@ -19,8 +19,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
-from headwise.data.images.corpus import ImageCorpus, load_images
-from headwise.data.images.dataset import ImageDataset
+from headwise.data.images.corpus import ImageCorpus, ImageDataset, load_images
 from headwise.data.images.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.data.images.settings import ImageSettings, PairImages, image_shape
 from headwise.files import write_bytes

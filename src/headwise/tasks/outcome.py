@@ -37,20 +37,8 @@ class Score(Record):
     is_perplexity: bool = Field(False, description="Whether it is a perplexity of held-out text.")
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        items: Rows,
-        statistic: Statistic,
-        **others: Any,
-    ) -> Self:
+    def of(cls, name: str, items: Rows, statistic: Statistic, **others: Any) -> Self:
         """Computes a score from numbers of test items, with its interval.
-
-        Args:
-            name: name of the score, as tables show it.
-            items: a row of numbers for each test item.
-            statistic: computes the score from such rows.
-            others: further fields.
 
         >>> from headwise.tasks.significance import of_rows
         >>> right = [[100.0]] * 80 + [[0.0]] * 20

@@ -219,7 +219,6 @@ def _score_part(
 
 
 def _score(noisy: Waveform, clean: Waveform, enhanced: Waveform, rate: int) -> dict[str, float]:
-    """Returns the scores of one utterance."""
     figures: dict[str, float] = {}
     if has_pesq():
         before, after = pesq_score(clean, noisy, rate), pesq_score(clean, enhanced, rate)

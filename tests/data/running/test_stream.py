@@ -9,10 +9,11 @@ import tiny_tasks
 from torchrun import on_copies
 
 from headwise import __main__ as entry
-from headwise.data.running import stream as module
+from headwise.data.running import documents as module
 from headwise.data.running.corpus import load_text_corpus
 from headwise.data.running.settings import TextFiles, TextHub
 from headwise.data.sources import CorpusError
+from headwise.data.streams import Stream
 from headwise.recipes import RecipeError, load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.training.run import run_training
@@ -94,7 +95,7 @@ def test_long_documents_are_cut(files, monkeypatch):
     documents = list(load_text_corpus(settings).train)
     assert [len(document) for document in documents] == [3] * 26 + [2] + [3] * 33 + [1]
     with_blanks = [(line, False) for line in ["a b c d e"] * 3 + ["", ""] + ["a b c d e"]]
-    assert [len(document) for document in module._cut(with_blanks)] == [5, 1]
+    assert [len(document) for document in module.in_passages(with_blanks)] == [5, 1]
 
 
 def test_too_few_rows_to_hold_out(files):
@@ -136,7 +137,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(task, tmp_path)
 
 def test_a_tokenizer_is_learned_from_the_first_rows(tmp_path, monkeypatch):
     read = []
-    rows_of = module.TextStream.rows_of
+    rows_of = Stream.rows_of
 
     def counted(self, shard):
         for row in rows_of(self, shard):
@@ -144,7 +145,7 @@ def test_a_tokenizer_is_learned_from_the_first_rows(tmp_path, monkeypatch):
             yield row
 
     monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module.TextStream, "rows_of", counted)
+    monkeypatch.setattr(Stream, "rows_of", counted)
     _, made = prepare("language-modelling", tmp_path)
     # What is held out, twice (the rows before a part are passed over), and 30 behind it.
     assert len(read) == 21 + 41 + 40 + 31

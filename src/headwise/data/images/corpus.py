@@ -1,4 +1,4 @@
-"""Images in three parts: loaded, fitted to one size, and divided.
+"""Images in three parts: loaded, fitted to one size, divided, and encoded as colour ids.
 
 All images of a corpus have one size. Parts that are given are used as they are. Parts that are not
 given are divided off the training images by a hash of their pixels: an image falls into the same
@@ -12,11 +12,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import Dataset
+from typing_extensions import Self
 
 from headwise.data.corpora import (
     Corpus,
@@ -36,6 +39,7 @@ from headwise.data.division import (
     sample_in_words,
     sampled,
 )
+from headwise.data.images.palette import Raster
 from headwise.data.images.reading import built_in, image_source
 from headwise.data.images.settings import (
     FileImages,
@@ -47,9 +51,8 @@ from headwise.data.images.settings import (
 )
 from headwise.data.parts import Facts, PartFacts, write_facts
 from headwise.data.rows import growing, mapped, pieces
-from headwise.data.sources import CorpusError, part_in_words, skipped_in_words
-
-Chosen = tuple[np.ndarray, np.ndarray]  # images, and the indices of those that are meant
+from headwise.data.sources import CorpusError, skipped_in_words
+from headwise.data.store import stored
 
 
 class ImagePart(NamedTuple):
@@ -69,9 +72,6 @@ ImageCorpus = Corpus[ImagePart]  # the images of three parts and of further test
 
 def load_images(settings: ImageSettings) -> ImageCorpus:
     """Reads images, skips those that cannot be read, and divides off the parts that are not given.
-
-    Args:
-        settings: which images to read.
 
     Raises:
         CorpusError: if the data cannot be read or are too few for three parts. The message names
@@ -125,36 +125,32 @@ def fitted(picture: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
 def _make(
     settings: OneSource, sources: Mapping[str, Source], skipped: list[str], folder: Path
 ) -> None:
-    """Reads, fits and divides images, and writes them to a folder."""
     origin = settings.origin if isinstance(settings, HubImages) else None
     if isinstance(settings, FileImages):
         origin = f"{settings.corpus} {settings.train.name}"
     pictures, words = read_sources(sources, origin)
     shape = image_shape(settings)
-    read = {
-        part: _written(folder / f"{part}.read", of_part, shape)
-        for part, of_part in pictures.items()
-    }
+    read = {part: _fitted_all(of_part, shape) for part, of_part in pictures.items()}
     falls_into = parts_of(_keys(read["train"]), *settings.fractions(read))
-    chosen: dict[Part, Chosen] = {}
-    for number, part in enumerate(PARTS):
-        if part in read and part != "train":
-            chosen[part] = read[part], np.arange(len(read[part]))
-        else:
-            chosen[part] = read["train"], np.flatnonzero(falls_into == number)
+    parts: dict[Part, np.ndarray] = {
+        part: read[part]
+        if part in read and part != "train"
+        else read["train"][falls_into == number]
+        for number, part in enumerate(PARTS)
+    }
     origin = words.pop("corpus")
-    for part, (_, indices) in chosen.items():
-        if not len(indices):
-            counts = ", ".join(f"{name} {len(found):,}" for name, (_, found) in chosen.items())
+    for part, images in parts.items():
+        if not len(images):
+            counts = ", ".join(f"{name} {len(found):,}" for name, found in parts.items())
             raise CorpusError(
                 f"the {part} part has 0 images ({counts}; {origin}), expected at least one; give "
                 "more images, or a source of its own for the part"
             )
-    facts = Facts(parts={}, notes={"images": f"{origin}; {shape[0]}×{shape[1]} pixels"})
-    further = {"skipped": skipped_in_words(skipped)} if skipped else {}
-    _write_parts(folder, chosen, settings.train_fraction, facts, words, further)
-    for name in read:
-        (folder / f"{name}.read").unlink()
+    facts = _write_parts(folder, parts, settings.train_fraction, words)
+    facts.notes = {"images": f"{origin}; {shape[0]}×{shape[1]} pixels", **facts.notes}
+    if skipped:
+        facts.notes["skipped"] = skipped_in_words(skipped)
+    write_facts(folder, facts)
 
 
 def _make_test(
@@ -163,81 +159,55 @@ def _make_test(
     """Writes the images of a further test set to a folder; `corpus` is that of the parts."""
     skipped.clear()
     pictures, words = source.read()
-    images = _written(folder / "test.read", pictures, image_shape(settings))
-    part = _write_part(folder, "test", (images, np.arange(len(images))), hashlib.sha256())
+    images = _fitted_all(pictures, image_shape(settings))
+    part = _write_part(folder, "test", images, hashlib.sha256())
     part.trained = int(np.isin(_keys(images), _keys(_open(corpus, "train").pixels)).sum())
-    note = _note(part, words)
+    note = part.note("images", "pixels", words)
     if skipped:
         note += f"; skipped: {skipped_in_words(skipped)}"
-    (folder / "test.read").unlink()
     write_facts(folder, Facts(parts={"test": part}, notes={"test": note}))
 
 
-def _written(
-    path: Path, pictures: Iterable[Image.Image], shape: tuple[int, int, int]
-) -> np.ndarray:
-    """Fits images to one size and writes them; returns them as they stand on the disk."""
-    with growing(path, np.uint8, shape) as add:
-        for picture in pictures:
-            add(fitted(picture, shape)[None])
-    return mapped(path)
+def _fitted_all(pictures: Iterable[Image.Image], shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns images that are fitted to one size, `(images, height, width, channels)`."""
+    each = (fitted(picture, shape) for picture in pictures)
+    return np.fromiter(each, np.dtype((np.uint8, shape)))
 
 
 def _write_parts(
-    folder: Path,
-    chosen: Mapping[Part, Chosen],
-    train_fraction: float,
-    facts: Facts,
-    origins: Mapping[str, str],
-    further: Mapping[str, str],
-) -> None:
-    """Writes the images of each part, and what is known of them."""
-    images, indices = chosen["train"]
+    folder: Path, parts: dict[Part, np.ndarray], train_fraction: float, origins: Mapping[str, str]
+) -> Facts:
+    """Writes the images of each part; returns what is known of them."""
     sample = {}
     if train_fraction < 1.0:
-        kept = sampled(_keys(images, SAMPLE)[indices], train_fraction)
+        kept = sampled(_keys(parts["train"], SAMPLE), train_fraction)
         sample = sample_in_words(int(kept.sum()), len(kept), "images")
-        indices = indices[kept]
-        chosen = {**chosen, "train": (images, indices)}
-    trained = _keys(images)[indices]
-    digest = hashlib.sha256()
-    for part in PARTS:
-        found = _write_part(folder, part, chosen[part], digest)
+        parts["train"] = parts["train"][kept]
+    trained = _keys(parts["train"])
+    facts, digest = Facts(parts={}), hashlib.sha256()
+    for part, images in parts.items():
+        found = _write_part(folder, part, images, digest)
         if part != "train":
-            images, indices = chosen[part]
-            found.trained = int(np.isin(_keys(images)[indices], trained).sum())
+            found.trained = int(np.isin(_keys(images), trained).sum())
         facts.parts[part] = found
-        facts.notes[part] = _note(found, origins.get(part, ""))
+        facts.notes[part] = found.note("images", "pixels", origins.get(part, ""))
     facts.digest = digest.hexdigest()
-    facts.notes |= {**sample, **further}
-    write_facts(folder, facts)
+    facts.notes |= sample
+    return facts
 
 
-def _write_part(folder: Path, part: str, chosen: Chosen, corpus: "hashlib._Hash") -> PartFacts:
+def _write_part(folder: Path, part: str, images: np.ndarray, corpus: "hashlib._Hash") -> PartFacts:
     """Writes the images of a part, and adds them to the hash of the corpus."""
-    images, indices = chosen
-    shape = (len(indices), *images.shape[1:])
-    digest = hashlib.sha256(str(shape).encode())
-    corpus.update(f"{part} {shape}".encode())
-    with growing(folder / f"{part}.npy", np.uint8, shape[1:]) as add:
-        for some in pieces(indices):
-            pixels = images[some]
-            add(pixels)
-            digest.update(pixels.data)
-            corpus.update(pixels.data)
-    return PartFacts(number=len(indices), digest=digest.hexdigest())
+    digest = hashlib.sha256(str(images.shape).encode())
+    corpus.update(f"{part} {images.shape}".encode())
+    for each in (digest, corpus):
+        each.update(images.data)
+    np.save(folder / f"{part}.npy", images)
+    return PartFacts(number=len(images), digest=digest.hexdigest())
 
 
 def _open(folder: Path, name: str, digest: str = "") -> ImagePart:
     return ImagePart(mapped(folder / f"{name}.npy"), digest)
-
-
-def _note(part: PartFacts, origin: str) -> str:
-    """Returns what the notes say of a part."""
-    size = f"{part.number:,} images"
-    if part.trained:
-        size += f", of which {part.trained:,} are also in the training part"
-    return part_in_words(size, origin, "pixels", part.digest)
 
 
 def _keys(images: np.ndarray, salt: bytes = b"") -> Hashes:
@@ -251,7 +221,7 @@ def _keys(images: np.ndarray, salt: bytes = b"") -> Hashes:
 def _make_pairs(settings: PairImages, left: ImageCorpus, right: ImageCorpus, folder: Path) -> None:
     """Puts images of two sources side by side, and writes them to a folder."""
     channels = image_shape(settings)[2]
-    chosen: dict[Part, Chosen] = {}
+    parts: dict[Part, np.ndarray] = {}
     for number, part in enumerate(PARTS):
         halves = [
             np.broadcast_to(half, (*half.shape[:3], channels))  # grey: three equal channels
@@ -259,16 +229,12 @@ def _make_pairs(settings: PairImages, left: ImageCorpus, right: ImageCorpus, fol
         ]
         # Each part has a seed of its own, which no part of another pairing has.
         indices = _paired(len(halves[0]), len(halves[1]), 3 * settings.pairing_seed + number)
-        pairs = np.concatenate(
-            [half[some] for half, some in zip(halves, indices, strict=True)], axis=2
-        )
-        chosen[part] = (pairs, np.arange(len(pairs)))
-    of_halves = {
-        f"{side} {label}": words
-        for side, half in (("left", left), ("right", right))
-        for label, words in half.notes.items()
-    }
-    _write_parts(folder, chosen, settings.train_fraction, Facts(parts={}), {}, of_halves)
+        chosen = [half[some] for half, some in zip(halves, indices, strict=True)]
+        parts[part] = np.concatenate(chosen, axis=2)
+    facts = _write_parts(folder, parts, settings.train_fraction, {})
+    for side, half in (("left", left), ("right", right)):
+        facts.notes |= {f"{side} {label}": words for label, words in half.notes.items()}
+    write_facts(folder, facts)
 
 
 def _paired(left: int, right: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -286,3 +252,48 @@ def _paired(left: int, right: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rounds = [torch.randperm(shorter, generator=generator) for _ in range(-(-longer // shorter))]
     turns, order = torch.cat(rounds)[:longer].numpy(), np.arange(longer)
     return (turns, order) if left < right else (order, turns)
+
+
+# --- images as sequences ----------------------------------------------------------------------
+
+
+class ImageDataset(Dataset[Tensor]):
+    """Images as sequences of colour ids, each behind the id that begins an image.
+
+    Args:
+        folder: the folder of the cache that holds the ids, see `of`.
+        digest: a hash of the images.
+
+    Attributes:
+        ids: the sequences, `(images, pixels + 1)`.
+        lengths: the length of each sequence; all are equal.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder = folder
+        self.digest = digest
+        self.ids = torch.from_numpy(mapped(folder / "ids.npy"))
+        self.lengths = np.full(len(self.ids), self.ids.size(1))
+
+    @classmethod
+    def of(cls, images: ImagePart, raster: Raster) -> Self:
+        """Encodes the images of a part into the cache, or opens what is there."""
+
+        def make(folder: Path) -> None:
+            # int32 takes half the memory of int64; each image is cast when it is asked for.
+            with growing(folder / "ids.npy", np.int32, (len(raster) + 1,)) as add:
+                for some in pieces(images.pixels):
+                    first = np.full((len(some), 1), raster.bos_token_id)
+                    add(np.concatenate([first, raster.encode(some)], axis=1))
+
+        made_of = [images.digest, raster.colors.tolist()]
+        return cls(stored("colours", made_of, make), images.digest)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.folder, self.digest)  # a worker opens the file itself
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.ids[index].long()

@@ -184,7 +184,6 @@ def _is_image_name(name: str) -> bool:
 def _read_split(
     limits: ImageData, skipped: list[str], field: str, rows: Any, where: str
 ) -> Iterator[Image.Image]:
-    """Returns the images of a split of a dataset."""
     # Imported here: the import takes a second, and no other source needs it.
     import datasets
 

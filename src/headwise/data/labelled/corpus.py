@@ -20,15 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwise.data.corpora import (
-    Corpus,
-    Source,
-    corpus_fields,
-    files_source,
-    given_sources,
-    read_sources,
-    split_source,
-)
+from headwise.data.corpora import Corpus, Source, read_sources
 from headwise.data.division import parts_of, sample_in_words
 from headwise.data.labelled.reading import (
     GLUE,
@@ -44,16 +36,14 @@ from headwise.data.labelled.settings import (
     ExampleLimits,
     Glue,
     LabelledFiles,
-    LabelledFileTest,
     LabelledHub,
-    LabelledHubTest,
     LabelledSettings,
     Problem,
 )
-from headwise.data.parts import Facts, Kind, PartFacts, read_facts, write_facts, write_parts
+from headwise.data.parts import Facts, Kind, read_facts, write_facts, write_parts
 from headwise.data.settings import given_parts
-from headwise.data.sources import CorpusError, packages_identity, part_in_words
-from headwise.data.streams import Stream
+from headwise.data.sources import CorpusError, packages_identity
+from headwise.data.streams import Reader, text_corpus_fields
 from headwise.messages import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
 
@@ -143,13 +133,15 @@ def load_labelled_corpus(settings: LabelledSettings) -> LabelledCorpus:
         CorpusError: data that cannot be read, an unknown label, or too little data to fill the
             parts. The message names the file and line, and says how to mend it.
     """
-    source = partial(_source, settings.max_bytes, known_classes(settings)[1])
-    stream = ExampleStream.of(settings)
-    sources = _sources(settings, source) if stream is None else stream.sources(source)
-    read = partial(_read, settings, sources)
-    make = partial(make_examples, read, settings.fractions(), settings.train_fraction)
-    fields = corpus_fields("examples", settings, sources, source, make, _make_test, EXAMPLES.open)
-    return labelled_corpus(fields if stream is None else stream.added_to(fields))
+    built_in = glue_sources(settings) if isinstance(settings, Glue) else {}
+    if isinstance(settings, Docstrings):
+        read = partial(read_docstrings, settings.packages)
+        built_in = {"train": Source(packages_identity(settings.packages), read)}
+    of_split = partial(read_hub, classes=known_classes(settings)[1])
+    reader = Reader(_files, _of_files, of_split, _of_stream)
+    return labelled_corpus(
+        text_corpus_fields("examples", settings, built_in, reader, _make, _make_test, EXAMPLES.open)
+    )
 
 
 def labelled_corpus(fields: Mapping[str, Any]) -> LabelledCorpus:
@@ -162,27 +154,17 @@ def labelled_corpus(fields: Mapping[str, Any]) -> LabelledCorpus:
 # --- sources ----------------------------------------------------------------------------------
 
 
-def _sources(settings: LabelledSettings, source: Callable[[Any, Any], Source]) -> dict[str, Source]:
-    if isinstance(settings, Docstrings):
-        read = partial(read_docstrings, settings.packages)
-        return {"train": Source(packages_identity(settings.packages), read)}
-    if isinstance(settings, Glue):
-        return glue_sources(settings)
-    return given_sources(settings, source)
+def _files(given: Path) -> list[list[Path]]:
+    return [[given]]
 
 
-def _source(
-    max_bytes: int | None,
-    classes: Sequence[str] | None,
-    settings: LabelledFiles | LabelledHub | LabelledFileTest | LabelledHubTest,
-    given: Path | str,
-) -> Source:
-    """Returns the source of a file, or of a split."""
-    if isinstance(settings, LabelledHub | LabelledHubTest):
-        split = str(given)
-        return split_source(settings, split, partial(read_hub, settings, classes))
-    path = Path(given)
-    return files_source([path], partial(read_tsv, path, settings, max_bytes))
+def _of_files(settings: Any, files: Sequence[Path], max_bytes: int | None) -> Iterator[Row]:
+    return read_tsv(files[0], settings, max_bytes)
+
+
+def _of_stream(settings: ExampleLimits, rows: Iterable[Row]) -> Iterator[Example]:
+    # Under another name than the whole part: one piece may well have one label alone.
+    return _examples("stream", Reading({"stream": rows}, {}, *known_classes(settings)))
 
 
 def _origin(settings: LabelledSettings) -> str | None:
@@ -191,10 +173,6 @@ def _origin(settings: LabelledSettings) -> str | None:
     if isinstance(settings, LabelledFiles):
         return f"files {', '.join(path.name for path in given_parts(settings).values())}"
     return settings.origin if isinstance(settings, LabelledHub) else None
-
-
-def _read(settings: LabelledSettings, sources: Mapping[str, Source]) -> Reading:
-    return Reading(*read_sources(sources, _origin(settings)), *known_classes(settings))
 
 
 def known_classes(settings: ExampleLimits) -> tuple[Problem, list[str] | None]:
@@ -217,6 +195,13 @@ def has_pairs(settings: ExampleLimits) -> bool:
 # --- examples in parts ------------------------------------------------------------------------
 
 
+def _make(settings: LabelledSettings, sources: Mapping[str, Source], folder: Path) -> None:
+    def read() -> Reading:
+        return Reading(*read_sources(sources, _origin(settings)), *known_classes(settings))
+
+    make_examples(read, settings.fractions(), settings.train_fraction, folder)
+
+
 def make_examples(
     read: Callable[[], Reading],
     fractions: tuple[float, float],
@@ -225,11 +210,7 @@ def make_examples(
 ) -> None:
     """Makes examples of rows, divides off the parts that are not given, and writes all to a folder.
 
-    Args:
-        read: reads the rows.
-        fractions: shares of the training examples that become the validation and the test part.
-        train_fraction: share of the training examples that is used.
-        folder: where the parts are written.
+    `fractions` are the shares of the training examples that become validation and test part.
     """
     reading = read()
     tests = [name for name in reading.rows if name.startswith("test")] or ["test"]
@@ -250,7 +231,7 @@ def make_examples(
     _check_not_empty(facts, reading, any(fractions))
     facts.notes = {"corpus": reading.words["corpus"]}
     for name, part in facts.parts.items():
-        facts.notes[name] = _note(part, reading.words.get(name, ""))
+        facts.notes[name] = part.note("examples", "examples", reading.words.get(name, ""))
     if skipped := _reasons(reading.skipped):
         facts.notes["skipped"] = skipped
     if train_fraction < 1.0:
@@ -275,7 +256,8 @@ def _make_test(corpus: Path, source: Source, folder: Path) -> None:
             f"there are no examples ({origin}; skipped: {skipped or 'none'}), expected at least "
             f"one; check text_field, pair_field and label_field"
         )
-    facts.notes["test"] = _note(of_test, origin) + (f"; skipped: {skipped}" if skipped else "")
+    note = of_test.note("examples", "examples", origin)
+    facts.notes["test"] = note + (f"; skipped: {skipped}" if skipped else "")
     write_facts(folder, facts)
 
 
@@ -390,34 +372,5 @@ def _check_not_empty(facts: Facts, reading: Reading, may_divide: bool) -> None:
             )
 
 
-def _note(part: PartFacts, origin: str) -> str:
-    """Returns what the notes say of a part: its size, where it comes from, and a hash."""
-    size = f"{part.number:,} examples"
-    if part.trained:
-        size += f", of which {part.trained:,} are also in the training part"
-    return part_in_words(size, origin, "examples", part.digest)
-
-
 def _reasons(skipped: Counter[str]) -> str:
     return ", ".join(f"{count:,} with {reason}" for reason, count in skipped.items() if count)
-
-
-# --- streams ----------------------------------------------------------------------------------
-
-
-class ExampleStream(Stream[Example]):
-    """The training part of labelled texts that is read while it is trained on."""
-
-    @staticmethod
-    def files_of(train: Path) -> Sequence[Sequence[Path]]:
-        return [[train]]
-
-    def rows_of(self, shard: int) -> Iterator[Row]:
-        settings = self.settings
-        if isinstance(settings, LabelledFiles):
-            return read_tsv(settings.train, settings, settings.max_bytes)
-        return read_hub(settings, settings.classes, self.split_of(shard), self.where(shard))
-
-    def items(self, shard: int, rows: Iterable[Row]) -> Iterator[Example]:
-        # Under another name than the whole part: one piece may well have one label alone.
-        return _examples("stream", Reading({"stream": rows}, {}, *known_classes(self.settings)))

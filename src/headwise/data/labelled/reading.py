@@ -132,7 +132,7 @@ def read_senteval(path: Path, max_bytes: int | None = None) -> Iterator[tuple[Pa
 
 
 def read_hub(
-    columns: LabelledColumns, classes: Sequence[str] | None, split: Any, where_split: str
+    columns: LabelledColumns, split: Any, where_split: str, *, classes: Sequence[str] | None
 ) -> Iterator[Row]:
     """Yields the rows of one split, a `datasets.Dataset` or a shard of a stream.
 
@@ -231,7 +231,7 @@ def glue_sources(settings: Glue) -> dict[str, Source]:
     for part, (split, file) in {"train": ("train", "train.tsv"), **task.tests}.items():
         if folder is None:
             dataset = _glue_dataset(settings)
-            read = partial(read_hub, task.hub, task.classes)
+            read = partial(read_hub, task.hub, classes=task.classes)
             found[part] = split_source(dataset, split, read)
         else:
             path = folder / file

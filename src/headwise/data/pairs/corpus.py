@@ -13,7 +13,6 @@ every language, and published figures stay comparable.
 The pairs stand on the disk, in the cache, where every run finds them (`data.store`).
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,33 +21,23 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwise.data.corpora import (
-    Corpus,
-    Source,
-    corpus_fields,
-    files_source,
-    given_sources,
-    read_sources,
-    split_source,
-)
+from headwise.data.corpora import Corpus, Source, read_sources
 from headwise.data.division import PARTS, fixed_parts_of, parts_of, sample_in_words
 from headwise.data.pairs.reading import (
+    RawPair,
     language_pack,
     read_interface_strings,
     read_text_pairs,
 )
 from headwise.data.pairs.settings import (
     FilePair,
-    HubPairTest,
     InterfaceStrings,
     PairSettings,
-    ParallelFiles,
-    ParallelHub,
     ParallelSettings,
 )
 from headwise.data.parts import Facts, Kind, PartFacts, write_facts, write_parts
 from headwise.data.sources import CorpusError, part_in_words, text_fields
-from headwise.data.streams import Stream
+from headwise.data.streams import Reader, origin_of, text_corpus_fields
 
 
 class Pair(NamedTuple):
@@ -76,9 +65,6 @@ class ParallelCorpus(Corpus[Sequence[Pair]]):
 def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
     """Reads a parallel corpus, skips empty pairs, and divides off the parts that are not given.
 
-    Args:
-        settings: an `InterfaceStrings`, `ParallelFiles` or `ParallelHub`.
-
     Raises:
         CorpusError: data that cannot be read, or too little data to fill the three parts. The
             message names the file, line or field and says how to mend it.
@@ -89,61 +75,45 @@ def load_parallel_corpus(settings: ParallelSettings) -> ParallelCorpus:
         >>> len(corpus.train) > len(corpus.validation) > 50
         True
     """
-    source = partial(_source, settings.max_bytes)
-    stream = PairStream.of(settings)
-    sources = _sources(settings) if stream is None else stream.sources(source)
-    make = partial(_make, settings, sources)
-    fields = corpus_fields("pairs", settings, sources, source, make, _make_test, PAIRS.open)
-    fields = fields if stream is None else stream.added_to(fields)
-    language = (
-        settings.language if isinstance(settings, InterfaceStrings) else settings.target_language
-    )
+    built_in = {}
+    if isinstance(settings, InterfaceStrings):
+        language: str | None = settings.language
+        read = partial(read_interface_strings, settings.language)
+        built_in["train"] = Source(language_pack(settings.language), read)
+    else:
+        language = settings.target_language
+    fields = text_corpus_fields("pairs", settings, built_in, _READER, _make, _make_test, PAIRS.open)
     return ParallelCorpus(**fields, target_language=language)
 
 
 # --- sources ----------------------------------------------------------------------------------
 
 
-def _sources(settings: ParallelSettings) -> dict[str, Source]:
-    if isinstance(settings, InterfaceStrings):
-        read = partial(read_interface_strings, settings.language)
-        return {"train": Source(language_pack(settings.language), read)}
-    return given_sources(settings, partial(_source, settings.max_bytes))
+def _files(given: FilePair) -> list[list[Path]]:
+    return [[given.source, given.target]]
 
 
-def _source(
-    max_bytes: int | None,
-    settings: ParallelFiles | ParallelHub | FilePair | HubPairTest,
-    given: FilePair | str,
-) -> Source:
-    """Returns the source of a pair of files, or of a split."""
-    if isinstance(settings, ParallelHub | HubPairTest):
-        assert isinstance(given, str)
-        return split_source(settings, given, partial(_read_split, settings))
-    assert isinstance(given, FilePair)
-    paths = (given.source, given.target)
-    return files_source(paths, partial(read_text_pairs, *paths, max_bytes))
+def _of_files(settings: Any, files: Sequence[Path], max_bytes: int | None) -> Iterator[RawPair]:
+    return read_text_pairs(files[0], files[1], max_bytes)
 
 
-def _read_split(
-    settings: ParallelHub | HubPairTest, rows: Any, where: str
-) -> Iterator[Sequence[str]]:
+def _of_split(settings: Any, rows: Any, where: str) -> Iterator[Sequence[str]]:
     mending = "Set source_field and target_field to two of these."
     return text_fields(rows, (settings.source_field, settings.target_field), where, mending)
 
 
-def _origin(settings: ParallelSettings) -> str | None:
-    if isinstance(settings, ParallelFiles):
-        return f"text files {settings.train.source.name}, {settings.train.target.name}"
-    return settings.origin if isinstance(settings, ParallelHub) else None
+def _of_stream(settings: PairSettings, rows: Iterable[Sequence[str]]) -> Iterator[Pair]:
+    return _cleaned("train", rows, settings, Counter())
+
+
+_READER = Reader(_files, _of_files, _of_split, _of_stream, filters=("max_length", "max_ratio"))
 
 
 # --- pairs in parts ---------------------------------------------------------------------------
 
 
 def _make(settings: ParallelSettings, sources: Mapping[str, Source], folder: Path) -> None:
-    """Reads, cleans and divides the pairs of a corpus, and writes them to a folder."""
-    read, words = read_sources(sources, _origin(settings))
+    read, words = read_sources(sources, origin_of(settings, _READER))
     left_out: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     rows = {part: _cleaned(part, read[part], settings, left_out[part]) for part in read}
     shares = settings.fractions(read)
@@ -223,7 +193,6 @@ def _is_filtered(pair: Pair, settings: PairSettings) -> bool:
 
 
 def _note(facts: PartFacts, left_out: Counter[str], origin: str) -> str:
-    """Returns what the notes say of a part: its counts, where it comes from, and a hash."""
     counts = {
         **{reason: left_out[reason] for reason in (_EMPTY, _FILTERED, _DROPPED)},
         "repeated": facts.repeated,
@@ -249,30 +218,3 @@ def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None
             "larger validation_fraction or test_fraction, files of their own for the part, or "
             "larger max_length and max_ratio."
         )
-
-
-# --- streams ----------------------------------------------------------------------------------
-
-
-class PairStream(Stream[Pair]):
-    """The training part of a parallel corpus that is read while it is trained on."""
-
-    def __init__(self, settings: Any) -> None:
-        super().__init__(settings)
-        if settings.max_length is not None or settings.max_ratio is not None:  # pairs are left out
-            made_of = f"{self.digest} {settings.max_length} {settings.max_ratio}"
-            self.digest = hashlib.sha256(made_of.encode()).hexdigest()
-
-    @staticmethod
-    def files_of(train: FilePair) -> Sequence[Sequence[Path]]:
-        return [[train.source, train.target]]
-
-    def rows_of(self, shard: int) -> Iterator[Sequence[str]]:
-        settings = self.settings
-        if isinstance(settings, ParallelFiles):
-            pair = settings.train
-            return read_text_pairs(pair.source, pair.target, settings.max_bytes)
-        return _read_split(settings, self.split_of(shard), self.where(shard))
-
-    def items(self, shard: int, rows: Iterable[Sequence[str]]) -> Iterator[Pair]:
-        return _cleaned("train", rows, self.settings, Counter())

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from headwise.data.corpora import (
-    Corpus,
-    Source,
-    corpus_fields,
-    files_source,
-    given_sources,
-    read_sources,
-    split_source,
-)
+from headwise.data.corpora import Corpus, Source, read_sources
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
 from headwise.data.parts import Facts, PartFacts, keep_as_read, write_facts
 from headwise.data.rows import Rows, write_rows, writing
@@ -52,6 +44,7 @@ from headwise.data.running.documents import (
     Document,
     Marked,
     StoredDocuments,
+    in_passages,
     line_of,
     marked_lines,
     marked_rows,
@@ -62,23 +55,19 @@ from headwise.data.running.reading import (
     read_pydoc_topics,
 )
 from headwise.data.running.settings import (
-    Documents,
     PackageDocs,
     PydocTopics,
-    TextFiles,
-    TextFilesTest,
-    TextHub,
-    TextHubTest,
     TextSettings,
 )
-from headwise.data.running.stream import TextStream
 from headwise.data.sources import (
     CorpusError,
+    in_training,
     packages_identity,
     part_in_words,
     read_lines,
     text_fields,
 )
+from headwise.data.streams import Reader, Stream, origin_of, text_corpus_fields
 
 _PASSAGE_WORDS = 100
 _KNOWN = "known.npy"  # the hashes of the training lines
@@ -92,7 +81,7 @@ class TextCorpus(Corpus[Sequence[Document]]):
     training part that is a stream, it is one of where it comes from.
     """
 
-    train: Sequence[Document] | TextStream  # type: ignore[assignment]
+    train: Sequence[Document] | Stream[Document]  # type: ignore[assignment]
 
 
 def load_text_corpus(settings: TextSettings) -> TextCorpus:
@@ -102,25 +91,21 @@ def load_text_corpus(settings: TextSettings) -> TextCorpus:
         CorpusError: data that cannot be read, has no text, or has too little for three parts. The
             message names the file or dataset and says how to mend it.
     """
-    source = partial(_source, settings.max_bytes)
-    stream = TextStream.of(settings)
-    sources = _sources(settings) if stream is None else stream.sources(source)
-    make = partial(_make, settings, sources)
-    fields = corpus_fields("texts", settings, sources, source, make, _make_test, StoredDocuments)
-    return TextCorpus(**(fields if stream is None else stream.added_to(fields)))
+    given = (settings, _built_in_sources(settings), _READER)
+    return TextCorpus(**text_corpus_fields("texts", *given, _make, _make_test, StoredDocuments))
 
 
 # --- sources ----------------------------------------------------------------------------------
 
 
-def _sources(settings: TextSettings) -> dict[str, Source]:
+def _built_in_sources(settings: TextSettings) -> dict[str, Source]:
     if isinstance(settings, PydocTopics):
         return {"train": Source(python_version(), partial(_built_in, read_pydoc_topics))}
     if isinstance(settings, PackageDocs):
         identity = packages_identity(settings.packages)
         read = partial(read_package_docs, settings.packages)
         return {"train": Source(identity, partial(_built_in, read))}
-    return given_sources(settings, partial(_source, settings.max_bytes))
+    return {}
 
 
 def _built_in(read: Callable[[], tuple[list[Document], str]]) -> tuple[Marked, str]:
@@ -128,33 +113,28 @@ def _built_in(read: Callable[[], tuple[list[Document], str]]) -> tuple[Marked, s
     return marked_lines(documents), origin
 
 
-def _source(
-    max_bytes: int | None,
-    settings: TextFiles | TextHub | TextFilesTest | TextHubTest,
-    given: Sequence[Path] | str,
-) -> Source:
-    """Returns the source of files, each of which begins a document, or of a split."""
-    if isinstance(settings, TextHub | TextHubTest):
-        split = str(given)
-        return split_source(settings, split, partial(_read_split, settings))
-    paths = list(map(Path, given))
-    return files_source(paths, partial(_read_files, paths, settings.documents, max_bytes))
+def _files(given: Sequence[Path]) -> list[list[Path]]:
+    return [[path] for path in given]  # each begins a document
 
 
-def _read_files(paths: Sequence[Path], begins: Documents, max_bytes: int | None) -> Marked:
-    files = ((str(path), read_lines(path, max_bytes)) for path in paths)
-    return chain.from_iterable(marked_rows(where, rows, begins) for where, rows in files)
+def _of_files(settings: Any, files: Sequence[Path], max_bytes: int | None) -> Iterator[str]:
+    return read_lines(files[0], max_bytes)
 
 
-def _read_split(settings: TextHub | TextHubTest, rows: Any, where: str) -> Marked:
+def _of_split(settings: Any, rows: Any, where: str) -> Iterator[str]:
     texts = text_fields(rows, [settings.field], where, "Set field to one of these.")
-    return marked_rows(where, (text for (text,) in texts), settings.documents)
+    return (text for (text,) in texts)
 
 
-def _origin(settings: TextSettings) -> str | None:
-    if isinstance(settings, TextFiles):
-        return f"text files {', '.join(path.name for path in settings.train)}"
-    return settings.origin if isinstance(settings, TextHub) else None
+def _of_stream(settings: Any, lines: Marked) -> Iterator[Document]:
+    return in_passages(lines)
+
+
+def _marked(settings: Any, where: str, rows: Iterable[str]) -> Marked:
+    return marked_rows(where, rows, settings.documents)
+
+
+_READER = Reader(_files, _of_files, _of_split, _of_stream, _marked)
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -164,8 +144,7 @@ _LINES = np.dtype([("words", np.int32), ("begins", np.bool_), ("hash", np.uint64
 
 
 def _make(settings: TextSettings, sources: Mapping[str, Source], folder: Path) -> None:
-    """Reads and divides a text, and writes its parts to a folder."""
-    read, words = read_sources(sources, _origin(settings))
+    read, words = read_sources(sources, origin_of(settings, _READER))
     found = {part: _write_as_read(folder, part, lines) for part, lines in read.items()}
     ranges = {part: range(len(lines)) for part, lines in found.items()}
     if "train" in found:  # it is not read where it is a stream
@@ -355,7 +334,5 @@ def _note(lines: NDArray[Any], origin: str, digest: str, seen: NDArray[np.uint64
         f"{lines['begins'].sum():,} documents, {len(with_text):,} lines, "
         f"{with_text['words'].sum(dtype=np.int64):,} words"
     )
-    repeated = int(np.isin(with_text["hash"], seen).sum())
-    if repeated:
-        size += f", of which {repeated:,} lines are also in the training part"
+    size += in_training(int(np.isin(with_text["hash"], seen).sum()), " lines")
     return part_in_words(size, origin, "lines", digest)

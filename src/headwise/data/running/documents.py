@@ -10,6 +10,8 @@ from headwise.data.rows import Rows
 from headwise.data.running.settings import Documents
 from headwise.data.sources import CorpusError
 
+_PASSAGE_WORDS = 1000
+
 Document = list[str]
 Marked = Iterator[tuple[str, bool]]  # lines, each with whether a document begins with it
 
@@ -79,6 +81,21 @@ def marked_rows(where: str, rows: Iterable[str], begins: Documents) -> Marked:
             yield line, begin
     if not found:
         raise CorpusError(f"{where}: there is no text. Name a file or split that has text.")
+
+
+def in_passages(lines: Marked) -> Iterator[Document]:
+    """Yields documents; those of more than about 1,000 words are cut, so that none fills memory."""
+    document: Document = []
+    words = 0
+    for line, begins in lines:
+        # Blank lines alone would be a document without a word.
+        if document and (begins or (words >= _PASSAGE_WORDS and line)):
+            yield document
+            document, words = [], 0
+        document.append(line)
+        words += len(line.split())
+    if document:
+        yield document
 
 
 def _is_title(line: str) -> bool:

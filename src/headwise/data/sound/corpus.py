@@ -32,7 +32,7 @@ from headwise.data.sound.settings import (
     SpeechData,
     SpeechSettings,
 )
-from headwise.data.sources import part_in_words, skipped_in_words
+from headwise.data.sources import in_training, part_in_words, skipped_in_words
 
 SpeechCorpus = Corpus[Utterances]  # the utterances of three parts and of further test sets
 
@@ -41,7 +41,6 @@ def load_speech(settings: SpeechSettings, floor: float) -> SpeechCorpus:
     """Reads or generates speech, and divides off the parts that are not given.
 
     Args:
-        settings: which speech, and which noise is mixed in.
         floor: a number that is added to magnitudes before their logarithm is taken.
 
     Raises:
@@ -198,12 +197,11 @@ def _note(seconds: float, trained: Container[str], utterances: Utterances, origi
     total = sum(recording.samples for recording in clean) / rate
     speakers = len(by_speaker(clean))
     of = f" of {speakers} speakers" if speakers > 1 else ""
+    known = 0 if utterances.training else sum(each.digest in trained for each in clean)
     size = (
         f"{len(utterances):,} items of at most {seconds:g} s from {len(clean):,} recordings{of}, "
-        f"{total / 60:,.1f} minutes"
+        f"{total / 60:,.1f} minutes{in_training(known)}"
     )
-    if not utterances.training and (known := sum(each.digest in trained for each in clean)):
-        size += f", of which {known:,} are also in the training part"
     # Each piece of a long recording except its first starts after sample 0.
     further = sum(piece.start > 0 for piece in utterances.pieces)
     if further and not utterances.training:

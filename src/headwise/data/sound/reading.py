@@ -43,7 +43,6 @@ def read_folder(
     """Reads the WAV and FLAC files of a folder and its subfolders, in the order of their names.
 
     Args:
-        folder: the folder.
         rate: sampling rate of the recordings, in samples per second.
         skipped: receives the reasons why files cannot be read.
         speaker_pattern: a regular expression whose first group is the speaker in a file's path
