@@ -130,6 +130,8 @@ def small_recipe(name: str) -> dict[str, Any]:
     for size in ("vocab_size", "source_vocab_size", "target_vocab_size"):
         if (raw.get("tokenizer") or {}).get(size):
             raw["tokenizer"][size] = min(raw["tokenizer"][size], 1000)
+    if "adaptive_cutoffs" in raw["model"]:
+        raw["model"]["adaptive_cutoffs"] = [100, 300]
     if "palette" in raw:
         raw["palette"]["colors"] = 32
     if "block_length" in raw:
