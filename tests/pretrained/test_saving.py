@@ -137,6 +137,10 @@ def test_files_that_are_not_whole(broken, tmp_path):
             "json: system is MixtureOfAttentionH",
         ),
         (lambda description: description.update(system="maee"), r"json: .*'maee'.*mae"),
+        (lambda description: description.update(system=["mae"]), r"json: .*\['mae'\]"),
+        (lambda description: description.update(options=["mae"]), "options or attentions"),
+        (lambda description: description.update(attentions=["0"]), "options or attentions"),
+        (lambda description: description.update(attentions={"0": 1}), "options or attentions"),
     ],
 )
 def test_descriptions_that_are_wrong(change, words, tmp_path):
@@ -145,6 +149,14 @@ def test_descriptions_that_are_wrong(change, words, tmp_path):
     change(description)
     (tmp_path / "head_gates.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match=words):
+        hw.load_gates(tiny("bert"), tmp_path)
+
+
+@pytest.mark.parametrize("found", [None, 1, "gates", ["system", "options", "attentions"]])
+def test_a_description_that_is_no_mapping(found, tmp_path):
+    hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
+    (tmp_path / "head_gates.json").write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=r"cannot be read.*lacks system, options, attentions"):
         hw.load_gates(tiny("bert"), tmp_path)
 
 

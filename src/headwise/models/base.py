@@ -69,7 +69,7 @@ class HeadwiseModel(ModelHooks):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _input_embed_layer = "embedding"
-    _no_split_modules: ClassVar = ["Layer", "WholeLayer"]
+    _no_split_modules: ClassVar = ["Layer"]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_flash_attn = True

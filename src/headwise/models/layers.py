@@ -82,7 +82,8 @@ class LayerInputs(NamedTuple):
 
 class Layer(GradientCheckpointingLayer):
     """Self-attention, attention over the encoder's output if there is any, then feed-forward,
-    unless the last of these attentions holds that too.
+    unless the last of these attentions holds that too. Or a system that takes the place of all
+    these, their residual sums and norms included.
 
     The specs say what stands at the sites of these attentions; a decoder's layer is causal.
     """
@@ -97,7 +98,13 @@ class Layer(GradientCheckpointingLayer):
     ) -> None:
         super().__init__()
         self.is_causal = is_causal
-        self.self_attention = last = _at_self(config, self_attention, is_causal)
+        site = "decoder_self" if is_causal else "encoder_self"
+        last = build_system(self_attention, config.place(site))
+        self.system: System | None = None
+        if last.replaces == "layer":
+            self.system = last
+            return
+        self.self_attention = last
         self.self_attention_residual = _residual(config, last)
         self.cross_attention: System | None = None
         if cross_attention is not None:
@@ -122,10 +129,21 @@ class Layer(GradientCheckpointingLayer):
         self_cache: AttentionCache | None = None,
         cross_cache: AttentionCache | None = None,
     ) -> Tensor:
-        def attend(y: Tensor) -> Tensor:
-            options = _self_options(inputs, self_cache) if self.is_causal else _turned(inputs)
-            out = self.self_attention(y, key_padding_mask=inputs.padding, **options)
+        options: dict[str, Any] = {"key_padding_mask": inputs.padding}
+        if inputs.rotary is not None:  # else a system of a user's own need not know of them
+            options["rotary"] = inputs.rotary
+        if self.is_causal:
+            options |= {"query_padding_mask": inputs.query_padding, "is_causal": True}
+            options["cache"] = self_cache
+        if self.system is not None:
+            if not self.is_causal:
+                return inputs.losses.collect(self.system(x, **options))
+            options |= {"memory_key_padding_mask": inputs.encoder_padding}
+            out = self.system(x, inputs.encoded, cross_cache=cross_cache, **options)
             return inputs.losses.collect(out)
+
+        def attend(y: Tensor) -> Tensor:
+            return inputs.losses.collect(self.self_attention(y, **options))
 
         def attend_to_encoded(y: Tensor) -> Tensor:
             assert self.cross_attention is not None
@@ -147,53 +165,6 @@ class Layer(GradientCheckpointingLayer):
             return x
         # As a function: accelerate moves modules among the arguments, also those that it offloads.
         return self.feed_forward_residual(x, lambda y: feed_forward(y))
-
-
-class WholeLayer(GradientCheckpointingLayer):
-    """A system that takes the place of a layer, its residual sums and norms included.
-
-    The arguments are those of `Layer`.
-    """
-
-    def __init__(self, config: TransformerConfig, system: Spec, *, is_causal: bool = False) -> None:
-        super().__init__()
-        self.is_causal = is_causal
-        self.system = _at_self(config, system, is_causal)
-
-    def forward(
-        self,
-        x: Tensor,
-        inputs: LayerInputs,
-        self_cache: AttentionCache | None = None,
-        cross_cache: AttentionCache | None = None,
-    ) -> Tensor:
-        if not self.is_causal:
-            out = self.system(x, key_padding_mask=inputs.padding, **_turned(inputs))
-            return inputs.losses.collect(out)
-        out = self.system(
-            x,
-            inputs.encoded,
-            key_padding_mask=inputs.padding,
-            memory_key_padding_mask=inputs.encoder_padding,
-            cross_cache=cross_cache,
-            **_self_options(inputs, self_cache),
-        )
-        return inputs.losses.collect(out)
-
-
-def _at_self(config: TransformerConfig, spec: Spec, is_causal: bool) -> System:
-    return build_system(spec, config.place("decoder_self" if is_causal else "encoder_self"))
-
-
-def _self_options(inputs: LayerInputs, cache: AttentionCache | None) -> dict[str, Any]:
-    """What a decoder's self-attention is called with beside the padding of its keys."""
-    options = {"query_padding_mask": inputs.query_padding, "is_causal": True, "cache": cache}
-    return options | _turned(inputs)
-
-
-def _turned(inputs: LayerInputs) -> dict[str, Any]:
-    # A system of a user's own need not know rotary positions, where there are none.
-    return {} if inputs.rotary is None else {"rotary": inputs.rotary}
 
 
 def _residual(config: TransformerConfig, system: System) -> Residual | None:

@@ -4,7 +4,7 @@ Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.037
 """
 
 # PyTorch 2.8 cannot compile functions within functions whose annotations are unions.
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,9 +25,8 @@ from headwise.models.embedding import (
     token_embedding,
     token_positions,
 )
-from headwise.models.layers import Layer, LayerInputs, WholeLayer
+from headwise.models.layers import Layer, LayerInputs
 from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.plan import Spec, system_class
 from headwise.ops.masks import of_queries
 from headwise.ops.norms import norm_of
 from headwise.ops.packing import PackedTexts, packed_by_positions
@@ -66,7 +65,13 @@ class Stack(WithoutHead):
         words = getattr(config, "vocab_size", 0) if vocab_size is None else vocab_size
         if words:
             self.embedding = token_embedding(config, words)
-        self.layers = nn.ModuleList(self.planned_layers(config))
+        specs = config.systems()
+        own = specs[f"{self.stack_name}_self"]
+        cross = specs.get(f"{self.stack_name}_cross", [None] * len(own))
+        self.layers = nn.ModuleList(
+            Layer(config, *of_layer, is_causal=self.stack_name == "decoder")
+            for of_layer in zip(own, cross, strict=True)
+        )
         # With pre-norm nothing has normalised the last residual sum yet.
         norm = (config.norm_kind, config.embed_dim, config.norm_eps)
         self.final_norm = norm_of(*norm) if config.norm == "pre" else nn.Identity()
@@ -74,10 +79,6 @@ class Stack(WithoutHead):
             self.positions = position_embedding(config)
         self.embedding_norm = norm_of(*norm) if words and config.embedding_norm else None
         self.post_init()
-
-    def planned_layers(self, config: TransformerConfig) -> Iterable[nn.Module]:
-        """The layers, as the plan of the configuration says."""
-        raise NotImplementedError
 
     def words(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = ""
@@ -161,10 +162,6 @@ class Encoder(Stack):
 
     stack_name = "encoder"
 
-    def planned_layers(self, config: TransformerConfig) -> Iterable[nn.Module]:
-        for spec in config.systems()["encoder_self"]:
-            yield (WholeLayer if _is_whole(spec) else Layer)(config, spec)
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -192,16 +189,6 @@ class Decoder(Stack, OwnCacheMixin):
     """
 
     stack_name = "decoder"
-
-    def planned_layers(self, config: TransformerConfig) -> Iterable[nn.Module]:
-        specs = config.systems()
-        no_cross: list[Spec | None] = [None] * len(specs["decoder_self"])
-        of_cross = specs.get("decoder_cross", no_cross)
-        for self_spec, cross_spec in zip(specs["decoder_self"], of_cross, strict=True):
-            if _is_whole(self_spec):
-                yield WholeLayer(config, self_spec, is_causal=True)
-            else:
-                yield Layer(config, self_spec, cross_spec, is_causal=True)
 
     def forward(
         self,
@@ -348,7 +335,3 @@ def _put_together(decoded: StackOutput, texts: PackedTexts) -> None:
         decoded["hidden_states"] = tuple(
             None if state is None else texts.together(state) for state in decoded.hidden_states
         )
-
-
-def _is_whole(spec: Spec) -> bool:
-    return system_class(spec["system"]).replaces == "layer"

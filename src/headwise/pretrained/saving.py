@@ -228,9 +228,14 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             )
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        missing = [key for key in ("system", "options", "attentions") if key not in description]
+        held = description if isinstance(description, dict) else {}
+        missing = [key for key in ("system", "options", "attentions") if key not in held]
         if missing:
             raise ValueError(f"{DESCRIPTION} lacks {', '.join(missing)}")
+        options, saved = description["options"], description["attentions"]
+        maps_sizes = isinstance(saved, dict) and all(isinstance(at, dict) for at in saved.values())
+        if not (maps_sizes and isinstance(options, dict)):
+            raise ValueError(f"options or attentions of {DESCRIPTION} are not what was saved")
         return description, load_file(folder / TENSORS)
     except (ValueError, SafetensorError) as error:
         raise ValueError(f"{folder} has gates that cannot be read: {error}") from error
