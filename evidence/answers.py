@@ -8,7 +8,7 @@ a key of one system, the trend is the difference of that system's two means. p i
 Holm's method over the systems of the question.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from evidence.claims import Quantity, Subject
@@ -17,13 +17,20 @@ from evidence.fingerprint import is_stale
 from evidence.judging import interval
 from evidence.quantities import Found, find_quantity
 from evidence.questions import Question
-from evidence.results import Run, sound
+from evidence.results import Run, finite, sound
 from headwise.analysis.statistics.estimates import SIGNIFICANT, Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import contrast
 from headwise.report.formatting import NONE, signed
 
 TrendKind = Literal[
-    "grows", "shrinks", "changes its sign", "no change", "cannot be told", "one seed", "not run"
+    "grows",
+    "shrinks",
+    "changes its sign",
+    "no change",
+    "depends on collapsed runs",
+    "cannot be told",
+    "one seed",
+    "not run",
 ]
 
 
@@ -47,7 +54,7 @@ class Trend(NamedTuple):
     kind: TrendKind
     margin: float
     change: Difference | None = None  # with p corrected over the systems of the question
-    towards: Literal["the system", "the baseline", ""] = ""
+    towards: str = ""  # the system that gains
 
     def __str__(self) -> str:
         if self.kind == "no change":
@@ -121,10 +128,12 @@ def answer(question: Question, places: Places) -> Answer:
             if is_stale(found, conditions.recipe(system, question.dataset)):
                 stale[system] = None
 
-    def at_points_of(quantity: Quantity) -> dict[str, list[AtPoint]]:
+    def at_points_of(
+        quantity: Quantity, kept: Callable[[Sequence[Run]], list[Run]] = sound
+    ) -> dict[str, list[AtPoint]]:
         found = {
             (system, at): find_quantity(
-                quantity, Subject(system=system), sound(of), at.recipe(system, question.dataset)
+                quantity, Subject(system=system), kept(of), at.recipe(system, question.dataset)
             )
             for (system, at), of in runs.items()
         }
@@ -141,16 +150,27 @@ def answer(question: Question, places: Places) -> Answer:
     told = at_points_of(question.quantity)
     other = Quantity(kind="score" if question.quantity.kind == "loss" else "loss")
     at_first, *_, at_last = where[question.systems[0]]
+    trends = _trends(question, told, one_baseline=at_first == at_last)
+    collapsed = sum(len(of) - len(sound(of)) for of in runs.values())
+    if collapsed:  # as with claims, what is told counts only if these runs do not change it
+        of_all = at_points_of(question.quantity, finite)
+        whole = _trends(question, of_all, one_baseline=at_first == at_last)
+        trends = {
+            system: trend
+            if (trend.kind, trend.towards) == (whole[system].kind, whole[system].towards)
+            else Trend("depends on collapsed runs", question.margin, trend.change)
+            for system, trend in trends.items()
+        }
     kept = [(conditions, run) for (_, conditions), of in runs.items() for run in of]
     return Answer(
         question=question,
         told=told,
         beside=at_points_of(other),
-        trends=_trends(question, told, one_baseline=at_first == at_last),
+        trends=trends,
         runs=len(kept),
         shared=sum(not conditions.at for conditions, _ in kept),
         seeds=min(len(sound(of)) for of in runs.values()),
-        collapsed=sum(len(of) - len(sound(of)) for of in runs.values()),
+        collapsed=collapsed,
         minutes=sum(run.minutes for _, run in kept),
         stale=list(stale),
     )
@@ -179,13 +199,15 @@ def _trends(
             ours = known[::2]
             changes[system] = contrast(ours if one_baseline else known, len(others))
     trends |= {
-        system: _trend(question, told[system], change)
+        system: _trend(question, system, told[system], change)
         for system, change in corrected(changes).items()
     }
     return {system: trends[system] for system in others}
 
 
-def _trend(question: Question, points: list[AtPoint], change: Difference | None) -> Trend:
+def _trend(
+    question: Question, system: str, points: list[AtPoint], change: Difference | None
+) -> Trend:
     first, last, found = points[0].difference, points[-1].difference, points[-1].found
     if change is None or first is None or last is None or found is None:  # such as too few items
         return Trend("cannot be told", question.margin)
@@ -193,7 +215,7 @@ def _trend(question: Question, points: list[AtPoint], change: Difference | None)
     if kind not in ("grows", "shrinks", "changes its sign"):
         return Trend(kind, question.margin, change)
     gains = (change.value > 0) == found.higher_is_better
-    return Trend(kind, question.margin, change, "the system" if gains else "the baseline")
+    return Trend(kind, question.margin, change, system if gains else question.systems[0])
 
 
 def trend_kind(first: Difference, last: Difference, change: Difference, margin: float) -> TrendKind:

@@ -110,8 +110,8 @@ class Verdict(NamedTuple):
     @property
     def is_provisional(self) -> bool:
         """Whether it rests on runs of few seeds."""
-        decided = self.kind in ("holds here", "does not hold here")
-        return decided and 0 < self.seeds < ENOUGH_SEEDS
+        judged = self.kind in ("holds here", "does not hold here", "cannot be told")
+        return judged and 0 < self.seeds < ENOUGH_SEEDS
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class Verdict(NamedTuple):
         >>> Verdict("holds here", findings=[one]).key_figure
         '2.0 against 1.0 BLEU'
         >>> Verdict("does not hold here", findings=[one, other]).key_figure
-        'a better than c: −1.0 [−1.5, −0.5] (1 of 2 tests: does not hold here)'
+        'a better than c: −1.0 [−1.5, −0.5] (of 2 tests 1 does not hold here)'
         """
         found = [finding for finding in self.findings if finding.kind == self.kind]
         if not found or self.kind == "not run":
@@ -138,7 +138,10 @@ class Verdict(NamedTuple):
         said = "; ".join(part for part in (found[0].figures, found[0].difference) if part) or NONE
         if len(self.findings) == 1:
             return said
-        return f"{found[0].test}: {said} ({len(found)} of {len(self.findings)} tests: {self.kind})"
+        verb: str = self.kind
+        if len(found) > 1:
+            verb = verb.replace("holds", "hold").replace("does", "do")
+        return f"{found[0].test}: {said} (of {len(self.findings)} tests {len(found)} {verb})"
 
 
 def judge(test: Against, found: Oriented) -> Kind:
@@ -198,7 +201,7 @@ def what_it_takes(effect: float, systems: Sequence[Resampled]) -> str:
     >>> what_it_takes(1.0, [Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)])
     'it would take 22 seeds'
     >>> what_it_takes(9.0, [Resampled(np.array([1.0, 3.0, 2.0, 4.0, 5.0]), None, 0)])
-    'these seeds would find a true difference as large as the margin'
+    '3 seeds find a true difference as large as the margin 4 times in 5'
     """
     parts = spreads_of(systems)
     if parts is None or min(each.seeds for each in systems) < 2:
@@ -218,7 +221,7 @@ def what_it_takes(effect: float, systems: Sequence[Resampled]) -> str:
         numbers = range(2, _MOST_SEEDS)
         found = bisect_left(numbers, True, key=lambda seeds: detectable(seeds) <= effect)
         if found + 2 <= min(each.seeds for each in systems):
-            return "these seeds would find a true difference as large as the margin"
+            return f"{found + 2:,} seeds find a true difference as large as the margin 4 times in 5"
         return f"it would take {found + 2:,} seeds"
     alone = detectable_difference(of_items[0]) if of_items else 0.0
     if alone <= effect:

@@ -127,7 +127,7 @@ def test_the_totals_count_each_claim_and_run_once(experiment):
             "not testable here": 0,
             "not run": 1,
         },
-        "provisional": 0,
+        "provisional": 1,
         "stale": 1,
         "runs": 7,
         "collapsed": 1,

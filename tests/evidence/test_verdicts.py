@@ -115,7 +115,7 @@ def test_without_the_folder_of_data_the_option_is_named(tmp_path):
 def test_a_verdict_on_few_seeds_says_so():
     assert Verdict("holds here", seeds=3).name == "holds here (provisional: 3 seeds)"
     assert Verdict("holds here", seeds=5, stale=["mae"]).name == "holds here (stale)"
-    assert Verdict("cannot be told", seeds=3).name == "cannot be told"
+    assert Verdict("cannot be told", seeds=3).name == "cannot be told (provisional: 3 seeds)"
     assert Verdict("holds here").name == "holds here"  # counted, without a run
 
 
