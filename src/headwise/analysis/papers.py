@@ -169,12 +169,12 @@ def _counted(term: Any, words: int) -> Any:
     kind = next(key for key in sizes if key in _MODELS)
     plan, part, times = sizes.pop(kind), sizes.pop("part", "all"), sizes.pop("times", 1)
     less = sizes.pop("minus", None)
-    with torch.device("meta"):
-        counts = [
-            _PARTS[part](_MODELS[kind](each, words, **sizes))
-            for each in ([plan] if less is None else [plan, less])
-        ]
-    return times * (counts[0] - sum(counts[1:]))
+
+    def count(plan: Any) -> Any:
+        with torch.device("meta"):
+            return _PARTS[part](_MODELS[kind](plan, words, **sizes))
+
+    return times * (count(plan) if less is None else count(plan) - count(less))
 
 
 # --- the models that ours are counted on ------------------------------------------------------

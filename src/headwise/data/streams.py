@@ -165,7 +165,7 @@ class Stream(Generic[Item]):
         return self.reader.parsed(self.settings, self.where(shard), rows)
 
     def where(self, shard: int) -> str:
-        """Returns a piece in words, for messages."""
+        """Returns how messages name a piece: by its files, or by its dataset and shard."""
         if isinstance(self.settings, HubSettings):
             return f"dataset {self.settings.name!r}, {self.origin}, shard {shard}"
         return ", ".join(map(str, self.files[shard]))

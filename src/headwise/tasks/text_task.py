@@ -111,7 +111,7 @@ class TokenizerTask(Task):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the training part is a stream, whose items are not counted."""
+        """Whether the training part is a stream: how many items it has is then unknown."""
         return isinstance(self.corpus.train, Stream)
 
     def part(self, name: str) -> Items:

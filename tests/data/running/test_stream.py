@@ -90,7 +90,7 @@ def test_parts_of_their_own_are_stored_and_the_stream_is_whole(files, tmp_path):
 
 
 def test_long_documents_are_cut(files, monkeypatch):
-    monkeypatch.setattr(module, "_PASSAGE_WORDS", 12)  # which three lines of five words reach
+    monkeypatch.setattr(module, "_MOST_WORDS", 12)  # which three lines of five words reach
     settings = TextFiles(train=files, streaming=True, held_out_rows=10, documents="none")
     documents = list(load_text_corpus(settings).train)
     assert [len(document) for document in documents] == [3] * 26 + [2] + [3] * 33 + [1]

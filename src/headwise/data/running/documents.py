@@ -10,7 +10,7 @@ from headwise.data.rows import Rows
 from headwise.data.running.settings import Documents
 from headwise.data.sources import CorpusError
 
-_PASSAGE_WORDS = 1000
+_MOST_WORDS = 1000  # of one item of a stream
 
 Document = list[str]
 Marked = Iterator[tuple[str, bool]]  # lines, each with whether a document begins with it
@@ -89,7 +89,7 @@ def in_passages(lines: Marked) -> Iterator[Document]:
     words = 0
     for line, begins in lines:
         # Blank lines alone would be a document without a word.
-        if document and (begins or (words >= _PASSAGE_WORDS and line)):
+        if document and (begins or (words >= _MOST_WORDS and line)):
             yield document
             document, words = [], 0
         document.append(line)

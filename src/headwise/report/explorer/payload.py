@@ -18,6 +18,14 @@ from headwise.tasks.outcome import Record
 _LEVEL = 4  # of deflate: twice as fast as 6, and 3% longer
 
 
+def not_finite(what: str) -> ValueError:
+    """Returns the error of numbers that JSON has no words for."""
+    return ValueError(
+        f"{what} has numbers that are not finite, expected finite ones: the model has diverged, "
+        f"or its numbers are too large for its precision"
+    )
+
+
 class Blob(Record):
     """An array of numbers from 0 to `scale`, a byte each.
 
@@ -32,12 +40,7 @@ class Blob(Record):
 
     @classmethod
     def of(
-        cls,
-        array: np.ndarray,
-        *,
-        scale: float | None = None,
-        levels: int = 255,
-        power: int = 1,
+        cls, array: np.ndarray, *, scale: float | None = None, levels: int = 255, power: int = 1
     ) -> "Blob":
         """Packs an array; numbers beyond 0 to `scale` become the nearest of these.
 
@@ -51,10 +54,7 @@ class Blob(Record):
         """
         scale = scale or float(array.max(initial=0.0)) or 1.0
         if not math.isfinite(scale):
-            raise ValueError(
-                "array has numbers that are not finite, expected finite weights: the model has "
-                "diverged, or its numbers are too large for its precision"
-            )
+            raise not_finite("array")
         numbers = np.asarray(array, np.float32)
         shares = np.clip(numbers / scale, 0, 1) ** (1 / power)
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -127,7 +127,7 @@ class Place(Record):
 
 
 class Candidate(Record):
-    """Something that the model might have written."""
+    """A token or a class, and the probability that the model gives to it."""
 
     text: str
     probability: float

@@ -26,7 +26,7 @@ from headwise.report.explorer.inputs import (
     check_length,
     given_text,
 )
-from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack
+from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack, not_finite
 from headwise.report.plain_models import longest_input, setting, task_of
 from headwise.tasks.generating import GenerationSettings, continue_ids, prompt_ids
 from headwise.tasks.outcome import spread
@@ -299,12 +299,9 @@ def _filled(
 
 
 def _checked(numbers: Tensor) -> Tensor:
-    """Returns what a model has made, unless JSON has no words for some of it."""
+    """Returns numbers that a model has made; raises `ValueError` if one is not finite."""
     if not numbers.isfinite().all():
-        raise ValueError(
-            "the output of the model has numbers that are not finite, expected finite ones: the "
-            "model has diverged, or its numbers are too large for its precision"
-        )
+        raise not_finite("the output of the model")
     return numbers
 
 
