@@ -188,8 +188,8 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
             equals = equals and has_value
             if key.strip() in asked:
                 raise ValueError(
-                    f"ablation is {text!r}, which gives {key.strip()} twice; the name of the "
-                    f"ablation is the first of them"
+                    f"ablation is {text!r}, which gives {key.strip()} twice; give each option "
+                    f"once, and the name of the ablation behind {system.strip()}="
                 )
             try:
                 asked[key.strip()] = read_yaml(value)
