@@ -219,7 +219,7 @@ def compiled_chunks(monkeypatch, chunk: int, backend) -> None:
     monkeypatch.setattr(routing, "_LARGE", 1)
     monkeypatch.setattr(routing, "_BACKEND", backend)
     monkeypatch.setattr(routing, "_has_compiler", lambda device: True)
-    monkeypatch.setattr(routing, "_CHUNK", chunk)
+    monkeypatch.setattr(routing, "_COMPILED_CHUNK", chunk)
 
 
 @pytest.mark.slow

@@ -4,10 +4,10 @@ The plain forms of `Simple` and `EM` read like that. The fast ones keep nothing 
 the backward pass and compute the iterations once more there, chunk by chunk of tokens: tokens have
 nothing to do with each other, and the tensors of a chunk stay in the processor's cache.
 
-Chunks of large calls are compiled by `torch.compile`, which takes some tens of seconds, and needs a
-C++ compiler (on a GPU, Triton). Which calls these are depends on nothing but their size, so that a
-run that is repeated or resumed computes in the same way. `HEADWISE_COMPILE` in the environment
-decides otherwise: 0 compiles nothing, 1 calls of any size that fill a chunk.
+Chunks of large calls are compiled by `torch.compile`, which takes about ten seconds, once on a
+machine, and needs a C++ compiler (on a GPU, Triton). Which calls these are depends on nothing but
+their size, so that a run that is repeated or resumed computes in the same way. `HEADWISE_COMPILE`
+in the environment decides otherwise: 0 compiles nothing, 1 calls of any size that fill a chunk.
 """
 
 import functools
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.heads.agreement.em import EM
@@ -25,15 +26,17 @@ from headwise.heads.agreement.votes import Routed, by_capsule, widened
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import compute
 
-# Elements of the votes of a chunk: 4 MiB in float32. A GPU wants larger ones, since each of their
-# many operators takes as long as a thousandth of a large one.
+# Elements of the votes of a chunk, if it is not compiled: 4 MiB in float32. A GPU wants larger ones,
+# since each of their many operators takes as long as a thousandth of a large one.
 _CHUNK = 2**20
 _GPU_CHUNK = 2**24
 # A chunk's tensors are not to take more memory than the votes of all tokens do.
 _CHUNKS = 16
 _SMALL_CHUNK = 2**17
-# Elements from which on compiling pays: 16 MiB in float32.
-_LARGE = 2**22
+# Compiled it has few operators, and the smaller, the less of it is filled up with zeros.
+_COMPILED_CHUNK = 2**18
+# Elements from which on compiling pays within some hundred steps of training: 2 MiB in float32.
+_LARGE = 2**19
 _BACKEND = "inductor"
 
 
@@ -67,10 +70,12 @@ class _Chunked(NamedTuple):
         wide = [beta.detach().to(widened(votes.dtype)) for beta in betas]
         routed = []
         with without_autocast(votes):
-            for rows, route, _ in _chunks(tokens, self.algorithm):
-                chunk = _chunk(tokens[rows], self.algorithm.num_capsules)
+            for rows, fill, route, _ in _chunks(tokens, self.algorithm):
+                count = rows.stop - rows.start
+                chunk = _chunk(tokens[rows], fill, self.algorithm.num_capsules)
                 capsules, counts, heard = route(chunk, *wide)
-                routed.append((capsules.flatten(1).to(votes.dtype), counts.t(), heard))
+                output = capsules[:count].flatten(1).to(votes.dtype)
+                routed.append((output, counts[:, :count].t(), heard[:count]))
         chunks = zip(*routed, strict=True)
         joined = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in chunks)
         leading = votes.shape[:-2]
@@ -83,34 +88,40 @@ class _Chunked(NamedTuple):
         wide = [beta.detach().to(widened(votes.dtype)) for beta in betas]
         grad_betas = [torch.zeros_like(beta) for beta in wide]
         with without_autocast(votes):
-            for rows, _, gradients in _chunks(tokens, self.algorithm):
-                grad_rows = by_capsule(grad_output[rows].contiguous(), self.algorithm.num_capsules)
-                chunk = _chunk(tokens[rows], self.algorithm.num_capsules)
+            for rows, fill, _, gradients in _chunks(tokens, self.algorithm):
+                grad_rows = F.pad(grad_output[rows], (0, 0, 0, fill)).contiguous()
+                grad_rows = by_capsule(grad_rows, self.algorithm.num_capsules)
+                chunk = _chunk(tokens[rows], fill, self.algorithm.num_capsules)
                 grad_chunk, parts = gradients(chunk, grad_rows, *wide)
-                grad_tokens[rows] = grad_chunk.flatten(2).transpose(0, 1)
+                routed = grad_chunk[:, : rows.stop - rows.start]
+                grad_tokens[rows] = routed.flatten(2).transpose(0, 1)
                 for total, part in zip(grad_betas, parts, strict=True):
                     total += part
         of_betas = [total.to(beta.dtype) for total, beta in zip(grad_betas, betas, strict=True)]
         return grad_tokens.view(votes.shape), *of_betas
 
 
-def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, Any, Any]]:
-    """Slices of tokens `(tokens, heads, embed_dim)`, with what routes them, and their gradients."""
+def _chunks(tokens: Tensor, algorithm: Any) -> Iterator[tuple[slice, int, Any, Any]]:
+    """Slices of tokens `(tokens, heads, embed_dim)`, with what routes them, and their gradients.
+
+    Compiled chunks are all of one size, whatever the number of tokens: the second entry says how
+    many tokens of zeros fill one up.
+    """
     count, elements = tokens.size(0), tokens.numel()
-    largest, least = (_GPU_CHUNK, _GPU_CHUNK // 4) if tokens.is_cuda else (_CHUNK, _SMALL_CHUNK)
     per_token = max(1, tokens.size(1) * tokens.size(2))
-    whole = max(1, largest // per_token)
-    # Compiled chunks are all of one size, whatever the number of tokens; the rest, and calls that
-    # fill no chunk, are not compiled.
-    compiles = is_worth_compiling(tokens) and count >= whole
+    whole = max(1, (_GPU_CHUNK if tokens.is_cuda else _COMPILED_CHUNK) // per_token)
     # Given shares, as the ablation with random ones has them in each layer, are not compiled anew.
-    compiles = compiles and algorithm.shares is None
-    small = min(max(elements // _CHUNKS, least), largest) // per_token
-    size = whole if compiles else max(1, small)
-    plain, fast = (algorithm.route, algorithm.gradients), _compiled_methods(algorithm)
+    compiles = is_worth_compiling(tokens) and count >= whole and algorithm.shares is None
+    route, gradients = algorithm.route, algorithm.gradients
+    size = whole
+    if compiles:
+        route, gradients = _compiled_methods(algorithm)
+    else:
+        largest, least = (_GPU_CHUNK, _GPU_CHUNK // 4) if tokens.is_cuda else (_CHUNK, _SMALL_CHUNK)
+        size = max(1, min(max(elements // _CHUNKS, least), largest) // per_token)
     for start in range(0, max(count, 1), size):  # of no tokens there is one, which is empty
-        is_whole = start + size <= count
-        yield slice(start, start + size), *(fast if compiles and is_whole else plain)
+        stop = min(start + size, count)
+        yield slice(start, stop), start + size - stop if compiles else 0, route, gradients
 
 
 # By type too: as tuples, Simple(3, True) and EM(3, 1.0) are equal.
@@ -119,10 +130,14 @@ def _compiled_methods(algorithm: Any) -> "tuple[Compiled, Compiled]":
     return Compiled(algorithm.route), Compiled(algorithm.gradients)
 
 
-def _chunk(tokens: Tensor, num_capsules: int) -> Tensor:
-    """`(tokens, heads, embed_dim)` to `(heads, tokens, capsules, dims)`, float32 at least."""
+def _chunk(tokens: Tensor, fill: int, num_capsules: int) -> Tensor:
+    """`(tokens, heads, embed_dim)` to `(heads, tokens + fill, capsules, dims)`, float32 at least.
+
+    What fills it up is zeros.
+    """
+    by_head = F.pad(tokens.transpose(0, 1), (0, 0, 0, fill))
     # Other strides, which depend on the number of all tokens, would be compiled again.
-    return by_capsule(tokens.transpose(0, 1).contiguous(), num_capsules)
+    return by_capsule(by_head.contiguous(), num_capsules)
 
 
 def is_worth_compiling(x: Tensor) -> bool:
