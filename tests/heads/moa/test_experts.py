@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from headwise.heads.moa.experts import (
+    are_few,
     assign_experts,
+    combine_all,
     combine_few,
     expert_combine,
     expert_project,
-    few_tokens,
     project_few,
     router_losses,
 )
@@ -62,31 +63,29 @@ def test_half_precision_sums_in_float32(dtype):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "experts", "top_k", "used"),
-    [(1, 8, 3, 3), (2, 16, 2, 4), (16, 8, 3, None), (5, 3, 3, None), (0, 8, 3, 0)],
-    ids=["one token", "their own matrices", "all matrices", "all chosen", "none"],
+    ("tokens", "experts", "top_k"), [(1, 8, 3), (2, 16, 2), (16, 8, 3), (5, 3, 3), (0, 8, 3)]
 )
-def test_few_tokens_get_what_sorted_ones_get(tokens, experts, top_k, used):
-    """Forward and backward, in float64."""
+def test_few_tokens_get_what_sorted_ones_get(tokens, experts, top_k):
+    """Forward and backward, in float64; and where all experts are computed."""
     chosen = torch.rand(tokens, experts).topk(top_k, dim=-1).indices
-    if used:  # a token behind another has the next experts
-        chosen = torch.arange(tokens * top_k).flip(0).view(tokens, top_k)
-    few, assignment = few_tokens(chosen, experts), assign_experts(chosen, experts)
-    assert (None if few.used is None else len(few.used)) == used
+    assignment = assign_experts(chosen, experts)
     sizes = ((tokens, 6), (experts, 6, 4), (experts, 4, 6), (tokens, top_k))
     results = []
     inputs = [torch.randn(size, dtype=torch.float64) for size in sizes]
-    for project, combine, how in (
-        (project_few, combine_few, few),
-        (expert_project, expert_combine, assignment),
+    for project, combine, by, how in (
+        (expert_project, expert_combine, assignment, assignment),
+        (project_few, combine_few, chosen, chosen),
+        (expert_project, combine_all, assignment, chosen),
     ):
         x, into, out, scale = leaves = [each.clone().requires_grad_() for each in inputs]
-        y = combine(project(x, into, how).sin(), out, how, scale)
+        y = combine(project(x, into, by).sin(), out, how, scale)
         results.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
-    torch.testing.assert_close(*results)
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
 
 
-def test_many_tokens_are_sorted():
-    assert few_tokens(torch.rand(33, 8).topk(3, dim=-1).indices, 8) is None
-    even = torch.arange(32 * 2).view(32, 2) % 16
-    assert few_tokens(even, 16) is None  # eight times the work of those that are chosen
+@pytest.mark.parametrize(("tokens", "few"), [(32, True), (33, False)])
+def test_many_tokens_are_sorted(tokens, few):
+    indices = torch.zeros(1, tokens, 3, dtype=torch.long)
+    assert are_few(indices) == few
+    assert not are_few(indices.to("meta"))

@@ -26,7 +26,7 @@ from headwise.heads.agreement.votes import Routed, by_capsule, widened
 from headwise.ops.precision import without_autocast
 from headwise.ops.twins import compute
 
-# Elements of the votes of a chunk, if it is not compiled: 4 MiB in float32. A GPU wants larger ones,
+# Elements of the votes of a chunk that is not compiled: 4 MiB in float32. A GPU wants larger ones,
 # since each of their many operators takes as long as a thousandth of a large one.
 _CHUNK = 2**20
 _GPU_CHUNK = 2**24

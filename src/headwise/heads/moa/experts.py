@@ -6,12 +6,13 @@ With token n assigned to experts e(n, 1) … e(n, k):
     combine    y[n]    = Σ_j  s[n, j] · o[n, j] W[e(n, j)]    weighted sum of their outputs
 
 Under autocast they work in its dtype, as `nn.Linear` does. Of a few tokens, as in decoding step by
-step, these are batched products of whole matrices: sorting the tokens by expert would take longer.
+step, these are sums of rows of the matrices: sorting the tokens by expert would take longer.
 """
 
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.ops.expert_products import gather_rows, scatter_rows
@@ -70,34 +71,10 @@ def expert_combine(
     return scatter_rows(rows, weight, order, token, ends, indices.shape[0])
 
 
-# Tokens up to which batched products of whole matrices take less time than sorting.
+# Tokens of which sums of rows take less time than sorting, on one thread or two.
 _FEW_TOKENS = 32
 # Multiplications in float32 up to which a GPU is busier moving rows.
 _MANY_MULTIPLICATIONS = 2**35
-
-
-class FewTokens(NamedTuple):
-    """The experts that few tokens choose, from `few_tokens`; to sort so few takes too long."""
-
-    indices: Tensor  # (..., top_k) the experts of each token, numbered among those in use
-    used: Tensor | None  # (experts in use,) their numbers; None for all that there are
-
-
-def few_tokens(indices: Tensor, num_experts: int) -> FewTokens | None:
-    """Which experts a few tokens `(..., top_k)` use; None where sorting them takes less time.
-
-    The bounds are those of CPUs with one or two threads, at 512 dimensions.
-    """
-    top_k = indices.size(-1)
-    tokens = indices.numel() // max(top_k, 1)
-    if indices.device.type != "cpu" or tokens > _FEW_TOKENS:
-        return None
-    # How many are in use no compiled graph knows.
-    if top_k < num_experts and not torch.compiler.is_compiling():
-        used, renumbered = indices.unique(return_inverse=True)
-        if 2 * len(used) <= num_experts:  # copying these is less than reading all
-            return FewTokens(renumbered, used)
-    return FewTokens(indices, None) if num_experts <= 4 * top_k else None
 
 
 def computes_all(x: Tensor, weight: Tensor, top_k: int) -> bool:
@@ -120,20 +97,51 @@ def computes_all(x: Tensor, weight: Tensor, top_k: int) -> bool:
     return len(weight) <= times * top_k
 
 
-def project_few(x: Tensor, weight: Tensor, few: FewTokens) -> Tensor:
-    """`expert_project` of a few tokens: all experts in use at once, of which each takes its own."""
-    weight = weight if few.used is None else weight.index_select(0, few.used)
-    every = torch.bmm(x.expand(len(weight), -1, -1), weight).transpose(0, 1)
-    indices = few.indices.flatten(0, -2)  # (tokens, top_k)
-    return every.gather(1, indices.unsqueeze(-1).expand(-1, -1, weight.size(2)))
+def are_few(indices: Tensor) -> bool:
+    """Whether the tokens of choices `(..., top_k)` are so few that they are better not sorted."""
+    return indices.device.type == "cpu" and indices[..., 0].numel() <= _FEW_TOKENS
 
 
-def combine_few(heads: Tensor, weight: Tensor, few: FewTokens, scale: Tensor) -> Tensor:
-    """`expert_combine` as one product, with zeros for experts that a token has not chosen."""
-    weight = weight if few.used is None else weight.index_select(0, few.used)
+def project_few(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
+    """`expert_project` of few tokens, which choose experts by `indices` `(tokens, top_k)`.
+
+    A product of a vector and a matrix is a weighted sum of the matrix's rows. A bag of embeddings
+    is that too, of rows of any of many matrices, and copies none of them.
+    """
+    x, weight = as_autocast(x, weight)
+    top_k = indices.size(1)
+    factors = x.repeat_interleave(top_k, 0)  # (tokens * top_k, embed_dim)
+    sums = _sum_rows(indices.reshape(-1, 1), weight, factors)
+    return sums.unflatten(0, (-1, top_k))
+
+
+def combine_few(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
+    """`expert_combine` of few tokens, as `project_few` has them."""
+    heads, weight = as_autocast(heads, weight)
+    factors = (heads * scale.unsqueeze(-1)).to(heads.dtype).flatten(1)
+    return _sum_rows(indices, weight, factors)
+
+
+def _sum_rows(experts: Tensor, weight: Tensor, factors: Tensor) -> Tensor:
+    """Sums of all rows of some experts' matrices, each row times its factor.
+
+    From experts `(sums, n)`, W `(experts, a, b)` and factors `(sums, n * a)` to `(sums, b)`.
+    """
+    size = weight.size(1)
+    rows = experts.unsqueeze(-1) * size + torch.arange(size, device=experts.device)
+    return F.embedding_bag(
+        rows.flatten(1), weight.flatten(0, 1), mode="sum", per_sample_weights=factors
+    )
+
+
+def combine_all(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
+    """`expert_combine` as one product, with zeros for experts that a token has not chosen.
+
+    Tokens may have any number of dimensions here.
+    """
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype)
     every = rows.new_zeros(*rows.shape[:-2], *weight.shape[:2])
-    every = every.scatter(-2, few.indices.unsqueeze(-1).expand_as(rows), rows)
+    every = every.scatter(-2, indices.unsqueeze(-1).expand_as(rows), rows)
     return every.flatten(-2) @ weight.flatten(0, 1)
 
 

@@ -18,13 +18,13 @@ from headwise.heads.moa.declared import (
 )
 from headwise.heads.moa.experts import (
     ExpertAssignment,
-    FewTokens,
+    are_few,
     assign_experts,
+    combine_all,
     combine_few,
     computes_all,
     expert_combine,
     expert_project,
-    few_tokens,
     project_few,
     router_losses,
 )
@@ -42,7 +42,7 @@ class _Choice(NamedTuple):
     scales: Tensor  # (batch, queries, top_k)
     logits: Tensor  # (batch, queries, experts)
     assignment: ExpertAssignment | None  # tokens sorted by expert; None where all are computed
-    few: FewTokens | None  # the same of so few tokens that they are not sorted
+    few: bool  # so few tokens that they are not sorted
 
 
 class MixtureOfAttentionHeads(Attention):
@@ -213,8 +213,8 @@ class MixtureOfAttentionHeads(Attention):
     def project(self, inputs: Inputs) -> Projected:
         choice = self._route(inputs.query)
         rows = inputs.query.flatten(0, 1)  # (batch * queries, embed_dim)
-        if choice.few is not None:
-            chosen = project_few(rows, self.expert_query, choice.few)
+        if choice.few:
+            chosen = project_few(rows, self.expert_query, choice.indices.flatten(0, 1))
         elif choice.assignment is not None:
             chosen = expert_project(rows, self.expert_query, choice.assignment)
         else:
@@ -232,11 +232,18 @@ class MixtureOfAttentionHeads(Attention):
         return Projected(q, *self._keys_and_values(inputs), choice)
 
     def queries_of_every_head(self, inputs: Inputs) -> Tensor:
-        # (embed_dim, experts * n * head_dim): all experts as one matrix
-        dense = self.expert_query.transpose(0, 1).flatten(1)
-        bias = None if self.query_bias is None else self.query_bias.flatten()
-        every = F.linear(inputs.query, dense.t(), bias)
-        return self._by_expert(every.unflatten(-1, (self.num_experts, -1)))
+        rows = inputs.query.flatten(0, 1)
+        # An exported program goes one way, for batches of any size.
+        if torch.compiler.is_exporting() or len(rows) >= self.embed_dim:
+            # (embed_dim, experts * n * head_dim): all experts as one matrix
+            dense = self.expert_query.transpose(0, 1).flatten(1)
+            every = (rows @ dense).unflatten(-1, (self.num_experts, -1))
+        else:  # to lay their matrices side by side would take longer than the products
+            every = torch.bmm(rows.expand(self.num_experts, -1, -1), self.expert_query)
+            every = every.transpose(0, 1)
+        if self.query_bias is not None:
+            every = every + self.query_bias.to(every.dtype)
+        return self._by_expert(every.unflatten(0, inputs.query.shape[:2]))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
@@ -256,13 +263,16 @@ class MixtureOfAttentionHeads(Attention):
         by_key = heads.unflatten(1, (self.num_key_value_heads, -1))
         joined = by_key.permute(0, 3, 2, 1, 4).flatten(3)
         scales = choice.scales.to(joined.dtype)
-        if choice.assignment is not None:
+        if choice.few or choice.assignment is not None:
             rows, scales = joined.flatten(0, 1), scales.flatten(0, 1)
-            output = expert_combine(rows, self.expert_output, choice.assignment, scales)
+            if choice.assignment is None:
+                chosen = choice.indices.flatten(0, 1)
+                output = combine_few(rows, self.expert_output, chosen, scales)
+            else:
+                output = expert_combine(rows, self.expert_output, choice.assignment, scales)
             output = output.unflatten(0, inputs.query.shape[:2])
         elif choice.indices.size(-1) < self.num_experts:
-            few = choice.few or FewTokens(choice.indices, None)
-            output = combine_few(joined, self.expert_output, few, scales)
+            output = combine_all(joined, self.expert_output, choice.indices, scales)
         else:  # all experts, in their order
             scaled = joined * scales.unsqueeze(-1)
             output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
@@ -284,7 +294,7 @@ class MixtureOfAttentionHeads(Attention):
         if ablation is not None:
             logits, top_k = ablation.choose(logits, top_k)
         probability = logits.softmax(-1)
-        assignment = few = None
+        assignment, few = None, False
         if top_k == self.num_experts:
             indices = torch.arange(self.num_experts, device=query.device).expand_as(probability)
             selected = probability
@@ -293,8 +303,9 @@ class MixtureOfAttentionHeads(Attention):
         # An exported program has no operators of ours, and torch.func knows no derivatives of them:
         # both compute all experts.
         if not (torch.compiler.is_exporting() or is_transformed()):
-            few = None if torch.is_grad_enabled() else few_tokens(indices, self.num_experts)
-            if few is None and not computes_all(query, self.expert_query, top_k):
+            chooses = not computes_all(query, self.expert_query, top_k)
+            few = chooses and not torch.is_grad_enabled() and are_few(indices)
+            if chooses and not few:
                 assignment = assign_experts(indices.flatten(0, 1), self.num_experts)
         if self.normalize_weights:
             total = selected.sum(-1, keepdim=True)
