@@ -5,11 +5,18 @@
     python benchmarks/decoding.py --compile              # steps that are compiled, beside these
     python benchmarks/decoding.py --reference            # our standard model over others' models
     python benchmarks/decoding.py --encoder              # agreement in the encoder, by beam search
+    python benchmarks/decoding.py --weights              # how many a step reads, instead of times
 
 Models of the base size (512 dimensions, 6 + 6 layers) translate the same random sentences into
 outputs of a given length, in turns. Each figure is the median of the ratios within rounds, with its
 95% interval. Models are not trained, and MoA's routers drawn so that tokens spread over its
 experts.
+
+`--weights` counts the weights of the decoder and of the map to the vocabulary that a step reads,
+over those of the first system. A machine that waits for its memory cannot be faster than that,
+but for what the systems have in common. Of MoA's experts a batch reads those that its tokens
+choose, as if no two chose the same as long as there are others. The keys and values of the source
+are computed once, and are left out.
 
 `--reference` has our standard models over those of transformers, Marian's encoder-decoder and
 GPT-2, of the same sizes, and our attention over `nn.MultiheadAttention`, forward and backward.
@@ -23,6 +30,7 @@ with and without the encoder's own time: without, its output is given.
 
 import argparse
 import copy
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,6 +72,9 @@ def main() -> None:
     torch.manual_seed(0)
     if options.threads:
         torch.set_num_threads(options.threads)
+    if options.weights:
+        Console().print(weights_table(options))
+        return
     parts = (encoders_part, encoders_share) if options.encoder else (decoding, greedy_table)
     measure, table_of = (reference, reference_table) if options.reference else parts
     Console().print(table_of(measure(options), options))
@@ -157,6 +168,35 @@ def table_by_batch(
     for name in dict.fromkeys(name for name, _ in found):
         table.add_row(name, *(shown(found[name, batch]) for batch in options.batches))
     return table
+
+
+def weights_table(options: argparse.Namespace) -> Table:
+    """Weights that a step reads over those of the first system, by batch."""
+    table = Table(title="weights that a step of decoding reads")
+    for header in ("", *(f"batch {batch}" for batch in options.batches)):
+        table.add_column(header, justify="right" if header else "left")
+    first: list[float] = []
+    for name in options.systems or PLANS:
+        model = build(PLANS[name], options.vocabularies[0], options)
+        read = [weights_read(model, batch) for batch in options.batches]
+        first = first or read
+        table.add_row(name, *(f"{own / one:.2f}" for own, one in zip(read, first, strict=True)))
+    return table
+
+
+def weights_read(model: hw.Seq2SeqLM, batch: int) -> float:
+    """How many weights a step of decoding so many sentences reads."""
+    count: float = model.lm_head.weight.numel()
+    for layer in model.model.decoder.layers:
+        for name, weight in layer.named_parameters():
+            if re.search(r"cross_attention\.[kv]_(proj\.)?weight$", name):
+                continue
+            used = 1.0
+            if name.endswith((".expert_query", ".expert_output")):
+                attention = layer.get_submodule(name.rpartition(".")[0])
+                used = min(1.0, batch * attention.top_k / attention.num_experts)
+            count += used * weight.numel()
+    return count
 
 
 def encoders_share(rows: list[tuple[str, ...]], options: argparse.Namespace) -> Table:
@@ -281,6 +321,7 @@ def parse_options() -> argparse.Namespace:
     what.add_argument("--compile", action="store_true", help="compiled steps too")
     what.add_argument("--reference", action="store_true", help="beside models of others")
     what.add_argument("--encoder", action="store_true", help="agreement in the encoder alone")
+    what.add_argument("--weights", action="store_true", help="count them instead")
     parser.add_argument("--systems", nargs="+", choices=PLANS, help="the baseline first")
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 1])
     parser.add_argument("--vocabularies", type=int, nargs="+", help="the first, but of --encoder")
