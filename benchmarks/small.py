@@ -7,11 +7,11 @@
 
 A step is forward, backward and Adam of a `Seq2SeqLM` of each system at all of its sites, as the
 demo's models are, on the same random sentences, without the rules of training: MAE mixes all of
-its experts, and its gates and the Weighted Transformer's weights learn by Adam. Every round runs
-all models, one after the other, and takes each time over that of our own standard model in the same
-round; the table shows the median over rounds and the range of the middle half. Nothing in a step
-depends on the time of day, so `--cpu-time`, which leaves out what other programs take, is that of
-the step alone.
+its experts, and its gates and the Weighted Transformer's weights learn by Adam. No model has
+dropout, but for MAE's gates by default. Every round runs all models, one after the other, and
+takes each time over that of our own standard model in the same round; the table shows the median
+over rounds and the range of the middle half. Nothing in a step depends on the time of day, so
+`--cpu-time`, which leaves out what other programs take, is that of the step alone.
 
 `--products` counts the multiplications in the matrix products of a step, which take most of the
 time of a large model.
@@ -34,6 +34,7 @@ from headwise.heads.watching import UntrainedRuleWarning
 PLANS: dict[str, Any] = {
     "standard": "standard",
     "mae": "mae",
+    "mae, no gate dropout": {"system": "mae", "gate_dropout": 0.0},
     "moa, 8K16E32D": {"system": "moa", "size": "8K16E32D"},
     "moa, 8K32E32D": {"system": "moa", "size": "8K32E32D"},
     "tim": {"system": "tim", "layers": "all"},
@@ -55,7 +56,7 @@ def main() -> None:
     if options.products:
         found = {name: products(step) for name, step in steps.items()}
         for name, number in found.items():
-            print(f"{name:18} {number / next(iter(found.values())):.2f}")
+            print(f"{name:20} {number / next(iter(found.values())):.2f}")
         return
     shape = f"d={options.dim}, batch {options.batch}, time {options.time}, {options.device}"
     seconds = in_turns(steps, options)

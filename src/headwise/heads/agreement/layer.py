@@ -34,7 +34,7 @@ class AgreementAttention(Attention):
         y       = [Ω_1; …; Ω_N]             routed from the votes, token by token
 
     by `EM` or `Simple`, see `headwise.heads.agreement.em` and `.simple` for their equations. The
-    routing of large calls is compiled, at the first of them, in some tens of seconds; see
+    routing of large calls is compiled, at the first of them, in about ten seconds; see
     `headwise.heads.agreement.routing`.
 
     The paper leaves open what f_h in Ω_h = f_h(Ô) sees, and whether W^O stays. One head's output,
