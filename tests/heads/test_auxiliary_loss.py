@@ -166,6 +166,19 @@ def test_a_pass_that_nobody_asked_about_does_not_count_in_the_next():
     assert not seen.requires_grad
 
 
+def test_a_pass_without_gradients_leaves_a_loss_that_waits_as_it_is():
+    """As of a teacher, which is asked between the pass of training and its loss."""
+    model = encoder().train()
+    y = model(inputs())
+    with torch.no_grad():
+        model(inputs(1))
+    loss = hw.auxiliary_loss(model)
+    expected, _ = by_hooks(model, inputs())
+    torch.testing.assert_close(loss, expected)
+    assert loss.requires_grad
+    del y
+
+
 def test_a_graph_is_kept_no_longer_than_that_of_the_output():
     model = encoder().train()
     y = model(inputs())

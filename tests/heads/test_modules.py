@@ -28,6 +28,8 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
     with torch.autocast("cpu", torch.bfloat16):
         out = module(x, **masks)
         out.output.float().sum().backward()
+        with torch.no_grad():
+            assert module(x.bfloat16(), **masks).output.dtype == torch.bfloat16
     # A pre-norm layer adds to the residual stream, which keeps its precision.
     adds = getattr(module, "pre_norm", False)
     assert out.output.dtype == (torch.float32 if adds else torch.bfloat16)

@@ -98,6 +98,19 @@ def test_a_cache_of_a_fixed_size_and_learned_positions():
     assert cache.get_seq_length() == 9
 
 
+def test_a_cache_of_a_fixed_size_takes_a_mask_of_what_has_been_seen_or_of_all():
+    made, ids = language_model(), tokens(2, 6)
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    cache = made.new_cache(8)
+    made(ids[:, :5], attention_mask=mask[:, :5], cache=cache)
+    with pytest.raises(ValueError, match=r"\(2, 1\), expected \(batch, time\) = \(2, 6\)"):
+        made(ids[:, 5:], attention_mask=mask[:, 5:], cache=cache)
+    whole = torch.cat([mask, mask.new_ones(2, 2)], 1)
+    found = made(ids[:, 5:], attention_mask=whole, cache=cache).logits[:, 0]
+    expected = made(ids, attention_mask=mask).logits[:, -1]
+    torch.testing.assert_close(found, expected)
+
+
 def test_crop_is_whole_or_changes_nothing():
     made, ids = language_model({"decoder_self": {"system": "mae", "layers": [1]}}), tokens(2, 7)
     cache = made.new_cache()

@@ -147,3 +147,7 @@ def test_what_is_given_in_place_of_saved_values_goes_through_the_constructor(cha
 def test_a_model_without_layers_is_refused(layers):
     with pytest.raises(ValueError, match=r"the numbers of layers are {'decoder': .*}, expected po"):
         hw.CausalLMConfig(layers=layers)
+
+
+def test_a_model_may_have_an_encoder_alone():
+    assert hw.Seq2SeqLMConfig(encoder_layers=1, decoder_layers=0).num_key_value_heads == 8

@@ -120,3 +120,9 @@ def test_parameters_that_do_not_fit_are_an_error(parameters, parts):
     with pytest.raises(ValueError) as error:
         check_rope_parameters(parameters, 8)
     assert all(part in str(error.value) for part in parts), error.value
+
+
+def test_layers_on_several_devices_share_the_positions():
+    turn = Rotary(torch.arange(3))
+    for device in ("cpu", "meta"):
+        assert turn(torch.zeros(1, 1, 3, 4, device=device)).device.type == device

@@ -140,12 +140,15 @@ class NotedLosses:
         self.is_due |= loss.requires_grad
         if is_repeated():
             return
+        before = [each for each in self.calls if each.value.requires_grad and each.is_of_this_pass]
+        waits = not self._was_read and any(not each.is_added for each in before)
+        if waits and not loss.requires_grad:
+            return  # of a pass that nothing learns from, before the loss of one is asked for
         self.compiled = None
         call = self._noted(loss)
         call.release_with(output)
         loss.noted_by = self  # type: ignore[attr-defined]
         goes_on = loss.requires_grad and not self._was_read
-        before = [each for each in self.calls if each.value.requires_grad and each.is_of_this_pass]
         self.calls = [*before, call] if goes_on else [call]
         self._was_read = False
 

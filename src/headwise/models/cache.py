@@ -44,6 +44,10 @@ class DecodingCache(Cache):
         """How many positions the cache can hold; -1 if it grows. It is the same in all layers."""
         return self.self_attention[0].get_max_length()
 
+    def takes_whole(self, mask: Tensor | None) -> bool:
+        """Whether a mask is of all positions that a cache of a fixed size can hold."""
+        return isinstance(mask, Tensor) and mask.size(-1) == self.get_max_length()
+
     def of_all_positions(self, mask: Tensor, time: int) -> Tensor:
         """A mask of tokens or of padding as the attentions of this call need it.
 

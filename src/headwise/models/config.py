@@ -249,7 +249,7 @@ class TransformerConfig(PreTrainedConfig):
         """How many heads of keys a layer caches: the first layer, if the plan has several kinds."""
         if self._key_heads is not None:
             return self._key_heads
-        systems = self.systems()
+        systems = {site: specs for site, specs in self.systems().items() if specs}
         site = "decoder_self" if "decoder_self" in systems else next(iter(systems))
         size = _built_once(systems[site][0], self.place(site)).key_size()
         return self.num_heads if size is None else size[0]

@@ -65,7 +65,8 @@ class AuxiliaryLoss:
         """Note the loss of one attention; passes its output on."""
         if out.routing is not None and out.routing.loss is not None:
             loss = out.routing.loss
-            self.total = loss if self.total is None else self.total + loss
+            # Layers may be on several devices.
+            self.total = loss if self.total is None else self.total + loss.to(self.total.device)
             self.added.append(loss)
         return out.output
 
@@ -95,7 +96,8 @@ def sum_losses(
     token_loss = total / (count.clamp(min=1) if num_items is None else num_items)
     loss = token_loss
     if auxiliary.total is not None:
-        loss = token_loss + share_of_step(labels, num_items, shifted=False) * auxiliary.total
+        share = share_of_step(labels, num_items, shifted=False)
+        loss = token_loss + share * auxiliary.total.to(token_loss.device)
         mark_as_added(auxiliary.added)
     return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary.total}
 

@@ -31,7 +31,7 @@ from headwise.ops.masks import of_queries
 from headwise.ops.norms import norm_of
 from headwise.ops.packing import PackedTexts, packed_by_positions
 from headwise.ops.rotary import Rotary
-from headwise.ops.shapes import check_sequences, check_token_mask, check_tokens
+from headwise.ops.shapes import can_be_looked_at, check_sequences, check_token_mask, check_tokens
 from headwise.transformers_internals import CACHE, given_cache
 
 logger = logging.get_logger(__name__)
@@ -210,8 +210,9 @@ class Decoder(Stack, OwnCacheMixin):
         batch, time = words.shape[:2]
         cache = self.usable_cache(cache)
         offset = 0 if cache is None else cache.get_seq_length()
-        fixed = cache is not None and cache.is_compileable
-        seen = None if fixed or isinstance(offset, Tensor) else offset + time
+        known = int(offset) if isinstance(offset, Tensor) and can_be_looked_at(offset) else offset
+        whole = cache is not None and cache.takes_whole(attention_mask)
+        seen = None if whole or isinstance(known, Tensor) else known + time
         check_token_mask(f"{of_target}attention_mask", attention_mask, batch, seen)
         if encoder_hidden_states is not None:
             sources = encoder_hidden_states.shape[:2]

@@ -55,11 +55,11 @@ class Rotary:
         self.positions = positions
         self.parameters = {} if parameters is None else dict(parameters)
         # Layers of one model ask for the same again.
-        self.tables: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self.tables: dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         exact = torch.promote_types(x.dtype, torch.float32)
-        key = x.size(-1), exact
+        key = x.size(-1), exact, x.device  # layers may be on several devices
         if key not in self.tables:
             self.tables[key] = self._table(*key)
         cosines, sines = self.tables[key]  # each (batch or 1, 1, time, r)
@@ -68,9 +68,12 @@ class Rotary:
         turned = (turned * cosines + torch.cat([-second, first], dim=-1) * sines).to(x.dtype)
         return torch.cat([turned, rest], dim=-1) if rest.size(-1) else turned
 
-    def _table(self, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        rates, scale = frequencies(self.parameters, head_dim, self.positions.device, dtype)
-        angles = self.positions.to(dtype).unsqueeze(-1) * rates  # (batch or none, time, r / 2)
+    def _table(
+        self, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        rates, scale = frequencies(self.parameters, head_dim, device, dtype)
+        # (batch or none, time, r / 2)
+        angles = self.positions.to(device, dtype).unsqueeze(-1) * rates
         angles = torch.cat([angles, angles], dim=-1)
         angles = angles.unsqueeze(-3) if angles.dim() == 3 else angles
         return angles.cos() * scale, angles.sin() * scale

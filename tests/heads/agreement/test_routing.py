@@ -222,6 +222,14 @@ def compiled_chunks(monkeypatch, chunk: int, backend) -> None:
     monkeypatch.setattr(routing, "_COMPILED_CHUNK", chunk)
 
 
+@pytest.mark.parametrize("capsules", [None, 3])
+def test_a_capsule_whose_weights_all_vanish_is_still_a_mean(capsules):
+    """Votes far apart, in float32: no head's density reaches some of the capsules."""
+    votes = leaf(64, 8, 12, dtype=torch.float32, scale=10.0)
+    found, expected = both("em", (votes, *betas("em", torch.float32)), num_capsules=capsules)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.slow
 @each_method
 @pytest.mark.parametrize("capsules", [12, 4])
@@ -242,6 +250,15 @@ def test_another_number_of_tokens_is_not_compiled_again(method, monkeypatch):
             single = votes.detach().float().requires_grad_()
             route(method, single, *betas(method, torch.float32)).output.square().sum().backward()
     assert counter.frame_count == 2 * 2  # of each dtype, forward and backward
+
+
+def test_more_sizes_are_compiled_than_pytorch_compiles_of_a_function(monkeypatch):
+    counter = CompileCounter()
+    compiled_chunks(monkeypatch, 3 * 4 * 12, counter)
+    for dims in range(2, 14):
+        votes = torch.randn(3 * 4 * 12, 2, dims)
+        routing.route(Simple(dims), votes)
+    assert counter.frame_count == 12
 
 
 @each_method

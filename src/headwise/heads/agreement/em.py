@@ -240,10 +240,6 @@ def _as(beta: Tensor, grad: Tensor) -> Tensor:
 def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
     """Shares and mass, from squared offsets, which are overwritten, and log A − Σ_i log σ."""
     logits = over_dims(square.mul_(variance.reciprocal().mul_(-0.5))).add_(log_prior)
-    if square.size(-1) > 1:
-        # Densities of many dimensions differ so much that all C of a capsule may vanish.
-        log_weight = logits.log_softmax(-1)
-        return log_weight.softmax(0), exponential(log_weight).sum(0)
-    weight = logits.softmax(-1)
-    mass = weight.sum(0)
-    return weight.div_(mass.clamp(min=torch.finfo(mass.dtype).tiny)), mass
+    # Densities differ so much that all C of a capsule may vanish; its shares do not.
+    log_weight = logits.log_softmax(-1)
+    return log_weight.softmax(0), exponential(log_weight).sum(0)

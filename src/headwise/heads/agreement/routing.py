@@ -14,6 +14,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,7 @@ _COMPILED_CHUNK = 2**18
 # Elements from which on compiling pays within some hundred steps of training: 2 MiB in float32.
 _LARGE = 2**19
 _BACKEND = "inductor"
+_MOST_COMPILED = 256  # sizes and settings in a process
 
 
 def route(algorithm: Simple | EM, votes: Tensor, *betas: Tensor) -> Routed:
@@ -156,13 +158,21 @@ class Compiled:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._fast: Callable[..., Any] | None = None
+        self._compiled: set[tuple[Any, ...]] = set()  # for which arguments
 
     def __call__(self, *args: Any) -> Any:
         if self._fast is None:
             self._fast = torch.compile(self.function, backend=_BACKEND, dynamic=False)
         if self._fast is not self.function:
+            kind = tuple((x.shape, x.dtype, x.device) for x in args)
+            # PyTorch counts what it has compiled of a function for all algorithms together, and
+            # runs what is beyond its limit of 8 uncompiled.
+            more = torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED)
             try:
-                return self._fast(*args)
+                with nullcontext() if kind in self._compiled else more:
+                    result = self._fast(*args)
+                self._compiled.add(kind)
+                return result
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # of the compiler; one of the function comes again below

@@ -98,7 +98,7 @@ def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Choo
     with torch.device("cpu"):
         experts = torch.randperm(layer.num_experts, generator=generator)[: layer.top_k]
     (weights,) = drawn_weights(layer.top_k, 1, seed, index, count)
-    drawn = torch.full((layer.num_experts,), _BARRED, device="cpu")
+    drawn = weights.new_full((layer.num_experts,), _BARRED)
     # The router's softmax makes these weights of their logarithms.
     drawn[experts] = weights.log()
     return Choosing(lambda logits, top_k: (drawn.to(logits).expand_as(logits), top_k))

@@ -342,6 +342,5 @@ class MixtureOfAttentionHeads(Attention):
         return {"expert": range(self.num_experts), "top_k": range(1, self.top_k)}
 
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        linear = queries * self.embed_dim * (2 * self.num_heads * self.head_dim + self.num_experts)
-        linear += keys * (self.kdim + self.vdim) * self.num_key_value_heads * self.head_dim
-        return Macs(linear, 2 * queries * keys * self.num_heads * self.head_dim)
+        combining = queries * self.embed_dim * (self.num_heads * self.head_dim + self.num_experts)
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(combining, 0)

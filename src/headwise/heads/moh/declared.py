@@ -75,7 +75,7 @@ def random(layer: Any, *, seed: int = 0, index: int = 0, count: int = 1) -> Choo
     (weights,) = drawn_weights(len(heads), 1, seed, index, count)
     logits = torch.full((layer.routed_heads,), float("-inf"), device="cpu")
     logits[routed] = 0.0
-    shares = torch.zeros(layer.num_heads, device="cpu")
+    shares = weights.new_zeros(layer.num_heads)
     shares[heads] = weights
     return Choosing(
         lambda learned, top_k: (logits.to(learned).expand_as(learned), top_k),

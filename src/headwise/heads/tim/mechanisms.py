@@ -262,7 +262,7 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
     groups, width = weight.shape
     if not torch.is_grad_enabled():  # two operators, which round otherwise
         normed = F.layer_norm(x.unflatten(-1, (groups, width)), (width,), eps=eps)
-        return torch.addcmul(bias, normed, weight).flatten(-2)
+        return torch.addcmul(bias, normed, weight).to(x.dtype).flatten(-2)
     parts = zip(x.chunk(groups, -1), weight.unbind(0), bias.unbind(0), strict=True)
     return torch.cat([F.layer_norm(part, (width,), w, b, eps) for part, w, b in parts], -1)
 
@@ -270,7 +270,7 @@ def grouped_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
 def grouped_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Norm of each group by its root mean square: `y_j = x_j / √(mean x_j² + ε) · γ_j`."""
     groups, width = weight.shape
-    parts = zip(x.chunk(groups, -1), weight.unbind(0), strict=True)
+    parts = zip(x.chunk(groups, -1), weight.to(x.dtype).unbind(0), strict=True)
     return torch.cat([F.rms_norm(part, (width,), w, eps) for part, w in parts], -1)
 
 
