@@ -271,7 +271,20 @@ def test_in_training_nothing_is_ablated(name, ablation, option):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", [n for n, s in SYSTEMS.items() if "random" in s.build().ablations])
+RANDOM = [name for name, system in SYSTEMS.items() if "random" in system.build().ablations]
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_weights_of_another_default_dtype(name):
+    layer = SYSTEMS[name].build()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert under(layer, "random", x_()).output.isfinite().all()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("name", RANDOM)
 def test_random_weights_are_drawn_once_for_each_seed_and_layer(name):
     layer, x = SYSTEMS[name].build(), x_()
     drawn = under(layer, "random", x).output

@@ -6,7 +6,9 @@ from tiny import MOA, VOCABULARY, strengthen, tokens
 from torch import nn
 
 import headwise as hw
+from headwise.heads.system import AttentionOutput, Routing
 from headwise.models.decisions import heads_read
+from headwise.models.outputs import AuxiliaryLoss
 from headwise.models.plan import system_class
 
 MIXED = [{"system": "mae", "layers": [0], "gate_dropout": 0.0}, {**MOA, "layers": [1]}]
@@ -72,3 +74,11 @@ def test_adaptive_embeddings_take_the_place_of_tokens():
     words = made.get_input_embeddings()(ids)
     assert torch.equal(made(inputs_embeds=words).logits, made(ids).logits)
     assert made.get_output_embeddings() is None
+
+
+def test_losses_of_layers_on_several_devices_are_summed_on_the_first():
+    auxiliary = AuxiliaryLoss()
+    for device in ("meta", "cpu"):
+        loss = torch.zeros((), device=device)
+        auxiliary.collect(AttentionOutput(loss, None, Routing(loss, loss=loss)))
+    assert auxiliary.total.device.type == "meta"
