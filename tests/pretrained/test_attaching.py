@@ -219,3 +219,19 @@ def test_a_llama_that_is_no_decoder():
     config = LlamaConfig(**sizes, intermediate_size=8, vocab_size=20, is_causal=False)
     model = hw.gate_heads(LlamaModel(config))
     assert [gates.site for gates in gates_of(model).values()] == ["encoder_self"]
+
+
+class OfAnotherName(OwnAttention):
+    """Its hidden states have a name of its own."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+@torch.no_grad()
+def test_hidden_states_may_be_given_by_another_name():
+    attention = OfAnotherName()
+    x = torch.randn(2, 5, 8)
+    before = attention(x=x)
+    hw.gate_heads(attention, layouts={"OfAnotherName": hw.HeadLayout("out", "heads")})
+    assert torch.equal(attention(x=x), before)

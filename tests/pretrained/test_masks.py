@@ -249,3 +249,21 @@ def test_a_compiled_model_refuses_packed_texts():
     torch.testing.assert_close(compiled(**one).logits, model(**one).logits)
     with pytest.raises(RuntimeError, match="packed into a row, which gates over the heads of a"):
         compiled(**given)
+
+
+@torch.no_grad()
+def test_a_mask_may_be_one_for_all_texts():
+    model = gated("gpt2")
+    ids, mask = torch.randint(FIRST, VOCABULARY, (2, 4)), torch.ones(1, 1, 4, 4).tril().bool()
+    with hw.record(model) as decisions:
+        torch.testing.assert_close(model(ids, attention_mask=mask).logits, model(ids).logits)
+    assert len(decisions.frame()) == 2 * 2 * 2 * 4 * model.config.n_head
+
+
+def test_padding_of_a_block_mask_that_looks_at_no_text():
+    """As flex attention without padding has it."""
+    for sees in (lambda b, h, q, k: q >= k, lambda b, h, q, k: q.new_ones((), dtype=torch.bool)):
+        mask = create_block_mask(sees, None, None, 4, 4, device="cpu")
+        padding = query_padding(mask, queries=4)
+        assert padding.tolist() == [[False] * 4]
+        assert not later_texts(mask, padding, queries=4).any()

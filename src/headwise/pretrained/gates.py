@@ -78,9 +78,8 @@ class HeadGates(nn.Module):
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Before the attention module: keeps its hidden states."""
-        self.call.hidden = args[0] if args else kwargs["hidden_states"]
+        self.call.hidden, mask, self.call.cache = self.arguments.read(args, kwargs)
         self.call.gates = getattr(attention, NAME)
-        mask, self.call.cache = self.arguments.read(args, kwargs)
         self.call.attn_mask = None
         if not torch.compiler.is_compiling():
             if self.site != "decoder_cross":  # whose mask is of other positions than its queries

@@ -27,10 +27,13 @@ Found = TypeVar("Found")
 
 
 class Arguments:
-    """Reads arguments of a module's forward by their names."""
+    """Reads arguments of a module's forward: its first, the hidden states, and those of `names`."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        places = list(inspect.signature(module.forward).parameters)
+        there = inspect.signature(module.forward).parameters.values()
+        places = [each.name for each in there if each.kind <= each.POSITIONAL_OR_KEYWORD]
+        places = places or ["hidden_states"]  # a tool's wrapper may name none
+        names = places[0], *names
         self.places = {name: places.index(name) if name in places else -1 for name in names}
 
     def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -85,10 +88,9 @@ class QueryPadding:
 
     def listen(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Reads the mask of a call."""
-        mask, cache, position_ids = self.arguments.read(args, kwargs)
-        hidden = args[0] if args else kwargs["hidden_states"]
+        hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
         (batch, queries), cached = hidden.shape[:2], cached_positions(cache, self.layer)
-        self.positions = None if mask is None else query_padding(mask, queries, cached)
+        self.positions = padding_of(hidden, mask, cached)
         self.texts = None
         if queries == 1 or not isinstance(cached, int) or cached:
             return  # a cache has one text a row
@@ -127,6 +129,12 @@ def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
     return length
 
 
+def padding_of(hidden: Tensor, mask: Any, cached: int | Tensor) -> Tensor | None:
+    """`query_padding` of each row of `(batch, queries, width)`; a mask may have one for all."""
+    batch, queries = hidden.shape[:2]
+    return None if mask is None else query_padding(mask, queries, cached).expand(batch, -1)
+
+
 def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     """Returns which queries are padding, read from an attention mask that transformers has made.
 
@@ -151,7 +159,8 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     if hasattr(mask, "mask_mod"):
         positions = torch.arange(queries, device=mask.kv_num_blocks.device)
         rows = torch.arange(mask.shape[0], device=positions.device).unsqueeze(1)
-        return ~mask.mask_mod(rows, positions.new_zeros(()), positions, positions + cached)
+        seen: Tensor = mask.mask_mod(rows, positions.new_zeros(()), positions, positions + cached)
+        return ~seen.expand(len(rows), queries)  # it may not have looked at rows, or at positions
     # A cache that slides holds fewer keys than there were positions: the queries are the last ones.
     most = mask.size(-1) - queries
     first = min(cached, most) if isinstance(cached, int) else cached.clamp(max=most)
