@@ -3,6 +3,7 @@
 import copy
 import gc
 import random
+from concurrent.futures import ThreadPoolExecutor
 from weakref import ref
 
 import pytest
@@ -83,3 +84,14 @@ def test_what_maps_of_decisions_take_is_not_kept(system, twice, monkeypatch):
     kept = [each() is not None for each in taken]
     assert kept and (not any(kept) if twice else all(kept))
     logits.sum().backward()
+
+
+@torch.no_grad()
+def test_several_threads_may_call_a_model():
+    """Each with a batch and padding of its own."""
+    model = train_at_random(hw.gate_heads(tiny("gpt2")))
+    batches = [inputs(model, random.Random(each), batch=2, time=9 + each) for each in range(4)]
+    expected = [model(**given).logits for given in batches]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda given: model(**given).logits, batches * 20))
+    torch.testing.assert_close(found, expected * 20)

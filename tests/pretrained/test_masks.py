@@ -214,12 +214,12 @@ def test_kernels_that_get_no_mask_are_told_by_positions(monkeypatch):
     positions = given["position_ids"]
     hidden = torch.zeros(1, sum(LENGTHS), 12)
     listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": positions})
-    assert (~listener.texts.padding).sum(1).tolist() == list(LENGTHS)
+    assert (~listener.now.texts.padding).sum(1).tolist() == list(LENGTHS)
     listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": positions * 0 + 1})
-    assert len(listener.texts.padding) == sum(LENGTHS)
+    assert len(listener.now.texts.padding) == sum(LENGTHS)
     one = torch.arange(sum(LENGTHS)).unsqueeze(0)
     listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": one})
-    assert listener.texts is None
+    assert listener.now.texts is None
 
 
 TEXTS = blocks_of([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]) & torch.ones(5, 5).tril().bool()

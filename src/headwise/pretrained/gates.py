@@ -1,5 +1,6 @@
 """A system over the heads of one attention module: what hooks of the module do."""
 
+import threading
 import warnings
 from typing import Any, NamedTuple
 
@@ -168,8 +169,8 @@ class HeadGates(nn.Module):
                 f"with headwise.remove_gates(model)"
             )
         around = self.around.padding
-        padding = None if around is None else around.positions
-        texts = None if around is None else around.texts
+        padding = None if around is None else around.now.positions
+        texts = None if around is None else around.now.texts
         if texts is not None:  # each gets a row of its own
             hidden, heads = texts.apart(hidden), texts.apart(heads)
             queries = None if queries is None else texts.apart(queries)
@@ -266,8 +267,8 @@ class HeadGates(nn.Module):
             self.on_queries = queries.register_forward_hook(self.note_queries)
 
 
-class _Call:
-    """The call of the attention module that is under way."""
+class _Call(threading.local):
+    """The call of the attention module that is under way in a thread. A copy starts anew."""
 
     gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
@@ -275,5 +276,5 @@ class _Call:
     queries: Tensor | None = None
     cache: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Call, ()

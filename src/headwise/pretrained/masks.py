@@ -5,6 +5,7 @@ right too where a layer is computed again for its gradients, while the model has
 """
 
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -52,17 +53,18 @@ class LastMask:
 
     def __init__(self) -> None:
         self.warned = False
-        self.mask: Callable[[], Any] = lambda: None
-        self.found: dict[tuple[Any, ...], Any] = {}
+        self.last: tuple[Callable[[], Any], dict[tuple[Any, ...], Any]] = (lambda: None, {})
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
         """`find(mask, *settings)`, computed once for a mask, which is not None."""
-        if self.mask() is not mask:
-            self.mask, self.found = weakref.ref(mask), {}
+        last, answers = self.last  # at once: other threads have other masks
+        if last() is not mask:
+            answers = {}
+            self.last = weakref.ref(mask), answers
         key = find, *settings
-        if key not in self.found:
-            self.found[key] = find(mask, *settings)
-        found: Found = self.found[key]
+        if key not in answers:
+            answers[key] = find(mask, *settings)
+        found: Found = answers[key]
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -70,16 +72,10 @@ class LastMask:
 
 
 class QueryPadding:
-    """Listens to a layer's self-attention and keeps which of the queries are padding.
-
-    Attributes:
-        positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
-        texts: the texts that are packed into the rows; None if each is one.
-    """
+    """Listens to a layer's self-attention and keeps which of the queries are padding: `now`."""
 
     def __init__(self, place: AttentionModule, last: LastMask) -> None:
-        self.positions: Tensor | None = None
-        self.texts: PackedTexts | None = None
+        self.now = _Padding()
         self.layer = place.layer
         self.last = last
         names = (place.layout.mask, place.layout.cache, "position_ids")
@@ -90,22 +86,22 @@ class QueryPadding:
         """Reads the mask of a call."""
         hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
         (batch, queries), cached = hidden.shape[:2], cached_positions(cache, self.layer)
-        self.positions = padding_of(hidden, mask, cached)
-        self.texts = None
+        self.now.positions = padding_of(hidden, mask, cached)
+        self.now.texts = None
         if queries == 1 or not isinstance(cached, int) or cached:
             return  # a cache has one text a row
         if torch.compiler.is_compiling():
-            later = None if mask is None else later_texts(mask, self.positions, queries)
+            later = None if mask is None else later_texts(mask, self.now.positions, queries)
             if later is not None and not torch.compiler.is_exporting():
                 # How many texts there are is not known then; this waits for no device.
                 torch._assert_async(~later.any(), _COMPILED)
             return
         if mask is not None:
-            self.texts = self.last.ask(_texts_in, mask, batch, queries)
+            self.now.texts = self.last.ask(_texts_in, mask, batch, queries)
         elif position_ids is not None and _is_flash(attention):
             # Such kernels are told of packed texts by positions, and get no mask.
-            self.texts = self.last.ask(_texts_at, position_ids, batch)
-        if self.texts is not None and cache is not None:
+            self.now.texts = self.last.ask(_texts_at, position_ids, batch)
+        if self.now.texts is not None and cache is not None:
             raise ValueError(
                 "the attention mask separates texts that are packed into a row, and there is a "
                 "cache, in which gates over heads remember one text a row: pass use_cache=False, "
@@ -115,8 +111,20 @@ class QueryPadding:
     def remove(self) -> None:
         self.handle.remove()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "positions": None, "texts": None}
+
+class _Padding(threading.local):
+    """What a thread has found in the mask of its last call. A copy starts anew.
+
+    Attributes:
+        positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
+        texts: the texts that are packed into the rows; None if each is one.
+    """
+
+    positions: Tensor | None = None
+    texts: PackedTexts | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Padding, ()
 
 
 def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
