@@ -260,6 +260,18 @@ def test_a_mask_may_be_one_for_all_texts():
     assert len(decisions.frame()) == 2 * 2 * 2 * 4 * model.config.n_head
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_may_be_changed_in_place(mode):
+    with mode():
+        model, ids = gated("gpt2"), torch.randint(FIRST, VOCABULARY, (1, 5))
+        mask = torch.ones(1, 1, 5, 5).tril().bool()
+        model(ids, attention_mask=mask, use_cache=False)
+        mask.copy_(TEXTS[:1, None])
+        found = model(ids, attention_mask=mask, use_cache=False).logits
+        fresh = model(ids, attention_mask=mask.clone(), use_cache=False).logits
+        assert torch.equal(found, fresh)
+
+
 def test_padding_of_a_block_mask_that_looks_at_no_text():
     """As flex attention without padding has it."""
     for sees in (lambda b, h, q, k: q >= k, lambda b, h, q, k: q.new_ones((), dtype=torch.bool)):

@@ -53,14 +53,17 @@ class LastMask:
 
     def __init__(self) -> None:
         self.warned = False
-        self.last: tuple[Callable[[], Any], dict[tuple[Any, ...], Any]] = (lambda: None, {})
+        self.last: tuple[Callable[[], Any], Any, dict[Any, Any]] = (lambda: None, None, {})
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
         """`find(mask, *settings)`, computed once for a mask, which is not None."""
-        last, answers = self.last  # at once: other threads have other masks
-        if last() is not mask:
+        if isinstance(mask, Tensor) and mask.is_inference():
+            return find(mask, *settings)  # it does not count its changes in place, as others do
+        version = getattr(mask, "_version", None)  # a `BlockMask` has none, and does not change
+        last, before, answers = self.last  # at once: other threads have other masks
+        if last() is not mask or before != version:
             answers = {}
-            self.last = weakref.ref(mask), answers
+            self.last = weakref.ref(mask), version, answers
         key = find, *settings
         if key not in answers:
             answers[key] = find(mask, *settings)
