@@ -11,6 +11,7 @@ import transformers as tf
 from architectures import inputs, like_llama, random_sizes, source, tiny, tiny_sizes
 from test_observing import EVERY, FURTHER, plain, traces
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import headwise as hw
 from headwise.pretrained.layouts import LAYOUTS, attention_modules
@@ -290,6 +291,25 @@ def test_further_errors():
             hw.prune_heads(plain("gpt2"), {0: [1]}, layouts={"GPT2Attention": layout})
     with pytest.raises(ValueError, match="of headwise's own"):
         hw.prune_heads(nn.ModuleDict({"a": hw.MultiHeadAttention(8, 2)}), {"a": [0]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        parametrizations.weight_norm,
+        lambda each: prune.l1_unstructured(each, "weight", 0.5),
+        lambda each: prune.l1_unstructured(each, "bias", 0.5),
+    ],
+)
+def test_weights_that_are_computed_are_refused(change):
+    """To change what is computed would change nothing."""
+    model = plain("bert")
+    hw.gate_heads(model, "gated", gate_inputs=0, gate_bias=True)
+    change(model.bert.encoder.layer[0].attention.output.dense)
+    with pytest.raises(ValueError, match="as one of its maps.*not computed of others"):
+        hw.fold_gates(model)
+    with pytest.raises(ValueError, match="as one of its maps.*remove_parametrizations"):
+        hw.prune_heads(hw.remove_gates(model), {0: [1]})
 
 
 def test_every_layout_is_tried():

@@ -206,12 +206,14 @@ def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
 def check_is_linear(each: nn.Module, path: str) -> None:
     """Raises `ValueError` unless the weight of a map in the attention at a path is as it seems."""
     whole = isinstance(each, nn.Linear | Conv1D) and each.weight.is_floating_point()
+    whole = whole and {"weight", "bias"} <= each._parameters.keys()
     if not whole or (each.weight.is_meta and hasattr(each, "_hf_hook")):
         raise ValueError(
             f"the attention at {path!r} has a {type(each).__name__} as one of its maps, expected a "
-            f"linear map whose weight is here, in floating point; put adapters into the weights "
-            f"first, as merge_and_unload() of peft does, or load the model without quantisation "
-            f"and offloading"
+            f"linear map whose weight is here, in floating point, and not computed of others; put "
+            f"adapters into the weights first, as merge_and_unload() of peft does, and what "
+            f"computes them, as remove_parametrizations() or prune.remove() of torch.nn.utils do, "
+            f"or load the model without quantisation and offloading"
         )
 
 
