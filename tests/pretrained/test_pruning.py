@@ -234,6 +234,20 @@ def test_t5_keeps_one_bias_for_all_layers_where_they_keep_the_same_heads():
     assert len([name for name in model.state_dict() if "relative" in name]) == 3
 
 
+def test_biases_of_t5_that_were_trained_apart_come_back(tmp_path):
+    """Even if all layers keep the same heads in the end."""
+    model = plain("t5")
+    selves = [p.path for p in attention_modules(model) if p.path.endswith("SelfAttention")]
+    for path in selves:
+        hw.prune_heads(model, {path: [1]})
+        nn.init.normal_(model.get_submodule(path).relative_attention_bias.weight)
+    with pytest.warns(UserWarning, match="load_pruned"):
+        model.save_pretrained(tmp_path)
+    loaded = hw.load_pruned(type(model), tmp_path)
+    given = inputs(model, random.Random(0))
+    assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
 def test_training_goes_on():
     model = plain("gpt2").requires_grad_(False)
     model.transformer.h[0].attn.c_attn.weight.requires_grad_(True)

@@ -18,6 +18,9 @@ from headwise.pretrained.saving import base_names
 Model = TypeVar("Model", bound=nn.Module)
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
+# The key of a config that names the attentions of T5 that have got position biases of their own.
+_OWN_BIASES = "headwise_own_biases"
+
 # What the maps of an attention give, one behind another, by how many maps there are.
 _PARTS = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
 
@@ -129,7 +132,9 @@ def load_pruned(
         every = attention_modules(model, layouts)
         names = base_names(model, [place.path for place in every])
         kept = [(place, left[names[place.path]]) for place in every if names[place.path] in left]
-        _prune(every, [_cut(p, set(range(p.sizes()["num_heads"])) - set(k)) for p, k in kept])
+        apart = [p.path for p in every if names[p.path] in getattr(config, _OWN_BIASES, ())]
+        cuts = [_cut(p, set(range(p.sizes()["num_heads"])) - set(k)) for p, k in kept]
+        _prune(every, cuts, apart)
 
     # from_pretrained makes a model of its class and reads weights into it, piece by piece.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
@@ -239,8 +244,8 @@ def _rows(outputs: int, part: str, counts: dict[str, int], kept: dict[str, list[
     return rows
 
 
-def _prune(every: list[AttentionModule], cuts: list[_Cut]) -> None:
-    _cut_biases(every, {cut.place.path: cut.heads for cut in cuts})
+def _prune(every: list[AttentionModule], cuts: list[_Cut], apart: Iterable[str] = ()) -> None:
+    _cut_biases(every, {cut.place.path: cut.heads for cut in cuts}, apart)
     for cut in cuts:
         for each, rows in cut.maps:
             _keep(each, rows, inputs=False)
@@ -299,16 +304,19 @@ def _selected(parameter: nn.Parameter, index: list[int], dim: int) -> nn.Paramet
     return nn.Parameter(selected, requires_grad=parameter.requires_grad)
 
 
-def _cut_biases(every: list[AttentionModule], left: dict[str, list[int]]) -> None:
+def _cut_biases(
+    every: list[AttentionModule], left: dict[str, list[int]], apart: Iterable[str]
+) -> None:
     """T5's position biases have an entry for each head; all layers of a stack add the first's.
 
-    Where layers keep other heads than one another, each gets a bias of its own.
+    Where layers keep other heads than one another, each gets a bias of its own; so do those with
+    paths in `apart`, which kept others once, and may have been trained since.
     """
     of_t5 = [place for place in every if hasattr(place.module, "has_relative_attention_bias")]
     for key in {(place.stack, place.site): None for place in of_t5}:
         places = [place for place in of_t5 if (place.stack, place.site) == key]
         kept = [left.get(p.path) or list(range(p.sizes()["num_heads"])) for p in places]
-        differ = any(heads != kept[0] for heads in kept)
+        differ = any(heads != kept[0] for heads in kept) or places[0].path in apart
         shared = getattr(places[0].module, "relative_attention_bias", None)
         for place, heads in zip(places, kept, strict=True):
             module: Any = place.module
@@ -344,6 +352,9 @@ def _note(model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]) -> N
         vars(config).pop(HEADS_LEFT, None)
         return
     setattr(config, HEADS_LEFT, left)
+    apart = [p.path for p in every if _without_bias in p.module._forward_pre_hooks.values()]
+    if apart:
+        setattr(config, _OWN_BIASES, list(base_names(model, apart).values()))
     warn_when_saved(model)
 
 
