@@ -68,6 +68,16 @@ def test_no_cache_and_no_queries_are_kept_after_a_call(system):
         assert gates.call.queries is None
 
 
+def test_no_cache_is_kept_after_an_error():
+    model = hw.gate_heads(tiny("llama"))
+    attention = model.model.layers[1].self_attn
+    attention.v_proj = nn.Linear(3, 3)
+    cache = DynamicCache(config=model.config)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.tensor([[3, 1, 4]]), **{CACHE: cache})
+    assert attention.head_gates.call.hidden is None and attention.head_gates.call.cache is None
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("twice", [True, False])
 def test_what_maps_of_decisions_take_is_not_kept(system, twice, monkeypatch):

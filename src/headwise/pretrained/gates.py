@@ -69,7 +69,7 @@ class HeadGates(nn.Module):
         self.passes = Passes()
         self.handles = [
             place.module.register_forward_pre_hook(self.note_call, with_kwargs=True),
-            place.module.register_forward_hook(self.check_used),
+            place.module.register_forward_hook(self.check_used, always_call=True),
         ]
         self.on_projection: RemovableHandle | None = None
         self.on_queries: RemovableHandle | None = None
@@ -192,8 +192,11 @@ class HeadGates(nn.Module):
         return output.to(heads.dtype), *others
 
     def check_used(self, attention: nn.Module, args: object, output: object) -> None:
-        """After the attention module: its projection must have been called."""
-        if self.call.hidden is not None:
+        """After the attention module: its projection must have been called, unless that raised."""
+        if self.call.hidden is None:
+            return
+        vars(self.call).clear()  # an error must keep neither hidden states nor a cache alive
+        if output is not None:
             raise RuntimeError(
                 f"the attention at {self.path!r}, a {type(attention).__name__}, has not called its "
                 f"output projection {self.projection!r}, so no gates can be over its heads; "
