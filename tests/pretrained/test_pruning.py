@@ -5,6 +5,7 @@ import random
 import warnings
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import torch
 import transformers as tf
@@ -222,6 +223,8 @@ def test_saved_and_loaded_by_transformers_where_the_config_says_it(name, tmp_pat
         ValueError, match="kind is AutoModel, expected the class of the model itself"
     ):
         hw.load_pruned(tf.AutoModel, tmp_path)
+    with pytest.raises(ValueError, match="output_loading_info is True, expected it to be left out"):
+        hw.load_pruned(type(model), tmp_path, output_loading_info=True)
 
 
 def test_t5_keeps_one_bias_for_all_layers_where_they_keep_the_same_heads():
@@ -282,6 +285,19 @@ def test_errors_leave_the_model_as_it_is(heads, message):
     assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    "heads", [torch.tensor([0, 2]), np.array([0, 2]), [torch.tensor(0), np.int64(2)]]
+)
+def test_heads_may_be_numbers_of_other_tools(heads):
+    expected = hw.prune_heads(plain("gpt2"), {0: [0, 2]}).state_dict()
+    for name, tensor in hw.prune_heads(plain("gpt2"), {0: heads}).state_dict().items():
+        assert torch.equal(tensor, expected[name])
+    for one in (np.int64(1), torch.tensor(1)):
+        assert hw.prune_heads(plain("gpt2"), {0: one}).transformer.h[0].attn.num_heads == 2
+    with pytest.raises(ValueError, match=r"are \[False, True\], expected some of the numbers"):
+        hw.prune_heads(plain("gpt2"), {0: torch.tensor([False, True, False])})
+
+
 def test_further_errors():
     llama = tiny("llama", 0, {**tiny_sizes(), "heads": 4, "key_heads": 2})
     with pytest.raises(ValueError, match=r"leave \[1, 2\] heads in the groups.*2 groups of 2"):
@@ -320,9 +336,9 @@ def test_weights_that_are_computed_are_refused(change):
     model = plain("bert")
     hw.gate_heads(model, "gated", gate_inputs=0, gate_bias=True)
     change(model.bert.encoder.layer[0].attention.output.dense)
-    with pytest.raises(ValueError, match="as one of its maps.*not computed of others"):
+    with pytest.raises(ValueError, match=r"as one of its maps.*not computed of others"):
         hw.fold_gates(model)
-    with pytest.raises(ValueError, match="as one of its maps.*remove_parametrizations"):
+    with pytest.raises(ValueError, match=r"as one of its maps.*remove_parametrizations"):
         hw.prune_heads(hw.remove_gates(model), {0: [1]})
 
 

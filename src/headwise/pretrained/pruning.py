@@ -115,6 +115,11 @@ def load_pruned(
         2
     """
 
+    if options.get("output_loading_info"):
+        raise ValueError(
+            "output_loading_info is True, expected it to be left out: headwise.load_pruned returns "
+            "the model alone"
+        )
     if not issubclass(kind, PreTrainedModel):
         raise ValueError(
             f"kind is {kind.__name__}, expected the class of the model itself, such as "
@@ -166,9 +171,15 @@ def _chosen(
                 f"heads name the attention {key!r}, which is {'several' if found else 'none'} of "
                 f"the model's, expected the path of one: {paths}"
             )
-        numbers = {removed} if isinstance(removed, int) else set(removed)
-        chosen.setdefault(found[0].path, (found[0], set()))[1].update(numbers)
+        chosen.setdefault(found[0].path, (found[0], set()))[1].update(_numbers(removed))
     return list(chosen.values())
+
+
+def _numbers(removed: Any) -> set[int]:
+    """Heads as numbers of Python's own, given as those, or as numbers or arrays of other tools."""
+    given = removed.tolist() if hasattr(removed, "tolist") else removed
+    several = given if isinstance(given, Iterable) else [given]
+    return {each.item() if hasattr(each, "item") else each for each in several}
 
 
 def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
@@ -184,7 +195,8 @@ def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
         check_is_linear(each, place.path)
     sizes = place.sizes()
     count, dim = sizes["num_heads"], sizes["head_dim"]
-    if not removed < set(range(count)):
+    masks = any(isinstance(head, bool) for head in removed)
+    if masks or not removed < set(range(count)):
         raise ValueError(
             f"heads of {place.path!r} are {sorted(removed)}, expected some of the numbers from 0 "
             f"to {count - 1}, and not all: it has {count} heads"
