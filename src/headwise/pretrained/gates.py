@@ -60,6 +60,9 @@ class HeadGates(nn.Module):
         self.site_of_heads = (place.site, place.layer)  # where `sites` says that the system stands
         self.is_causal = place.site != "encoder_self"
         self.around = around
+        for shared in (around.padding, around.losses):
+            if shared is not None:
+                shared.users += 1
         self.last = last
         self.projection = place.layout.projection
         self.queries = place.queries if system.needs_queries else None
@@ -203,14 +206,16 @@ class HeadGates(nn.Module):
                 f"expected a module that calls it, not a kernel that takes its weights"
             )
 
-    def remove(self, attention: nn.Module) -> None:
-        """Takes the hooks away, those too that it shares."""
+    def remove(self) -> None:
+        """Takes the hooks away; those that it shares, if no other gates are left that need them."""
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
-        for hooked in (self.around.padding, self.around.losses):
-            if hooked is not None:
-                hooked.remove()
+        for shared in (self.around.padding, self.around.losses):
+            if shared is not None:
+                shared.users -= 1
+                if shared.users == 0:
+                    shared.remove()
 
     def _other_mask(self, mask: Any) -> Tensor | None:
         """The mask of this call, if gates have to look at it; where there is a past, they do not.
