@@ -79,7 +79,7 @@ class QueryPadding:
 
     def __init__(self, place: AttentionModule, last: LastMask) -> None:
         self.now = _Padding()
-        self.users = 0
+        self.users = 0  # how many gates read it
         self.layer = place.layer
         self.last = last
         names = (place.layout.mask, place.layout.cache, "position_ids")

@@ -195,8 +195,8 @@ def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
         check_is_linear(each, place.path)
     sizes = place.sizes()
     count, dim = sizes["num_heads"], sizes["head_dim"]
-    masks = any(isinstance(head, bool) for head in removed)
-    if masks or not removed < set(range(count)):
+    is_mask = any(isinstance(head, bool) for head in removed)  # which would pass for 0 and 1
+    if is_mask or not removed < set(range(count)):
         raise ValueError(
             f"heads of {place.path!r} are {sorted(removed)}, expected some of the numbers from 0 "
             f"to {count - 1}, and not all: it has {count} heads"
@@ -223,14 +223,14 @@ def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
 def check_is_linear(each: nn.Module, path: str) -> None:
     """Raises `ValueError` unless the weight of a map in the attention at a path is as it seems."""
     whole = isinstance(each, nn.Linear | Conv1D) and each.weight.is_floating_point()
-    whole = whole and {"weight", "bias"} <= each._parameters.keys()
+    whole = whole and {"weight", "bias"} <= each._parameters.keys()  # what is computed is in none
     if not whole or (each.weight.is_meta and hasattr(each, "_hf_hook")):
         raise ValueError(
             f"the attention at {path!r} has a {type(each).__name__} as one of its maps, expected a "
             f"linear map whose weight is here, in floating point, and not computed of others; put "
-            f"adapters into the weights first, as merge_and_unload() of peft does, and what "
-            f"computes them, as remove_parametrizations() or prune.remove() of torch.nn.utils do, "
-            f"or load the model without quantisation and offloading"
+            f"adapters into the weights first, as merge_and_unload() of peft does, make computed "
+            f"weights plain ones, as remove_parametrizations() or prune.remove() of torch.nn.utils "
+            f"do, or load the model without quantisation and offloading"
         )
 
 
