@@ -56,9 +56,12 @@ def test_sites_and_layers():
     assert (gates.site, gates.layer, gates.system.head_dim) == ("encoder_self", 0, 6)
 
 
+@pytest.mark.parametrize("sites", [["decoder_cross"], ["decoder_self", "decoder_cross"]])
 @torch.no_grad()
-def test_cross_attention_alone_knows_the_padding_of_its_queries():
-    model = train_at_random(hw.gate_heads(tiny("bart"), sites=["decoder_cross"]))
+def test_cross_attention_alone_knows_the_padding_of_its_queries(sites):
+    model = train_at_random(hw.gate_heads(tiny("bart"), sites=sites))
+    for layer in model.model.decoder.layers if "decoder_self" in sites else ():
+        hw.remove_gates(layer.self_attn)
     given = inputs(model, random.Random(1), batch=2, time=6)
     given["decoder_attention_mask"] = torch.ones_like(given["decoder_input_ids"])
     given["decoder_attention_mask"][0, 0] = 0
@@ -190,6 +193,8 @@ WRONG = [
     (lambda: hw.gate_heads(tiny("bert"), sites=["decoder_self"]), "encoder_self"),
     (lambda: hw.gate_heads(tiny("bert"), layers=[2]), "0 to 1"),
     (lambda: hw.gate_heads(tiny("bert"), layers=[]), "name no attention"),
+    (lambda: hw.gate_heads(tiny("bert"), sites=[], layers=[0]), "name no attention"),
+    (lambda: hw.gate_heads(tiny("bert"), qk_norm=True), "an option of attention itself"),
     (lambda: hw.gate_heads(tiny("bert"), num_heads=4), "expected it to be left out"),
     (lambda: hw.gate_heads(tiny("bert"), dropout=0.1), "an option of attention itself"),
     (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
@@ -219,3 +224,31 @@ def test_a_llama_that_is_no_decoder():
     config = LlamaConfig(**sizes, intermediate_size=8, vocab_size=20, is_causal=False)
     model = hw.gate_heads(LlamaModel(config))
     assert [gates.site for gates in gates_of(model).values()] == ["encoder_self"]
+
+
+class OfAnotherName(OwnAttention):
+    """Its hidden states have a name of its own."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+@torch.no_grad()
+def test_hidden_states_may_be_given_by_another_name():
+    attention = OfAnotherName()
+    x = torch.randn(2, 5, 8)
+    before = attention(x=x)
+    hw.gate_heads(attention, layouts={"OfAnotherName": hw.HeadLayout("out", "heads")})
+    assert torch.equal(attention(x=x), before)
+
+
+def test_attention_without_parameters():
+    """As quantised ones, whose weights are buffers."""
+    attention = OwnAttention()
+    weight = attention.out.weight.detach().double()
+    del attention.out.weight, attention.out.bias
+    attention.out.register_buffer("weight", weight)
+    attention.out.register_buffer("bias", None)
+    layouts = {"OwnAttention": hw.HeadLayout("out", "heads")}
+    hw.gate_heads(attention, layouts=layouts)
+    assert {p.dtype for p in hw.gate_parameters(attention)} == {torch.float64}

@@ -365,6 +365,13 @@ def test_a_folder_without_the_head_is_an_error(tmp_path):
         hw.from_transformers(str(tmp_path))
 
 
+def test_a_folder_with_gates_is_an_error(tmp_path):
+    with pytest.warns(UserWarning, match="save_gates"):
+        hw.gate_heads(gpt2()).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has gates over the heads of a GPT2LMHeadModel, which"):
+        hw.from_transformers(tmp_path)
+
+
 def test_attention_of_jetmoe_is_a_mixture_with_grouped_keys():
     """Outputs and gradients are those of transformers' own class."""
     config = tf.JetMoeConfig(

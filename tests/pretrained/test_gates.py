@@ -3,6 +3,7 @@
 import copy
 import gc
 import random
+from concurrent.futures import ThreadPoolExecutor
 from weakref import ref
 
 import pytest
@@ -67,6 +68,16 @@ def test_no_cache_and_no_queries_are_kept_after_a_call(system):
         assert gates.call.queries is None
 
 
+def test_no_cache_is_kept_after_an_error():
+    model = hw.gate_heads(tiny("llama"))
+    attention = model.model.layers[1].self_attn
+    attention.v_proj = nn.Linear(3, 3)
+    cache = DynamicCache(config=model.config)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.tensor([[3, 1, 4]]), **{CACHE: cache})
+    assert attention.head_gates.call.hidden is None and attention.head_gates.call.cache is None
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("twice", [True, False])
 def test_what_maps_of_decisions_take_is_not_kept(system, twice, monkeypatch):
@@ -83,3 +94,14 @@ def test_what_maps_of_decisions_take_is_not_kept(system, twice, monkeypatch):
     kept = [each() is not None for each in taken]
     assert kept and (not any(kept) if twice else all(kept))
     logits.sum().backward()
+
+
+@torch.no_grad()
+def test_several_threads_may_call_a_model():
+    """Each with a batch and padding of its own."""
+    model = train_at_random(hw.gate_heads(tiny("gpt2")))
+    batches = [inputs(model, random.Random(each), batch=2, time=9 + each) for each in range(4)]
+    expected = [model(**given).logits for given in batches]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda given: model(**given).logits, batches * 20))
+    torch.testing.assert_close(found, expected * 20)

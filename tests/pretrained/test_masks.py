@@ -214,12 +214,12 @@ def test_kernels_that_get_no_mask_are_told_by_positions(monkeypatch):
     positions = given["position_ids"]
     hidden = torch.zeros(1, sum(LENGTHS), 12)
     listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": positions})
-    assert (~listener.texts.padding).sum(1).tolist() == list(LENGTHS)
+    assert (~listener.now.texts.padding).sum(1).tolist() == list(LENGTHS)
     listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": positions * 0 + 1})
-    assert len(listener.texts.padding) == sum(LENGTHS)
+    assert len(listener.now.texts.padding) == sum(LENGTHS)
     one = torch.arange(sum(LENGTHS)).unsqueeze(0)
     listener.listen(layer, (hidden,), {"attention_mask": None, "position_ids": one})
-    assert listener.texts is None
+    assert listener.now.texts is None
 
 
 TEXTS = blocks_of([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]) & torch.ones(5, 5).tril().bool()
@@ -249,3 +249,33 @@ def test_a_compiled_model_refuses_packed_texts():
     torch.testing.assert_close(compiled(**one).logits, model(**one).logits)
     with pytest.raises(RuntimeError, match="packed into a row, which gates over the heads of a"):
         compiled(**given)
+
+
+@torch.no_grad()
+def test_a_mask_may_be_one_for_all_texts():
+    model = gated("gpt2")
+    ids, mask = torch.randint(FIRST, VOCABULARY, (2, 4)), torch.ones(1, 1, 4, 4).tril().bool()
+    with hw.record(model) as decisions:
+        torch.testing.assert_close(model(ids, attention_mask=mask).logits, model(ids).logits)
+    assert len(decisions.frame()) == 2 * 2 * 2 * 4 * model.config.n_head
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_may_be_changed_in_place(mode):
+    with mode():
+        model, ids = gated("gpt2"), torch.randint(FIRST, VOCABULARY, (1, 5))
+        mask = torch.ones(1, 1, 5, 5).tril().bool()
+        model(ids, attention_mask=mask, use_cache=False)
+        mask.copy_(TEXTS[:1, None])
+        found = model(ids, attention_mask=mask, use_cache=False).logits
+        fresh = model(ids, attention_mask=mask.clone(), use_cache=False).logits
+        assert torch.equal(found, fresh)
+
+
+def test_padding_of_a_block_mask_that_looks_at_no_text():
+    """As flex attention without padding has it."""
+    for sees in (lambda b, h, q, k: q >= k, lambda b, h, q, k: q.new_ones((), dtype=torch.bool)):
+        mask = create_block_mask(sees, None, None, 4, 4, device="cpu")
+        padding = query_padding(mask, queries=4)
+        assert padding.tolist() == [[False] * 4]
+        assert not later_texts(mask, padding, queries=4).any()

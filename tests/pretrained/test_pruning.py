@@ -5,12 +5,14 @@ import random
 import warnings
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import torch
 import transformers as tf
 from architectures import inputs, like_llama, random_sizes, source, tiny, tiny_sizes
 from test_observing import EVERY, FURTHER, plain, traces
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import headwise as hw
 from headwise.pretrained.layouts import LAYOUTS, attention_modules
@@ -221,6 +223,8 @@ def test_saved_and_loaded_by_transformers_where_the_config_says_it(name, tmp_pat
         ValueError, match="kind is AutoModel, expected the class of the model itself"
     ):
         hw.load_pruned(tf.AutoModel, tmp_path)
+    with pytest.raises(ValueError, match="output_loading_info is True, expected it to be left out"):
+        hw.load_pruned(type(model), tmp_path, output_loading_info=True)
 
 
 def test_t5_keeps_one_bias_for_all_layers_where_they_keep_the_same_heads():
@@ -231,6 +235,20 @@ def test_t5_keeps_one_bias_for_all_layers_where_they_keep_the_same_heads():
     assert len(names) == 2 and model.state_dict()[names[0]].size(1) == 2
     hw.prune_heads(model, {selves[0]: [1]})
     assert len([name for name in model.state_dict() if "relative" in name]) == 3
+
+
+def test_biases_of_t5_that_were_trained_apart_come_back(tmp_path):
+    """Even if all layers keep the same heads in the end."""
+    model = plain("t5")
+    selves = [p.path for p in attention_modules(model) if p.path.endswith("SelfAttention")]
+    for path in selves:
+        hw.prune_heads(model, {path: [1]})
+        nn.init.normal_(model.get_submodule(path).relative_attention_bias.weight)
+    with pytest.warns(UserWarning, match="load_pruned"):
+        model.save_pretrained(tmp_path)
+    loaded = hw.load_pruned(type(model), tmp_path)
+    given = inputs(model, random.Random(0))
+    assert torch.equal(loaded(**given).logits, model(**given).logits)
 
 
 def test_training_goes_on():
@@ -267,6 +285,19 @@ def test_errors_leave_the_model_as_it_is(heads, message):
     assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    "heads", [torch.tensor([0, 2]), np.array([0, 2]), [torch.tensor(0), np.int64(2)]]
+)
+def test_heads_may_be_numbers_of_other_tools(heads):
+    expected = hw.prune_heads(plain("gpt2"), {0: [0, 2]}).state_dict()
+    for name, tensor in hw.prune_heads(plain("gpt2"), {0: heads}).state_dict().items():
+        assert torch.equal(tensor, expected[name])
+    for one in (np.int64(1), torch.tensor(1)):
+        assert hw.prune_heads(plain("gpt2"), {0: one}).transformer.h[0].attn.num_heads == 2
+    with pytest.raises(ValueError, match=r"are \[False, True\], expected some of the numbers"):
+        hw.prune_heads(plain("gpt2"), {0: torch.tensor([False, True, False])})
+
+
 def test_further_errors():
     llama = tiny("llama", 0, {**tiny_sizes(), "heads": 4, "key_heads": 2})
     with pytest.raises(ValueError, match=r"leave \[1, 2\] heads in the groups.*2 groups of 2"):
@@ -290,6 +321,25 @@ def test_further_errors():
             hw.prune_heads(plain("gpt2"), {0: [1]}, layouts={"GPT2Attention": layout})
     with pytest.raises(ValueError, match="of headwise's own"):
         hw.prune_heads(nn.ModuleDict({"a": hw.MultiHeadAttention(8, 2)}), {"a": [0]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        parametrizations.weight_norm,
+        lambda each: prune.l1_unstructured(each, "weight", 0.5),
+        lambda each: prune.l1_unstructured(each, "bias", 0.5),
+    ],
+)
+def test_weights_that_are_computed_are_refused(change):
+    """To change what is computed would change nothing."""
+    model = plain("bert")
+    hw.gate_heads(model, "gated", gate_inputs=0, gate_bias=True)
+    change(model.bert.encoder.layer[0].attention.output.dense)
+    with pytest.raises(ValueError, match=r"as one of its maps.*not computed of others"):
+        hw.fold_gates(model)
+    with pytest.raises(ValueError, match=r"as one of its maps.*remove_parametrizations"):
+        hw.prune_heads(hw.remove_gates(model), {0: [1]})
 
 
 def test_every_layout_is_tried():

@@ -102,6 +102,21 @@ def test_gates_that_peft_holds(tmp_path):
     hw.load_gates(tiny("bert"), tmp_path)
 
 
+@torch.no_grad()
+def test_parts_with_other_gates_are_saved_by_themselves(tmp_path):
+    model, loaded = tiny("t5"), tiny("t5")
+    hw.gate_heads(model.encoder, "gated")
+    hw.gate_heads(model.decoder, "gated", gate_activation="softplus")
+    train_at_random(model)
+    with pytest.raises(ValueError, match=r"at 'decoder\.block\.0.*save each part by itself"):
+        hw.save_gates(model, tmp_path)
+    for part in ("encoder", "decoder"):
+        hw.save_gates(getattr(model, part), tmp_path / part)
+        hw.load_gates(getattr(loaded, part), tmp_path / part)
+    given = inputs(model, random.Random(0))
+    assert torch.equal(loaded(**given).logits, model(**given).logits)
+
+
 def test_differences_are_named(tmp_path):
     hw.save_gates(hw.gate_heads(tiny("bert")), tmp_path)
     small = tiny("bert", sizes={**tiny_sizes(), "heads": 2, "layers": 1})

@@ -83,6 +83,19 @@ def test_losses_of_the_system_are_added(name, checkpointing, as_tuple):
     assert balance > 0 and all(gradient.abs().sum() > 0 for gradient in gradients)
 
 
+def test_gates_that_are_left_keep_their_losses():
+    model = hw.gate_heads(without_dropout(tiny("t5")), "moh", **SYSTEMS["moh"])
+    hw.remove_gates(model.encoder)
+    given = labelled(model)
+    with hw.record(model) as decisions:
+        in_training = model(**given).loss
+    balance = sum(made[0].loss for made in decisions.values())
+    torch.testing.assert_close(in_training, model.eval()(**given).loss + balance)
+    assert balance > 0
+    hw.remove_gates(model)
+    assert not any(each._forward_pre_hooks or each._forward_hooks for each in model.modules())
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_their_losses_are_a_mean_over_accumulated_batches(name, tmp_path):
     """A step of four batches of one row is that of one batch of the four rows, if all are alike.

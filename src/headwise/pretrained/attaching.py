@@ -3,10 +3,11 @@
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.heads.multi_head import MultiHeadAttention
@@ -25,7 +26,7 @@ Model = TypeVar("Model", bound=nn.Module)
 HEADS_LEFT = "headwise_heads_left"
 
 # Options of systems that say how they attend, which is what they do not do over given heads.
-_OF_ATTENTION = ("bias", "dropout", "kdim", "vdim")
+_OF_ATTENTION = ("bias", "dropout", "kdim", "vdim", "num_key_value_heads", "qk_norm", "norm_eps")
 
 
 def gate_heads(
@@ -173,9 +174,8 @@ def attach(
 def detach(model: nn.Module) -> None:
     """Takes away what `attach` has put over the heads of a model."""
     for path, each in required_gates(model).items():
-        attention = model.get_submodule(path)
-        each.remove(attention)
-        delattr(attention, NAME)
+        each.remove()
+        delattr(model.get_submodule(path), NAME)
 
 
 def note_change(model: nn.Module) -> None:
@@ -249,7 +249,7 @@ def _chosen(
                     f"{', '.join(there)}{did_you_mean(site, there)}"
                 )
         chosen = [place for place in chosen if place.site in sites]
-    if layers is not None:
+    if layers is not None and chosen:
         layers = [layers] if isinstance(layers, int) else list(layers)
         depth = 1 + max(place.layer for place in chosen)
         for layer in layers:
@@ -281,14 +281,16 @@ def _make(
     system = kind.over_heads(**sizes, **options)
     if system.needs_queries:
         _ = place.queries  # refuses a layout that does not say where they are
-    weight = next(place.module.parameters())
+    # Quantised weights may be buffers, or no tensors at all.
+    tensors = chain(place.module.parameters(), place.module.buffers(), [torch.empty(())])
+    weight = next(tensors)
     device = _device(place.module, weight)
     # As adapters: updates of few digits would be lost in so few bits.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
     return system.to(device, dtype).train(place.module.training)
 
 
-def _device(attention: nn.Module, weight: nn.Parameter) -> torch.device:
+def _device(attention: nn.Module, weight: Tensor) -> torch.device:
     """Where an attention module computes; accelerate keeps weights that it offloads elsewhere."""
     hooks = [getattr(module, "_hf_hook", None) for module in attention.modules()]
     devices = [device for hook in hooks if (device := getattr(hook, "execution_device", None))]

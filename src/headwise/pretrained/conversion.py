@@ -21,6 +21,7 @@ from headwise.models.causal_lm import CausalLM
 from headwise.models.masked_lm import MaskedLM
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.pretrained.attaching import HEADS_LEFT, check_has_no_gates
+from headwise.pretrained.gates import NAME
 
 Settings = dict[str, Any]
 State = dict[str, Tensor]
@@ -128,6 +129,12 @@ def _loaded(name: str | Path) -> PreTrainedModel:
         raise ValueError(
             f"{name} lacks {', '.join(sorted(info['missing_keys'])[:3])}, expected all weights of "
             f"a {row.source}: name a checkpoint that has its head"
+        )
+    if any(f".{NAME}." in key for key in info["unexpected_keys"]):
+        raise ValueError(
+            f"{name} has gates over the heads of a {row.source}, which would be lost, expected a "
+            f"model without them: put static ones into its weights with headwise.fold_gates(model) "
+            f"before you save it, or take them away with headwise.remove_gates(model)"
         )
     assert isinstance(model, PreTrainedModel)
     return model

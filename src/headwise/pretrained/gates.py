@@ -1,5 +1,6 @@
 """A system over the heads of one attention module: what hooks of the module do."""
 
+import threading
 import warnings
 from typing import Any, NamedTuple
 
@@ -59,6 +60,9 @@ class HeadGates(nn.Module):
         self.site_of_heads = (place.site, place.layer)  # where `sites` says that the system stands
         self.is_causal = place.site != "encoder_self"
         self.around = around
+        for shared in (around.padding, around.losses):
+            if shared is not None:
+                shared.users += 1
         self.last = last
         self.projection = place.layout.projection
         self.queries = place.queries if system.needs_queries else None
@@ -68,7 +72,7 @@ class HeadGates(nn.Module):
         self.passes = Passes()
         self.handles = [
             place.module.register_forward_pre_hook(self.note_call, with_kwargs=True),
-            place.module.register_forward_hook(self.check_used),
+            place.module.register_forward_hook(self.check_used, always_call=True),
         ]
         self.on_projection: RemovableHandle | None = None
         self.on_queries: RemovableHandle | None = None
@@ -78,9 +82,8 @@ class HeadGates(nn.Module):
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Before the attention module: keeps its hidden states."""
-        self.call.hidden = args[0] if args else kwargs["hidden_states"]
+        self.call.hidden, mask, self.call.cache = self.arguments.read(args, kwargs)
         self.call.gates = getattr(attention, NAME)
-        mask, self.call.cache = self.arguments.read(args, kwargs)
         self.call.attn_mask = None
         if not torch.compiler.is_compiling():
             if self.site != "decoder_cross":  # whose mask is of other positions than its queries
@@ -169,8 +172,8 @@ class HeadGates(nn.Module):
                 f"with headwise.remove_gates(model)"
             )
         around = self.around.padding
-        padding = None if around is None else around.positions
-        texts = None if around is None else around.texts
+        padding = None if around is None else around.now.positions
+        texts = None if around is None else around.now.texts
         if texts is not None:  # each gets a row of its own
             hidden, heads = texts.apart(hidden), texts.apart(heads)
             queries = None if queries is None else texts.apart(queries)
@@ -192,22 +195,27 @@ class HeadGates(nn.Module):
         return output.to(heads.dtype), *others
 
     def check_used(self, attention: nn.Module, args: object, output: object) -> None:
-        """After the attention module: its projection must have been called."""
-        if self.call.hidden is not None:
+        """After the attention module: its projection must have been called, unless that raised."""
+        if self.call.hidden is None:
+            return
+        vars(self.call).clear()  # an error must keep neither hidden states nor a cache alive
+        if output is not None:
             raise RuntimeError(
                 f"the attention at {self.path!r}, a {type(attention).__name__}, has not called its "
                 f"output projection {self.projection!r}, so no gates can be over its heads; "
                 f"expected a module that calls it, not a kernel that takes its weights"
             )
 
-    def remove(self, attention: nn.Module) -> None:
-        """Takes the hooks away, those too that it shares."""
+    def remove(self) -> None:
+        """Takes the hooks away; those that it shares, if no other gates are left that need them."""
         for handle in (*self.handles, self.on_projection, self.on_queries):
             if handle is not None:
                 handle.remove()
-        for hooked in (self.around.padding, self.around.losses):
-            if hooked is not None:
-                hooked.remove()
+        for shared in (self.around.padding, self.around.losses):
+            if shared is not None:
+                shared.users -= 1
+                if shared.users == 0:
+                    shared.remove()
 
     def _other_mask(self, mask: Any) -> Tensor | None:
         """The mask of this call, if gates have to look at it; where there is a past, they do not.
@@ -267,8 +275,8 @@ class HeadGates(nn.Module):
             self.on_queries = queries.register_forward_hook(self.note_queries)
 
 
-class _Call:
-    """The call of the attention module that is under way."""
+class _Call(threading.local):
+    """The call of the attention module that is under way in a thread. A copy starts anew."""
 
     gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
@@ -276,5 +284,5 @@ class _Call:
     queries: Tensor | None = None
     cache: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Call, ()

@@ -19,6 +19,7 @@ class AuxiliaryLosses:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self.users = 0  # how many gates add to them
         self.collected: list[Tensor] | None = None  # None while no pass is under way
         self.lacks_gradient = False
         self.items: Tensor | None = None

@@ -5,6 +5,7 @@ right too where a layer is computed again for its gradients, while the model has
 """
 
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -27,10 +28,13 @@ Found = TypeVar("Found")
 
 
 class Arguments:
-    """Reads arguments of a module's forward by their names."""
+    """Reads arguments of a module's forward: its first, the hidden states, and those of `names`."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        places = list(inspect.signature(module.forward).parameters)
+        there = inspect.signature(module.forward).parameters.values()
+        places = [each.name for each in there if each.kind <= each.POSITIONAL_OR_KEYWORD]
+        places = places or ["hidden_states"]  # a tool's wrapper may name none
+        names = places[0], *names
         self.places = {name: places.index(name) if name in places else -1 for name in names}
 
     def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -49,17 +53,21 @@ class LastMask:
 
     def __init__(self) -> None:
         self.warned = False
-        self.mask: Callable[[], Any] = lambda: None
-        self.found: dict[tuple[Any, ...], Any] = {}
+        self.last: tuple[Callable[[], Any], Any, dict[Any, Any]] = (lambda: None, None, {})
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
         """`find(mask, *settings)`, computed once for a mask, which is not None."""
-        if self.mask() is not mask:
-            self.mask, self.found = weakref.ref(mask), {}
+        if isinstance(mask, Tensor) and mask.is_inference():
+            return find(mask, *settings)  # it does not count its changes in place, as others do
+        version = getattr(mask, "_version", None)  # a `BlockMask` has none, and does not change
+        last, before, answers = self.last  # at once: other threads have other masks
+        if last() is not mask or before != version:
+            answers = {}
+            self.last = weakref.ref(mask), version, answers
         key = find, *settings
-        if key not in self.found:
-            self.found[key] = find(mask, *settings)
-        found: Found = self.found[key]
+        if key not in answers:
+            answers[key] = find(mask, *settings)
+        found: Found = answers[key]
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,16 +75,11 @@ class LastMask:
 
 
 class QueryPadding:
-    """Listens to a layer's self-attention and keeps which of the queries are padding.
-
-    Attributes:
-        positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
-        texts: the texts that are packed into the rows; None if each is one.
-    """
+    """Listens to a layer's self-attention and keeps which of the queries are padding: `now`."""
 
     def __init__(self, place: AttentionModule, last: LastMask) -> None:
-        self.positions: Tensor | None = None
-        self.texts: PackedTexts | None = None
+        self.now = _Padding()
+        self.users = 0  # how many gates read it
         self.layer = place.layer
         self.last = last
         names = (place.layout.mask, place.layout.cache, "position_ids")
@@ -85,25 +88,24 @@ class QueryPadding:
 
     def listen(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Reads the mask of a call."""
-        mask, cache, position_ids = self.arguments.read(args, kwargs)
-        hidden = args[0] if args else kwargs["hidden_states"]
+        hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
         (batch, queries), cached = hidden.shape[:2], cached_positions(cache, self.layer)
-        self.positions = None if mask is None else query_padding(mask, queries, cached)
-        self.texts = None
+        self.now.positions = padding_of(hidden, mask, cached)
+        self.now.texts = None
         if queries == 1 or not isinstance(cached, int) or cached:
             return  # a cache has one text a row
         if torch.compiler.is_compiling():
-            later = None if mask is None else later_texts(mask, self.positions, queries)
+            later = None if mask is None else later_texts(mask, self.now.positions, queries)
             if later is not None and not torch.compiler.is_exporting():
                 # How many texts there are is not known then; this waits for no device.
                 torch._assert_async(~later.any(), _COMPILED)
             return
         if mask is not None:
-            self.texts = self.last.ask(_texts_in, mask, batch, queries)
+            self.now.texts = self.last.ask(_texts_in, mask, batch, queries)
         elif position_ids is not None and _is_flash(attention):
             # Such kernels are told of packed texts by positions, and get no mask.
-            self.texts = self.last.ask(_texts_at, position_ids, batch)
-        if self.texts is not None and cache is not None:
+            self.now.texts = self.last.ask(_texts_at, position_ids, batch)
+        if self.now.texts is not None and cache is not None:
             raise ValueError(
                 "the attention mask separates texts that are packed into a row, and there is a "
                 "cache, in which gates over heads remember one text a row: pass use_cache=False, "
@@ -113,8 +115,20 @@ class QueryPadding:
     def remove(self) -> None:
         self.handle.remove()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "positions": None, "texts": None}
+
+class _Padding(threading.local):
+    """What a thread has found in the mask of its last call. A copy starts anew.
+
+    Attributes:
+        positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
+        texts: the texts that are packed into the rows; None if each is one.
+    """
+
+    positions: Tensor | None = None
+    texts: PackedTexts | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Padding, ()
 
 
 def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
@@ -125,6 +139,12 @@ def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
         cache = cache.self_attention_cache
     length: int | Tensor = cache.get_seq_length(layer)
     return length
+
+
+def padding_of(hidden: Tensor, mask: Any, cached: int | Tensor) -> Tensor | None:
+    """`query_padding` of each row of `(batch, queries, width)`; a mask may have one for all."""
+    batch, queries = hidden.shape[:2]
+    return None if mask is None else query_padding(mask, queries, cached).expand(batch, -1)
 
 
 def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
@@ -151,7 +171,8 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     if hasattr(mask, "mask_mod"):
         positions = torch.arange(queries, device=mask.kv_num_blocks.device)
         rows = torch.arange(mask.shape[0], device=positions.device).unsqueeze(1)
-        return ~mask.mask_mod(rows, positions.new_zeros(()), positions, positions + cached)
+        seen: Tensor = mask.mask_mod(rows, positions.new_zeros(()), positions, positions + cached)
+        return ~seen.expand(len(rows), queries)  # it may not have looked at rows, or at positions
     # A cache that slides holds fewer keys than there were positions: the queries are the last ones.
     most = mask.size(-1) - queries
     first = min(cached, most) if isinstance(cached, int) else cached.clamp(max=most)

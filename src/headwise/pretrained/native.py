@@ -12,7 +12,7 @@ from headwise.heads.system import Routing, System
 from headwise.models.decisions import Decisions
 from headwise.models.sites import AttentionSite
 from headwise.ops.recompute import is_repeated
-from headwise.pretrained.masks import Arguments, cached_positions, query_padding
+from headwise.pretrained.masks import Arguments, cached_positions, padding_of
 from headwise.transformers_internals import CACHE
 
 # By the name of the attention's class: the path of the module whose output says what is decided.
@@ -60,13 +60,9 @@ class _Call:
         self.padding: Tensor | None = None
 
     def listen(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden = args[0] if args else kwargs["hidden_states"]
-        mask, cache = self.arguments.read(args, kwargs)
-        batch, queries = self.shape = hidden.shape[:2]
-        if mask is not None:
-            padding = query_padding(mask, queries, cached_positions(cache, self.layer))
-            mask = padding.expand(batch, -1)
-        self.padding = mask
+        hidden, mask, cache = self.arguments.read(args, kwargs)
+        self.shape = hidden.shape[:2]
+        self.padding = padding_of(hidden, mask, cached_positions(cache, self.layer))
 
 
 def _note(

@@ -18,6 +18,9 @@ from headwise.pretrained.saving import base_names
 Model = TypeVar("Model", bound=nn.Module)
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
+# The key of a config that names the attentions of T5 that have got position biases of their own.
+_OWN_BIASES = "headwise_own_biases"
+
 # What the maps of an attention give, one behind another, by how many maps there are.
 _PARTS = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
 
@@ -112,6 +115,11 @@ def load_pruned(
         2
     """
 
+    if options.get("output_loading_info"):
+        raise ValueError(
+            "output_loading_info is True, expected it to be left out: headwise.load_pruned returns "
+            "the model alone"
+        )
     if not issubclass(kind, PreTrainedModel):
         raise ValueError(
             f"kind is {kind.__name__}, expected the class of the model itself, such as "
@@ -129,7 +137,9 @@ def load_pruned(
         every = attention_modules(model, layouts)
         names = base_names(model, [place.path for place in every])
         kept = [(place, left[names[place.path]]) for place in every if names[place.path] in left]
-        _prune(every, [_cut(p, set(range(p.sizes()["num_heads"])) - set(k)) for p, k in kept])
+        apart = [p.path for p in every if names[p.path] in getattr(config, _OWN_BIASES, ())]
+        cuts = [_cut(p, set(range(p.sizes()["num_heads"])) - set(k)) for p, k in kept]
+        _prune(every, cuts, apart)
 
     # from_pretrained makes a model of its class and reads weights into it, piece by piece.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
@@ -161,9 +171,15 @@ def _chosen(
                 f"heads name the attention {key!r}, which is {'several' if found else 'none'} of "
                 f"the model's, expected the path of one: {paths}"
             )
-        numbers = {removed} if isinstance(removed, int) else set(removed)
-        chosen.setdefault(found[0].path, (found[0], set()))[1].update(numbers)
+        chosen.setdefault(found[0].path, (found[0], set()))[1].update(_numbers(removed))
     return list(chosen.values())
+
+
+def _numbers(removed: Any) -> set[int]:
+    """Heads as numbers of Python's own, given as those, or as numbers or arrays of other tools."""
+    given = removed.tolist() if hasattr(removed, "tolist") else removed
+    several = given if isinstance(given, Iterable) else [given]
+    return {each.item() if hasattr(each, "item") else each for each in several}
 
 
 def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
@@ -179,7 +195,8 @@ def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
         check_is_linear(each, place.path)
     sizes = place.sizes()
     count, dim = sizes["num_heads"], sizes["head_dim"]
-    if not removed < set(range(count)):
+    is_mask = any(isinstance(head, bool) for head in removed)  # which would pass for 0 and 1
+    if is_mask or not removed < set(range(count)):
         raise ValueError(
             f"heads of {place.path!r} are {sorted(removed)}, expected some of the numbers from 0 "
             f"to {count - 1}, and not all: it has {count} heads"
@@ -206,12 +223,14 @@ def _cut(place: AttentionModule, removed: set[int]) -> _Cut:
 def check_is_linear(each: nn.Module, path: str) -> None:
     """Raises `ValueError` unless the weight of a map in the attention at a path is as it seems."""
     whole = isinstance(each, nn.Linear | Conv1D) and each.weight.is_floating_point()
+    whole = whole and {"weight", "bias"} <= each._parameters.keys()  # what is computed is in none
     if not whole or (each.weight.is_meta and hasattr(each, "_hf_hook")):
         raise ValueError(
             f"the attention at {path!r} has a {type(each).__name__} as one of its maps, expected a "
-            f"linear map whose weight is here, in floating point; put adapters into the weights "
-            f"first, as merge_and_unload() of peft does, or load the model without quantisation "
-            f"and offloading"
+            f"linear map whose weight is here, in floating point, and not computed of others; put "
+            f"adapters into the weights first, as merge_and_unload() of peft does, make computed "
+            f"weights plain ones, as remove_parametrizations() or prune.remove() of torch.nn.utils "
+            f"do, or load the model without quantisation and offloading"
         )
 
 
@@ -237,8 +256,8 @@ def _rows(outputs: int, part: str, counts: dict[str, int], kept: dict[str, list[
     return rows
 
 
-def _prune(every: list[AttentionModule], cuts: list[_Cut]) -> None:
-    _cut_biases(every, {cut.place.path: cut.heads for cut in cuts})
+def _prune(every: list[AttentionModule], cuts: list[_Cut], apart: Iterable[str] = ()) -> None:
+    _cut_biases(every, {cut.place.path: cut.heads for cut in cuts}, apart)
     for cut in cuts:
         for each, rows in cut.maps:
             _keep(each, rows, inputs=False)
@@ -297,16 +316,19 @@ def _selected(parameter: nn.Parameter, index: list[int], dim: int) -> nn.Paramet
     return nn.Parameter(selected, requires_grad=parameter.requires_grad)
 
 
-def _cut_biases(every: list[AttentionModule], left: dict[str, list[int]]) -> None:
+def _cut_biases(
+    every: list[AttentionModule], left: dict[str, list[int]], apart: Iterable[str]
+) -> None:
     """T5's position biases have an entry for each head; all layers of a stack add the first's.
 
-    Where layers keep other heads than one another, each gets a bias of its own.
+    Where layers keep other heads than one another, each gets a bias of its own; so do those with
+    paths in `apart`, which kept others once, and may have been trained since.
     """
     of_t5 = [place for place in every if hasattr(place.module, "has_relative_attention_bias")]
     for key in {(place.stack, place.site): None for place in of_t5}:
         places = [place for place in of_t5 if (place.stack, place.site) == key]
         kept = [left.get(p.path) or list(range(p.sizes()["num_heads"])) for p in places]
-        differ = any(heads != kept[0] for heads in kept)
+        differ = any(heads != kept[0] for heads in kept) or places[0].path in apart
         shared = getattr(places[0].module, "relative_attention_bias", None)
         for place, heads in zip(places, kept, strict=True):
             module: Any = place.module
@@ -342,6 +364,9 @@ def _note(model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]) -> N
         vars(config).pop(HEADS_LEFT, None)
         return
     setattr(config, HEADS_LEFT, left)
+    apart = [p.path for p in every if _without_bias in p.module._forward_pre_hooks.values()]
+    if apart:
+        setattr(config, _OWN_BIASES, list(base_names(model, apart).values()))
     warn_when_saved(model)
 
 

@@ -56,8 +56,8 @@ def save_gates(
     Raises:
         OSError: the hub cannot be reached, or does not let the user write there; the folder is
             written all the same.
-        ValueError: the model has no system over its heads, or one with options that JSON has no
-            way to write.
+        ValueError: the model has no system over its heads, or several that differ, or one with
+            options that JSON has no way to write.
     """
     gates = required_gates(model)
     first = next(iter(gates.values()))
@@ -69,6 +69,13 @@ def save_gates(
                 f"the system over the heads at {path!r} is a {type(each.system).__name__}, in "
                 f"which another tool holds it, expected the system itself: save by that tool, "
                 f"or have it put its changes in place first, as merge_and_unload() of peft does"
+            )
+        if (type(each.system), each.options) != (type(first.system), first.options):
+            raise ValueError(
+                f"the gates over the heads at {path!r} are of another system or have other options "
+                f"than those at {next(iter(gates))!r}, expected the same over all heads, since one "
+                f"folder describes one system: save each part by itself, as by "
+                f"headwise.save_gates(model.encoder, folder)"
             )
         path = names[path]
         where = {"site": each.site, "layer": each.layer, "layers": each.around.layers}
