@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from itertools import permutations
 
 import datasets
 import pytest
 
+from headwise.data.labelled import corpus as module
 from headwise.data.labelled.corpus import Example, load_labelled_corpus
 from headwise.data.labelled.settings import (
     Docstrings,
@@ -152,6 +154,12 @@ def test_classes_are_the_labels_of_the_training_part_sorted(tsv):
     assert {part: len(examples) > 15 for part, examples in labelled.test.items()} == {"": True}
     assert labelled.notes["classes"] == "9, 10, b"
     assert "skipped" not in labelled.notes
+
+
+def test_the_order_of_classes_depends_on_nothing_but_their_names():
+    names = ["-1", "9", "10", "a", "inf", "nan"]
+    for given in permutations(names):
+        assert sorted(given, key=module._by_number) == names
 
 
 def test_given_parts_are_taken_as_they_are(tsv):
