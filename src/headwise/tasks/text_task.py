@@ -100,7 +100,10 @@ class TokenizerTask(Task):
                 texts = list(islice(texts, settings.sample_rows))
             train(texts, settings).save(folder / TOKENIZER)
 
-        learned = stored("tokenizers", [corpus.digest, settings.model_dump_json()], learn)
+        made_of = [corpus.digest, settings.model_dump_json()]
+        if isinstance(corpus.train, Stream):  # its digest does not tell when its files were changed
+            made_of.append(corpus.train.identity)
+        learned = stored("tokenizers", made_of, learn)
         return cls.from_corpus(corpus, cls.tokenizer_class.load(learned / TOKENIZER), recipe)
 
     def encode_parts(self, make: Callable[[Any], Any]) -> None:
