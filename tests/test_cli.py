@@ -172,11 +172,18 @@ def test_predict_labels_each_line_or_each_pair_of_them(trained, tmp_path):
     said = refused("predict", trained("classification"), stdin="\n".join(lines))
     assert "INPUT has the line 'four\\tfive six', expected one text without a tab" in said
     run = trained("classification", "--set", "data.pair_field=label")
+    for wrong in ("one two three", "", "one\ttwo\tthree"):
+        said = refused("predict", run, stdin=f"four\tfive six\n{wrong}\n")
+        assert f"INPUT has the line {wrong!r}, expected two texts with one tab between" in said
+    lines = [" one  two three \tfour", "four\tfive six"]
     done = headwise("predict", run, stdin="\n".join(lines))
     assert done.exit_code == 0, done.output
     said = [line.split("\t") for line in done.stdout.splitlines()]
     classify = pipeline("text-classification", model=str(run / "model"))
-    given = ["one two three", "", {"text": "four", "text_pair": "five six"}]
+    given = [
+        {"text": "one two three", "text_pair": "four"},
+        {"text": "four", "text_pair": "five six"},
+    ]
     for (label, probability), found in zip(said, [classify(each) for each in given], strict=True):
         found = found[0] if isinstance(found, list) else found
         assert label == found["label"]
