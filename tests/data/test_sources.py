@@ -12,7 +12,7 @@ import pytest
 from headwise.data import sources
 from headwise.data.labelled.corpus import load_labelled_corpus
 from headwise.data.labelled.probing import load_probing_corpus
-from headwise.data.labelled.settings import Glue, LabelledFiles, SentEvalFile
+from headwise.data.labelled.settings import GeneratedProbe, Glue, LabelledFiles, SentEvalFile
 from headwise.data.pairs.corpus import load_parallel_corpus
 from headwise.data.pairs.settings import ParallelFiles
 from headwise.data.running.corpus import load_text_corpus
@@ -172,13 +172,16 @@ def recipe_data(path, kind):
         for name in ("train.tsv", "dev.tsv"):
             path.with_name(name).write_text(path.read_text())
         return load_labelled_corpus(Glue(task="SST-2", folder=path.parent, max_bytes=10))
+    if kind == "generated":
+        texts = {"corpus": "files", "train": path}
+        return load_probing_corpus(GeneratedProbe(texts=texts, max_bytes=10))
     if kind == "probe":
         return load_probing_corpus(SentEvalFile(file=path, max_bytes=10))
     pair = {"source": path, "target": path}
     return load_parallel_corpus(ParallelFiles(train=pair, tests={"further": pair}, max_bytes=10))
 
 
-@pytest.mark.parametrize("kind", ["running", "parallel", "examples", "glue", "probe"])
+@pytest.mark.parametrize("kind", ["running", "parallel", "examples", "glue", "probe", "generated"])
 def test_a_recipe_says_how_many_bytes_a_file_may_have(tmp_path, kind):
     path = tmp_path / "data.txt"
     path.write_text("twelve bytes")
