@@ -76,7 +76,8 @@ def writing(path: Path, columns: Sequence[type]) -> Iterator[Callable[[Iterable[
 
     A value may also be None.
     """
-    kinds = [pa.string() if column is str else pa.float64() for column in columns]
+    # A large string, since a batch may have more than 2 GiB of text.
+    kinds = [pa.large_string() if column is str else pa.float64() for column in columns]
     schema = pa.schema([(str(number), kind) for number, kind in enumerate(kinds)])
     waiting: list[list[Value]] = [[] for _ in columns]
 
