@@ -217,6 +217,7 @@ def test_numbers(tsv):
         ),
         (["a\tlabel"], {"text_field": "b"}, "no column 'b', expected one of a, label"),
         (["sentence\tlabel"], {"pair_field": "pair"}, "there is no column 'pair'"),
+        (["sentence\tlabel\tlabel"], {}, "line 1: 2 columns have the name 'label', expected one"),
         (["sentence\tlabel"], {}, "no examples for the train part"),
         (
             ["sentence\tlabel", *sentences(9), "x", "y"],
