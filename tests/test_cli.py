@@ -342,6 +342,12 @@ def test_evaluate_takes_another_part_and_other_settings(run):
     assert "smooth:none" in done.stdout
 
 
+@pytest.mark.parametrize("option", [["--text"], []])
+def test_predict_refuses_text_that_is_not_utf8(run, option):
+    said = refused("predict", run, *option, "caf\udce9 x")
+    assert r"INPUT or --text is 'caf\udce9 x', expected text in UTF-8" in said
+
+
 def test_predict_gives_a_line_for_each_line(run, tmp_path):
     lines = ["one two", "", "three\u2028four", "   ", "five"]
     source = tmp_path / "source.txt"

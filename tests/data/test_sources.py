@@ -56,6 +56,21 @@ def test_text_that_is_not_utf8_is_found_to_the_line(tmp_path):
         lines_of(tmp_path / "a")
 
 
+def test_gzip_by_another_name_is_told_to_be_gzip(tmp_path):
+    (tmp_path / "a").write_bytes(gzip.compress(b"line\n" * 20))
+    with pytest.raises(CorpusError, match=r"a, line 1: .* It is gzip: .* end its name in \.gz"):
+        lines_of(tmp_path / "a")
+
+
+def test_docstrings_that_are_no_unicode_are_left_out(tmp_path, monkeypatch):
+    (tmp_path / "halves").mkdir()
+    (tmp_path / "halves" / "__init__.py").write_text(
+        'def a():\n    "Half of a pair, \\ud800."\n\n\ndef b():\n    "A whole text."\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(sources.docstrings_of("halves")) == ["A whole text."]
+
+
 @pytest.mark.parametrize("damage", ["plain text", "cut short", "bytes changed"])
 def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path, damage):
     whole = gzip.compress(b"".join(b"line %d\n" % n for n in range(20_000)))
