@@ -172,11 +172,18 @@ def test_predict_labels_each_line_or_each_pair_of_them(trained, tmp_path):
     said = refused("predict", trained("classification"), stdin="\n".join(lines))
     assert "INPUT has the line 'four\\tfive six', expected one text without a tab" in said
     run = trained("classification", "--set", "data.pair_field=label")
+    for wrong in ("one two three", "", "one\ttwo\tthree"):
+        said = refused("predict", run, stdin=f"four\tfive six\n{wrong}\n")
+        assert f"INPUT has the line {wrong!r}, expected two texts with one tab between" in said
+    lines = [" one  two three \tfour", "four\tfive six"]
     done = headwise("predict", run, stdin="\n".join(lines))
     assert done.exit_code == 0, done.output
     said = [line.split("\t") for line in done.stdout.splitlines()]
     classify = pipeline("text-classification", model=str(run / "model"))
-    given = ["one two three", "", {"text": "four", "text_pair": "five six"}]
+    given = [
+        {"text": "one two three", "text_pair": "four"},
+        {"text": "four", "text_pair": "five six"},
+    ]
     for (label, probability), found in zip(said, [classify(each) for each in given], strict=True):
         found = found[0] if isinstance(found, list) else found
         assert label == found["label"]
@@ -333,6 +340,12 @@ def test_evaluate_takes_another_part_and_other_settings(run):
     assert done.exit_code == 0
     assert re.search(r"^validation: \d+ sentences$", done.stdout, re.M)
     assert "smooth:none" in done.stdout
+
+
+@pytest.mark.parametrize("option", [["--text"], []])
+def test_predict_refuses_text_that_is_not_utf8(run, option):
+    said = refused("predict", run, *option, "caf\udce9 x")
+    assert r"INPUT or --text is 'caf\udce9 x', expected text in UTF-8" in said
 
 
 def test_predict_gives_a_line_for_each_line(run, tmp_path):

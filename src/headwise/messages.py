@@ -69,6 +69,8 @@ def how_to_convert(file: bytes) -> str:
     """
     if file.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "Convert it by `iconv -f UTF-16 -t UTF-8`."
+    if file.startswith(b"\x1f\x8b"):
+        return "It is gzip: unpack it by `gunzip`, or, if it is data, end its name in .gz."
     if b"\0" in file:
         return "It has bytes that are zero, so that it is no text, or has been converted wrongly."
     return "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."

@@ -3,6 +3,7 @@
 import pickle
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from headwise.data import rows as module
@@ -47,6 +48,10 @@ def test_a_worker_opens_the_file_itself(written):
     again = pickle.loads(pickle.dumps(written))
     assert (again, again.digest) == (EXAMPLES, "digest")
     assert len(pickle.dumps(written)) < 1000
+
+
+def test_a_batch_may_have_more_than_2_gib_of_text(written):
+    assert written._table.schema.types == [pa.large_string(), pa.large_string(), pa.float64()]
 
 
 def test_no_rows_are_rows(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from headwise.data import sources
 from headwise.data.labelled.corpus import load_labelled_corpus
 from headwise.data.labelled.probing import load_probing_corpus
-from headwise.data.labelled.settings import Glue, LabelledFiles, SentEvalFile
+from headwise.data.labelled.settings import GeneratedProbe, Glue, LabelledFiles, SentEvalFile
 from headwise.data.pairs.corpus import load_parallel_corpus
 from headwise.data.pairs.settings import ParallelFiles
 from headwise.data.running.corpus import load_text_corpus
@@ -54,6 +54,21 @@ def test_text_that_is_not_utf8_is_found_to_the_line(tmp_path):
     (tmp_path / "a").write_bytes(b"fine\nalso fine\nna\xefve\n")
     with pytest.raises(CorpusError, match=r"a, line 3: not UTF-8 \(byte 0xef at column 3\)"):
         lines_of(tmp_path / "a")
+
+
+def test_gzip_by_another_name_is_told_to_be_gzip(tmp_path):
+    (tmp_path / "a").write_bytes(gzip.compress(b"line\n" * 20))
+    with pytest.raises(CorpusError, match=r"a, line 1: .* It is gzip: .* end its name in \.gz"):
+        lines_of(tmp_path / "a")
+
+
+def test_docstrings_that_are_no_unicode_are_left_out(tmp_path, monkeypatch):
+    (tmp_path / "halves").mkdir()
+    (tmp_path / "halves" / "__init__.py").write_text(
+        'def a():\n    "Half of a pair, \\ud800."\n\n\ndef b():\n    "A whole text."\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(sources.docstrings_of("halves")) == ["A whole text."]
 
 
 @pytest.mark.parametrize("damage", ["plain text", "cut short", "bytes changed"])
@@ -172,13 +187,16 @@ def recipe_data(path, kind):
         for name in ("train.tsv", "dev.tsv"):
             path.with_name(name).write_text(path.read_text())
         return load_labelled_corpus(Glue(task="SST-2", folder=path.parent, max_bytes=10))
+    if kind == "generated":
+        texts = {"corpus": "files", "train": path}
+        return load_probing_corpus(GeneratedProbe(texts=texts, max_bytes=10))
     if kind == "probe":
         return load_probing_corpus(SentEvalFile(file=path, max_bytes=10))
     pair = {"source": path, "target": path}
     return load_parallel_corpus(ParallelFiles(train=pair, tests={"further": pair}, max_bytes=10))
 
 
-@pytest.mark.parametrize("kind", ["running", "parallel", "examples", "glue", "probe"])
+@pytest.mark.parametrize("kind", ["running", "parallel", "examples", "glue", "probe", "generated"])
 def test_a_recipe_says_how_many_bytes_a_file_may_have(tmp_path, kind):
     path = tmp_path / "data.txt"
     path.write_text("twelve bytes")

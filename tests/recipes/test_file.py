@@ -3,7 +3,9 @@
 import pytest
 from small_recipe import DEMO
 
+from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeError, differences, load_recipe, to_yaml
+from headwise.recipes.file import split_path
 
 
 def test_a_system_is_the_recipe_with_its_changes(small):
@@ -138,6 +140,42 @@ def test_a_system_can_be_added_on_the_command_line(small):
     file = load_recipe(small, ["systems.wide.model.embed_dim=64"])
     assert file.system_names == ["standard", "mae", "wide"]
     assert file.system("wide").model.embed_dim == 64
+
+
+def test_names_with_dots_are_found_on_the_command_line(tmp_path):
+    path = tmp_path / "dots.yaml"
+    path.write_text(
+        """
+        data: {corpus: interface-strings, tests: {v1.2: {source: a, target: b}}}
+        training: {max_steps: 1}
+        systems:
+          tim-0.5: {model: {attention: tim, dropout: 0.2}}
+          tim-0.5.1: {}
+        """
+    )
+    changes = [
+        "systems.tim-0.5.training.max_steps=7",
+        "systems.tim-0.5.model.dropout=0",
+        "systems.tim-0.5.1.training.max_steps=8",
+        "data.tests.v1.2.source=c",
+    ]
+    file = load_recipe(str(path), changes)
+    assert file.system_names == ["tim-0.5", "tim-0.5.1"]
+    first, second = map(file.system, file.system_names)
+    assert (first.training.max_steps, second.training.max_steps) == (7, 8)
+    assert (first.model.attention, first.model.dropout) == ("tim", 0)
+    assert {name: str(test.source) for name, test in first.data.tests.items()} == {"v1.2": "c"}
+    of_system = "systems.tim-0.5.training.package.module:Class.rate"
+    assert split_path(of_system)[-3:] == ("training", "package.module:Class", "rate")
+    with pytest.raises(RecipeError, match=r"max_steps.*'x'"):
+        load_recipe(str(path), ["systems.tim-0.5.training.max_steps=x"])
+
+
+@pytest.mark.parametrize("text", ["1e3", "1E5", "0o17", "652e817", "+.5", "-08", "._", "no"])
+def test_texts_that_look_like_numbers_stay_texts(small, text):
+    file = load_recipe(small, [f"description='{text}'"])
+    assert read_yaml(file.yaml())["description"] == text
+    assert read_yaml(to_yaml(file.system("mae")))["description"] == text
 
 
 def test_a_budget_in_epochs_takes_the_place_of_one_in_steps(small):

@@ -218,6 +218,16 @@ def test_keys_that_evaluation_does_not_read_are_refused(run, change):
     assert "expected keys of evaluation" in done.stderr
 
 
+def test_data_with_other_classes_than_the_model_has_are_refused(tmp_path):
+    recipe = load_recipe(str(tiny_tasks.write_recipe("classification", tmp_path)))
+    train(recipe.system("standard"), tmp_path / "run")
+    with (tmp_path / "train.tsv").open("a") as file:
+        file.write("one two\tbrief\n" * 3)
+    message = r"need a model whose id2label is .*'brief'.*, but that of .*run is .*; give the data "
+    with pytest.raises(ValueError, match=message):
+        evaluate_run(tmp_path / "run", "validation", QUIET)
+
+
 # One run against another
 
 

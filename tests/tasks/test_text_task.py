@@ -1,5 +1,7 @@
 """What tasks on text of one language share."""
 
+import os
+
 import pytest
 
 from headwise.data.tokenizers.settings import TextTokenizerSettings
@@ -36,6 +38,18 @@ def test_what_a_run_has_kept_is_not_learned_again(task, kind, tmp_path):
     made.save(tmp_path / "run")
     again = task.prepare(settings, tmp_path / "run").tokenizer
     assert again.encode(["some text"]) == other.encode(["some text"])
+
+
+def test_a_stream_that_has_changed_gives_another_vocabulary(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache"))
+    settings = recipe(LanguageModellingRecipe, tmp_path)
+    data = settings.data.model_copy(update={"streaming": True, "held_out_rows": 5})
+    settings = settings.model_copy(update={"data": data})
+    before = LanguageModelling.prepare(settings).encoding()
+    text = (tmp_path / "text").read_text()
+    (tmp_path / "text").write_text(text[:700] + text[700:].upper())  # of the same size
+    os.utime(tmp_path / "text", (1, 1))
+    assert LanguageModelling.prepare(settings).encoding() != before
 
 
 @pytest.mark.parametrize(("task", "kind"), TASKS)

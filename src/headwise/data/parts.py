@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from headwise.data.division import PARTS, SAMPLE, Hashes, hash_of, sampled
-from headwise.data.rows import Row, Rows, write_rows, writing
+from headwise.data.rows import Row, Rows, write_known, write_rows
 from headwise.data.sources import in_training, part_in_words
 
 _FACTS = "facts.json"
@@ -225,19 +225,13 @@ def _known(folder: Path, name: str) -> Hashes:
 def _read(path: Path, kind: Kind[Row], rows: Iterable[Row]) -> NDArray[Any]:
     """Writes rows as they come; returns their hashes."""
 
-    def hashes(row: Row) -> tuple[int, int, int]:
-        key = hash_of(kind.key(row))
-        identity = key if kind.identity is kind.key else hash_of(kind.identity(row))
-        return key, identity, hash_of(kind.content(row), SAMPLE)
+    def hashed() -> Iterator[tuple[Row, tuple[int, int, int]]]:
+        for row in rows:
+            key = hash_of(kind.key(row))
+            identity = key if kind.identity is kind.key else hash_of(kind.identity(row))
+            yield row, (key, identity, hash_of(kind.content(row), SAMPLE))
 
-    with writing(path, kind.columns) as add:
-
-        def each() -> Iterator[tuple[int, int, int]]:
-            for row in rows:
-                add(row)
-                yield hashes(row)
-
-        return np.fromiter(each(), _HASHED)
+    return write_known(path, kind.columns, hashed(), _HASHED)
 
 
 def _hashing(

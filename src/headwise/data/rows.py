@@ -70,13 +70,31 @@ def write_rows(path: Path, columns: Sequence[type], rows: Iterable[Iterable[Valu
             add(row)
 
 
+def write_known(
+    path: Path,
+    columns: Sequence[type],
+    rows: Iterable[tuple[Iterable[Value], tuple[int, ...]]],
+    dtype: np.dtype[Any],
+) -> NDArray[Any]:
+    """Writes rows into a new file; returns what is known of each, which `rows` has beside it."""
+    with writing(path, columns) as add:
+
+        def each() -> Iterator[tuple[int, ...]]:
+            for row, known in rows:
+                add(row)
+                yield known
+
+        return np.fromiter(each(), dtype)
+
+
 @contextmanager
 def writing(path: Path, columns: Sequence[type]) -> Iterator[Callable[[Iterable[Value]], None]]:
     """Yields a function that adds a row to a new file, whose columns are of type `str` or `float`.
 
     A value may also be None.
     """
-    kinds = [pa.string() if column is str else pa.float64() for column in columns]
+    # A large string, since a batch may have more than 2 GiB of text.
+    kinds = [pa.large_string() if column is str else pa.float64() for column in columns]
     schema = pa.schema([(str(number), kind) for number, kind in enumerate(kinds)])
     waiting: list[list[Value]] = [[] for _ in columns]
 

@@ -11,6 +11,7 @@ import ast
 import gzip
 import importlib.util
 import platform
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -141,6 +142,11 @@ def skipped_in_words(reasons: Sequence[str]) -> str:
     shown = [reason.partition(";")[0] for reason in reasons[:5]]
     more = [f"and {len(reasons) - 5:,} more"] if len(reasons) > 5 else []
     return f"{len(reasons):,} ({'; '.join([*shown, *more])})"
+
+
+def is_unicode(text: str) -> bool:
+    """Returns whether a text can be encoded: it has no surrogates, the halves of a character."""
+    return not re.search(r"[\ud800-\udfff]", text)
 
 
 def decoded_lines(
@@ -313,7 +319,7 @@ _Documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def docstrings_of(package: str) -> Iterator[str]:
     """Yields the docstrings of a package's functions and classes, file by file.
 
-    Files that this version of Python cannot read are left out.
+    Files that this version of Python cannot read are left out, and docstrings that are no Unicode.
     """
     for file in _modules(package):
         try:
@@ -321,7 +327,8 @@ def docstrings_of(package: str) -> Iterator[str]:
         except (SyntaxError, ValueError):  # a template, or code for another version of Python
             continue
         for node in ast.walk(tree):
-            if isinstance(node, _Documented) and (text := ast.get_docstring(node)):
+            text = ast.get_docstring(node) if isinstance(node, _Documented) else None
+            if text and is_unicode(text):
                 yield text
 
 

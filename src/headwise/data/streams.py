@@ -40,7 +40,7 @@ class Reader(NamedTuple):
             on where they are.
         items: yields the items of a stream, given the settings and what `parsed` returns.
         parsed: returns what a part is made of, given the settings, words on where rows are, and
-            the rows.
+            the rows. The words are "" for a piece of a stream to train on, which may be empty.
         filters: the settings that leave items out. If one is given, it is another stream.
     """
 
@@ -160,10 +160,6 @@ class Stream(Generic[Item]):
             return reader.of_split(settings, rows, self.where(shard))
         return reader.of_files(settings, self.files[shard], settings.max_bytes)
 
-    def parsed(self, shard: int, rows: Iterable[Any]) -> Iterable[Any]:
-        """Returns what items are made of, given rows of a piece."""
-        return self.reader.parsed(self.settings, self.where(shard), rows)
-
     def where(self, shard: int) -> str:
         """Returns how messages name a piece: by its files, or by its dataset and shard."""
         if isinstance(self.settings, HubSettings):
@@ -191,7 +187,8 @@ class Stream(Generic[Item]):
                 f"more than the {stop:,} that are held out for validation and test. Set "
                 f"data.held_out_rows to fewer, or give data of their own for these parts."
             )
-        return self.parsed(0, rows[:-1]), f"rows {start + 1:,} to {stop:,} of the training data"
+        held_out = self.reader.parsed(self.settings, self.where(0), rows[:-1])
+        return held_out, f"rows {start + 1:,} to {stop:,} of the training data"
 
     def added_to(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Returns the fields of a corpus whose training part this is, from those of the others."""
@@ -208,7 +205,7 @@ class Stream(Generic[Item]):
         held_out = self.settings.held_out_rows * len(self.settings.held_out)
         for shard in shards:
             rows = islice(self.rows_of(shard), 0 if shard else held_out, None)
-            yield from self.reader.items(self.settings, self.parsed(shard, rows))
+            yield from self.reader.items(self.settings, self.reader.parsed(self.settings, "", rows))
 
     def rows(self) -> Any:
         """Returns the stream as a `datasets.IterableDataset`."""

@@ -14,6 +14,7 @@ systems to compare: each is a set of changes to the rest of the recipe.
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ _ATTENTION = "attention"  # the plan of attention; changes replace it as a whole
 # A path to what belongs to a system that is named by its module and class, such as
 # training.package.module:Class.rate: the dots of the name divide nothing.
 _NAMES_SYSTEM = re.compile(
-    r"((?:systems\.[^.]+\.)?training|evaluation\.ablation)\.([\w.]*:\w*)((?:\..*)?)"
+    r"((?:systems\..+?\.)?training|evaluation\.ablation)\.([\w.]*:\w*)((?:\..*)?)"
 )
 _ONE_BUDGET = ("max_steps", "epochs")  # only one of these keys may be set
 
@@ -71,7 +72,11 @@ class RecipeFile:
         where = f"{name}, data set {first}" if first else name
         self.recipe = _validate(where, {**self._raw, **self._data_of(first)})
         self._made: dict[tuple[str | None, str | None, str], Recipe] = {}
-        named = {path[1] for path, _ in changes if path[:1] == ("systems",) and len(path) > 1}
+        named = {
+            _first_key(self.recipe.systems, path[1:])[0]
+            for path, _ in changes
+            if path[:1] == ("systems",) and len(path) > 1
+        }
         for system in [None, *self.recipe.systems]:
             # A run to start from fits its own system alone. A change of all systems has to fit
             # those that are trained, which `system` finds out.
@@ -267,9 +272,21 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _dump(values: Mapping[str, Any]) -> str:
+    return yaml.dump(values, Dumper=_dumper(), sort_keys=False, allow_unicode=True)
+
+
+@cache
+def _dumper() -> Any:
+    from ruamel.yaml.resolver import implicit_resolvers  # imported here as by `read_yaml`
+
     # The same text from a library in C, where PyYAML was built with it.
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return yaml.dump(values, Dumper=dumper, sort_keys=False, allow_unicode=True)
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Quotes what is no text in YAML 1.2 too, which is read; PyYAML writes YAML 1.1."""
+
+    for versions, tag, pattern, first in implicit_resolvers:
+        if (1, 2) in versions:
+            Dumper.add_implicit_resolver(tag, pattern, first)
+    return Dumper
 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,16 +329,22 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
     """Returns a copy of `raw` with the value at each path replaced."""
     changed = dict(raw)
     for keys, value in changes:
-        key, *rest = keys
+        key, rest = _first_key(changed, keys)
         inner = changed.get(key)
         if not rest:
             _put(changed, key, value)
             continue
         inner = inner if isinstance(inner, Mapping) else {}
-        if rest == [_KIND] and inner.get(_KIND) != value:
+        if rest == (_KIND,) and inner.get(_KIND) != value:
             inner = {}
-        changed[key] = _assign(inner, [(tuple(rest), value)])
+        changed[key] = _assign(inner, [(rest, value)])
     return changed
+
+
+def _first_key(mapping: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Returns the key of a mapping that a path begins with, which may have dots, and the rest."""
+    number = next((n for n in range(len(keys), 1, -1) if ".".join(keys[:n]) in mapping), 1)
+    return ".".join(keys[:number]), tuple(keys[number:])
 
 
 def split_path(path: str) -> tuple[str, ...]:

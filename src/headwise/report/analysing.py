@@ -127,7 +127,7 @@ def _different(request: Request) -> list[Path]:
 
 
 def _analysed(opened: Opened, name: str, request: Request, console: Console) -> RunAnalysis:
-    model = model_of(opened, request.changes)
+    model = model_of(opened)
     check_finite(opened.run, model)
     with as_evaluated(model, opened.recipe.evaluation, console, name):
         answers = _asked(model, opened, name, console)

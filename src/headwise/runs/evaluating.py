@@ -23,7 +23,7 @@ from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.checksums import write_summed
 from headwise.data.division import PARTS
 from headwise.files import write_bytes
-from headwise.messages import did_you_mean
+from headwise.messages import did_you_mean, shown
 from headwise.models.ablation import LEARNED, ablated, held_systems
 from headwise.models.base import HeadwiseModel
 from headwise.models.evaluating import evaluating, loss_and_labels
@@ -246,7 +246,7 @@ def evaluate_run(
     if outcome is None:
         ablation = {**recipe.evaluation.ablation, **(ablations or {})}
         settings = recipe.evaluation.model_copy(update={"ablation": ablation})
-        model = model_of(opened, changes)
+        model = model_of(opened)
         outcome = evaluate(model, task, task.part(part), settings, console, run.resolve().name)
     return Evaluation(run, recipe, task, part, outcome)
 
@@ -276,11 +276,22 @@ def open_part(
     return Opened(run, recipe, task, part)
 
 
-def model_of(opened: Opened, changes: Sequence[str] = ()) -> HeadwiseModel:
-    """The model of an opened run."""
+def model_of(opened: Opened) -> HeadwiseModel:
+    """The model of an opened run.
+
+    Raises:
+        ValueError: it was made for other data than those of the opened run.
+    """
     model = read_model(opened.run, type(opened.task))
-    if changes:
-        _check_fits(model, opened.task, opened.recipe)
+    own = model.config.to_dict()
+    needed = opened.task.model_config(opened.recipe.model).to_dict()
+    for key in needed:
+        if key not in _NOT_OF_DATA and own.get(key) != needed[key]:
+            raise ValueError(
+                f"the data need a model whose {key} is {shown(needed[key])}, but that of "
+                f"{opened.run} is {shown(own.get(key))}; give the data that the run was trained "
+                f"on, without changes on which the model depends"
+            )
     return model
 
 
@@ -328,17 +339,6 @@ def _with_other_data(run: Path, data: str, changes: Sequence[str]) -> Recipe:
         return read_recipe(run, [*changes, *added])
     except ValueError as error:
         raise ValueError(f"--data is {data!r}: {error}") from error
-
-
-def _check_fits(model: HeadwiseModel, task: Task, recipe: Recipe) -> None:
-    """Raises `ValueError` if changed data are not those that a model was made for."""
-    own, needed = model.config.to_dict(), task.model_config(recipe.model).to_dict()
-    for key in needed:
-        if key not in _NOT_OF_DATA and own.get(key) != needed[key]:
-            raise ValueError(
-                f"the changes give data for a model whose {key} is {needed[key]}, but that of the "
-                f"run is {own.get(key)}; leave out the changes of data that the model depends on"
-            )
 
 
 def check_same_items(run: Opened, other: Opened) -> None:

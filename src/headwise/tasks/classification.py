@@ -279,12 +279,17 @@ class Classification(TextTask):
         own = TextTokenizer.load(run / TOKENIZER).tokenizer
         tokenizer = classifier_tokenizer(own, recipe.data.max_length)
         lines = wish.lines()
-        tabs = [] if has_pairs(recipe.data) else [line for line in lines if "\t" in line]
-        if tabs:
-            raise ValueError(
-                f"INPUT has the line {shown(tabs[0])}, expected one text without a tab: the run "
-                f"was not trained on pairs of texts; leave out the other columns"
+        pairs = has_pairs(recipe.data)
+        wrong = [line for line in lines if line.count("\t") != pairs]
+        if wrong:
+            expected = (
+                "two texts with one tab between them: the run was trained on pairs of texts; give "
+                "both texts and no other columns"
+                if pairs
+                else "one text without a tab: the run was not trained on pairs of texts; leave out "
+                "the other columns"
             )
+            raise ValueError(f"INPUT has the line {shown(wrong[0])}, expected {expected}")
         for line in lines:
             texts = map(one_line, line.split("\t", 1))
             batch = tokenizer(*texts, truncation=True, return_tensors="pt")

@@ -51,12 +51,11 @@ from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import PRINTED, Advance, Items, Wish
-from headwise.tasks.text_task import RunningTextRecipe, RunningTextTask, perplexity
+from headwise.tasks.text_task import PERPLEXITY, RunningTextRecipe, RunningTextTask
 
-_PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes
-    "word perplexity": _PERPLEXITY,
-    "token perplexity": _PERPLEXITY,
+    "word perplexity": PERPLEXITY,
+    "token perplexity": PERPLEXITY,
     "bits per byte": of_totals(lambda totals: totals[0] / totals[1] / math.log(2)),
 }
 _DECODED_TOKENS = 48  # length of the text that measures the speed of decoding

@@ -38,9 +38,9 @@ from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import (
+    PERPLEXITY,
     RunningTextRecipe,
     RunningTextTask,
-    perplexity,
     streamed,
 )
 from headwise.training.batching import TokenBudgetSampler
@@ -200,7 +200,7 @@ class MaskedLanguageModelling(RunningTextTask):
             Score.of(
                 "perplexity",
                 items,
-                _PERPLEXITY,
+                PERPLEXITY,
                 higher_is_better=False,
                 digits=2,
                 note=count,
@@ -213,7 +213,7 @@ class MaskedLanguageModelling(RunningTextTask):
 
     @classmethod
     def statistic(cls, name: str, evaluation: MaskedEvaluation) -> Statistic:
-        return _ACCURACY if name == "accuracy" else _PERPLEXITY
+        return _ACCURACY if name == "accuracy" else PERPLEXITY
 
     @classmethod
     def predict(cls, run: Path, recipe: MaskedRecipe, model: HeadwiseModel, wish: Wish) -> None:
@@ -275,7 +275,6 @@ class MaskedLanguageModelling(RunningTextTask):
 
 # Of all sequences together, from the negative log-likelihood of each, the number of its hidden
 # tokens and the number of right predictions.
-_PERPLEXITY = of_totals(lambda totals: perplexity(totals[0], totals[1]))
 _ACCURACY = of_totals(lambda totals: 100 * totals[2] / totals[1] if totals[1] else math.nan)
 
 

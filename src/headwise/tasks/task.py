@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from headwise.data.division import PARTS
-from headwise.data.sources import decoded_lines, read_lines
+from headwise.data.sources import decoded_lines, is_unicode, read_lines
 from headwise.messages import shown
 from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig
@@ -78,7 +78,13 @@ class Wish:
                     f"INPUT is {shown(each)}, expected a file that is there, or a text with white "
                     f"space in it; give any other text by --text"
                 )
-        return [*lines, *self.texts]
+        lines += self.texts
+        if wrong := [line for line in lines if not is_unicode(line)]:
+            raise ValueError(
+                f"INPUT or --text is {shown(wrong[0])}, expected text in UTF-8; convert it, for "
+                f"example with `iconv -f LATIN1 -t UTF-8`, or give it in a file that is UTF-8"
+            )
+        return lines
 
 
 class Task(ABC):

@@ -23,6 +23,7 @@ from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, Tran
 from headwise.models.config import LanguageModelConfig
 from headwise.recipes.settings import LanguageModelSettings, Recipe
 from headwise.tasks.positions import Positions
+from headwise.tasks.significance import of_totals
 from headwise.tasks.task import Items, Task
 from headwise.training.streaming import StreamedItems
 
@@ -100,7 +101,10 @@ class TokenizerTask(Task):
                 texts = list(islice(texts, settings.sample_rows))
             train(texts, settings).save(folder / TOKENIZER)
 
-        learned = stored("tokenizers", [corpus.digest, settings.model_dump_json()], learn)
+        made_of = [corpus.digest, settings.model_dump_json()]
+        if isinstance(corpus.train, Stream):  # its digest does not tell when its files were changed
+            made_of.append(corpus.train.identity)
+        learned = stored("tokenizers", made_of, learn)
         return cls.from_corpus(corpus, cls.tokenizer_class.load(learned / TOKENIZER), recipe)
 
     def encode_parts(self, make: Callable[[Any], Any]) -> None:
@@ -252,6 +256,7 @@ class RunningTextTask(TextTask):
         return settings.config(max_length=self.block_length, **self.token_ids())
 
 
-def perplexity(nats: float, count: float) -> float:
-    """Returns exp(nats / count), which stays finite for a diverged model; NaN for no tokens."""
-    return math.exp(min(nats / count, 700.0)) if count else math.nan
+# exp(nats / count), of the sums of both; finite for a diverged model too, and NaN for no tokens.
+PERPLEXITY = of_totals(
+    lambda totals: math.exp(min(totals[0] / totals[1], 700.0)) if totals[1] else math.nan
+)

@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from itertools import permutations
 
 import datasets
 import pytest
 
+from headwise.data.labelled import corpus as module
 from headwise.data.labelled.corpus import Example, load_labelled_corpus
 from headwise.data.labelled.settings import (
     Docstrings,
@@ -154,6 +156,12 @@ def test_classes_are_the_labels_of_the_training_part_sorted(tsv):
     assert "skipped" not in labelled.notes
 
 
+def test_the_order_of_classes_depends_on_nothing_but_their_names():
+    names = ["-1", "9", "10", "a", "inf", "nan"]
+    for given in permutations(names):
+        assert sorted(given, key=module._by_number) == names
+
+
 def test_given_parts_are_taken_as_they_are(tsv):
     train = tsv("sentence\tlabel", *sentences(20))
     other = tsv("label\tsentence", "no\tsentence 1", "yes\tnew", name="other.tsv")
@@ -209,6 +217,7 @@ def test_numbers(tsv):
         ),
         (["a\tlabel"], {"text_field": "b"}, "no column 'b', expected one of a, label"),
         (["sentence\tlabel"], {"pair_field": "pair"}, "there is no column 'pair'"),
+        (["sentence\tlabel\tlabel"], {}, "line 1: 2 columns have the name 'label', expected one"),
         (["sentence\tlabel"], {}, "no examples for the train part"),
         (
             ["sentence\tlabel", *sentences(9), "x", "y"],

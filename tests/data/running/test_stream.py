@@ -56,6 +56,18 @@ def test_files_and_datasets_give_all_rows_but_those_that_are_held_out(files, hub
         assert "nothing is stored or counted" in corpus.notes["train"]
 
 
+@pytest.mark.parametrize("nothing", ["", "\n \n"])
+def test_a_file_without_text_is_left_out(files, nothing, tmp_path):
+    (tmp_path / "empty.txt").write_text(nothing)
+    settings = TextFiles(
+        train=[files[0], tmp_path / "empty.txt", files[1]], streaming=True, held_out_rows=10
+    )
+    documents = list(load_text_corpus(settings).train)
+    assert texts(documents) == [f"line {i} of some words" for i in range(20, 200)]
+    with pytest.raises(CorpusError, match=r"empty\.txt: there is no text"):
+        load_text_corpus(settings.model_copy(update={"streaming": False}))
+
+
 def test_a_folder_is_told_by_its_files(tmp_path, monkeypatch):
     """Two projects have a folder of one name, and then one of them changes."""
     settings = TextHub(

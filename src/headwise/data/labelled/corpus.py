@@ -331,9 +331,10 @@ def _label(row: Row, problem: Problem, known: set[str] | None) -> str | float:
 def _by_number(label: str) -> tuple[float, str]:
     """Returns a sorting key that puts "9" before "10", and numbers before words."""
     try:
-        return float(label), label
+        number = float(label)
     except ValueError:
-        return math.inf, label
+        number = math.inf
+    return number if math.isfinite(number) else math.inf, label
 
 
 def _named(classes: Sequence[str]) -> str:

@@ -118,7 +118,8 @@ def _sentences(settings: GeneratedProbe) -> tuple[str, str, Callable[[], Sequenc
             origin,
             lambda: _split(chain.from_iterable(map(docstrings, texts.packages))),
         )
-    corpus = load_text_corpus(texts)
+    max_bytes = settings.max_bytes if texts.max_bytes is None else texts.max_bytes
+    corpus = load_text_corpus(texts.model_copy(update={"max_bytes": max_bytes}))
     documents = chain(corpus.train, corpus.validation, corpus.test)
     origin = corpus.notes["corpus"]
     return f"{origin} {corpus.digest}", origin, lambda: _split(lines_of(documents))

@@ -46,8 +46,8 @@ def read_tsv(path: Path, columns: LabelledColumns, max_bytes: int | None = None)
     """Yields the rows of a file whose first line names its columns; without quoting, as in GLUE.
 
     Raises:
-        CorpusError: the file cannot be read; it lacks one of the columns; or more than a tenth of
-            its rows have another number of fields than there are columns.
+        CorpusError: the file cannot be read; it lacks one of the columns, or has it twice; or more
+            than a tenth of its rows have another number of fields than there are columns.
     """
     lines = read_lines(path, max_bytes)
     header = next(lines, None)
@@ -60,11 +60,18 @@ def read_tsv(path: Path, columns: LabelledColumns, max_bytes: int | None = None)
             f"tab between each two: write the file with tabs in place of commas or JSON"
         )
     for column in (columns.text_field, columns.pair_field, columns.label_field):
-        if column is not None and column not in names:
+        if column is None:
+            continue
+        if column not in names:
             raise CorpusError(
                 f"{path}, line 1: there is no column {column!r}, expected one of "
                 f"{', '.join(names)}: name the columns as data.text_field, data.pair_field and "
                 f"data.label_field{did_you_mean(column, names)}"
+            )
+        if names.count(column) > 1:
+            raise CorpusError(
+                f"{path}, line 1: {names.count(column)} columns have the name {column!r}, expected "
+                f"one: give each column a name of its own"
             )
     text_at, label_at = names.index(columns.text_field), names.index(columns.label_field)
     pair_at = None if columns.pair_field is None else names.index(columns.pair_field)

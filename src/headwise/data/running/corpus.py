@@ -39,7 +39,7 @@ from typing_extensions import Self
 from headwise.data.corpora import Corpus, Source, read_sources
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled
 from headwise.data.parts import Facts, PartFacts, keep_as_read, write_facts
-from headwise.data.rows import Rows, write_rows, writing
+from headwise.data.rows import Rows, write_known, write_rows
 from headwise.data.running.documents import (
     Document,
     Marked,
@@ -186,14 +186,8 @@ def _make_test(corpus: Path, source: Source, folder: Path) -> None:
 
 def _write_as_read(folder: Path, part: str, lines: Iterable[tuple[str, bool]]) -> NDArray[Any]:
     """Writes lines as they come; returns what is known of each."""
-    with writing(folder / f"{part}.read", [str]) as add:
-
-        def each() -> Iterator[tuple[int, bool, int]]:
-            for line, begins in lines:
-                add([line])
-                yield len(line.split()), begins, hash_of(line)
-
-        return np.fromiter(each(), _LINES)
+    known = (([line], (len(line.split()), begins, hash_of(line))) for line, begins in lines)
+    return write_known(folder / f"{part}.read", [str], known, _LINES)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,11 @@ def lines_of(documents: Iterable[Document]) -> Iterator[str]:
 
 
 def marked_rows(where: str, rows: Iterable[str], begins: Documents) -> Marked:
-    """Yields the lines of rows, each with whether a document begins with it."""
+    """Yields the lines of rows, each with whether a document begins with it.
+
+    Raises:
+        CorpusError: there is no text. `where` names the rows; without it they may have none.
+    """
     behind_blank = False
     # Whether the document has begun, and has text: blank lines before the first text belong to it.
     has_begun = has_text = found = False
@@ -79,7 +83,7 @@ def marked_rows(where: str, rows: Iterable[str], begins: Documents) -> Marked:
             found = found or has_text
             behind_blank = not line
             yield line, begin
-    if not found:
+    if where and not found:
         raise CorpusError(f"{where}: there is no text. Name a file or split that has text.")
 
 
@@ -94,7 +98,7 @@ def in_passages(lines: Marked) -> Iterator[Document]:
             document, words = [], 0
         document.append(line)
         words += len(line.split())
-    if document:
+    if any(document):
         yield document
 
 
