@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from headwise.analysis.score_curve import CurvePoint, ScoreCurve
-from headwise.report.formatting import NONE, count, heading
+from headwise.report.formatting import NONE, count, decimals, heading
 from headwise.report.rendering import rendered
 from headwise.report.svg import drawing, legend, looks_of, name_end, panel, reference_line, to_svg
 
@@ -45,7 +45,7 @@ def _row(point: CurvePoint, digits: int) -> list[str]:
     return [
         point.system,
         f"{point.value:g}",
-        f"{point.score:.{digits}f}",
+        decimals(point.score, digits),
         interval,
         str(point.seeds),
         count(point.trained),
