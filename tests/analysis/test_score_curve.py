@@ -1,6 +1,7 @@
 """Scores against a key of recipes: means, intervals, levels, and the page."""
 
 import math
+import re
 
 import pytest
 import scipy.stats
@@ -39,10 +40,12 @@ def test_means_and_intervals_over_seeds():
 
 def test_a_score_that_is_no_number_is_left_out():
     bleu = {("a", 1): 2.0, ("a", 2): math.nan, ("b", 1): math.nan}
-    curve = score_curve("x", [(1.0, run(name, b, seed)) for (name, seed), b in bleu.items()])
+    runs = [(1.0, run(name, b, seed)) for (name, seed), b in bleu.items()]
+    curve = score_curve("x", runs)
     assert [(point.seeds, point.low) for point in curve.points] == [(1, None), (0, None)]
     assert [row[2] for row in curve_rows(curve)] == ["2.0", "–"]
-    render_curve(curve)
+    curve = score_curve("x", [*runs, (2.0, run("a", math.nan))])  # a line, not a level
+    assert not re.search(r"\bnan\b", render_curve(curve))
 
 
 def test_trained_parameters_and_the_steps_to_the_best_loss():
