@@ -110,6 +110,15 @@ def test_diverged_runs_are_no_targets_and_never_get_there():
     assert how_soon([whole], [history([math.nan])], TIME).steps is None
 
 
+def test_a_run_that_was_validated_at_step_0_alone():
+    untrained, whole = [{"step": 0, "eval_loss": 3.0}], history([5.0, 4.0, 3.0])
+    assert how_soon([whole], [untrained], TIME).pairs == 0
+    assert how_soon([whole], [untrained, whole], TIME).pairs == 1
+    found = how_soon([untrained, whole, whole], [whole], TIME)
+    assert (found.reached, found.steps.value, found.time.value) == (3, 1.0, 1.5)
+    assert how_soon([untrained], [whole], TIME).time.value == 0.0
+
+
 # Over seeds
 
 

@@ -1,11 +1,15 @@
 """Scores against a key of recipes: means, intervals, levels, and the page."""
 
+import math
+import re
+
 import pytest
 import scipy.stats
 import yaml
 from synthetic import comparison
 
 from headwise.analysis.score_curve import score_curve
+from headwise.report.score_curve import curve_rows, render_curve
 from headwise.runs.reading import gather_runs
 
 
@@ -32,6 +36,16 @@ def test_means_and_intervals_over_seeds():
     assert several.score == pytest.approx(23.0)
     assert (several.low, several.high) == pytest.approx((low, high))
     assert several.seeds == 3  # without the one that diverged
+
+
+def test_a_score_that_is_no_number_is_left_out():
+    bleu = {("a", 1): 2.0, ("a", 2): math.nan, ("b", 1): math.nan}
+    runs = [(1.0, run(name, b, seed)) for (name, seed), b in bleu.items()]
+    curve = score_curve("x", runs)
+    assert [(point.seeds, point.low) for point in curve.points] == [(1, None), (0, None)]
+    assert [row[2] for row in curve_rows(curve)] == ["2.0", "–"]
+    curve = score_curve("x", [*runs, (2.0, run("a", math.nan))])  # a line, not a level
+    assert not re.search(r"\bnan\b", render_curve(curve))
 
 
 def test_trained_parameters_and_the_steps_to_the_best_loss():

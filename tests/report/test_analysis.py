@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import headwise as hw
 
@@ -19,6 +20,14 @@ class Own(nn.Module):
         return self.attention(self.embedding(input_ids), key_padding_mask=padding).output
 
 
+class Stream(IterableDataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
 def batches(number=3):
     ids = torch.randint(9, (4, 6))
     return [{"input_ids": ids, "attention_mask": (ids > 0).long()} for _ in range(number)]
@@ -28,6 +37,8 @@ def test_batches_may_be_gone_through_once():
     model, given = Own(), batches()
     first = hw.Analysis(model, given, tokens="input_ids").record
     assert hw.Analysis(model, iter(given), tokens="input_ids").record == first
+    stream = DataLoader(Stream(given), batch_size=None)  # which has no length
+    assert hw.Analysis(model, stream, tokens="input_ids").record == first
     assert first.sequences == 12
 
 

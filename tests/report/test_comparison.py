@@ -12,7 +12,7 @@ from headwise.analysis.results import (
     compare_pictures,
     compare_samples,
 )
-from headwise.report.comparison import differences, intervals, render_report
+from headwise.report.comparison import differences, intervals, learning_curves, render_report
 from headwise.report.formatting import heading
 from headwise.tasks.outcome import Picture, Sample
 
@@ -97,6 +97,13 @@ def test_a_comparison_where_all_diverged_still_reports() -> None:
     assert page.row("moa")[4:] == ["diverged", "–", "–", "–", "–"]  # no difference has a p-value
     assert "moa (diverged)" in [text.strip() for text in page.texts["li"]]
     assert "nan" not in "".join(page.texts["section"]).lower()
+
+
+def test_runs_that_all_diverged_before_a_step_that_their_seeds_share() -> None:
+    made = comparison(("standard",), seeds=2)
+    for step, run in enumerate(made.systems[0].runs):
+        run.validation_loss, run.history = math.nan, [{"step": step, "loss": 5.0}]
+    assert learning_curves(made) is not None
 
 
 def test_losses_that_explode_do_not_flatten_the_others() -> None:

@@ -86,6 +86,13 @@ def test_where_some_pairs_do_not_get_there_their_number_is_said():
     assert cell.figure == "0.50×"
 
 
+def test_the_notes_name_the_targets_that_were_used():
+    made = comparison(seeds=2)
+    made.systems[0].runs[0].history.append({"step": 650, "eval_loss": math.nan})
+    notes = how_soon_section(made)["table"].notes
+    assert "2.249 at step" not in notes and "2.259 at step 600" in notes
+
+
 def test_a_baseline_alone_is_compared_with_nothing():
     section = how_soon_section(comparison(names=("standard",)))
     assert [column.header for column in section["table"].columns] == [

@@ -51,6 +51,7 @@ def test_what_is_read_of_lines(items):
     assert made.tokenizer.decode(second, skip_special_tokens=True) == "  close the file again "
     assert len(third) == LONGEST and len(first) < len(second)
     assert made.in_words.endswith(f"1 lines are cut to {LONGEST}")
+    assert "; 1 lines" in items("marian", "page " * 40 + "\t" + "page " * 40).in_words
     pair = items("marian").batches[0]
     assert made.tokenizer.decode(pair["labels"][0], skip_special_tokens=True) == "close it"
     assert [each["labels"].item() for each in items("classifier").batches] == [1, 0]

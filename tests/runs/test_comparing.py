@@ -1,13 +1,16 @@
 """Comparisons in their folders, on one data set and on several."""
 
+import math
+
 import pytest
+import synthetic
 from rich.console import Console
 
 from headwise.analysis.results import Benchmark, Comparison
 from headwise.analysis.statistics.estimates import holm
 from headwise.recipes import load_recipe
 from headwise.runs import one_run
-from headwise.runs.comparing import compare_systems
+from headwise.runs.comparing import compare_systems, run_to_look_into
 from headwise.runs.folder import FolderError
 from headwise.training.run import Interrupted
 
@@ -55,6 +58,16 @@ def test_a_comparison_holds_every_system_and_seed(compared, file):
     assert len(set(losses)) == 6  # no run is another one's copy
     assert contents(folder) >= {f"{name}-seed{seed}" for name in SYSTEMS for seed in (1, 2)}
     assert Comparison.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_run_to_look_into_did_not_diverge(tmp_path):
+    made = synthetic.comparison(("standard", "mae-7", "moa"), seeds=2)
+    assert run_to_look_into(made, tmp_path) == tmp_path / "mae-7-seed0"
+    made.systems[1].runs[0].validation_loss = math.nan
+    assert run_to_look_into(made, tmp_path) == tmp_path / "mae-7-seed1"
+    for run in (*made.systems[1].runs, *made.systems[2].runs):
+        run.validation_loss = run.scores[0].value = math.nan
+    assert run_to_look_into(made, tmp_path) == tmp_path / "standard-seed0"
 
 
 def test_the_baseline_is_tested_against_none(compared):

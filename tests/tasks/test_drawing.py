@@ -55,6 +55,12 @@ def test_every_pixel_is_a_colour_however_likely_the_first_id_is():
     assert sample_images(model, RASTER, 8).max() < RASTER.bos_token_id
 
 
+def test_a_model_that_diverged_draws_all_the_same():
+    model = tiny()
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    assert sample_images(model, RASTER, 8).max() < RASTER.bos_token_id
+
+
 def test_draws_follow_the_model():
     """A model that has learned two images draws these two, and completes them."""
     ids = torch.tensor([[0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0, 0], [4, 4, 4, 0, 0, 0, 1, 1, 1, 2, 2, 2]])

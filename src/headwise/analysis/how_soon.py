@@ -81,8 +81,8 @@ class HowSoon(Record):
     pairs: int = 0
     reached: int = 0  # in how many pairs the system reaches the baseline's loss
     # Steps to reach the baseline's lowest validation loss over the baseline's own. If not all
-    # pairs reach it, the median over the pairs, without an interval; None if the median pair
-    # does not.
+    # pairs reach it, or some at step 0, the median over the pairs, without an interval; None if
+    # the median pair does not.
     steps: OverSeeds | None = None
     time: OverSeeds | None = None  # the same in time: `steps` times the time of a step
     # The least share of the baseline's steps after which a run that never reached it ended;
@@ -114,18 +114,16 @@ def how_soon(
         step_time: the time of a step over the baseline's.
         decoding: how fast the system decodes.
     """
-    targets = [
-        (own, found) for own in baseline if (found := target(own)) and not ended_without_a_loss(own)
-    ]
-    if not targets or not runs:
+    goals = targets(baseline)
+    if not goals or not runs:
         return HowSoon(decoding=decoding)
-    shares = [[_share(run, goal) for _, goal in targets] for run in runs]
+    shares = [[_share(run, goal) for _, goal in goals] for run in runs]
     flat = [share for row in shares for share in row]
     reached = sum(share is not None for share in flat)
     ends = [
         _last_step(run) / goal.step
         for run, row in zip(runs, shares, strict=True)
-        for share, (_, goal) in zip(row, targets, strict=True)
+        for share, (_, goal) in zip(row, goals, strict=True)
         if share is None
     ]
     steps = _steps(shares)
@@ -136,10 +134,19 @@ def how_soon(
         time=None if steps is None or step_time is None else _times(steps, step_time),
         waited=min(ends, default=None),
         equal_training_loss=_equal_training_loss(
-            [run for run in runs if not ended_without_a_loss(run)], [own for own, _ in targets]
+            [run for run in runs if not ended_without_a_loss(run)], [own for own, _ in goals]
         ),
         decoding=decoding,
     )
+
+
+def targets(baseline: Sequence[History]) -> list[tuple[History, Target]]:
+    """Returns the runs of the baseline that have a target, and this target.
+
+    The lowest loss is no target where the run has it at step 0, of which nothing is a share.
+    """
+    found = [(own, target(own)) for own in baseline if not ended_without_a_loss(own)]
+    return [(own, goal) for own, goal in found if goal is not None and goal.step > 0]
 
 
 def target(history: History) -> Target | None:
@@ -243,10 +250,10 @@ def _last_step(history: History) -> int:
 
 
 def _steps(shares: Sequence[Sequence[float | None]]) -> OverSeeds | None:
-    """The mean of the shares' logarithms, or where some are missing the median of the shares."""
+    """The mean of the shares' logarithms, or where some are missing or 0 the median of them."""
     known = [[math.inf if share is None else share for share in row] for row in shares]
     table = np.array(known)
-    if np.isfinite(table).all():
+    if (np.isfinite(table) & (table > 0)).all():
         return _changed(over_pairs(np.log(table)), math.exp)
     # The larger of two in the middle, where a mean of them would count on a step never reached.
     middle = float(np.sort(table, axis=None)[table.size // 2])

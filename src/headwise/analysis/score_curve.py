@@ -1,5 +1,6 @@
 """Scores of runs against a number in their recipes: how much data, how wide a model, ..."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from headwise.analysis.how_soon import target
 from headwise.analysis.results import RunResult, diverged
+from headwise.analysis.statistics.estimates import Estimate
 from headwise.analysis.statistics.seeds_and_items import Resampled, estimate
 from headwise.messages import one_of
 
@@ -18,10 +20,10 @@ class CurvePoint(NamedTuple):
 
     system: str
     value: float  # of the key
-    score: float  # the mean
+    score: float  # the mean; NaN without a finite score
     low: float | None  # end of the 95% interval of the mean (Student's t); None with one seed
     high: float | None
-    seeds: int  # number of runs; those that diverged are left out
+    seeds: int  # number of runs; those that diverged or have no finite score are left out
     trained: int  # number of parameters that learned
     best_step: float  # mean number of steps to the lowest validation loss
 
@@ -79,8 +81,8 @@ def score_curve(
 
 def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> CurvePoint:
     scores = np.array([_score(run, name) for run in runs])
-    mean = estimate(Resampled(scores, None, 0))
-    assert mean is not None
+    finite = scores[np.isfinite(scores)]
+    mean = estimate(Resampled(finite, None, 0)) or Estimate(value=math.nan, source="seeds", seeds=0)
     trained = runs[0].trained_parameters
     bests = [target(run.history) for run in runs]
     return CurvePoint(
@@ -89,7 +91,7 @@ def _point(system: str, value: float, runs: Sequence[RunResult], name: str) -> C
         mean.value,
         mean.low,
         mean.high,
-        len(runs),
+        len(finite),
         runs[0].parameters if trained is None else trained,
         float(np.mean([best.step if best else 0 for best in bests])),
     )

@@ -1,8 +1,9 @@
 """The analyses on a model, data and tokens of one's own, without a recipe."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from operator import length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,7 @@ class Analysis:
                     f"tokens is {self.tokens!r}, but the model has two stacks, expected a mapping "
                     f"of 'encoder' and 'decoder' to the name of an argument each"
                 )
-            total = len(self.batches) if isinstance(self.batches, Sized) else None
+            total = length_hint(self.batches) or None  # len() of a stream's DataLoader is an error
             bar = bars.begin(self.name, total, figures="batches analysed")
             answers = ask(
                 self.model,

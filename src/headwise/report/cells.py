@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResul
 from rich.table import Table
 from rich.text import Text
 
+from headwise.analysis.how_soon import OverSeeds
 from headwise.analysis.results import Comparison, RunResult, SystemSummary, sound_runs
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import Difference, Estimate, Source
@@ -170,10 +171,10 @@ def over_seeds(values: list[float], digits: int) -> Cell:
     return Cell(text, () if math.isnan(deviation) else (f"± {spread}",))
 
 
-def times_cell(ratio: OverRounds | None) -> Cell:
-    """Returns a ratio of times with its interval; the baseline's own has none."""
+def times_cell(ratio: OverRounds | OverSeeds | None, otherwise: str = NONE) -> Cell:
+    """Returns a ratio of times or steps with its interval; the baseline's own has none."""
     if ratio is None:
-        return NO_CELL
+        return Cell(otherwise)
     interval = () if ratio.low == ratio.high else (f"{ratio.low:.2f}–{ratio.high:.2f}",)
     return Cell(f"{ratio.value:.2f}×", interval)
 

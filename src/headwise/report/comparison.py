@@ -265,6 +265,8 @@ def learning_curves(comparison: Comparison) -> Markup | None:
 
     def limit(axes: Axes) -> None:
         lowest = float(axes.dataLim.ymin)
+        if not math.isfinite(lowest):  # all systems diverged, at no step that their seeds share
+            return
         room = 0.05 * (ceiling - lowest) or 0.1
         axes.set_ylim(lowest - room, ceiling + room)
         axes.set_xlim(left=0)

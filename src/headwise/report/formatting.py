@@ -59,11 +59,15 @@ def in_words(name: str) -> str:
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """Returns a number with its sign, a true minus included; a number that rounds to 0 has none.
+    """Returns a number with its sign, a true minus included; one that rounds to 0 has none.
 
-    >>> signed(-0.25), signed(1.0), signed(-0.04), signed(0.004, digits=2)
-    ('−0.2', '+1.0', '0.0', '0.00')
+    A number that is not finite is a dash.
+
+    >>> signed(-0.25), signed(1.0), signed(-0.04), signed(0.004, digits=2), signed(math.nan)
+    ('−0.2', '+1.0', '0.0', '0.00', '–')
     """
+    if not math.isfinite(value):
+        return NONE
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text if text.strip("+−0.") else text[1:]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from headwise.analysis.how_soon import OverSeeds, by_training_loss, target
+from headwise.analysis.how_soon import by_training_loss, targets
 from headwise.analysis.results import Comparison, SystemSummary, diverged, find_baseline
 from headwise.report.cells import (
     NO_CELL,
@@ -64,7 +64,7 @@ def _steps(system: SystemSummary) -> Cell:
     found = system.how_soon
     if not found.pairs:
         return NO_CELL
-    cell = _share(found.steps, f"> {found.waited:.2f}×" if found.waited is not None else NONE)
+    cell = times_cell(found.steps, f"> {found.waited:.2f}×" if found.waited is not None else NONE)
     if found.reached == found.pairs:
         return cell
     if not found.reached:
@@ -73,15 +73,7 @@ def _steps(system: SystemSummary) -> Cell:
 
 
 def _time(system: SystemSummary) -> Cell:
-    return _share(system.how_soon.time, NONE)
-
-
-def _share(found: OverSeeds | None, otherwise: str) -> Cell:
-    if found is None:
-        return Cell(otherwise)
-    if found.low is None or found.high is None:
-        return Cell(f"{found.value:.2f}×")
-    return Cell(f"{found.value:.2f}×", (f"{found.low:.2f}–{found.high:.2f}",))
+    return times_cell(system.how_soon.time)
 
 
 def _loss(system: SystemSummary) -> Cell:
@@ -107,11 +99,10 @@ def _time_per_token(system: SystemSummary) -> Cell:
 
 def _targets(comparison: Comparison) -> str:
     baseline = find_baseline(comparison)
-    runs = [] if baseline is None else [run for run in baseline.runs if not diverged(run)]
-    found = [goal for run in runs if (goal := target(run.history)) is not None]
+    found = [] if baseline is None else targets([run.history for run in baseline.runs])
     if not found:
         return ""
-    return f", {listed([f'{goal.loss:.3f} at step {goal.step:,}' for goal in found])}"
+    return f", {listed([f'{goal.loss:.3f} at step {goal.step:,}' for _, goal in found])}"
 
 
 def losses_against_each_other(comparison: Comparison) -> Markup | None:

@@ -1,11 +1,13 @@
 """Scores against a number in recipes, as a table, a figure and a page."""
 
+import math
+
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from headwise.analysis.score_curve import CurvePoint, ScoreCurve
-from headwise.report.formatting import NONE, count, heading
+from headwise.report.formatting import NONE, count, decimals, heading
 from headwise.report.rendering import rendered
 from headwise.report.svg import drawing, legend, looks_of, name_end, panel, reference_line, to_svg
 
@@ -45,7 +47,7 @@ def _row(point: CurvePoint, digits: int) -> list[str]:
     return [
         point.system,
         f"{point.value:g}",
-        f"{point.score:.{digits}f}",
+        decimals(point.score, digits),
         interval,
         str(point.seeds),
         count(point.trained),
@@ -88,7 +90,7 @@ def draw_score_curve(curve: ScoreCurve) -> Markup:
         axes.set_ylabel(heading(curve.score))
         said = [
             f"{name} "
-            + ", ".join(f"{p.score:.{curve.digits}f} at {p.value:g}" for p in curve.of(name))
+            + ", ".join(f"{decimals(p.score, curve.digits)} at {p.value:g}" for p in curve.of(name))
             for name in systems
         ]
         label = f"{heading(curve.score)} against {curve.key}: {'; '.join(said)}."
@@ -99,7 +101,8 @@ def _draw_levels(axes: Axes, curve: ScoreCurve, names: list[str]) -> None:
     """Draws a dashed line for each system; those that lie close together are named together."""
     low, high = axes.get_ylim() if axes.lines else (0.0, 0.0)
     waiting: list[str] = []
-    levels = sorted((curve.of(name)[0].score, name) for name in names)
+    scores = {name: curve.of(name)[0].score for name in names}
+    levels = sorted((score, name) for name, score in scores.items() if math.isfinite(score))
     for (score, name), following in zip(levels, [*levels, None][1:], strict=True):
         waiting.append(f"{name} {score:.{curve.digits}f}")
         is_close = following is not None and following[0] - score < _CLOSE * (high - low)

@@ -74,9 +74,11 @@ class TextItems:
                 raise ValueError(
                     f"{self.file}, line {number}: expected a text, a tab and {_SECOND[self.task]}"
                 )
+            cut = self.cut
             ids = self._encoded(text if self.task in _SECOND else line)
             self.tokens += len(ids)
             ids, labels = self._with_labels(ids, second.strip())
+            self.cut = min(self.cut, cut + 1)  # a line counts once, also where it is a pair
             batch = {"input_ids": torch.tensor([ids])}
             yield batch if labels is None else {**batch, "labels": torch.tensor([labels])}
 

@@ -1,6 +1,7 @@
 """Several systems of a recipe under one budget, side by side; on one data set or on several."""
 
 import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -22,6 +23,7 @@ from headwise.analysis.results import (
     diverged,
     first_score,
     machine,
+    sound_runs,
     versions,
 )
 from headwise.analysis.speed import (
@@ -237,15 +239,22 @@ def _match_parameters(
 
 
 def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
-    """Returns the folder of the run to go on with: the best of those that decide something."""
+    """Returns the folder of the run to go on with: the best of those that decide something.
+
+    One that diverged is only returned if all did: it cannot be looked into.
+    """
     if isinstance(found, Benchmark):
         name, found = next(iter(found.comparisons.items()))
         folder = folder / name
-    runs = [(system.name, run) for system in found.systems for run in system.runs[:1]]
-    deciding = [(name, run) for name, run in runs if run.attention and not diverged(run)]
     sign = 1 if first_score(found).higher_is_better else -1
-    name, run = max(deciding or runs, key=lambda each: sign * each[1].scores[0].value)
-    return folder / f"{name}-seed{run.seed}"
+
+    def worth(run: RunResult) -> tuple[bool, bool, float]:
+        score = sign * run.scores[0].value
+        return not diverged(run), bool(run.attention), score if math.isfinite(score) else -math.inf
+
+    firsts = [(sound_runs(system) or system.runs)[0] for system in found.systems]
+    best = max(firsts, key=worth)
+    return folder / f"{best.system}-seed{best.seed}"
 
 
 def summary(

@@ -55,6 +55,7 @@ def sample_images(
             top_k=top_k or 0,  # 0 stands for all colours
             top_p=1.0,
             suppress_tokens=[raster.bos_token_id],
+            remove_invalid_values=True,  # of a model that diverged
         )
     return ids[:, 1:].cpu().numpy()
 

@@ -108,6 +108,7 @@ def continue_ids(
                 max_new_tokens=count,
                 eos_token_id=None,  # the end of a line is not the end of a text
                 stopping_criteria=StoppingCriteriaList([stop]),
+                remove_invalid_values=True,  # of a model that diverged
                 **_sampling(settings),
             )
             new = cast(Tensor, out)[0, len(context) :].tolist()

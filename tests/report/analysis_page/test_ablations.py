@@ -145,7 +145,9 @@ def test_several_runs_stand_side_by_side():
 
 def test_a_long_ranking_is_drawn_in_part_and_a_number_that_is_none_in_none():
     found = analysis([[float(i) for i in range(40)]])
-    found.results[-1].score.difference = found.results[-1].score.cost = math.nan
+    score = found.results[-1].score
+    score.value = score.difference = score.cost = math.nan
     _, body, page = page_of(runs(one=found))
     assert "17 more are in the table" in body
     assert len(page.rows) == 1 + 41
+    assert page.rows[-1][1].strip() == "–" and not re.search(r"\bnan\b", body)

@@ -454,3 +454,8 @@ def test_an_error_is_said_in_words_and_changes_nothing(tab: chromium.Tab, model:
     assert tab.texts(".status") == ["text has the word rude, expected kind ones"]
     assert tab.texts(".made p")[0] == "THE CAT SLEEPS"
     assert tab.value("document.getElementById('page').hasAttribute('aria-busy')") is False
+    model.seconds = 0.5
+    tab.press("Enter")  # of the same text, which the model may take by now
+    tab.wait("document.querySelector('.status.failed') === null")
+    tab.wait("document.querySelector('.status.failed') !== null")
+    assert [question.text for question in model.asked] == ["rude words"] * 2

@@ -273,6 +273,11 @@ def test_items_of_other_data_are_not_shown_side_by_side(runs, tmp_path):
         Explorer([runs("translation"), other], Source()).record()
 
 
+def test_lines_of_a_text_are_no_other_text_to_a_model_of_no_run(runs, saved):
+    folders = [runs("translation"), saved("marian")]
+    assert len(Explorer(folders, Source(text="open\nclose")).record().runs) == 2
+
+
 def a_removal(run):
     """The removal of a unit that counts at the first position."""
     place = run.places[0]

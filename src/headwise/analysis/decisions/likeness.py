@@ -36,6 +36,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from headwise.analysis.decisions.layers import Matrix
 from headwise.analysis.decisions.observing import Where
 from headwise.heads.attention import Attention
 from headwise.heads.heads_read import HeadsRead
@@ -44,8 +45,6 @@ from headwise.models.sites import AttentionSite, heads_sites
 from headwise.ops.precision import without_autocast
 from headwise.pretrained.reading import attention_noted
 from headwise.tasks.outcome import Record
-
-Matrix = list[list[float | None]]
 
 # Attention weights of so many sequences are computed at once that they are no more numbers.
 _CHUNK = 2**22

@@ -15,6 +15,7 @@ from headwise.report.formatting import (
     NONE,
     SITES,
     bare_p_value,
+    decimals,
     heading,
     in_words,
     place_name,
@@ -58,8 +59,8 @@ def _of_run(name: str, found: AblationAnalysis, look: Look) -> dict[str, Any]:
         "found": found,
         "finding": ablation_finding(found),
         "score": heading(found.score),
-        "value": f"{found.value:.{score.digits}f}",
-        "loss": "".join(f"{found.loss:.{measure.digits}f}" for measure in losses),
+        "value": decimals(found.value, score.digits),
+        "loss": "".join(decimals(found.loss, measure.digits) for measure in losses),
         "size": f"{found.items:,} {found.item_name}",
         "plots": [plot for measure in measures if (plot := _plot(found, measure, look))],
         "maps": _maps(found),
@@ -102,7 +103,7 @@ def _row(result: AblationResult, found: AblationAnalysis) -> dict[str, Any]:
     score, *losses = measures_of(found)
     return {
         "what": what_is_done(result, several_systems(found)),
-        "value": f"{result.score.value:.{score.digits}f}",
+        "value": decimals(result.score.value, score.digits),
         "score": _cell(result.score, score.digits),
         "loss": [_cell(result.loss, measure.digits) for measure in losses],
     }
@@ -171,7 +172,8 @@ def _map(
         strength = cost / scale if math.isfinite(cost) else 0.0
         cell = HeatCell(strength, text, framed=change.significant)
         layers.setdefault(layer, {})[result.number] = cell
-        costs.setdefault(layer, {})[result.number] = cost
+        if math.isfinite(cost):
+            costs.setdefault(layer, {})[result.number] = cost
     said = []
     for layer, of_units in sorted(costs.items()):
         costliest = max(of_units, key=of_units.__getitem__)

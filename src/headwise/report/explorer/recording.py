@@ -130,7 +130,7 @@ class Explorer:
         for number, trained in enumerate(self.trained):
             own = [each for each in asked if each.run == number]
             run, given = _recorded(trained, source, own, BUDGET / len(self.trained))
-            if inputs and given.text != inputs[0].text:
+            if given.item is not None and inputs and given.text != inputs[0].text:
                 raise ValueError(
                     f"item {source.item} of the part {source.part} of {run.name} is another text "
                     f"than that of {runs[0].name}, as the runs have other data; give a text"

@@ -212,6 +212,7 @@ class Page {
     } catch (error) {
       if (number !== this.asked) return;
       undo();
+      this.fields.sent = null; // the same text may be sent again
       this.fields.say(error.message, true);
     } finally {
       if (number === this.asked) this.main.removeAttribute("aria-busy");
