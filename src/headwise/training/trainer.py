@@ -34,7 +34,7 @@ from headwise.training.callbacks import (
     StopEarly,
     StopOnInterrupt,
 )
-from headwise.training.checkpoints import STATE, checkpoints
+from headwise.training.checkpoints import STATE, checkpoints, step_of
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
@@ -361,7 +361,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         Averages must not use them.
         """
         for older in checkpoints(run)[:-1]:
-            if int(older.name.removeprefix("checkpoint-")) % self.settings.evaluate_every:
+            if step_of(older) % self.settings.evaluate_every:
                 shutil.rmtree(older, ignore_errors=True)
 
     # Running
