@@ -33,6 +33,7 @@ from headwise.training.checkpoints import (
     sources_of_model,
 )
 from headwise.training.interrupted import Interrupted
+from headwise.training.loggers import own_logs
 from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import Collate, StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
@@ -97,7 +98,8 @@ def run_training(
         alone = "training.fsdp divides a model among processes, and this is one: nothing is divided"
         _say(trainer.progress.console, trainer.progress.label, alone, "yellow")
     if settings.train == "nothing":
-        trainer.evaluate()
+        with own_logs(settings.report_to):
+            trainer.evaluate()
         if trainer.args.should_save:
             _save_model(model, folder)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
@@ -115,7 +117,8 @@ def run_training(
         # Where a later checkpoint was damaged, the best one of before may have made room for it.
         if found and not any(gathered(any(folder.glob(f"{DAMAGED}*")))):
             check_best(found, settings)
-        _train_from(trainer, found)
+        with own_logs(settings.report_to):
+            _train_from(trainer, found)
         has_model = False
     found = checkpoints(folder)
     if not found:
