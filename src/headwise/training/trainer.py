@@ -198,7 +198,6 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 return learning_rate_factor(step, schedule, warmup, num_training_steps)
 
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.plateau or factor)
-            self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def _warn_of_last_phases(self, total_steps: int) -> None:
