@@ -6,18 +6,21 @@ import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 import soundfile
 import tiny_tasks
+from rich.console import Console
 from torchrun import on_processes
 from transformers import pipeline
 from typer.testing import CliRunner
 
 from headwise.analysis.ablations.declared import Level
 from headwise.cli import app, explaining
+from headwise.cli.printing import print_next_commands, print_path
 from headwise.cli.using import FORMER
 from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.shipped import offline_recipes
@@ -505,6 +508,18 @@ def test_a_folder_of_other_things(world, tmp_path):
     said = refused("train", world / "numerals.yaml", "--output", tmp_path / "thesis.tex")
     assert "thesis.tex is a file" in said
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_page_of_a_curve_is_no_folder(run, tmp_path):
+    said = refused("curve", run, "--over", "training.seed", "--output", tmp_path)
+    assert f"{tmp_path} is a folder, expected the name of a file" in said
+
+
+def test_names_of_folders_are_printed_as_they_are(capsys):
+    folder = Path("runs/mae[/bold]:smile:")
+    print_path(Console(), "model", folder)
+    print_next_commands(Console(), folder)
+    assert capsys.readouterr().out.count("mae[/bold]:smile:") == 3
 
 
 def test_mistakes_of_ours_keep_their_traceback(run, monkeypatch):

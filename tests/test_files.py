@@ -131,6 +131,17 @@ def test_sums_are_those_that_sha256sum_writes(tmp_path):
     assert not is_changed(tmp_path / "a") and not is_changed(tmp_path / "c")
 
 
+def test_a_kill_before_the_sum_is_written_leaves_none_that_is_wrong(tmp_path, monkeypatch):
+    write_summed(tmp_path / "a", "abc")
+    write_summed(tmp_path / "b", "abc")
+    with monkeypatch.context() as patched:
+        patched.setattr("headwise.checksums.sha256_of", None)
+        with pytest.raises(TypeError):
+            write_summed(tmp_path / "a", "abd")
+    assert (tmp_path / "a").read_text() == "abd" and not is_changed(tmp_path / "a")
+    assert find_damage(tmp_path, ["b"]) == ""
+
+
 @pytest.mark.parametrize(
     ("sums", "said"),
     [(b"", "SHA256SUMS has no line for a"), (b"\xff\x00", "SHA256SUMS has a line without a name")],

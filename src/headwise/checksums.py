@@ -21,8 +21,11 @@ def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
 
 def write_summed(path: Path, text: str) -> None:
     """Writes a text file, whole or not at all, and its SHA-256 into the sums of its folder."""
+    sums = _read(path.parent)
+    if sums.pop(path.name, None):  # a kill before the end leaves no sum, and not that of before
+        _write(path.parent, sums)
     write_text(path, text)
-    _write(path.parent, _read(path.parent) | {path.name: sha256_of(path)})
+    _write(path.parent, sums | {path.name: sha256_of(path)})
 
 
 def is_changed(path: Path) -> bool:

@@ -179,6 +179,14 @@ def headwise(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def test_the_name_of_a_folder_is_printed_as_it_is(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "mae[/b]:smile:")
+    (folder / "corpus.sha256").write_text("0" * 64)
+    done = headwise("evaluate", folder, "--ablate", "moh=uniform")
+    assert f"{folder.name} was trained on other data than these\n" in done.stdout
+    assert f"changes nothing: {folder.name} has no system of" in " ".join(done.stdout.split())
+
+
 def test_other_data_are_scored_with_the_encoding_of_the_run(world, run):
     data = f"source={world}/short.en, target={world}/short.fr"
     found = evaluate_run(run, "test", QUIET, data=data)

@@ -1,6 +1,7 @@
 """A run of two machines that share no folder, one of which dies and is started again."""
 
 import json
+import shutil
 import signal
 import time
 
@@ -16,9 +17,9 @@ from headwise.runs import folder, locking
 class Cluster:
     """Two machines on this one, each with a folder of its own."""
 
-    def __init__(self, world, name, fsdp=False):
+    def __init__(self, world, name, *changes):
         self.recipe = world / "numerals.yaml"
-        self.changes = ("--set", "training.fsdp=true") if fsdp else ()
+        self.changes = [word for change in changes for word in ("--set", change)]
         self.folders = [world / f"{name}-{rank}" for rank in range(2)]
 
     def start(self):
@@ -73,7 +74,8 @@ def test_a_machine_that_dies_and_is_started_again_ends_the_same(
     world, undisturbed, monkeypatch, moment, fsdp
 ):
     assert undisturbed[0] == undisturbed[1]
-    cluster = Cluster(world, f"dies-at-{moment}-{fsdp}", fsdp)
+    changes = ["training.fsdp=true"] if fsdp else []
+    cluster = Cluster(world, f"dies-at-{moment}-{fsdp}", *changes)
     with monkeypatch.context() as patched:
         patched.setenv("DIES_AT", moment)
         copies = cluster.start()
@@ -94,6 +96,24 @@ def test_a_machine_that_dies_and_is_started_again_ends_the_same(
     assert cluster.left() == undisturbed
     # From there the run has gone on.
     assert [(place / "checkpoint-3").stat().st_mtime_ns for place in cluster.folders] == written
+
+
+@pytest.mark.slow
+def test_machines_go_on_in_a_stream(tmp_path):
+    recipe = numerals.write_recipe(tmp_path)
+    streamed = "streaming: true\n  held_out_rows: 20\n  shuffle_rows: 16"
+    recipe.write_text(recipe.read_text().replace("validation_fraction: 0.2", streamed))
+    cluster = Cluster(tmp_path, "stream", "tokenizer.sample_rows=30")
+    cluster.train()
+    expected = cluster.left()
+    for place in cluster.folders:
+        positions = json.loads((place / "checkpoint-3" / "stream.json").read_text())
+        assert [position["batches"] for position in positions] == [3, 3]
+        for name in ("model", "checkpoint-6"):
+            shutil.rmtree(place / name)
+        (place / "result.json").unlink()
+    cluster.train()
+    assert cluster.left() == expected
 
 
 @pytest.mark.parametrize(

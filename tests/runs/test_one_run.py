@@ -149,6 +149,33 @@ def test_a_folder_of_another_recipe_is_refused_with_the_difference(run, file, wo
     assert said.count(" before, ") == 2
 
 
+def test_a_start_that_failed_on_a_setting_can_be_corrected(world, tmp_path, file):
+    folder = tmp_path / "run"
+
+    def wrong(key):
+        return load_recipe(str(world / "numerals.yaml"), [key]).system("standard")
+
+    with pytest.raises(ValueError, match="batch_tokens is 4, expected at least"):
+        train(wrong("training.batch_tokens=4"), folder, "standard")
+    # What encodes the data is in the folder.
+    with pytest.raises(FolderError, match=r"recipe:\n  tokenizer\.vocab_size: 280 before, 270 now"):
+        claim_folder(folder, wrong("tokenizer.vocab_size=270"))
+    train(file.system("standard"), folder, "standard")
+    assert read_recipe(folder).training.batch_tokens == 300
+    with pytest.raises(FolderError, match="batch_tokens: 300 before, 299 now"):
+        claim_folder(folder, wrong("training.batch_tokens=299"))
+
+
+@pytest.mark.parametrize("left", ["mae-seed1/checkpoint-3", "tries/mae/a/try.json"])
+def test_a_comparison_can_be_corrected_until_something_is_trained(world, tmp_path, file, left):
+    wrong = load_recipe(str(world / "numerals.yaml"), ["training.batch_tokens=4"])
+    for recipe in (wrong, file):
+        claim_folder(tmp_path, recipe.system(None), "comparison.yaml")
+    (tmp_path / left).mkdir(parents=True)
+    with pytest.raises(FolderError, match="batch_tokens: 300 before, 4 now"):
+        claim_folder(tmp_path, wrong.system(None), "comparison.yaml")
+
+
 def test_snapshots_can_be_turned_off_while_a_run_goes_on(world, tmp_path, file):
     folder = tmp_path / "run"
     recipe = load_recipe(str(world / "numerals.yaml"), ["training.snapshots=false"]).system("mae")

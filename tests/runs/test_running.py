@@ -387,6 +387,7 @@ def test_a_folder_of_another_run_is_found_before_any_is_trained(world, tmp_path,
         break_runs(patched, {"mae"})
         with pytest.raises(RunsFailed):
             compare(world, tmp_path, ["mae"])
+    (tmp_path / "mae-seed1" / "checkpoint-3").mkdir()
     file = load_recipe(str(world / "numerals.yaml"), ["systems.mae.training.learning_rate=0.5"])
     monkeypatch.setattr(one_run, "run_training", None)
     with pytest.raises(ValueError, match=r"learning_rate: 0\.003 before, 0\.5 now"):

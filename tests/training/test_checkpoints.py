@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from headwise.heads.mae.rule import GateSettings
 from headwise.models.seq2seq import Seq2SeqLM
 from headwise.training.checkpoints import (
+    CheckpointError,
     checkpoints,
     find_checkpoint_damage,
 )
 from headwise.training.interrupted import Interrupted
+from headwise.training.trainer import Trainer
 
 FILES = (
     "trainer_state.json",
@@ -157,6 +159,45 @@ def test_a_checkpoint_between_two_validations_goes_when_the_run_goes_on(tmp_path
     toy.train(tmp_path, toy.model(), how)
     assert names(tmp_path) == [f"checkpoint-{step}" for step in (4, 8, 12)]
     assert stopped not in names(tmp_path)
+
+
+def test_a_checkpoint_between_two_validations_goes_after_a_kill_too(tmp_path, monkeypatch):
+    """The run is killed when its last checkpoint has its name, before it removes that one."""
+    how = toy.settings(max_steps=10, final_model="average", average_last=2, keep_checkpoints=2)
+    expected = toy.train(tmp_path / "whole", toy.model(), how)
+    folder = tmp_path / "killed"
+
+    def stop(items):
+        if (folder / "checkpoint-8").is_dir():
+            signal.raise_signal(signal.SIGINT)
+        return toy.join(items)
+
+    def killed(trainer, run):
+        if trainer.state.global_step == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="stopped at step 9"):
+        toy.train(folder, toy.model(), how, stop)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "remove_stops", killed)
+        with pytest.raises(KeyboardInterrupt):
+            toy.train(folder, toy.model(), how)
+    assert "checkpoint-9" in names(folder)
+    toy.assert_same(toy.train(folder, toy.model(), how), expected)
+
+
+def test_a_best_checkpoint_that_is_gone_is_missed_before_training(tmp_path, monkeypatch):
+    _, best = train_beyond_the_best(tmp_path, keep_checkpoints=2)
+    for name in ("model", "checkpoint-12", f"checkpoint-{best}"):
+        shutil.rmtree(tmp_path / name)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "train", None)
+        with pytest.raises(CheckpointError, match=r"-2 is missing.* or delete checkpoint-10 too"):
+            train_beyond_the_best(tmp_path, keep_checkpoints=2)
+    # The best one may have made room for a better one, which was damaged.
+    (tmp_path / "damaged-checkpoint-12").mkdir()
+    with pytest.raises(CheckpointError, match="delete checkpoint-10, checkpoint-12 too"):
+        train_beyond_the_best(tmp_path, keep_checkpoints=2)
 
 
 # Which weights are kept

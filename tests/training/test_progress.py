@@ -37,6 +37,13 @@ def test_elsewhere_a_run_has_its_lines_printed(tmp_path):
     assert all(isinstance(line, Printed) for line in lines)
 
 
+def test_a_label_is_no_markup():
+    written = io.StringIO()
+    with RunBars(Console(file=written, force_terminal=True, width=80)) as bars:
+        bars.begin("mae[/b]", 3)
+    assert "mae[/b]" in written.getvalue()
+
+
 def test_a_run_tells_its_end_however_soon():
     told = []
     bars = RunBars(Relay(told.append, True), transient=True)

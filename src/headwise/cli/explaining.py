@@ -45,11 +45,13 @@ def curve(
     """
     with clear_errors():
         from headwise.analysis.score_curve import score_curve
-        from headwise.files import write_text
+        from headwise.files import check_can_be_written, write_text
         from headwise.report.score_curve import curve_headers, curve_rows, render_curve
         from headwise.runs.reading import gather_runs
 
         silence()
+        page = (output or runs[0] / "curve.html").expanduser()
+        check_can_be_written(page)
         found = score_curve(over, gather_runs(runs, over), score)
         console = Console()
         table = Table(box=None, pad_edge=False)
@@ -58,7 +60,6 @@ def curve(
         for row in curve_rows(found):
             table.add_row(*map(Text, row))
         console.print(table)
-        page = (output or runs[0] / "curve.html").expanduser()
         write_text(page, render_curve(found))
         print_path(console, "page", page)
 

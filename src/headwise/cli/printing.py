@@ -61,7 +61,7 @@ def printing_console() -> Console:
 
 def print_path(console: Console, what: str, path: Path | str) -> None:
     """Prints where something was written, in one line that can be copied."""
-    console.print(f"{what}: {path}", soft_wrap=True, highlight=False, markup=False)
+    _print_line(console, f"{what}: {path}")
 
 
 def print_next_commands(console: Console, run: Path) -> None:
@@ -70,8 +70,11 @@ def print_next_commands(console: Console, run: Path) -> None:
 
     folder = shlex.quote(str(run)) + (" --trust" if is_trusting() else "")
     for what, command in (("what its heads do", "analyse"), ("watch it at work", "explore")):
-        line = f"{what}: headwise {command} {folder}"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        _print_line(console, f"{what}: headwise {command} {folder}")
+
+
+def _print_line(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def command_line() -> str:

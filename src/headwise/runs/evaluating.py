@@ -111,6 +111,8 @@ def as_evaluated(
                 f"of that name",
                 style="yellow",
                 highlight=False,
+                markup=False,
+                emoji=False,
             )
     with ablated(model, settings.ablation):
         yield
@@ -272,7 +274,8 @@ def open_part(
         )
     task = task_class(recipe.task).prepare(recipe, run)
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
-        console.print(f"{run.resolve().name} was trained on other data than these", style="yellow")
+        said = f"{run.resolve().name} was trained on other data than these"
+        console.print(said, style="yellow", markup=False, emoji=False)
     return Opened(run, recipe, task, part)
 
 

@@ -21,7 +21,9 @@ from headwise.recipes.pretrained import digest_weights, model_folder
 from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.runs.folder import (
     CORPUS,
+    MODEL,
     RECIPE,
+    RESULT,
     FolderError,
     check_stamp,
     how_to_mend,
@@ -29,6 +31,7 @@ from headwise.runs.folder import (
 )
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.checkpoints import DAMAGED
 from headwise.training.loggers import check_loggers
 from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import StreamedItems
@@ -36,6 +39,10 @@ from headwise.training.streaming import StreamedItems
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
 _NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:", "training.report_to:")
+# What a folder holds is encoded alike whatever these are; they may change until it is trained on.
+_NOT_OF_DATA = ("model.", "training.", "evaluation.")
+# What training leaves in a folder or below it; the last is of a try.
+_TRAINED = ("checkpoint-*", f"{DAMAGED}*", MODEL, RESULT, "try.json")
 
 
 def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
@@ -76,13 +83,19 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
     """Compares a recipe with that of the run in a folder; returns a line for each key that differs.
 
     A folder without a run gives none. Descriptions, further test sets, loggers, and
-    whether snapshots are taken do not count.
+    whether snapshots are taken do not count. Nor do settings of the model, the training and the
+    evaluation while nothing has been trained: the start may have failed on one that was wrong.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():
         return []
-    lines = _differs(stamp, recipe)
-    return [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
+    lines = [line for line in _differs(stamp, recipe) if not line.startswith(_NOT_OF_TRAINING)]
+    if lines and not any(any(folder.rglob(name)) for name in _TRAINED):
+        start = "model.pretrained"  # whose encoding the folder may have
+        lines = [
+            each for each in lines if each.startswith(start) or not each.startswith(_NOT_OF_DATA)
+        ]
+    return lines
 
 
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:

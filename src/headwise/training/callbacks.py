@@ -79,9 +79,6 @@ class ProgressBar(TrainerCallback):
             step = f"step {state.global_step}/{state.max_steps}"
             self.console.print(f"{self.label}: {step} {self._figures()}", highlight=False)
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        self.close()
-
     def close(self) -> None:
         """Take the bar down, also after an error."""
         if self.progress is not None:
@@ -127,9 +124,6 @@ class StopOnInterrupt(TrainerCallback):
             control.should_log = True
             control.should_save = True
             control.should_training_stop = True
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        self.restore()
 
     def restore(self) -> None:
         """Give the signals back, also after an error."""

@@ -87,6 +87,18 @@ def sources_of_model(found: Sequence[Path], settings: TrainingSettings) -> list[
     return [found[-1]]
 
 
+def check_best(found: Sequence[Path], settings: TrainingSettings) -> None:
+    """Raises `CheckpointError` if the best checkpoint so far is gone and is to be the model."""
+    (best, *_) = sources_of_model(found, settings)
+    if settings.final_model == "best" and not best.is_dir():
+        later = ", ".join(path.name for path in found if step_of(path) > step_of(best))
+        raise CheckpointError(
+            f"{best} is missing, the checkpoint of the lowest validation loss so far, which "
+            f"training.final_model=best asks for: put it back, or delete {later} too, and the run "
+            f"is trained again from before it"
+        )
+
+
 def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bool) -> str:
     """Renames damaged checkpoints, so that the last one of a run is whole.
 
@@ -105,7 +117,7 @@ def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bo
             break
         reasons.append(f"{first.name} is damaged ({damage})")
         for path in found:
-            if _step(path) >= _step(first):
+            if step_of(path) >= step_of(first):
                 aside = path.with_name(f"{DAMAGED}{path.name}")
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
@@ -118,7 +130,7 @@ def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bo
     )
 
 
-def _step(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 

@@ -5,7 +5,9 @@ project, each takes from environment variables of its own, such as `WANDB_PROJEC
 `MLFLOW_TRACKING_URI`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +29,26 @@ def check_loggers(names: Sequence[str]) -> None:
                 f"training.report_to names {name}, which is not installed: pip install {name}, or "
                 f"leave it out"
             )
+
+
+@contextmanager
+def own_logs(names: Sequence[str]) -> Iterator[None]:
+    """Ends the runs of W&B and SwanLab that are begun while this context is open.
+
+    They last as long as the process, and would take the figures of its next training too.
+    """
+    loggers = [import_module(name) for name in names if name in ("wandb", "swanlab")]
+    idle = [logger for logger in loggers if not _is_logging(logger)]
+    try:
+        yield
+    finally:
+        for logger in filter(_is_logging, idle):
+            logger.finish()
+
+
+def _is_logging(logger: Any) -> bool:
+    """Whether W&B or SwanLab has a run in this process."""
+    return (logger.run if logger.__name__ == "wandb" else logger.get_run()) is not None
 
 
 def write_logs_into(trainer: transformers.Trainer, folder: Path) -> None:

@@ -61,7 +61,7 @@ class RunBars(Progress):
         self.relay = console if isinstance(console, Relay) else None
         super().__init__(
             # All of it within the 80 columns of a terminal; a long label takes from the bar.
-            TextColumn("[bold]{task.description:<9}"),
+            TextColumn("{task.description:<9}", style="bold", markup=False),
             BarColumn(bar_width=8),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[figures]}"),

@@ -19,9 +19,11 @@ from headwise.ops.replicas import gathered, replicas
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
+    DAMAGED,
     REMEDIES,
     CheckpointError,
     average_checkpoints,
+    check_best,
     checkpoints,
     has_diverged,
     is_finished,
@@ -31,6 +33,7 @@ from headwise.training.checkpoints import (
     sources_of_model,
 )
 from headwise.training.interrupted import Interrupted
+from headwise.training.loggers import own_logs
 from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import Collate, StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
@@ -84,8 +87,8 @@ def run_training(
 
     Raises:
         Interrupted: the user pressed Ctrl-C; a checkpoint was written.
-        CheckpointError: a checkpoint was damaged or removed during training, or contains other
-            objects than tensors and plain values.
+        CheckpointError: the best checkpoint is gone, or one was damaged or removed during training,
+            or contains other objects than tensors and plain values.
         ValueError: the model has nothing of what `settings.train` says.
     """
     freeze_all_but(model, settings.train)
@@ -95,7 +98,8 @@ def run_training(
         alone = "training.fsdp divides a model among processes, and this is one: nothing is divided"
         _say(trainer.progress.console, trainer.progress.label, alone, "yellow")
     if settings.train == "nothing":
-        trainer.evaluate()
+        with own_logs(settings.report_to):
+            trainer.evaluate()
         if trainer.args.should_save:
             _save_model(model, folder)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
@@ -104,12 +108,17 @@ def run_training(
         left_out = set_damaged_aside(folder, settings, has_model=has_model)
         if left_out:
             _say(trainer.progress.console, trainer.progress.label, left_out, "yellow")
+        trainer.remove_stops(folder)  # unless it was killed before it had done so
     trainer.accelerator.wait_for_everyone()
     if trainer.args.save_on_each_node:
         _remove_what_others_lack(folder, removes=trainer.args.should_save)
     found = checkpoints(folder)
     if not found or not is_finished(read_state(found[-1])):
-        _train_from(trainer, found)
+        # Where a later checkpoint was damaged, the best one of before may have made room for it.
+        if found and not any(gathered(any(folder.glob(f"{DAMAGED}*")))):
+            check_best(found, settings)
+        with own_logs(settings.report_to):
+            _train_from(trainer, found)
         has_model = False
     found = checkpoints(folder)
     if not found:
@@ -229,6 +238,7 @@ def _write_model(
     kind: type[PreTrainedModel], settings: TrainingSettings, folder: Path, found: list[Path]
 ) -> None:
     """Write the final model to `folder/model`."""
+    check_best(found, settings)
     sources = sources_of_model(found, settings)
     model = kind.from_pretrained(sources[-1])
     if settings.final_model == "average":

@@ -70,7 +70,8 @@ class CommonSettings(Settings):
     """The small number that Adam adds to its denominator."""
     weight_decay: float = Field(0.0, ge=0, le=1000)
     """Decoupled weight decay of matrices and embeddings; biases, norms, scalars and parameters that
-    a system excludes are not decayed."""
+    a system excludes are not decayed. With `nesterov` it is not decoupled, but added to the
+    gradients."""
     clip_norm: float = Field(0.0, ge=0, le=1e12)
     """Largest norm of the gradients; 0 does not clip them."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"

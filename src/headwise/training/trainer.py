@@ -27,13 +27,14 @@ from headwise.files import partial_path, remove_partial, written_whole
 from headwise.models.evaluating import aside_of_training, validation_loss
 from headwise.ops.draws import own_draws
 from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.replicas import gathered
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
     ProgressBar,
     StopEarly,
     StopOnInterrupt,
 )
-from headwise.training.checkpoints import STATE, checkpoints
+from headwise.training.checkpoints import STATE, checkpoints, step_of
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.loggers import figures, write_logs_into
 from headwise.training.rules import TrainingRules
@@ -51,6 +52,8 @@ from headwise.transformers_internals import (
 
 Measure = Callable[[Any], dict[str, float]]
 Snapshot = Callable[[Any], dict[str, Any]]
+
+STREAM = "stream.json"  # of a checkpoint: the position of each process in a stream
 
 
 class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
@@ -195,7 +198,6 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 return learning_rate_factor(step, schedule, warmup, num_training_steps)
 
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.plateau or factor)
-            self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def _warn_of_last_phases(self, total_steps: int) -> None:
@@ -310,14 +312,16 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 self.state.best_model_checkpoint = str(best)
             self.save_training_state(partial, STATE)
             if self.stream is not None:
-                position = json.dumps(self.stream.state_dict())
-                self._stream_file(partial).write_text(position, encoding="utf-8")
+                # Those of all processes, since each machine may have a folder of its own.
+                positions = gathered(self.stream.state_dict())
+                if self.args.should_save:
+                    (partial / STREAM).write_text(json.dumps(positions), encoding="utf-8")
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_sums(partial)
         self.accelerator.wait_for_everyone()  # until all machines have it, the one before it stays
         if self.args.should_save:
-            self._remove_stops(run)
+            self.remove_stops(run)
             self.remove_old_checkpoints(run)
 
     def _save_weights(self, folder: Path) -> None:
@@ -338,30 +342,25 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         state = torch.load(file, map_location="cpu", mmap=self.is_sharded, weights_only=True)
         self.optimizer.load_state_dict(part_of_state(self.optimizer, state))
 
-    def _stream_file(self, checkpoint: Path) -> Path:
-        """Returns the file with this process's position in a stream."""
-        return checkpoint / f"stream_{self.args.process_index}.json"
-
     def _find_position(self, checkpoint: Path) -> None:
         """Goes to the position in a stream at which a checkpoint was written."""
         if self.stream is None:
             return
-        processes = len(list(checkpoint.glob("stream_*.json")))
-        if processes != self.args.world_size:
+        positions = json.loads((checkpoint / STREAM).read_text(encoding="utf-8"))
+        if len(positions) != self.args.world_size:
             raise ValueError(
-                f"{checkpoint} was written by {processes} processes, each with its share of a "
+                f"{checkpoint} was written by {len(positions)} processes, each with its share of a "
                 f"stream (data.streaming), and {self.args.world_size} go on: start as many"
             )
-        position = self._stream_file(checkpoint).read_text(encoding="utf-8")
-        self.stream.load_state_dict(json.loads(position))
+        self.stream.load_state_dict(positions[self.args.process_index])
 
-    def _remove_stops(self, run: Path) -> None:
+    def remove_stops(self, run: Path) -> None:
         """Removes older checkpoints that Ctrl-C left between two regular ones.
 
         Averages must not use them.
         """
         for older in checkpoints(run)[:-1]:
-            if int(older.name.removeprefix("checkpoint-")) % self.settings.evaluate_every:
+            if step_of(older) % self.settings.evaluate_every:
                 shutil.rmtree(older, ignore_errors=True)
 
     # Running

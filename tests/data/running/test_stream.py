@@ -143,7 +143,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(task, tmp_path)
     runs = tiny_tasks.train_and_go_on(*prepare(task, tmp_path, *changes), tmp_path)
     once, twice = ([r["loss"] for r in run.history if "loss" in r] for run in runs)
     assert twice == once and len(once) == 6
-    position = json.loads((tmp_path / "once" / "checkpoint-6" / "stream_0.json").read_text())
+    (position,) = json.loads((tmp_path / "once" / "checkpoint-6" / "stream.json").read_text())
     assert position["batches"] == 12 and position["windows"] > 0
 
 
@@ -189,10 +189,7 @@ def test_another_number_of_processes_does_not_go_on(tmp_path):
     command = [entry.__file__, "train", path, "--output", tmp_path / "run", *changes]
     on_copies(2, *command, "--system", "standard")
     folder = tmp_path / "run"
-    positions = [
-        json.loads((folder / "checkpoint-4" / f"stream_{rank}.json").read_text())
-        for rank in range(2)
-    ]
+    positions = json.loads((folder / "checkpoint-4" / "stream.json").read_text())
     assert [position["batches"] for position in positions] == [4, 4]
     for name in ("model", "checkpoint-4"):
         shutil.rmtree(folder / name)

@@ -191,6 +191,27 @@ def test_afterwards_all_is_as_before(turn, fails):
     assert [layer.step for layer in layers] == ["expert", "joint", "joint"]
 
 
+def test_a_g_step_that_failed_leaves_nothing_for_the_next():
+    moved = []
+    for fails in (False, True):
+        torch.manual_seed(0)
+        layer, x = MixtureOfAttentiveExperts(16, 4), torch.randn(2, 5, 16)
+        rules = TrainingRules(layer, {"mae": GateSettings(period=1)})
+
+        def losses(fails=fails, layer=layer, x=x):
+            yield layer(3 * x if fails else x).output.square().mean()
+            if fails:
+                raise torch.OutOfMemoryError
+
+        if fails:
+            with pytest.raises(torch.OutOfMemoryError):
+                rules.before(Moment(0, 10, 0), losses)
+        torch.manual_seed(1)
+        rules.before(Moment(0, 10, 0), lambda: losses(fails=False))
+        moved.append([gate.detach() for gate in gate_parameters(layer)])
+    torch.testing.assert_close(*moved)
+
+
 def test_frozen_gates_stay_as_they_are(tmp_path):
     network = toy.model("mae")
     frozen, *others = gate_parameters(network)

@@ -75,6 +75,8 @@ class BlockCoordinateDescent(Rule):
         if not self._has_gate_steps or not gate_step_is_due(self.settings, moment):
             return
         with gate_step(self.model, self.layers, self.gates) as learning:
+            for gate in learning:
+                gate.grad = None  # of a G step that failed: these gates are in no optimizer
             for loss in losses():
                 if any(is_sharded(gate) for gate in learning):
                     loss.backward()  # sharded parameters are not in the graph themselves
