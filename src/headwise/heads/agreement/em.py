@@ -242,4 +242,6 @@ def _e_step(square: Tensor, variance: Tensor, log_prior: Tensor) -> tuple[Tensor
     logits = over_dims(square.mul_(variance.reciprocal().mul_(-0.5))).add_(log_prior)
     # Densities differ so much that all C of a capsule may vanish; its shares do not.
     log_weight = logits.log_softmax(-1)
-    return log_weight.softmax(0), exponential(log_weight).sum(0)
+    share = log_weight.softmax(0)
+    # The sum of a capsule's C, from the largest of them.
+    return share, exponential(log_weight.amax(0)).div_(share.amax(0))

@@ -14,7 +14,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -165,11 +165,8 @@ class Compiled:
             self._fast = torch.compile(self.function, backend=_BACKEND, dynamic=False)
         if self._fast is not self.function:
             kind = tuple((x.shape, x.dtype, x.device) for x in args)
-            # PyTorch counts what it has compiled of a function for all algorithms together, and
-            # runs what is beyond its limit of 8 uncompiled.
-            more = torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED)
             try:
-                with nullcontext() if kind in self._compiled else more:
+                with nullcontext() if kind in self._compiled else _more_sizes():
                     result = self._fast(*args)
                 self._compiled.add(kind)
                 return result
@@ -181,6 +178,14 @@ class Compiled:
                 message = "routing runs without torch.compile, which is slower"
                 warnings.warn(f"{message}: {reason[0]}", stacklevel=2)
         return self.function(*args)
+
+
+def _more_sizes() -> AbstractContextManager[None]:
+    """Lets more be compiled of a function than PyTorch does.
+
+    It counts all algorithms together, and runs what is beyond its limit of 8 uncompiled.
+    """
+    return torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED)
 
 
 @functools.cache
