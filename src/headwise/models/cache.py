@@ -46,7 +46,7 @@ class DecodingCache(Cache):
 
     def takes_whole(self, mask: Tensor | None) -> bool:
         """Whether a mask is of all positions that a cache of a fixed size can hold."""
-        return isinstance(mask, Tensor) and mask.size(-1) == self.get_max_length()
+        return isinstance(mask, Tensor) and mask.shape[-1:] == (self.get_max_length(),)
 
     def of_all_positions(self, mask: Tensor, time: int) -> Tensor:
         """A mask of tokens or of padding as the attentions of this call need it.
