@@ -175,7 +175,7 @@ class NotedLosses:
             call.is_added = True
 
     def release_compiled(self) -> None:
-        """Drops the graph of compiled code, after an optimizer's step."""
+        """Frees the graph of a loss of compiled code; it is called after an optimizer's step."""
         if self.compiled is not None and self.compiled.requires_grad:
             self.is_due = True
             self.compiled = self.compiled.detach()

@@ -197,7 +197,10 @@ class TransformerConfig(PreTrainedConfig):
         """Any implementation goes with `output_attentions`."""
 
     def validate(self) -> None:
-        """As in transformers, which denies that heads may have any width, and texts any length."""
+        """Checks the values as transformers does, but for two of ours whose meaning it restricts.
+
+        Heads may have any width, and rotary positions any length of text.
+        """
         ours = {name: self.__dict__.pop(name, None) for name in ("head_dim", "rope_parameters")}
         try:
             super().validate()

@@ -55,7 +55,7 @@ def of_stack(states: Any) -> dict[str, Any]:
 
 
 class AuxiliaryLoss:
-    """The sum of the losses that the attentions of one forward pass ask to add."""
+    """Sums the auxiliary losses that the attentions return in one forward pass."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None

@@ -311,7 +311,7 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
-    """Returns a recipe whose `model.pretrained` has a name of a system where `{system}` stands."""
+    """Returns a recipe in whose `model.pretrained` a system's name has replaced `{system}`."""
     from headwise.recipes.pretrained import SYSTEM
 
     model = raw.get("model")

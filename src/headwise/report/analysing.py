@@ -166,7 +166,7 @@ def _ablations(
 
 
 def _part(opened: Opened) -> str:
-    """The part of the data in words, and how much it is."""
+    """Returns, in words, which part of the data is analysed and how many items it has."""
     label = opened.part if opened.part in PARTS else f"test {opened.part}"
     size = f"{len(opened.task.part(opened.part)):,} {opened.task.item_name}"
     return f"{opened.part}: {opened.task.notes.get(label, size)}"

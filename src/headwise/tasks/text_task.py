@@ -108,7 +108,7 @@ class TokenizerTask(Task):
         return cls.from_corpus(corpus, cls.tokenizer_class.load(learned / TOKENIZER), recipe)
 
     def encode_parts(self, make: Callable[[Any], Any]) -> None:
-        """Sets the items of all parts and further test sets to what `make` makes of their texts."""
+        """Sets the items of each part and of each further test set: `make` makes them of texts."""
         self.train = streamed(self.corpus.train, make)
         self.validation, self.test = make(self.corpus.validation), make(self.corpus.test)
         self.tests = {name: make(texts) for name, texts in self.corpus.tests.items()}

@@ -116,10 +116,14 @@ def project_few(x: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
 
 
 def combine_few(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
-    """`expert_combine` of few tokens, as `project_few` has them."""
+    """`expert_combine` of few tokens, of which there may be any number of dimensions.
+
+    It sums rows, as `project_few` does.
+    """
     heads, weight = as_autocast(heads, weight)
-    factors = (heads * scale.unsqueeze(-1)).to(heads.dtype).flatten(1)
-    return _sum_rows(indices, weight, factors)
+    factors = (heads * scale.unsqueeze(-1)).to(heads.dtype).flatten(-2)
+    sums = _sum_rows(indices.flatten(0, -2), weight, factors.flatten(0, -2))
+    return sums.unflatten(0, indices.shape[:-1])
 
 
 def _sum_rows(experts: Tensor, weight: Tensor, factors: Tensor) -> Tensor:
@@ -135,10 +139,7 @@ def _sum_rows(experts: Tensor, weight: Tensor, factors: Tensor) -> Tensor:
 
 
 def combine_all(heads: Tensor, weight: Tensor, indices: Tensor, scale: Tensor) -> Tensor:
-    """`expert_combine` as one product, with zeros for experts that a token has not chosen.
-
-    Tokens may have any number of dimensions here.
-    """
+    """`combine_few` of any tokens: one product, with zeros for experts that are not chosen."""
     rows = (heads * scale.unsqueeze(-1)).to(heads.dtype)
     every = rows.new_zeros(*rows.shape[:-2], *weight.shape[:2])
     every = every.scatter(-2, indices.unsqueeze(-1).expand_as(rows), rows)

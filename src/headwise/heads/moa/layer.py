@@ -263,16 +263,13 @@ class MixtureOfAttentionHeads(Attention):
         by_key = heads.unflatten(1, (self.num_key_value_heads, -1))
         joined = by_key.permute(0, 3, 2, 1, 4).flatten(3)
         scales = choice.scales.to(joined.dtype)
-        if choice.few or choice.assignment is not None:
+        if choice.assignment is not None:
             rows, scales = joined.flatten(0, 1), scales.flatten(0, 1)
-            if choice.assignment is None:
-                chosen = choice.indices.flatten(0, 1)
-                output = combine_few(rows, self.expert_output, chosen, scales)
-            else:
-                output = expert_combine(rows, self.expert_output, choice.assignment, scales)
+            output = expert_combine(rows, self.expert_output, choice.assignment, scales)
             output = output.unflatten(0, inputs.query.shape[:2])
         elif choice.indices.size(-1) < self.num_experts:
-            output = combine_all(joined, self.expert_output, choice.indices, scales)
+            by_choice = combine_few if choice.few else combine_all
+            output = by_choice(joined, self.expert_output, choice.indices, scales)
         else:  # all experts, in their order
             scaled = joined * scales.unsqueeze(-1)
             output = F.linear(scaled.flatten(2), self.expert_output.flatten(0, 1).t())
