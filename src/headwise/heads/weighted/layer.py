@@ -271,7 +271,8 @@ class BranchedAttention(Attention):
     ) -> Tensor:
         """The layer whose branches have a residual stream each."""
         assert self.norm1 is not None and self.norm2 is not None
-        branches, dropout = self.num_branches, self.residual_dropout if self.training else 0.0
+        # A float, since PyTorch 2.8 cannot export a tensor times an integer to ONNX.
+        branches, dropout = float(self.num_branches), self.residual_dropout if self.training else 0.0
         rows = x.flatten(0, 1)  # (batch * time, embed_dim)
         read = heads.transpose(0, 1).flatten(1, 2)  # (branches, batch * time, head_dim)
         scales = (branches * kappa).view(-1, 1, 1)
@@ -282,7 +283,7 @@ class BranchedAttention(Attention):
         # added: Mκᵢ oᵢWᵢ, (branches, batch * time, embed_dim)
         added = F.dropout(added, dropout)
         z = (self.norm2 if self.pre_norm else self.norm1)(rows + added)
-        factor = branches if self.ffn == "split" else 1
+        factor = branches if self.ffn == "split" else 1.0
         fed = F.dropout(feed_forward_of_streams(z, alpha, factor=factor, **how), dropout)
         if self.pre_norm:
             # For even weights the ordinary layer's. The mean of the streams would hold an M-th of
