@@ -193,8 +193,9 @@ def encoder_decoder(plan: Any, words: int, **sizes: Any) -> nn.ModuleDict:
 
 
 def masked_model(plan: Any, words: int, **sizes: Any) -> MaskedLM:
-    """Returns a masked language model with 512 learned positions."""
-    return MaskedLM(MaskedLMConfig(words or 32, attention=plan, positions="learned", **sizes))
+    """Returns a masked language model with 512 learned positions and BERT's norm behind them."""
+    own = {"positions": "learned", "embedding_norm": True}
+    return MaskedLM(MaskedLMConfig(words or 32, attention=plan, **own, **sizes))
 
 
 def language_model(plan: Any, words: int, **sizes: Any) -> CausalLM:

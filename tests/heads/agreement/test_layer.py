@@ -102,6 +102,9 @@ def outputs_of_attentions(model, tokens):
         {"routing": "simple", "num_capsules": 32},
         {"routing": "simple", "squash": False},
         {"routing": "simple", "squash": False, "num_capsules": 32},
+        {"routing": "simple", "inputs": "all"},
+        {"preset": "authors"},
+        {"preset": "authors", "routing": "simple"},
     ],
     ids=str,
 )

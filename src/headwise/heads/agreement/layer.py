@@ -44,7 +44,8 @@ class AgreementAttention(Attention):
         Ω_h = Ω = ReLU(LayerNorm([o_1; …; o_H]) W + b)           the same for all heads
 
     without the ReLU in simple routing, whose C there is a softmax over heads; EM routing there has
-    no activations. `presets["authors"]` has these options.
+    no activations. `presets["authors"]` has these options. Its votes have a bias there, and none
+    here.
 
     Args:
         num_heads: H.
@@ -62,7 +63,8 @@ class AgreementAttention(Attention):
             at most a quarter as many capsules as `embed_dim`, take a smaller one than 100, or
             `activation="standardised"`: activations start at 1 otherwise, and decide nothing.
         vote_gain: the factor by which the W_{h→} are drawn larger than Glorot's bound for the map
-            of one head. If not given, the output starts at about the scale of standard attention.
+            of one head. If not given, the output starts at about the scale of standard attention;
+            with `inputs="all"` at that of the authors' code, which is close to it.
         bias: whether the projections and the input capsules have one, `"qkv"`: the projections
             alone; votes have none.
         embed_dim, sizes: as in `MultiHeadAttention`, which has the same options.
@@ -132,6 +134,9 @@ class AgreementAttention(Attention):
         if vote_gain is None:
             dims = embed_dim // self.num_capsules
             vote_gain = _first_gain(routing, squash, dims) * num_heads**0.5
+            # Unit scaling of both maps, as in the authors' code: ours draws the first √2 larger.
+            # What a layer norm gives them is several times what heads read.
+            vote_gain = 0.5**0.5 if inputs == "all" else vote_gain
         self.vote_gain = vote_gain
         self.dense_projections(bias)
         capsules = num_heads if inputs == "head" else 1

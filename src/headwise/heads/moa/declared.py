@@ -28,8 +28,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "authors": {
         "normalize_weights": False,
         "auxiliary": "per batch",
-        "noisy": True,
-        "noise_floor": 0.01,
         "key_gain": 0.5**0.5,
     },
     "jetmoe": {"detach_normalizer": False, "expert_bias": "output"},
