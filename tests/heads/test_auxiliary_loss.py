@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
@@ -227,6 +228,30 @@ def test_without_a_loss_it_is_zero(model):
     x = torch.randn(2, 5, 2) if isinstance(model, nn.Linear) else inputs()
     model(x)
     assert hw.auxiliary_loss(model) == 0 and hw.auxiliary_loss(model).shape == ()
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_within_transforms_of_torch_func_losses_are_those_of_the_outputs(is_compiled):
+    layer, x = attention().eval(), inputs()
+    before = layer(x).routing.loss
+    (expected,) = torch.autograd.grad(before, layer.router.weight)
+
+    def of_outputs(weight):
+        return functional_call(layer, {"router.weight": weight}, x).routing.loss
+
+    def of_model(weight):
+        return of_outputs(weight) + hw.auxiliary_loss(layer)
+
+    def computed(function):
+        if is_compiled:
+            function = torch.compile(function, fullgraph=True, backend="aot_eager")
+        return function(layer.router.weight.detach())
+
+    torch.testing.assert_close(computed(grad(of_outputs)), expected)
+    for wrong in (grad(of_model), lambda weight: vmap(of_model)(weight[None])):
+        with pytest.raises(Exception, match=r"add routing\.loss of the outputs"):
+            computed(wrong)
+    assert torch.equal(hw.auxiliary_loss(layer), before)  # outside
 
 
 # Models that add the losses themselves

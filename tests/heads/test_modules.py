@@ -49,15 +49,16 @@ def test_bf16_autocast_is_near_float32(name, causal, train):
     assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
 
 
+@pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_process_evaluates_without_the_others(monkeypatch, name):
+def test_a_process_evaluates_without_the_others(monkeypatch, name, gradients):
     def wait_for_ever(x):
         raise AssertionError("the others do not evaluate")
 
     monkeypatch.setattr(replicas, "replicas", lambda: 2)
     monkeypatch.setattr(replicas.dist, "all_reduce", wait_for_ever)
     x = torch.randn(BATCH, TIME, DIM)
-    with torch.no_grad():
+    with torch.set_grad_enabled(gradients):
         SYSTEMS[name].build(dtype=torch.float32, train=False)(x)
 
 

@@ -123,6 +123,17 @@ def test_dropout_keeps_the_mean(implementation):
     torch.testing.assert_close(torch.stack(many).mean(0), exact, rtol=0, atol=0.25)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("key_heads", [HEADS, 2, 1])
+def test_a_trace_serves_other_sizes(key_heads):
+    first, other = (
+        [torch.randn(batch, heads, time, WIDTH) for heads in (HEADS, key_heads, key_heads)]
+        for batch, time in ((2, 4), (3, 6))
+    )
+    traced = torch.jit.trace(dot_product_attention, first)
+    torch.testing.assert_close(traced(*other), dot_product_attention(*other))
+
+
 def test_long_queries_and_keys_are_finite_in_float16():
     q, k = torch.full((2, 1, 1, 3, 64), 40.0, dtype=torch.float16)  # q · k is 102,400
     q[..., 0, :] /= 2

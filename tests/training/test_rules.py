@@ -176,6 +176,22 @@ def test_wrong_settings_are_named(options, message):
         hw.training_rules(toy.model(BOTH), **options)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda out: out.output.mean(), "loss is a Tensor, expected a function"),
+        (lambda out: lambda: {"loss": out.output.mean()}, "loss gives a dict, expected a tensor"),
+        (lambda out: lambda: out.output.mean().item(), "loss gives a float, expected a tensor"),
+        (lambda out: lambda: None, "loss gives a NoneType, expected a tensor"),
+        (lambda out: lambda: out, r"loss gives a Tensor of shape \(2, 5, 16\), expected a tensor"),
+    ],
+)
+def test_what_is_no_loss_is_named(given, message):
+    layer = hw.MixtureOfAttentiveExperts(16, 4)
+    with pytest.raises(TypeError, match=message):
+        hw.training_rules(layer, STEPS).before_step(given(layer(torch.randn(2, 5, 16))))
+
+
 # Without its rule
 
 

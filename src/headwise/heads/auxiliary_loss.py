@@ -39,6 +39,9 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
         the loss which a model has returned, as headwise's models and gated ones do where they are
         given labels, are left out, with a warning.
 
+    Raises:
+        RuntimeError: called within a transform of `torch.func`, after a pass within one.
+
     Example:
         >>> import headwise as hw
         >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
@@ -47,6 +50,12 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
         >>> loss = y.square().mean() + hw.auxiliary_loss(layer)
         >>> loss.backward()
     """
+    if is_transformed() and any(_is_unknown(module) for module in model.modules()):
+        raise RuntimeError(
+            "headwise.auxiliary_loss is called within a transform of torch.func, such as grad or "
+            "vmap, expected a call outside of one: what passes within it compute is not kept; add "
+            "routing.loss of the outputs of the systems to your loss instead"
+        )
     noted = list(_speaking(model, set()))
     total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
     if torch.compiler.is_compiling():
@@ -64,6 +73,11 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
             stacklevel=2,
         )
     return sum((call.value.to(total.device) for call in added), start=total)
+
+
+def _is_unknown(module: nn.Module) -> bool:
+    losses = getattr(module, "losses", None)
+    return isinstance(losses, NotedLosses) and losses.are_unknown
 
 
 def _speaking(module: nn.Module, seen: set[nn.Module]) -> Iterator["NotedLosses"]:
@@ -122,6 +136,7 @@ class NotedLosses:
         self.compiled_is_added = False
         self.is_due = False  # a loss with a gradient has been computed
         self.is_settled = False  # a gradient has come to one: nobody has to be warned
+        self.are_unknown = False  # those within a transform of `torch.func`, which are not kept
         self._was_read = False
 
     def __reduce__(self) -> Any:
@@ -131,12 +146,13 @@ class NotedLosses:
         """Notes the loss of a call, unless the backward pass of a checkpoint repeats it."""
         if torch.compiler.is_exporting():
             return
+        if is_transformed():
+            self.are_unknown = True
+            return  # it means nothing outside of the function that is transformed
         if torch.compiler.is_compiling():
             self.compiled, self.compiled_is_added = loss, False
             loss.noted_by = self  # type: ignore[attr-defined]
             return
-        if is_transformed():
-            return  # it means nothing outside of the function that is transformed
         self.is_due |= loss.requires_grad
         if is_repeated():
             return

@@ -68,7 +68,7 @@ def dot_product_attention(
         return _flex_attention(q, k, v, mask, is_causal, dropout)
     if mask is not None:
         mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
-    grouped = 1 < k.size(1) < q.size(1)
+    grouped = bool(1 < k.size(1) < q.size(1))  # under torch.jit.trace sizes are tensors
     if k.size(1) == 1:
         k, v = share_heads(q, k), share_heads(q, v)
     read = F.scaled_dot_product_attention(

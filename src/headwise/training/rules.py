@@ -192,11 +192,27 @@ class TrainingRules:
                 called only if a rule needs it. With several processes it is the loss of the
                 process's own batch, computed by the model without its data-parallel wrapper; the
                 mean over the processes counts.
+
+        Raises:
+            TypeError: it is no function, or computes what is no loss.
         """
+        if not callable(loss):
+            raise TypeError(
+                f"loss is a {type(loss).__name__}, expected a function that computes it: call "
+                f"rules.before_step(lambda: model(x).loss)"
+            )
 
         def losses() -> Iterator[Tensor]:
-            computed = loss()
-            yield from [computed] if isinstance(computed, Tensor) else computed
+            computed: Any = loss()
+            several = not isinstance(computed, Tensor | Mapping) and isinstance(computed, Iterable)
+            for each in computed if several else [computed]:
+                if not isinstance(each, Tensor) or each.numel() != 1:
+                    shape = f" of shape {tuple(each.shape)}" if isinstance(each, Tensor) else ""
+                    raise TypeError(
+                        f"loss gives a {type(each).__name__}{shape}, expected a tensor of one "
+                        f"number, or several in turn: return the loss alone, as model(x).loss is"
+                    )
+                yield each
 
         self._follow("before_step", stacklevel=3)
         self.before(self.moment, losses)

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
+from headwise.heads.mae import gate
 from headwise.heads.mae.means import View, running_mean
 from headwise.heads.mae.rule import computing
 
@@ -164,6 +165,19 @@ def test_a_pass_without_gradients_moves_nothing(masks):
     torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
     layer(x, **masks)
     assert not torch.equal(layer.gate.norm.running_mean, before["gate.norm.running_mean"])
+
+
+def test_a_batch_that_no_statistics_are_needed_of_is_not_measured(monkeypatch):
+    """Else a process that computes by itself would wait for the others."""
+    layer = SYSTEMS["mae-7"].build(train=True)
+    measured = []
+    monkeypatch.setattr(gate, "sum_over_replicas", lambda x: measured.append(x) or x)
+    (x,) = sequences()
+    with torch.no_grad():
+        layer(x, **CAUSAL)
+    assert not measured
+    layer(x, **CAUSAL)
+    assert measured
 
 
 def statistics(rows):

@@ -1,10 +1,12 @@
 """MAE's gates and experts learn in turn: what moves in a G step, in an F step, in neither."""
 
 import copy
+import warnings
 
 import pytest
 import torch
 import toy
+from torch.utils.checkpoint import checkpoint
 
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.mae.rule import (
@@ -15,6 +17,7 @@ from headwise.heads.mae.rule import (
     update_gates,
 )
 from headwise.heads.rule import Moment
+from headwise.heads.watching import UntrainedRuleWarning
 from headwise.models.parameters import gate_parameters, non_gate_parameters
 from headwise.training.rules import TrainingRules
 from headwise.training.trainer import Trainer
@@ -210,6 +213,37 @@ def test_a_g_step_that_failed_leaves_nothing_for_the_next():
         rules.before(Moment(0, 10, 0), lambda: losses(fails=False))
         moved.append([gate.detach() for gate in gate_parameters(layer)])
     torch.testing.assert_close(*moved)
+
+
+def g_step(layer, losses):
+    """Takes one; returns whether the gates have moved."""
+    before = [gate.clone() for gate in gate_parameters(layer)]
+    TrainingRules(layer, {"mae": GateSettings(period=1)}).before(Moment(0, 10, 0), losses)
+    return not all(map(torch.equal, before, gate_parameters(layer)))
+
+
+def test_a_loss_that_passes_no_gate_is_left_out():
+    layer, x = MixtureOfAttentiveExperts(16, 4), torch.randn(2, 5, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not g_step(layer, lambda: [layer.out_proj(x).mean()])
+        assert g_step(layer, lambda: [layer.out_proj(x).mean(), layer(x).output.square().mean()])
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_gates_that_reentrant_checkpoints_leave_without_gradients_are_told_once(needs_grad):
+    layer, x = MixtureOfAttentiveExperts(16, 4), torch.randn(2, 5, 16, requires_grad=needs_grad)
+
+    def losses(**how):
+        return [checkpoint(lambda x: layer(x).output, x, **how).square().mean()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert g_step(layer, lambda: losses(use_reentrant=False))
+    with pytest.warns(UntrainedRuleWarning, match="give it use_reentrant=False") as told:
+        for _ in range(2):
+            assert not g_step(layer, lambda: losses(use_reentrant=True))
+    assert [each.category for each in told].count(UntrainedRuleWarning) == 1
 
 
 def test_frozen_gates_stay_as_they_are(tmp_path):

@@ -104,13 +104,14 @@ class ExpertGate(nn.Module):
         before = norm.running_mean, norm.running_var
         # Adapters may learn in the maps behind a frozen norm, and are saved without its statistics.
         measures = calibrates or (takes and norm.training and _learns(norm))
-        if measures:
+        # Reentrant checkpointing has gradients in the repeated pass alone.
+        moves = (facts["moves"] or calibrates) != is_repeated()
+        if measures and (moves or not view.each):  # all processes have to measure together
             # Where these normalise, they are a part of the function that is learned.
             with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
                 batch_mean, batch_var, count = _batch_statistics(view, root)
             enough = count > 1  # a single row has no variance
-            # Reentrant checkpointing has gradients in the repeated pass alone.
-            if (facts["moves"] or calibrates) != is_repeated():
+            if moves:
                 self._update_running(batch_mean.detach(), batch_var.detach(), count, enough)
         after = norm.running_mean, norm.running_var
         mean, var = facts.setdefault("statistics", after if calibrates else before)

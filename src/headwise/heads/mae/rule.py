@@ -8,6 +8,7 @@ Where all but the gates are frozen (the paper's FTG, section 5.2), every step is
 gates are frozen, there are no G steps, and F steps draw from the gates as they are.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from pydantic import Field
 from torch import nn
 
 from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
+from headwise.heads.watching import UntrainedRuleWarning
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
 # How a layer computes in training; an F step draws experts in one of two ways.
@@ -78,6 +80,8 @@ class BlockCoordinateDescent(Rule):
             for gate in learning:
                 gate.grad = None  # of a G step that failed: these gates are in no optimizer
             for loss in losses():
+                if not loss.requires_grad:
+                    continue  # no gate is in its graph
                 if any(is_sharded(gate) for gate in learning):
                     loss.backward()  # sharded parameters are not in the graph themselves
                     continue
@@ -87,7 +91,26 @@ class BlockCoordinateDescent(Rule):
                 for gate, gradient in zip(learning, gradients, strict=True):
                     if gradient is not None:
                         gate.grad = gradient if gate.grad is None else gate.grad + gradient
+            self._warn_of_gates_without_gradients()
             update_gates(learning, self.settings.learning_rate)
+
+    def _warn_of_gates_without_gradients(self) -> None:
+        """Warns of layers that the G step has called, but with gradients off."""
+        for path, layer in self.systems.items():
+            if layer.gate is None or layer.warned_of_rule or not layer.passes.last:
+                continue
+            gates = [gate for gate in layer.gate.parameters() if gate.requires_grad]
+            _, facts = layer.passes.last[0]
+            blind = facts.get("step") == "gate" and not facts.get("moves", True)
+            if blind and gates and all(gate.grad is None for gate in gates):
+                layer.warned_of_rule = True
+                warnings.warn(
+                    f"the gates of {path or 'the model'} learn nothing in this G step: gradients "
+                    f"were off while the loss was computed, as they are in torch.utils.checkpoint "
+                    f"with use_reentrant=True; give it use_reentrant=False",
+                    UntrainedRuleWarning,
+                    stacklevel=5,
+                )
 
     def around_step(self) -> AbstractContextManager[Any]:
         if not self._takes_turns:

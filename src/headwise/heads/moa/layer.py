@@ -324,8 +324,7 @@ class MixtureOfAttentionHeads(Attention):
         if inputs.cache is not None and not torch.is_grad_enabled():
             return None  # a step of generation, which nothing learns from
         # A process may evaluate while the others do not.
-        learns = self.training or torch.is_grad_enabled()
-        how = {"per_sequence": self.balance == "sequence", "shared": learns}
+        how = {"per_sequence": self.balance == "sequence", "shared": self.training}
         losses = router_losses(choice.logits, choice.indices, inputs.query_padding, **how)
         loss = self.balance_coef * losses.balance + self.z_coef * losses.z
         return loss / losses.tokens if self.auxiliary == "per batch" else loss

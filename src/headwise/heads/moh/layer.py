@@ -191,8 +191,7 @@ class MixtureOfHeads(MultiHeadAttention):
             in_force = torch.zeros_like(gates).scatter(-1, indices, 1.0)
             gates = ablation.weigh(gates, in_force)
         # A process may evaluate while the others do not.
-        learns = self.training or torch.is_grad_enabled()
-        loss = balance_loss(probability, chosen, inputs.query_padding, shared=learns)
+        loss = balance_loss(probability, chosen, inputs.query_padding, shared=self.training)
         loss = self.balance_coef * loss
         if self.scaled_balance:
             loss = self.routed_heads * loss
