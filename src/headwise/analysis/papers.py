@@ -194,7 +194,7 @@ def encoder_decoder(plan: Any, words: int, **sizes: Any) -> nn.ModuleDict:
 
 def masked_model(plan: Any, words: int, **sizes: Any) -> MaskedLM:
     """Returns a masked language model with 512 learned positions and BERT's norm behind them."""
-    own = {"positions": "learned", "embedding_norm": True}
+    own: dict[str, Any] = {"positions": "learned", "embedding_norm": True}
     return MaskedLM(MaskedLMConfig(words or 32, attention=plan, **own, **sizes))
 
 

@@ -272,7 +272,8 @@ class BranchedAttention(Attention):
         """The layer whose branches have a residual stream each."""
         assert self.norm1 is not None and self.norm2 is not None
         # A float, since PyTorch 2.8 cannot export a tensor times an integer to ONNX.
-        branches, dropout = float(self.num_branches), self.residual_dropout if self.training else 0.0
+        branches = float(self.num_branches)
+        dropout = self.residual_dropout if self.training else 0.0
         rows = x.flatten(0, 1)  # (batch * time, embed_dim)
         read = heads.transpose(0, 1).flatten(1, 2)  # (branches, batch * time, head_dim)
         scales = (branches * kappa).view(-1, 1, 1)
