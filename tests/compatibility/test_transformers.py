@@ -374,7 +374,7 @@ def test_weights_on_the_disk(system, tmp_path):
     layers = len(model.decoder.layers)
     by_hand |= {f"decoder.layers.{i}": "disk" if i else "cpu" for i in range(layers)}
     size = sum(parameter.nbytes for parameter in model.parameters())
-    most = {"cpu": size * 3 // 4}  # an older accelerate takes no model that is on the disk as a whole
+    most = {"cpu": size * 3 // 4}  # an older accelerate puts no model on the disk as a whole
     for how in ({"device_map": by_hand}, {"device_map": "auto", "max_memory": most}):
         apart = type(model).from_pretrained(tmp_path, offload_folder=tmp_path / "disk", **how)
         with torch.no_grad():
