@@ -15,7 +15,7 @@ from headwise.analysis.cost import (
 )
 from headwise.heads.mae import MixtureOfAttentiveExperts
 from headwise.heads.multi_head import MultiHeadAttention
-from headwise.heads.system import System
+from headwise.heads.system import Macs, System
 from headwise.heads.weighted import BranchedAttention
 from headwise.models.plan import SYSTEMS
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
@@ -173,6 +173,59 @@ def test_a_system_without_a_formula_is_measured():
     cost = model_cost(model(plan).config, pair(7, 5))
     assert cost.linear_macs is None
     assert cost.macs == count_macs(model(), pair(7, 5))
+
+
+class Plain(MultiHeadAttention):
+    """Another name for standard attention."""
+
+
+class Wide(MultiHeadAttention):
+    """It adds a matrix, and says nothing of it."""
+
+    def __init__(self, embed_dim, num_heads, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.gate = torch.nn.Linear(embed_dim, embed_dim)
+
+    def combine(self, heads, inputs, choice):
+        output, routing = super().combine(heads, inputs, choice)
+        return output * self.gate(inputs.query), routing
+
+
+class Scaled(Wide):
+    """It reads values, of which meta tensors have none."""
+
+    def combine(self, heads, inputs, choice):
+        return super().combine(heads * inputs.query.mean().item(), inputs, choice)
+
+
+class Known(Wide):
+    def macs(self, queries, keys, *, is_causal=False):
+        own = queries * self.gate.weight.numel()
+        return super().macs(queries, keys, is_causal=is_causal) + Macs(own, 0)
+
+
+class Doubled(Known):
+    """Its base class has a formula of its own."""
+
+    def combine(self, heads, inputs, choice):
+        return super().combine(heads + self._by_head(self.q_proj(inputs.query)), inputs, choice)
+
+
+@pytest.mark.parametrize(
+    ("system", "products", "has_formula"),
+    [(Plain, 0, True), (Wide, 1, False), (Scaled, 1, False), (Known, 1, True), (Doubled, 2, False)],
+)
+def test_an_inherited_formula_holds_where_the_counter_finds_the_same(system, products, has_formula):
+    network, standard = model(f"{__name__}:{system.__name__}"), model()
+    state = torch.get_rng_state()
+    standard, cost = (model_cost(each.config, pair(7, 5)) for each in (standard, network))
+    assert torch.equal(state, torch.get_rng_state())
+    own = products * (7 + 5 + 5) * D * D
+    assert cost.macs == standard.macs + own
+    assert cost.linear_macs == (standard.linear_macs + own if has_formula else None)
+    if not has_formula:
+        with pytest.raises(NotImplementedError, match=f"{system.__name__}: the formula macs"):
+            forward_macs(network, pair(7, 5))
 
 
 # Parameters by part

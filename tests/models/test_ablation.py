@@ -203,6 +203,7 @@ def test_decoding_step_by_step_under_ablations(plan):
     ("ablations", "parts"),
     [
         ({"wighted": "uniform"}, ["ablation: it names the system 'wighted'", "mean 'weighted'"]),
+        ({"ScaledHeads": "even"}, ["the system 'ScaledHeads', expected", ", module:Class"]),
         ({"mae": "unifrom"}, ["ablation of mae is 'unifrom'", "did you mean 'uniform'"]),
         ({"mae": {"expert": 1}}, ["expected a mapping with the key `name`"]),
         ({"mae": {"name": "without-expert"}}, ["lacks the option 'expert'"]),
@@ -216,6 +217,14 @@ def test_what_there_is_not_is_named(ablations, parts):
     with pytest.raises(ValueError) as error:
         check_ablations(ablations)
     assert all(part in str(error.value) for part in parts), error.value
+
+
+def scaled(layer, factor: float, index, most: int = 2, *further, power=1, **others):
+    """Options of every kind."""
+
+
+def test_options_of_an_ablation_are_what_it_takes_behind_the_system():
+    assert list(ablation_options(scaled)) == ["factor", "most", "power"]
 
 
 def test_two_ablations_of_a_system_are_an_error():

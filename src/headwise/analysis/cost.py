@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.heads.system import Macs, System
@@ -119,7 +120,8 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
     biases, the iterations of routing).
 
     Raises:
-        NotImplementedError: a system, or a part of the model outside its layers, has no formula.
+        NotImplementedError: a system, or a part of the model outside its layers, has no formula;
+            or a system inherits one, which is not what `measure_macs` counts.
         ValueError: the stacks in `lengths` are not those of the model.
     """
     places = attention_sites(model)
@@ -143,6 +145,14 @@ def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
             total += module.macs(lengths[stack])
     if isinstance(model, HeadwiseModel):
         total += Macs(model.head_macs(lengths), 0)
+        # The formula of a base class lacks what a subclass adds.
+        systems = {type(place.module) for place in places}
+        inheriting = sorted(each.__name__ for each in systems if "macs" not in vars(each))
+        if inheriting and sum(total) != measure_macs(model, lengths):
+            raise NotImplementedError(
+                f"{', '.join(inheriting)}: the formula macs of the base class does not count all "
+                f"products; define macs in the class too, or measure them with measure_macs"
+            )
     return total
 
 
@@ -152,10 +162,20 @@ def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
     The counter counts the products of matrices that the implementation computes, the formulas those
     of a system's equations. docs/cost.md says where the two differ.
     """
-    with torch.device("meta"):
-        # A new model on the meta device: a deep copy would first double the memory.
+    try:
+        return _measured(model, lengths, "meta")
+    except Exception:  # a system of somebody's own may read values, which meta tensors lack
+        with torch.random.fork_rng([]):
+            return _measured(model, lengths, "cpu")
+
+
+def _measured(model: HeadwiseModel, lengths: Mapping[str, int], device: str) -> int:
+    with torch.device(device):
+        # A new model: a deep copy of one with weights would first double the memory.
         copy = type(model)(model.config).eval()
         inputs = copy.example_inputs(lengths)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    # The plain kernel, whose products the counter sees.
+    plain, counter = sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False)
+    with plain, counter, torch.no_grad():
         copy(**inputs)
     return counter.get_total_flops() // 2

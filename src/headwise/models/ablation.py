@@ -142,12 +142,10 @@ def ablation_names(system: type[System]) -> list[str]:
 
 
 def ablation_options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options that an ablation function takes: name to parameter."""
-    return {
-        name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in _NUMBERS
-    }
+    """The options that an ablation function takes behind the system: name to parameter."""
+    behind = list(inspect.signature(function).parameters.values())[1:]
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p for p in behind if p.kind in kinds and p.name not in _NUMBERS}
 
 
 def removable_units(system: type[System]) -> list[str]:

@@ -145,7 +145,7 @@ def system_class(name: Any) -> type[System]:
             "alone"
         )
     if not isinstance(name, str):
-        raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
+        raise ValueError(_unknown("it names the system", name, [*SYSTEMS, "module:Class"]))
     if name in SYSTEMS:
         return SYSTEMS[name]
     known = registered(name)
@@ -153,7 +153,7 @@ def system_class(name: Any) -> type[System]:
         return known
     module_name, colon, class_name = name.partition(":")
     if not colon:
-        raise ValueError(_unknown("it names the system", name, list(SYSTEMS)))
+        raise ValueError(_unknown("it names the system", name, [*SYSTEMS, "module:Class"]))
     if not all((*module_name.split("."), class_name)):
         raise ValueError(
             f"the system {shown(name)} cannot be loaded: expected module:Class, with both names"
