@@ -174,6 +174,13 @@ def test_a_projection_that_is_called_by_others_is_noticed():
         model.transformer.h[0].attn.c_proj(torch.randn(1, 2, 12))
 
 
+class OwnGates(hw.GatedAttention):
+    """Passes on what it does not know."""
+
+    def __init__(self, *sizes, mine=1, **options):
+        super().__init__(*sizes, **options)
+
+
 def own(layout, *system):
     return hw.gate_heads(nn.Sequential(OwnAttention()), *system, layouts={"OwnAttention": layout})
 
@@ -197,6 +204,12 @@ WRONG = [
     (lambda: hw.gate_heads(tiny("bert"), qk_norm=True), "an option of attention itself"),
     (lambda: hw.gate_heads(tiny("bert"), num_heads=4), "expected it to be left out"),
     (lambda: hw.gate_heads(tiny("bert"), dropout=0.1), "an option of attention itself"),
+    (lambda: hw.gate_heads(tiny("bert"), "gated", gate_input=0), "did you mean 'gate_inputs'?"),
+    (lambda: hw.gate_heads(tiny("bert"), "gated", preset="a"), "options name 'preset', expected"),
+    (
+        lambda: hw.gate_heads(tiny("bert"), OwnGates, gatee=1),
+        "gate_start, mine; did you mean 'gate",
+    ),
     (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
     (lambda: own(hw.HeadLayout("out", "out.out_features")), "8 heads, which do not divide 12"),
     (lambda: own(hw.HeadLayout("out", "num_heads")), "num_heads of the layout of OwnAttention is"),

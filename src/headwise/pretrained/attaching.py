@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.heads.multi_head import MultiHeadAttention
-from headwise.messages import did_you_mean
+from headwise.messages import did_you_mean, one_of
 from headwise.models.evaluating import forget_compiled
 from headwise.models.parameters import parameters_of_systems
-from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
+from headwise.models.plan import OVER_HEADS, SYSTEMS, options_of, system_class
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
@@ -278,7 +278,14 @@ def _make(
         raise ValueError(
             f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the model"
         )
-    system = kind.over_heads(**sizes, **options)
+    try:
+        system = kind.over_heads(**sizes, **options)
+    except TypeError:
+        bases = [base for base in kind.__mro__ if issubclass(base, MultiHeadAttention)]
+        known = set().union(*map(options_of, bases)) - {"preset", *sizes, *_OF_ATTENTION}
+        for name in options.keys() - known - {"neutral"}:
+            raise ValueError(f"options name {name!r}, {one_of(name, sorted(known))}") from None
+        raise
     if system.needs_queries:
         _ = place.queries  # refuses a layout that does not say where they are
     # Quantised weights may be buffers, or no tensors at all.
