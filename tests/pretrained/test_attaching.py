@@ -174,6 +174,12 @@ def test_a_projection_that_is_called_by_others_is_noticed():
         model.transformer.h[0].attn.c_proj(torch.randn(1, 2, 12))
 
 
+def test_an_attention_may_be_causal_without_saying_so():
+    for is_causal, site in {True: "decoder_self", False: "encoder_self"}.items():
+        model = own(hw.HeadLayout("out", "heads", is_causal=is_causal))
+        assert [gates.site for gates in gates_of(model).values()] == [site]
+
+
 class OwnGates(hw.GatedAttention):
     """Passes on what it does not know."""
 
@@ -213,6 +219,8 @@ WRONG = [
     (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
     (lambda: own(hw.HeadLayout("out", "out.out_features")), "8 heads, which do not divide 12"),
     (lambda: own(hw.HeadLayout("out", "num_heads")), "num_heads of the layout of OwnAttention is"),
+    (lambda: own(hw.HeadLayout("out", "heads", is_causal="causal")), "True or False if there is"),
+    (lambda: own(hw.HeadLayout("out", "heads", is_causal="heads")), "'heads', which gives 3"),
     (lambda: own(hw.HeadLayout("proj", "heads")), "projection of the layout of OwnAttention is"),
     (lambda: own(hw.HeadLayout("out", "heads"), OwnSystem), "it has no such module"),
     (
