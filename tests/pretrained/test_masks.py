@@ -260,6 +260,23 @@ def test_a_mask_may_be_one_for_all_texts():
     assert len(decisions.frame()) == 2 * 2 * 2 * 4 * model.config.n_head
 
 
+@pytest.mark.parametrize("real", [slice(0, 5), slice(0, 3), slice(2, 5)])
+@torch.no_grad()
+def test_a_mask_of_what_is_hidden_is_noticed(real):
+    """MPT's is True there."""
+    model = tf.MptForCausalLM(tf.MptConfig(vocab_size=20, d_model=8, n_layers=1, n_heads=2)).eval()
+    layouts = {"MptAttention": hw.HeadLayout("out_proj", "n_heads", ("Wqkv",), is_causal=True)}
+    mask = torch.zeros(1, 5, dtype=torch.long)
+    mask[:, real] = 1
+    given = {"input_ids": torch.randint(20, (1, 5)), "attention_mask": mask}
+    before = model(**given).logits
+    hw.gate_heads(model, "gated", layouts=layouts)  # decides at each position by itself
+    assert torch.equal(model(**given).logits, before)
+    hw.gate_heads(hw.remove_gates(model), "mae", layouts=layouts)
+    with pytest.raises(ValueError, match="hides positions from themselves and not from others"):
+        model(**given)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_mask_may_be_changed_in_place(mode):
     with mode():
