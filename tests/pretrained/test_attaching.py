@@ -180,6 +180,21 @@ def test_an_attention_may_be_causal_without_saying_so():
         assert [gates.site for gates in gates_of(model).values()] == [site]
 
 
+@torch.no_grad()
+def test_continuous_batching_is_refused_before_it_begins():
+    model, prompts = tiny("gpt2"), [[5, 6, 7]]
+    with (
+        hw.ablated(model, "transformer.h.0.attn", head=1),
+        pytest.raises(NotImplementedError, match="GPT2LMHeadModel has no continuous batching"),
+    ):
+        model.generate_batch(prompts)
+    hw.gate_heads(model, "gated")
+    with pytest.raises(NotImplementedError, match="padded on the left"):
+        model.generate(torch.tensor(prompts), cache_implementation="paged")
+    hw.remove_gates(model)
+    assert "init_continuous_batching" not in vars(model)
+
+
 class OwnGates(hw.GatedAttention):
     """Passes on what it does not know."""
 

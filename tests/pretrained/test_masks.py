@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import headwise as hw
 from headwise.models.sites import attention_sites
-from headwise.pretrained.masks import later_texts, query_padding
+from headwise.pretrained.masks import cached_positions, later_texts, query_padding
 
 # Two texts of five positions, of which the last three are the queries.
 ATTENDED = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 0]])
@@ -37,6 +37,11 @@ KINDS = {
 @pytest.mark.parametrize("cached", [2, torch.tensor(2)])
 def test_padding_in_a_mask_of_each_kind(kind, cached):
     assert query_padding(KINDS[kind], queries=3, cached=cached).tolist() == EXPECTED
+
+
+def test_pages_are_no_cache_for_gates():
+    with pytest.raises(NotImplementedError, match="the model has no continuous batching"):
+        cached_positions(object(), 0)
 
 
 TIME = 6

@@ -24,6 +24,12 @@ _COMPILED = (
     "apart: do not compile the model, or give each text a row of its own"
 )
 
+NO_PAGES = (
+    "has no continuous batching while it is gated, recorded or ablated, or where layers have fewer "
+    "heads of keys than its config says, since pages hold keys and values alone, and as many in "
+    "each layer: call generate() with a batch of prompts, padded on the left"
+)
+
 Found = TypeVar("Found")
 
 
@@ -137,6 +143,8 @@ def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
         return 0
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
+    if not hasattr(cache, "get_seq_length"):
+        raise NotImplementedError(f"the model {NO_PAGES}")
     length: int | Tensor = cache.get_seq_length(layer)
     return length
 
