@@ -227,6 +227,13 @@ def test_saved_and_loaded_by_transformers_where_the_config_says_it(name, tmp_pat
         hw.load_pruned(type(model), tmp_path, output_loading_info=True)
 
 
+def test_another_class_is_not_loaded(tmp_path):
+    hw.prune_heads(plain("llama"), {0: [1]}).save_pretrained(tmp_path)
+    for kind in (tf.BertModel, tf.MistralForCausalLM):
+        with pytest.raises(ValueError, match=r"type 'llama'; expected .*: LlamaForCausalLM"):
+            hw.load_pruned(kind, tmp_path)
+
+
 def test_continuous_batching_where_the_config_says_how_many_keys_there_are(tmp_path, monkeypatch):
     kind = tf.LlamaForCausalLM
     monkeypatch.setattr(kind, "init_continuous_batching", lambda model: "begun")

@@ -132,6 +132,12 @@ def load_pruned(
         )
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        if config.model_type != type(config).model_type:
+            raise ValueError(
+                f"kind is {kind.__name__}, a model of the type {type(config).model_type!r}, but "
+                f"{folder} has one of the type {config.model_type!r}; expected the class that was "
+                f"saved: {', '.join(config.architectures or [])}"
+            )
         kind.__init__(model, config, *args, **kwargs)
         left = getattr(config, HEADS_LEFT, None)
         if left is None:
