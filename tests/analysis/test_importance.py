@@ -253,6 +253,16 @@ def test_a_table(monkeypatch):
     assert [list(row) for row in found.frame()] == [columns] * 6
 
 
+def test_a_model_with_a_quantised_layer():
+    quantization = pytest.importorskip("torch.ao.quantization")  # deprecated
+    quantised = quantization.quantize_dynamic(tiny("llama"), {"model.layers.1.mlp.up_proj"})
+    tokens = torch.randint(FIRST, VOCABULARY, (4, 6))
+    data = [{"input_ids": tokens, "labels": tokens}]
+    with pytest.raises(ValueError, match=r"'model.layers.1.mlp.up_proj' is quant.*'removal'"):
+        hw.head_importance(quantised, data)
+    assert any(head.importance for head in hw.head_importance(quantised, data, by="removal"))
+
+
 def test_errors():
     model, batch = plain("gpt2")
     with pytest.raises(ValueError, match="by is 'gradients', expected 'gradient' or 'removal'"):

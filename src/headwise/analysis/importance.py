@@ -104,7 +104,8 @@ def head_importance(
 
     Raises:
         ValueError: no known attention, no data, no labels, another loss of the model than the
-            default; by removal, an attention whose ablations remove no single head.
+            default; by gradient, layers of `torch.ao.quantization.quantize_dynamic`; by removal, an
+            attention whose ablations remove no single head.
 
     Example:
         >>> import headwise as hw
@@ -117,6 +118,8 @@ def head_importance(
     measure = {"gradient": _by_gradient, "removal": _by_removal}.get(by)
     if measure is None:
         raise ValueError(f"by is {by!r}, expected 'gradient' or 'removal'")
+    if by == "gradient":
+        _check_passes_gradients(model)
     found: dict[AttentionSite, list[Tensor]] = defaultdict(list)
     with observed(model, layouts), evaluating(model):
         for batch in data:
@@ -133,6 +136,16 @@ def head_importance(
         each = each / (each.mean(0).norm() if normalized else 1)
         heads += [Head(path, where.site, where.layer, *_estimate(*h)) for h in enumerate(each.T)]
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
+
+
+def _check_passes_gradients(model: nn.Module) -> None:
+    # What such modules give has no graph: heads before them would get a part of their gradient.
+    for path, module in model.named_modules():
+        if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
+            raise ValueError(
+                f"by is 'gradient', but {path!r} is quantised, and no gradient goes through its "
+                f"{type(module).__name__}; expected 'removal', or the model before quantisation"
+            )
 
 
 def item_losses(model: nn.Module, batch: Any) -> Tensor:
