@@ -243,6 +243,24 @@ def test_the_least_important():
         heads.least(4)
 
 
+def test_the_least_important_groups_of_heads_that_share_keys():
+    llama = tiny("llama", 0, {**tiny_sizes(), "heads": 6, "key_heads": 3})
+    tokens = torch.randint(5, 20, (4, 6))
+    ranked = hw.head_importance(llama, [{"input_ids": tokens, "labels": tokens}])
+    sums = {}
+    for head in ranked:
+        unit = head.path, head.head // 2
+        sums[unit] = sums.get(unit, 0) + head.importance
+    path, unit = min(sums, key=sums.get)
+    assert ranked.least(1, group=2) == {path: [2 * unit, 2 * unit + 1]}
+    hw.prune_heads(llama, ranked.least(4, group=2))
+    assert [layer.self_attn.k_proj.out_features for layer in llama.model.layers] == [4, 4]
+    with pytest.raises(ValueError, match="expected 0 to 4: of 6 groups each of 2 attentions"):
+        ranked.least(5, group=2)
+    with pytest.raises(ValueError, match="group is 0, expected how many heads share"):
+        ranked.least(1, group=0)
+
+
 def test_a_table(monkeypatch):
     model, batch = plain("bert")
     found = hw.head_importance(model, [{k: v[:1] for k, v in batch.items()}])
@@ -251,6 +269,16 @@ def test_a_table(monkeypatch):
     assert all(math.isnan(head.low) and math.isnan(head.high) for head in found)
     monkeypatch.setattr("headwise.analysis.importance.find_spec", lambda name: None)
     assert [list(row) for row in found.frame()] == [columns] * 6
+
+
+def test_a_model_with_a_quantised_layer():
+    quantization = pytest.importorskip("torch.ao.quantization")  # deprecated
+    quantised = quantization.quantize_dynamic(tiny("llama"), {"model.layers.1.mlp.up_proj"})
+    tokens = torch.randint(FIRST, VOCABULARY, (4, 6))
+    data = [{"input_ids": tokens, "labels": tokens}]
+    with pytest.raises(ValueError, match=r"'model.layers.1.mlp.up_proj' is quant.*'removal'"):
+        hw.head_importance(quantised, data)
+    assert any(head.importance for head in hw.head_importance(quantised, data, by="removal"))
 
 
 def test_errors():

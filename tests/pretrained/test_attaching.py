@@ -174,6 +174,34 @@ def test_a_projection_that_is_called_by_others_is_noticed():
         model.transformer.h[0].attn.c_proj(torch.randn(1, 2, 12))
 
 
+def test_an_attention_may_be_causal_without_saying_so():
+    for is_causal, site in {True: "decoder_self", False: "encoder_self"}.items():
+        model = own(hw.HeadLayout("out", "heads", is_causal=is_causal))
+        assert [gates.site for gates in gates_of(model).values()] == [site]
+
+
+@torch.no_grad()
+def test_continuous_batching_is_refused_before_it_begins():
+    model, prompts = tiny("gpt2"), [[5, 6, 7]]
+    with (
+        hw.ablated(model, "transformer.h.0.attn", head=1),
+        pytest.raises(NotImplementedError, match="GPT2LMHeadModel has no continuous batching"),
+    ):
+        model.generate_batch(prompts)
+    hw.gate_heads(model, "gated")
+    with pytest.raises(NotImplementedError, match="padded on the left"):
+        model.generate(torch.tensor(prompts), cache_implementation="paged")
+    hw.remove_gates(model)
+    assert "init_continuous_batching" not in vars(model)
+
+
+class OwnGates(hw.GatedAttention):
+    """Passes on what it does not know."""
+
+    def __init__(self, *sizes, mine=1, **options):
+        super().__init__(*sizes, **options)
+
+
 def own(layout, *system):
     return hw.gate_heads(nn.Sequential(OwnAttention()), *system, layouts={"OwnAttention": layout})
 
@@ -197,9 +225,17 @@ WRONG = [
     (lambda: hw.gate_heads(tiny("bert"), qk_norm=True), "an option of attention itself"),
     (lambda: hw.gate_heads(tiny("bert"), num_heads=4), "expected it to be left out"),
     (lambda: hw.gate_heads(tiny("bert"), dropout=0.1), "an option of attention itself"),
+    (lambda: hw.gate_heads(tiny("bert"), "gated", gate_input=0), "did you mean 'gate_inputs'?"),
+    (lambda: hw.gate_heads(tiny("bert"), "gated", preset="a"), "options name 'preset', expected"),
+    (
+        lambda: hw.gate_heads(tiny("bert"), OwnGates, gatee=1),
+        "gate_start, mine; did you mean 'gate",
+    ),
     (lambda: hw.gate_heads("gpt2"), "expected a model that is loaded"),
     (lambda: own(hw.HeadLayout("out", "out.out_features")), "8 heads, which do not divide 12"),
     (lambda: own(hw.HeadLayout("out", "num_heads")), "num_heads of the layout of OwnAttention is"),
+    (lambda: own(hw.HeadLayout("out", "heads", is_causal="causal")), "True or False if there is"),
+    (lambda: own(hw.HeadLayout("out", "heads", is_causal="heads")), "'heads', which gives 3"),
     (lambda: own(hw.HeadLayout("proj", "heads")), "projection of the layout of OwnAttention is"),
     (lambda: own(hw.HeadLayout("out", "heads"), OwnSystem), "it has no such module"),
     (

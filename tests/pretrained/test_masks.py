@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import headwise as hw
 from headwise.models.sites import attention_sites
-from headwise.pretrained.masks import later_texts, query_padding
+from headwise.pretrained.masks import cached_positions, later_texts, query_padding
 
 # Two texts of five positions, of which the last three are the queries.
 ATTENDED = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 0]])
@@ -37,6 +37,11 @@ KINDS = {
 @pytest.mark.parametrize("cached", [2, torch.tensor(2)])
 def test_padding_in_a_mask_of_each_kind(kind, cached):
     assert query_padding(KINDS[kind], queries=3, cached=cached).tolist() == EXPECTED
+
+
+def test_pages_are_no_cache_for_gates():
+    with pytest.raises(NotImplementedError, match="the model has no continuous batching"):
+        cached_positions(object(), 0)
 
 
 TIME = 6
@@ -258,6 +263,23 @@ def test_a_mask_may_be_one_for_all_texts():
     with hw.record(model) as decisions:
         torch.testing.assert_close(model(ids, attention_mask=mask).logits, model(ids).logits)
     assert len(decisions.frame()) == 2 * 2 * 2 * 4 * model.config.n_head
+
+
+@pytest.mark.parametrize("real", [slice(0, 5), slice(0, 3), slice(2, 5)])
+@torch.no_grad()
+def test_a_mask_of_what_is_hidden_is_noticed(real):
+    """MPT's is True there."""
+    model = tf.MptForCausalLM(tf.MptConfig(vocab_size=20, d_model=8, n_layers=1, n_heads=2)).eval()
+    layouts = {"MptAttention": hw.HeadLayout("out_proj", "n_heads", ("Wqkv",), is_causal=True)}
+    mask = torch.zeros(1, 5, dtype=torch.long)
+    mask[:, real] = 1
+    given = {"input_ids": torch.randint(20, (1, 5)), "attention_mask": mask}
+    before = model(**given).logits
+    hw.gate_heads(model, "gated", layouts=layouts)  # decides at each position by itself
+    assert torch.equal(model(**given).logits, before)
+    hw.gate_heads(hw.remove_gates(model), "mae", layouts=layouts)
+    with pytest.raises(ValueError, match="hides positions from themselves and not from others"):
+        model(**given)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -32,6 +32,9 @@ def test_experts_are_those_that_the_router_used():
     assert [place.path for place in decisions] == [
         f"model.layers.{layer}.self_attention" for layer in range(2)
     ]
+    assert [(place.site, place.layer) for place in decisions] == [
+        ("decoder_self", layer) for layer in range(2)
+    ]
     (routing,) = list(decisions.values())[1]
     assert (routing.padding == (MASK == 0)).all()
     (_, positions, gates, counts, _), weights = used[0], routing.weights.flatten(0, 1)
@@ -56,7 +59,7 @@ def test_gates_are_means_over_a_head():
         model(TOKENS, attention_mask=MASK)
     handle.remove()
     ((place, (routing,)),) = decisions.items()
-    assert place.path == "model.layers.1.self_attn"
+    assert place[:2] == ("decoder_self", 1) and place.path == "model.layers.1.self_attn"
     assert (routing.padding == (MASK == 0)).all()
     for head in range(3):
         rows = attention.q_proj.weight[8 * head + 4 : 8 * head + 8]

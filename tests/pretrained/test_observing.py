@@ -59,7 +59,8 @@ def zero_by_hand(place, head):
 def traces(model):
     hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in model.modules()]
     config = [m.config.to_dict() for m in model.modules() if isinstance(m, tf.PreTrainedModel)]
-    kept = [name for m in model.modules() for name in vars(m) if name == "save_pretrained"]
+    names = ("save_pretrained", "init_continuous_batching")
+    kept = [name for m in model.modules() for name in vars(m) if name in names]
     return list(model.state_dict()), hooks, config, kept
 
 

@@ -227,6 +227,26 @@ def test_saved_and_loaded_by_transformers_where_the_config_says_it(name, tmp_pat
         hw.load_pruned(type(model), tmp_path, output_loading_info=True)
 
 
+def test_another_class_is_not_loaded(tmp_path):
+    hw.prune_heads(plain("llama"), {0: [1]}).save_pretrained(tmp_path)
+    for kind in (tf.BertModel, tf.MistralForCausalLM):
+        with pytest.raises(ValueError, match=r"type 'llama'; expected .*: LlamaForCausalLM"):
+            hw.load_pruned(kind, tmp_path)
+
+
+def test_continuous_batching_where_the_config_says_how_many_keys_there_are(tmp_path, monkeypatch):
+    kind = tf.LlamaForCausalLM
+    monkeypatch.setattr(kind, "init_continuous_batching", lambda model: "begun")
+    model = hw.prune_heads(larger("llama", key_heads=2), {0: [0, 2]})
+    assert model.init_continuous_batching() == "begun"
+    hw.prune_heads(model, {1: [0, 1]}).save_pretrained(tmp_path)
+    for each in (model, hw.load_pruned(kind, tmp_path)):
+        with hw.record(each), pytest.raises(NotImplementedError, match="no continuous batching"):
+            each.init_continuous_batching()
+        with pytest.raises(NotImplementedError, match="fewer heads of keys than its config says"):
+            each.init_continuous_batching()
+
+
 def test_t5_keeps_one_bias_for_all_layers_where_they_keep_the_same_heads():
     model = plain("t5")
     selves = [p.path for p in attention_modules(model) if p.path.endswith("SelfAttention")]

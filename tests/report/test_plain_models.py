@@ -46,6 +46,16 @@ def test_a_folder_is_opened(saved, name):
     assert longest_input(model, of_texts) == (None if name == "t5" else LONGEST)
 
 
+@torch.no_grad()
+def test_a_pruned_model_is_opened(saved, tmp_path):
+    model, of_texts = open_plain(saved("gpt2"))
+    hw.prune_heads(model, {0: [1]}).save_pretrained(tmp_path)
+    of_texts.save_pretrained(tmp_path)
+    opened, _ = open_plain(tmp_path)
+    tokens = torch.tensor([[5, 6, 7]])
+    assert torch.equal(opened(tokens).logits, model(tokens).logits)
+
+
 def test_a_model_of_ours_opens_with_its_head(tmp_path):
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "layers": 1}
     config = hw.CausalLMConfig(
@@ -206,6 +216,7 @@ def test_side_by_side_with_a_run(runs, saved):
         ("explore GPT2 MARIAN a", "are of different tasks"),
         ("explore GPT2 a --target b", "translates nothing"),
         ("explore nobody/nothing a", "is no folder, and no name on the hub"),
+        ("explore /no/such/folder a", "there is no folder /no/such/folder, expected that of a run"),
         ("analyse GPT2", "is a model without data, expected --text FILE"),
         ("analyse GPT2 --text TEXT --part train", "neither --set, --data nor --part"),
         ("analyse RUN GPT2 --text TEXT", "expected models of no run alone"),

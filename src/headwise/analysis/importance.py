@@ -52,22 +52,30 @@ class HeadImportance(list[Head]):
 
         return pandas.DataFrame(rows)
 
-    def least(self, number: int) -> dict[str, list[int]]:
+    def least(self, number: int, *, group: int = 1) -> dict[str, list[int]]:
         """Returns the least important heads, by the paths of their attentions.
 
         That is what `headwise.prune_heads` takes. Each attention keeps its most important head; it
-        is an error (`ValueError`) if there are not so many others.
+        is an error (`ValueError`) if there are not so many others. With `group`, heads that share
+        their keys, so many of them one behind another, go together: `number` counts these groups,
+        and the sum of their importance ranks them.
         """
-        kept = {head.path: head for head in reversed(self)}  # the last that is put in is the first
-        free = [head for head in reversed(self) if head != kept[head.path]]
+        if group < 1:
+            raise ValueError(f"group is {group}, expected how many heads share a head of keys")
+        sums: dict[tuple[str, int], float] = defaultdict(float)
+        for head in reversed(self):
+            sums[head.path, head.head // group] += head.importance
+        order = sorted(sums, key=lambda unit: sums[unit])
+        kept = dict(order)  # the last that is put in is the most important
+        free = [(path, unit) for path, unit in order if kept[path] != unit]
         if not 0 <= number <= len(free):
             raise ValueError(
-                f"number is {number}, expected 0 to {len(free)}: of {len(self)} heads each of "
-                f"{len(kept)} attentions keeps one"
+                f"number is {number}, expected 0 to {len(free)}: of {len(order)} "
+                f"{'heads' if group == 1 else 'groups'} each of {len(kept)} attentions keeps one"
             )
         found: dict[str, list[int]] = {}
-        for head in sorted(free[:number], key=lambda head: head.head):
-            found.setdefault(head.path, []).append(head.head)
+        for path, unit in sorted(free[:number], key=lambda each: each[1]):
+            found.setdefault(path, []).extend(range(unit * group, (unit + 1) * group))
         return found
 
 
@@ -104,7 +112,8 @@ def head_importance(
 
     Raises:
         ValueError: no known attention, no data, no labels, another loss of the model than the
-            default; by removal, an attention whose ablations remove no single head.
+            default; by gradient, layers of `torch.ao.quantization.quantize_dynamic`; by removal, an
+            attention whose ablations remove no single head.
 
     Example:
         >>> import headwise as hw
@@ -117,6 +126,8 @@ def head_importance(
     measure = {"gradient": _by_gradient, "removal": _by_removal}.get(by)
     if measure is None:
         raise ValueError(f"by is {by!r}, expected 'gradient' or 'removal'")
+    if by == "gradient":
+        _check_passes_gradients(model)
     found: dict[AttentionSite, list[Tensor]] = defaultdict(list)
     with observed(model, layouts), evaluating(model):
         for batch in data:
@@ -133,6 +144,16 @@ def head_importance(
         each = each / (each.mean(0).norm() if normalized else 1)
         heads += [Head(path, where.site, where.layer, *_estimate(*h)) for h in enumerate(each.T)]
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
+
+
+def _check_passes_gradients(model: nn.Module) -> None:
+    # What such modules give has no graph: heads before them would get a part of their gradient.
+    for path, module in model.named_modules():
+        if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
+            raise ValueError(
+                f"by is 'gradient', but {path!r} is quantised, and no gradient goes through its "
+                f"{type(module).__name__}; expected 'removal', or the model before quantisation"
+            )
 
 
 def item_losses(model: nn.Module, batch: Any) -> Tensor:

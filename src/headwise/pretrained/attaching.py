@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.heads.multi_head import MultiHeadAttention
-from headwise.messages import did_you_mean
+from headwise.messages import did_you_mean, one_of
 from headwise.models.evaluating import forget_compiled
 from headwise.models.parameters import parameters_of_systems
-from headwise.models.plan import OVER_HEADS, SYSTEMS, system_class
+from headwise.models.plan import OVER_HEADS, SYSTEMS, options_of, system_class
 from headwise.pretrained.gates import NAME, HeadGates, Surroundings
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.losses import AuxiliaryLosses
-from headwise.pretrained.masks import LastMask, QueryPadding
+from headwise.pretrained.masks import NO_PAGES, LastMask, QueryPadding
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -169,6 +169,7 @@ def attach(
                 layers=1 + max(other.layer for other in every if other.stack == place.stack),
             )
         place.module.add_module(NAME, HeadGates(system, options, place, around[key], last))
+    refuse_pages(model)
 
 
 def detach(model: nn.Module) -> None:
@@ -176,6 +177,9 @@ def detach(model: nn.Module) -> None:
     for path, each in required_gates(model).items():
         each.remove()
         delattr(model.get_submodule(path), NAME)
+    for inner in _saved_by_transformers(model):
+        if not hasattr(inner.config, HEADS_LEFT):
+            vars(inner).pop("init_continuous_batching", None)
 
 
 def note_change(model: nn.Module) -> None:
@@ -190,6 +194,15 @@ def warn_when_saved(model: nn.Module) -> None:
         _save_as_before(each)
         former = vars(each).get("save_pretrained")  # of another tool
         each.save_pretrained = partial(_save_with_a_warning, each, former)
+
+
+def refuse_pages(model: nn.Module) -> None:
+    """Has a changed model refuse continuous batching where that cannot be, before it begins.
+
+    An error within it would not be raised: transformers logs it and returns the bare prompts.
+    """
+    for each in _saved_by_transformers(model):
+        each.init_continuous_batching = partial(_in_pages, each)
 
 
 def class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
@@ -278,7 +291,14 @@ def _make(
         raise ValueError(
             f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the model"
         )
-    system = kind.over_heads(**sizes, **options)
+    try:
+        system = kind.over_heads(**sizes, **options)
+    except TypeError:
+        bases = [base for base in kind.__mro__ if issubclass(base, MultiHeadAttention)]
+        known = set().union(*map(options_of, bases)) - {"preset", *sizes, *_OF_ATTENTION}
+        for name in options.keys() - known - {"neutral"}:
+            raise ValueError(f"options name {name!r}, {one_of(name, sorted(known))}") from None
+        raise
     if system.needs_queries:
         _ = place.queries  # refuses a layout that does not say where they are
     # Quantised weights may be buffers, or no tensors at all.
@@ -299,6 +319,18 @@ def _device(attention: nn.Module, weight: Tensor) -> torch.device:
 
 def _saved_by_transformers(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+
+
+def _in_pages(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stands before a changed model's own `init_continuous_batching`."""
+    sizes = model.config.get_text_config()
+    heads = getattr(sizes, "num_attention_heads", 0)
+    keys = getattr(sizes, "num_key_value_heads", None) or heads
+    left = getattr(model.config, HEADS_LEFT, {}).values()
+    fewer = any(len({head * keys // heads for head in each}) < keys for each in left)
+    if fewer or gates_of(model):
+        raise NotImplementedError(f"{type(model).__name__} {NO_PAGES}")
+    return type(model).init_continuous_batching(model, *args, **kwargs)
 
 
 def _save_as_before(model: Any) -> None:

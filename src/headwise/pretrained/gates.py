@@ -21,6 +21,7 @@ from headwise.pretrained.masks import (
     LastMask,
     QueryPadding,
     cached_positions,
+    check_meaning,
     other_mask,
     sliding_window,
 )
@@ -231,6 +232,9 @@ class HeadGates(nn.Module):
             return None
         if not isinstance(mask, Tensor) or mask.dim() != 4 or mask.size(-2) != queries:
             return None
+        if hasattr(self.system, "gate_window") and not self.last.checked:
+            self.last.checked = True  # once: whoever looks at values waits for the device
+            check_meaning(mask, self.path)
         settings = hidden.size(0), queries, self.is_causal, self.sliding
         return self.last.ask(other_mask, mask, *settings)
 

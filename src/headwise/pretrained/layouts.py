@@ -28,8 +28,12 @@ class HeadLayout:
         num_heads: path of the attribute that holds the number of heads.
         queries: path of the module that gives the queries of the heads, which some systems decide
             by; its output may go on behind them. Of several, the first that there is.
-        is_causal: path of the attribute that says whether a position may not see later ones.
-        mask: name of the argument of `forward` that holds the attention mask.
+        is_causal: path of the attribute that says whether a position may not see later ones; or
+            `True` or `False`, where the modules have no such attribute.
+        mask: name of the argument of `forward` that holds the attention mask, as transformers makes
+            it: boolean or whole numbers, `True` or 1 at what is attended, or float, added to the
+            logits. Where `True` is at what is hidden, as in MPT, no gates can stand that average
+            over positions: they would take padding for text.
         cache: name of the argument of `forward` that holds the cache of keys and values.
         cross: names under which such modules stand in a layer as cross-attention, whose queries are
             those of the layer's self-attention.
@@ -42,7 +46,7 @@ class HeadLayout:
     projection: str
     num_heads: str
     queries: tuple[str, ...] = ("q_proj",)
-    is_causal: str = "is_causal"
+    is_causal: str | bool = "is_causal"
     mask: str = "attention_mask"
     cache: str = CACHE
     cross: tuple[str, ...] = ("encoder_attn", "crossattention", "EncDecAttention")
@@ -224,9 +228,7 @@ def attention_modules(
         layout = known[name]
         stack = max((s for s in stacks if not s or path.startswith(f"{s}.")), key=len, default="")
         cross = path.rpartition(".")[2] in layout.cross
-        causal = _attribute(module, layout.is_causal, "is_causal")
-        # Models whose attention is causal otherwise may be used as encoders.
-        causal = causal and getattr(getattr(module, "config", None), "is_causal", True)
+        causal = _is_causal(module, layout)
         site = "decoder_cross" if cross else "decoder_self" if causal else "encoder_self"
         place = AttentionModule(path, module, layout, site, _layer(path, stack), stack)
         place.check_arguments()
@@ -236,12 +238,25 @@ def attention_modules(
     return found
 
 
+def _is_causal(module: nn.Module, layout: HeadLayout) -> bool:
+    given = layout.is_causal
+    found = given if isinstance(given, bool) else _attribute(module, given, "is_causal")
+    if not isinstance(found, bool):
+        raise ValueError(
+            f"{_where(module, 'is_causal')} is {given!r}, which gives {found!r}, expected the path "
+            f"of an attribute that is True or False, or one of these itself"
+        )
+    # Models whose attention is causal otherwise may be used as encoders.
+    return found and bool(getattr(getattr(module, "config", None), "is_causal", True))
+
+
 def _attribute(module: nn.Module, path: str, name: str) -> Any:
     """What the field `name` of a module's layout gives the path of."""
     try:
         return attrgetter(path)(module)
     except AttributeError as error:
-        raise ValueError(f"{_where(module, name)} is {path!r}, but {error}") from None
+        hint = "; expected True or False if there is none" if name == "is_causal" else ""
+        raise ValueError(f"{_where(module, name)} is {path!r}, but {error}{hint}") from None
 
 
 def _where(module: nn.Module, name: str) -> str:

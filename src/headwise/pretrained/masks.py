@@ -24,6 +24,12 @@ _COMPILED = (
     "apart: do not compile the model, or give each text a row of its own"
 )
 
+NO_PAGES = (
+    "has no continuous batching while it is gated, recorded or ablated, or where layers have fewer "
+    "heads of keys than its config says, since pages hold keys and values alone, and as many in "
+    "each layer: call generate() with a batch of prompts, padded on the left"
+)
+
 Found = TypeVar("Found")
 
 
@@ -52,7 +58,7 @@ class LastMask:
     """
 
     def __init__(self) -> None:
-        self.warned = False
+        self.warned = self.checked = False
         self.last: tuple[Callable[[], Any], Any, dict[Any, Any]] = (lambda: None, None, {})
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
@@ -137,6 +143,8 @@ def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
         return 0
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
+    if not hasattr(cache, "get_seq_length"):
+        raise NotImplementedError(f"the model {NO_PAGES}")
     length: int | Tensor = cache.get_seq_length(layer)
     return length
 
@@ -232,6 +240,23 @@ def other_mask(
     unusual = usual != causal_mask(queries, queries, device=mask.device) if is_causal else usual
     unusual = unusual & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
     return blocked.expand(batch, -1, -1).unsqueeze(1) if unusual.any() else None
+
+
+def check_meaning(mask: Tensor, path: str) -> None:
+    """Raises `ValueError` for a boolean mask, as in `other_mask`, that says what is hidden.
+
+    It hides a position of a text from itself and shows it to those before. Masks that say what is
+    attended hide no position from itself but padding, which they hide from all.
+    """
+    queries = mask.size(-2)
+    seen = mask[:, 0, :, :queries].any(1)
+    if mask.dtype == torch.bool and (seen & query_padding(mask, queries)).any():
+        raise ValueError(
+            f"the attention mask of {path!r} hides positions from themselves and not from others, "
+            f"expected one that is True at what is attended: of one that is True at what is hidden "
+            f"gates that average over positions see the padding, not the text. Take a system that "
+            f"decides at each position by itself"
+        )
 
 
 def sliding_window(attention: nn.Module) -> int | None:

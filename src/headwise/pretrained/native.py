@@ -39,9 +39,10 @@ def native_decisions(model: nn.Module, decided: Decisions) -> Iterator[None]:
     with ExitStack() as stack:
         for number, (path, attention) in enumerate(native_attentions(model).items()):
             name = type(attention).__name__
-            # Nothing but its path and number is read of such a place.
-            place = AttentionSite("", number, cast(System, attention), path)
-            call = _Call(attention, number)
+            layer: int = getattr(attention, "layer_idx", number)
+            # Such models are decoders. Of the module, which is no system, nothing is read.
+            place = AttentionSite("decoder_self", layer, cast(System, attention), path)
+            call = _Call(attention, layer)
             read = _experts if name == "JetMoeAttention" else _gates
             note = partial(_note, decided, place, call, read)
             decides = attention.get_submodule(_DECIDED_BY[name])
@@ -54,7 +55,7 @@ class _Call:
     """The call of an attention that is under way: its sizes, and which positions are padding."""
 
     def __init__(self, attention: nn.Module, layer: int) -> None:
-        self.layer = getattr(attention, "layer_idx", layer)
+        self.layer = layer
         self.arguments = Arguments(attention, ("attention_mask", CACHE))
         self.shape: tuple[int, int] = (0, 0)
         self.padding: Tensor | None = None

@@ -11,7 +11,12 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from headwise.pretrained.attaching import HEADS_LEFT, check_has_no_gates, warn_when_saved
+from headwise.pretrained.attaching import (
+    HEADS_LEFT,
+    check_has_no_gates,
+    refuse_pages,
+    warn_when_saved,
+)
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
 from headwise.pretrained.saving import base_names
 
@@ -127,6 +132,12 @@ def load_pruned(
         )
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        if config.model_type != type(config).model_type:
+            raise ValueError(
+                f"kind is {kind.__name__}, a model of the type {type(config).model_type!r}, but "
+                f"{folder} has one of the type {config.model_type!r}; expected the class that was "
+                f"saved: {', '.join(config.architectures or [])}"
+            )
         kind.__init__(model, config, *args, **kwargs)
         left = getattr(config, HEADS_LEFT, None)
         if left is None:
@@ -145,6 +156,7 @@ def load_pruned(
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
     model: Pretrained = smaller.from_pretrained(folder, **options)
     model.__class__ = kind
+    refuse_pages(model)
     warn_when_saved(model)
     return model
 
@@ -367,6 +379,7 @@ def _note(model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]) -> N
     apart = [p.path for p in every if _without_bias in p.module._forward_pre_hooks.values()]
     if apart:
         setattr(config, _OWN_BIASES, list(base_names(model, apart).values()))
+    refuse_pages(model)
     warn_when_saved(model)
 
 

@@ -179,7 +179,7 @@ def load_gates(
     chosen = _find(model, every, description["attentions"])
     try:
         attach(model, every, chosen, kind, description["options"])
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{Path(folder) / DESCRIPTION} has options that {kind.__name__} does not take: {error}"
         ) from error

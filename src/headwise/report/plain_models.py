@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 from headwise.data.tokenizers.vocabularies import read_tokenizer
 from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.config import TransformerConfig
+from headwise.pretrained.attaching import HEADS_LEFT
+from headwise.pretrained.pruning import load_pruned
 from headwise.pretrained.saving import DESCRIPTION, load_gates
 from headwise.runs.folder import MODEL, RECIPE, FolderError
 
@@ -23,7 +25,12 @@ def is_plain(folder: Path) -> bool:
     if not folder.exists():
         # Where its parent is a folder, a folder is meant, and mistyped.
         parent = folder.parent
-        return len(folder.parts) <= 2 and (parent == Path() or not parent.exists())
+        if len(folder.parts) <= 2 and (parent == Path() or not parent.exists()):
+            return True
+        raise FolderError(
+            f"there is no folder {folder}, expected that of a run of headwise or of a model of "
+            f"transformers, or a name on the hub"
+        )
     is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
     if not is_run and not (folder / _CONFIG).exists():
         raise FolderError(
@@ -48,7 +55,8 @@ def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         named = (config.architectures or [""])[0]
         is_own = isinstance(config, TransformerConfig)
         kind = model_class(config) if is_own else getattr(transformers, named, AutoModel)
-        model = kind.from_pretrained(name)
+        is_pruned = hasattr(config, HEADS_LEFT)
+        model = load_pruned(kind, name) if is_pruned else kind.from_pretrained(name)
     except Exception as error:  # transformers, its hub client and the Rust library raise anything
         where = "cannot be read" if folder.is_dir() else "is no folder, and no name on the hub"
         raise ValueError(f"{name} {where} that gives a model of transformers: {error}") from error
