@@ -21,10 +21,29 @@ from headwise.data.sources import (
     CorpusError,
     decoded_lines,
     file_in_words,
+    files_below,
     load_hub_split,
     read_lines,
     text_fields,
 )
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
+    for name in ("b/2", "b/1", "a/.3", "4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert files_below(tmp_path) == [tmp_path / name for name in ("4", "a/.3", "b/1", "b/2")]
+    scandir = os.scandir
+
+    def refused(path):
+        if Path(path).name == "b":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)  # root may read everything
+    with pytest.raises(CorpusError, match=rf"{tmp_path}/b: cannot be read \(Permission denied"):
+        files_below(tmp_path)
+
 
 # --- text files -------------------------------------------------------------------------------
 

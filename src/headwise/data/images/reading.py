@@ -34,7 +34,13 @@ from headwise.data.images.settings import (
     ImageTest,
     PhotographsImages,
 )
-from headwise.data.sources import CorpusError, bytes_of_file, file_content, unreadable
+from headwise.data.sources import (
+    CorpusError,
+    bytes_of_file,
+    file_content,
+    files_below,
+    unreadable,
+)
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
@@ -150,7 +156,7 @@ def _decoded_all(
 
 def _folder_files(folder: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the content of each file that has the name of an image."""
-    for file in sorted(folder.rglob("*")):
+    for file in files_below(folder):
         if _is_image_name(file.name) and file.is_file():
             _check_bytes(str(file), file.stat().st_size, limits)
             yield str(file), bytes_of_file(file)
