@@ -57,7 +57,7 @@ def test_an_image_that_may_not_be_read_is_skipped_and_counted(tmp_path, monkeypa
     ("files", "message"),
     [
         ({"notes.txt": b"x"}, "has 0 images"),
-        ({"a.png": b"x", "b.jpg": b""}, "has 2 images, of which none can be read"),
+        ({"a.png": b"x", "b.jpg": b""}, r"has 2 images, of which none .*: 2 \(.*/a.png cannot "),
     ],
 )
 def test_a_folder_without_images_is_an_error(tmp_path, files, message):
