@@ -1,8 +1,10 @@
 """Readers: what comes out of each kind of data, and what a user is told when nothing can."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -72,6 +74,20 @@ def test_the_home_folder_is_understood(tmp_path, monkeypatch):
 def test_text_that_is_not_utf8_is_found_to_the_line(tmp_path):
     (tmp_path / "a").write_bytes(b"fine\nalso fine\nna\xefve\n")
     with pytest.raises(CorpusError, match=r"a, line 3: not UTF-8 \(byte 0xef at column 3\)"):
+        lines_of(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "unpack"),
+    [
+        (bz2.compress(b"line\n" * 20), "bunzip2"),
+        (lzma.compress(b"line\n" * 20), "unxz"),
+        (b"\x28\xb5\x2f\xfd\x04\x58", "unzstd"),
+    ],
+)
+def test_other_compression_is_told_to_be_compression(tmp_path, content, unpack):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(CorpusError, match=rf"a, line 1: .* unpack it by `{unpack}`, .* by gzip"):
         lines_of(tmp_path / "a")
 
 
