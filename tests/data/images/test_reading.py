@@ -37,6 +37,7 @@ def test_a_broken_image_is_skipped_and_counted(tmp_path):
     assert images.notes["skipped"].startswith(
         f"5 ({folder}/broken.jpg cannot be read as an image; "
     )
+    assert "int32.tif has levels of 32 bits" in images.notes["skipped"]
 
 
 def test_an_image_that_may_not_be_read_is_skipped_and_counted(tmp_path, monkeypatch):
