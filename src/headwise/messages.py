@@ -7,6 +7,10 @@ from difflib import get_close_matches
 _LONGEST = 200  # characters of a value in a message
 
 
+# The first bytes of compressed files that are not read, and what unpacks them.
+_OTHER_PACKERS = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Returns the end of an error message that suggests the known name most like a given one.
 
@@ -71,6 +75,12 @@ def how_to_convert(file: bytes) -> str:
         return "Convert it by `iconv -f UTF-16 -t UTF-8`."
     if file.startswith(b"\x1f\x8b"):
         return "It is gzip: unpack it by `gunzip`, or, if it is data, end its name in .gz."
+    for begin, unpack in _OTHER_PACKERS.items():
+        if file.startswith(begin):
+            return (
+                f"It is compressed: unpack it by `{unpack}`, or, if it is data, compress it by "
+                f"gzip and end its name in .gz."
+            )
     if b"\0" in file:
         return "It has bytes that are zero, so that it is no text, or has been converted wrongly."
     return "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."

@@ -1,8 +1,10 @@
 """Readers: what comes out of each kind of data, and what a user is told when nothing can."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -21,10 +23,29 @@ from headwise.data.sources import (
     CorpusError,
     decoded_lines,
     file_in_words,
+    files_below,
     load_hub_split,
     read_lines,
     text_fields,
 )
+
+
+def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
+    for name in ("b/2", "b/1", "a/.3", "4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert files_below(tmp_path) == [tmp_path / name for name in ("4", "a/.3", "b/1", "b/2")]
+    scandir = os.scandir
+
+    def refused(path):
+        if Path(path).name == "b":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)  # root may read everything
+    with pytest.raises(CorpusError, match=rf"{tmp_path}/b: cannot be read \(Permission denied"):
+        files_below(tmp_path)
+
 
 # --- text files -------------------------------------------------------------------------------
 
@@ -53,6 +74,20 @@ def test_the_home_folder_is_understood(tmp_path, monkeypatch):
 def test_text_that_is_not_utf8_is_found_to_the_line(tmp_path):
     (tmp_path / "a").write_bytes(b"fine\nalso fine\nna\xefve\n")
     with pytest.raises(CorpusError, match=r"a, line 3: not UTF-8 \(byte 0xef at column 3\)"):
+        lines_of(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "unpack"),
+    [
+        (bz2.compress(b"line\n" * 20), "bunzip2"),
+        (lzma.compress(b"line\n" * 20), "unxz"),
+        (b"\x28\xb5\x2f\xfd\x04\x58", "unzstd"),
+    ],
+)
+def test_other_compression_is_told_to_be_compression(tmp_path, content, unpack):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(CorpusError, match=rf"a, line 1: .* unpack it by `{unpack}`, .* by gzip"):
         lines_of(tmp_path / "a")
 
 

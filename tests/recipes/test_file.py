@@ -5,7 +5,7 @@ from small_recipe import DEMO
 
 from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeError, differences, load_recipe, to_yaml
-from headwise.recipes.file import split_path
+from headwise.recipes.file import RecipeFile, split_path
 
 
 def test_a_system_is_the_recipe_with_its_changes(small):
@@ -202,6 +202,40 @@ def test_another_kind_of_corpus_drops_the_keys_of_the_first():
     assert str(recipe.data.train.source) == "a.txt"
     # Naming the kind that it has already drops nothing.
     assert load_recipe(DEMO, ["data.corpus=interface-strings"]).recipe.data.language == "fr"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "kept"),
+    [
+        ("classify-docstrings", ["data.train=a.tsv"], {"max_length": 64}),
+        ("classify-docstrings", ["data.train=a", "data.max_length=32"], {"max_length": 32}),
+        ("mae-wikitext103", ["data.train=a"], {"documents": "title"}),
+        (
+            "tim-bert",
+            ["data.train=a"],
+            {"documents": "line", "validation_fraction": 1e-3, "test_fraction": 1e-3},
+        ),
+    ],
+)
+def test_another_kind_of_corpus_keeps_numbers_and_choices(name, changes, kept):
+    data = load_recipe(name, ["data.corpus=files", *changes]).recipe.data
+    assert data.model_dump(exclude_unset=True, exclude={"corpus", "train"}) == kept
+
+
+def test_one_of_two_sources_of_images_keeps_them_too():
+    changes = ["data.left.corpus=idx", "data.left.train=a"]
+    left = load_recipe("tim-mnist-cifar10", changes).recipe.data.left
+    assert (left.size, left.mode, left.validation_fraction) == (32, "grey", 0.02)
+
+
+def test_files_of_one_kind_of_corpus_are_not_those_of_another():
+    file = load_recipe("tim-cifar10", ["data={corpus: folder, train: a, size: 4, tests: {x: b}}"])
+    raw = read_yaml(file.yaml())
+    with pytest.raises(RecipeError, match=r"data.train is missing"):
+        RecipeFile("mine", raw, [(("data", "corpus"), "idx")])
+    changes = [(("data", "corpus"), "idx"), (("data", "train"), "c")]
+    data = RecipeFile("mine", raw, changes).recipe.data
+    assert (data.size, data.tests) == (4, {})
 
 
 def test_differences_name_the_key_and_both_values(small):

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from headwise.data.sources import CorpusError
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.tasks.language_modelling import LanguageModelling, LanguageModellingRecipe
@@ -50,6 +51,16 @@ def test_a_stream_that_has_changed_gives_another_vocabulary(tmp_path, monkeypatc
     (tmp_path / "text").write_text(text[:700] + text[700:].upper())  # of the same size
     os.utime(tmp_path / "text", (1, 1))
     assert LanguageModelling.prepare(settings).encoding() != before
+
+
+def test_a_stream_without_text_is_an_error_that_names_its_files(tmp_path):
+    settings = recipe(LanguageModellingRecipe, tmp_path)
+    (tmp_path / "empty").touch()
+    given = {"train": [tmp_path / "empty"], "streaming": True}
+    given |= dict.fromkeys(("validation", "test"), settings.data.train)
+    data = settings.data.model_copy(update=given)
+    with pytest.raises(CorpusError, match=r"^empty: there is no text\."):
+        LanguageModelling.prepare(settings.model_copy(update={"data": data}))
 
 
 @pytest.mark.parametrize(("task", "kind"), TASKS)

@@ -10,6 +10,7 @@ and of rows with too many fields it names neither file nor line.
 import ast
 import gzip
 import importlib.util
+import os
 import platform
 import re
 import zlib
@@ -51,6 +52,20 @@ def check_regular(path: Path) -> None:
             f"{path} is a pipe or a device, expected a regular file; write what it gives into a "
             "file first"
         )
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Returns the files of a folder and its subfolders, ordered by their paths.
+
+    Raises:
+        CorpusError: one of the folders may not be read.
+    """
+
+    def refuse(error: OSError) -> None:  # left to itself, the walk would go on without the folder
+        raise unreadable(Path(error.filename), error) from None
+
+    walk = os.walk(folder, onerror=refuse)
+    return sorted(Path(below, name) for below, _, names in walk for name in names)
 
 
 # --- text files -------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from headwise.messages import cut, how_to_convert, shown
 from headwise.plain_yaml import read_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
+from headwise.recipes.schema import Node, node_of
 from headwise.recipes.shipped import shipped_recipes
 
 # What checks values stands on PyTorch, which takes seconds: the name of a recipe is checked first.
@@ -41,6 +42,7 @@ _ATTENTION = "attention"  # the plan of attention; changes replace it as a whole
 _NAMES_SYSTEM = re.compile(
     r"((?:systems\..+?\.)?training|evaluation\.ablation)\.([\w.]*:\w*)((?:\..*)?)"
 )
+_ANY = Node({}, {})  # settings of which nothing is known
 _ONE_BUDGET = ("max_steps", "epochs")  # only one of these keys may be set
 
 
@@ -61,7 +63,8 @@ class RecipeFile:
 
     def __init__(self, name: str, raw: dict[str, Any], changes: Sequence[Change]) -> None:
         self.name = name
-        self._raw = _assign(raw, changes)
+        self._settings = _settings_of(raw, changes)
+        self._raw = _assign(raw, changes, self._settings)
         self._changes = changes
         data, datasets = self._raw.get("data"), self._raw.get("datasets")
         # Data of no kind are keys that all data sets share; each data set gives the kind.
@@ -183,7 +186,7 @@ class RecipeFile:
         ]
         where = f", system {system}" if system else ""
         where += f", data set {dataset}" if dataset else ""
-        changed = _with_system(_assign(base, [*changes, *further]), system)
+        changed = _with_system(_assign(base, [*changes, *further], self._settings), system)
         return _validate(self.name + where, changed)
 
 
@@ -325,8 +328,10 @@ def _with_system(raw: Mapping[str, Any], system: str | None) -> dict[str, Any]:
     return {**raw, "model": {**model, "pretrained": named}}
 
 
-def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
-    """Returns a copy of `raw` with the value at each path replaced."""
+def _assign(
+    raw: Mapping[str, Any], changes: Sequence[Change], settings: Node = _ANY
+) -> dict[str, Any]:
+    """Returns a copy of `raw`, what may stand in which is `settings`, with each path replaced."""
     changed = dict(raw)
     for keys, value in changes:
         key, rest = _first_key(changed, keys)
@@ -335,10 +340,29 @@ def _assign(raw: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]
             _put(changed, key, value)
             continue
         inner = inner if isinstance(inner, Mapping) else {}
+        node = settings.behind(key)
         if rest == (_KIND,) and inner.get(_KIND) != value:
-            inner = {}
-        changed[key] = _assign(inner, [(rest, value)])
+            inner = {name: inner[name] for name in _kept(node, value) if name in inner}
+        changed[key] = _assign(inner, [(rest, value)], node)
     return changed
+
+
+def _settings_of(raw: Mapping[str, Any], changes: Sequence[Change]) -> Node:
+    """Returns what may stand in a recipe of the task that it has with changes."""
+    task = dict(changes).get(("task",), raw.get("task", "translation"))
+    try:
+        return node_of(task_class(task).recipe_class)
+    except ValueError:
+        return _ANY  # which is reported when the recipe is checked
+
+
+def _kept(data: Node, corpus: Any) -> list[str]:
+    """Returns the keys that data of another kind, now `corpus`, keep: of numbers and choices.
+
+    Paths, names and columns are those of the data that are replaced.
+    """
+    kinds = [kind for kind in data.kinds() if (tag := kind.tag()) and tag.value == corpus]
+    return [key for kind in kinds for key, value in kind.keys().items() if not value.names_things()]
 
 
 def _first_key(mapping: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -68,6 +68,20 @@ class Node(NamedTuple):
                 return self._at(values[0])
         return None
 
+    def names_things(self) -> bool:
+        """Whether a value has texts that are none of a few choices, or keys."""
+        inner = [
+            self._at(schema)
+            for each in self.members()
+            for schema in [*each.schema.get("prefixItems", []), each.schema.get("items")]
+            if schema
+        ]
+        return any(node.names_things() for node in inner) or any(
+            each.schema.get("type") in ("string", "object")
+            and not {"enum", "const"} & set(each.schema)
+            for each in self.members()
+        )
+
     def behind(self, key: str) -> "Node":
         """Returns what may stand behind a key or number; anything if it is unknown."""
         for kind in self.kinds():

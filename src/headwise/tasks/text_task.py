@@ -16,6 +16,7 @@ from headwise.data.division import PARTS
 from headwise.data.running.corpus import TextCorpus, load_text_corpus
 from headwise.data.running.documents import lines_of
 from headwise.data.running.settings import PydocTopics, TextSettings
+from headwise.data.sources import CorpusError
 from headwise.data.store import stored
 from headwise.data.streams import Stream
 from headwise.data.tokenizers.settings import TextTokenizerSettings
@@ -99,6 +100,11 @@ class TokenizerTask(Task):
             texts = cls.texts_of(corpus)
             if isinstance(corpus.train, Stream):
                 texts = list(islice(texts, settings.sample_rows))
+                if not any(texts):
+                    raise CorpusError(
+                        f"{corpus.train.origin}: there is no text. Name a file or split that has "
+                        f"text."
+                    )
             train(texts, settings).save(folder / TOKENIZER)
 
         made_of = [corpus.digest, settings.model_dump_json()]

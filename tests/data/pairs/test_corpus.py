@@ -214,6 +214,12 @@ def test_drop_leaks_takes_them_out_of_training_and_nowhere_else(write):
     ]
 
 
+def test_an_error_says_that_drop_leaks_has_taken_out_all_pairs(write):
+    parts = {part: [("a", "b")] for part in ("train", "validation", "test")}
+    with pytest.raises(CorpusError, match=r"train 0 of 1 read.*\. data\.drop_leaks leaves out"):
+        load_parallel_corpus(given_parts(write, **parts, drop_leaks=True))
+
+
 def test_every_pair_read_is_accounted_for(write):
     train = [*sentences(300), ("", "x"), ("long " * 9, "y"), ("word 1", "mot 1"), ("t", "u")]
     settings = ParallelFiles(

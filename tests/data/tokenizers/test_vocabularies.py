@@ -124,6 +124,27 @@ def test_a_file_of_the_tokenizers_library_is_enough(folders):
     assert bare.encode(TEXTS) == whole.encode(TEXTS)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"open": 0, "it": 1, "[UNK]": 2}, unk_token="[UNK]"),
+        models.BPE({"o": 0, "p": 1, "[UNK]": 2}, [], unk_token="[UNK]"),
+        models.Unigram([("open", -1.0), ("it", -1.0), ("[UNK]", -2.0)], unk_id=2),
+    ],
+)
+def test_the_unknown_token_may_be_named_by_the_model_alone(model, tmp_path):
+    Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = text_tokenizer(str(tmp_path), pad="P", bos="B", eos="E")
+    assert tokenizer.unk_token_id == 2
+    assert tokenizer.is_unknown(torch.tensor(tokenizer.encode(["x"]))).tolist() == [[True, False]]
+
+
+def test_the_unknown_token_of_a_model_that_lacks_it_is_none(tmp_path):
+    Tokenizer(models.WordLevel({"open": 0}, "[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = text_tokenizer(str(tmp_path), pad="P", bos="B", eos="E")
+    assert tokenizer.unk_token_id is None and tokenizer.vocab_size == 4
+
+
 def test_no_tokenizer_of_that_name(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer.pretrained is .*none, expected a folder with"):
         text_tokenizer(str(tmp_path / "none"))

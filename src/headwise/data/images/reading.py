@@ -34,7 +34,14 @@ from headwise.data.images.settings import (
     ImageTest,
     PhotographsImages,
 )
-from headwise.data.sources import CorpusError, bytes_of_file, file_content, unreadable
+from headwise.data.sources import (
+    CorpusError,
+    bytes_of_file,
+    file_content,
+    files_below,
+    skipped_in_words,
+    unreadable,
+)
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _IDX_IMAGES = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
@@ -136,21 +143,22 @@ def _decoded_all(
         found += 1
         _check_bytes(name, len(content), limits)
         picture = _decoded(content, name, limits)
-        if picture is None:
-            skipped.append(f"{name} cannot be read as an image")
+        if isinstance(picture, str):
+            skipped.append(f"{name} {picture}")
             continue
         read += 1
         yield picture
     if not read:
+        names = f"in a folder, these are files whose names end in {', '.join(sorted(SUFFIXES))}"
+        why = skipped_in_words(skipped[-found:]) if found else names
         raise CorpusError(
-            f"{where} has {found:,} images, of which none can be read, expected at least one; in a "
-            f"folder, these are files whose names end in {', '.join(sorted(SUFFIXES))}"
+            f"{where} has {found:,} images, of which none can be read, expected at least one: {why}"
         )
 
 
 def _folder_files(folder: Path, limits: ImageData) -> Iterator[tuple[str, bytes]]:
     """Yields the name and the content of each file that has the name of an image."""
-    for file in sorted(folder.rglob("*")):
+    for file in files_below(folder):
         if _is_image_name(file.name) and file.is_file():
             _check_bytes(str(file), file.stat().st_size, limits)
             yield str(file), bytes_of_file(file)
@@ -212,8 +220,8 @@ def _check_bytes(name: str, size: int, limits: ImageData) -> None:
         )
 
 
-def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None:
-    """Returns an image, rotated as its EXIF data say; None if it cannot be read."""
+def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | str:
+    """Returns an image, rotated as its EXIF data say, or why it cannot be read."""
     before = Image.MAX_IMAGE_PIXELS
     try:
         Image.MAX_IMAGE_PIXELS = None  # Pillow's limit for the whole process; ours is max_pixels
@@ -227,13 +235,13 @@ def _decoded(content: bytes, name: str, limits: ImageData) -> Image.Image | None
             picture.load()
             # Of numbers of 32 bits nothing says which is white. PGM and PNG have 16 at most.
             if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
-                return None
+                return "has levels of 32 bits, of which none is known to be white"
             return ImageOps.exif_transpose(picture)
     except CorpusError:
         raise
     # Decoders raise errors of many types on broken files, even SyntaxError.
     except Exception:
-        return None
+        return "cannot be read as an image"
     finally:
         Image.MAX_IMAGE_PIXELS = before
 

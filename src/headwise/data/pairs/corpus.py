@@ -214,7 +214,12 @@ def _check_not_empty(facts: Facts, left_out: Mapping[str, Counter[str]]) -> None
             for name in kept
         )
         raise CorpusError(
-            f"corpus: there are no pairs for the {empty} part ({numbers}). Give more pairs, a "
-            "larger validation_fraction or test_fraction, files of their own for the part, or "
-            "larger max_length and max_ratio."
+            f"corpus: there are no pairs for the {empty} part ({numbers}). "
+            + (
+                "data.drop_leaks leaves out those of the held-out parts: give other pairs to train "
+                "on, or set data.drop_leaks=false."
+                if left_out[empty][_DROPPED]
+                else "Give more pairs, a larger validation_fraction or test_fraction, files of "
+                "their own for the part, or larger max_length and max_ratio."
+            )
         )

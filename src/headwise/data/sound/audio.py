@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.data.sources import CorpusError
+from headwise.data.sources import CorpusError, files_below
 
 Waveform = NDArray[np.float32]  # (samples,)
 
@@ -48,7 +48,8 @@ def find_audio(folder: Path) -> list[Path]:
     """Returns the WAV and FLAC files of a folder and its subfolders, ordered by their paths."""
     if not folder.is_dir():
         raise AudioError(f"{folder} is not a folder, expected one of WAV or FLAC files")
-    found = sorted(p for p in folder.rglob("[!.]*") if p.suffix.lower() in SUFFIXES)
+    files = [path for path in files_below(folder) if not path.name.startswith(".")]
+    found = [path for path in files if path.suffix.lower() in SUFFIXES]
     if not found:
         raise AudioError(
             f"{folder} has no WAV or FLAC files, expected at least one; name the folder that has "

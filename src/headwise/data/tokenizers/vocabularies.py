@@ -1,5 +1,6 @@
 """Where tokenizers come from, learned from a text or ready-made; what pages call their tokens."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -126,7 +127,7 @@ def ready_made(
         "pad": found.pad_token,
         "bos": found.bos_token or getattr(found, "cls_token", None),
         "eos": found.eos_token or getattr(found, "sep_token", None),
-        "unk": found.unk_token,
+        "unk": found.unk_token or _unknown_of_model(found.backend_tokenizer),
         "mask": getattr(found, "mask_token", None),
         **special_tokens,
     }
@@ -206,6 +207,18 @@ def _find(name: str) -> PreTrainedTokenizerFast:
             f"with a file tokenizer.json; convert it, or choose another"
         )
     return found
+
+
+def _unknown_of_model(backend: Tokenizer) -> str | None:
+    """Returns the token of unknown text where only the model of a tokenizer names it, if it has it.
+
+    The vocabulary of a model may lack the token that it names.
+    """
+    model = json.loads(backend.to_str())["model"]
+    number = model.get("unk_id")  # as Unigram names it
+    if number is None and model.get("unk_token"):
+        number = backend.token_to_id(model["unk_token"])
+    return None if number is None else backend.id_to_token(number)
 
 
 def _finish(tokenizer: Tokenizer, special_tokens: Sequence[str]) -> PreTrainedTokenizerFast:
