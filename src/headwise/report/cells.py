@@ -264,9 +264,7 @@ def terminal_tables(
     ]
 
 
-def terminal_table(
-    title: str, found: ScoreTable[Any], shown: Sequence[int], width: int
-) -> Table:
+def terminal_table(title: str, found: ScoreTable[Any], shown: Sequence[int], width: int) -> Table:
     """Returns a table for a terminal with some of the columns; long headers are broken.
 
     One that needs more than `width` is wider: the part of a number would pass for the whole.
