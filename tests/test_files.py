@@ -5,6 +5,7 @@ import resource
 from contextlib import contextmanager
 
 import pytest
+import soundfile
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
@@ -74,6 +75,7 @@ WORDS = Tokenizer(models.WordLevel({f"word {n}": n for n in range(10_000)}, "wor
         lambda path: torch.save(TENSOR, path),
         lambda path: torch.save([TENSOR] * 3, path),
         lambda path: WORDS.save(str(path)),
+        lambda path: soundfile.write(path, TENSOR.numpy(), 8_000, format="WAV"),
     ],
 )
 def test_where_no_space_is_left_every_library_says_so(tmp_path, write):

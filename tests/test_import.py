@@ -1,6 +1,7 @@
 """What an import and a command load: no more than they use."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -101,6 +102,17 @@ def test_the_version():
         [sys.executable, "-m", "headwise", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"headwise {version('headwise')}\n"
+
+
+def test_a_terminal_that_does_not_know_its_width_shows_all():
+    done = subprocess.run(
+        [sys.executable, "-m", "headwise", "keys"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "0"},
+    )
+    assert "training.max_steps" in done.stdout
 
 
 AUTO = "from transformers import AutoConfig, AutoModelForCausalLM as Model"

@@ -10,11 +10,12 @@ from pathlib import Path
 _PARTIAL = ".partial-"
 # A full file system, a quota, and a file larger than `ulimit -f` or the file system allows.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The same in the messages of libraries that give no error number. PyTorch, the last two, gives no
-# reason.
+# The same in the messages of libraries that give no error number. PyTorch, the next two, and
+# libsndfile give no reason.
 _NO_SPACE_SAID = (
     *(f"os error {number}" for number in _NO_SPACE),
     *("inline_container", "iostream error"),
+    "System error.",
 )
 
 

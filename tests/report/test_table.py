@@ -33,7 +33,7 @@ def _cell(made: Comparison, row: Row, header: str) -> Cell:
 def _printed(made: Comparison, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as capture:
-        console.print(comparison_table(made))
+        console.print(comparison_table(made), crop=False)
     return capture.get()
 
 
@@ -57,6 +57,20 @@ def test_a_narrow_terminal_shows_less_but_nothing_cut_off(width: int) -> None:
     assert shown == sorted(shown, reverse=True)  # given up from the last on
     assert not all(shown)
     assert "Too narrow for" in " ".join(" ".join(lines).split())
+
+
+def test_no_number_is_cut_where_even_the_least_table_does_not_fit() -> None:
+    made = of_task("language-modelling")
+    for system in made.systems:
+        for estimate in system.estimates.values():
+            estimate.value *= 1e4
+        if system.difference is not None:
+            system.difference.value *= 1e6
+    text = _printed(made, 20)
+    for row in comparison_scores(made).rows:
+        assert row.name in text
+        assert _cell(made, row, "Word perplexity against baseline").figure in text
+        assert _cell(made, row, "Word perplexity").figure in text
 
 
 def test_significance_is_a_sign() -> None:

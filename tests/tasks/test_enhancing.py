@@ -1,5 +1,6 @@
 """Sound of any length, piece by piece, and from file to file."""
 
+import resource
 import tracemalloc
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from headwise.data.sound.audio import AudioError
 from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
+from headwise.files import NoSpaceError
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.tasks.enhancing import enhance, enhance_blocks, enhance_file
 from headwise.tasks.speech import SpeechEvaluation
@@ -185,6 +187,23 @@ def test_names_that_nothing_can_be_written_to(tmp_path):
     ):
         with pytest.raises(AudioError, match=words):
             enhance_file(model(rate=8_000).float(), CONTEXT, source, tmp_path / name)
+
+
+def test_where_the_new_file_cannot_be_written_the_recording_is_not_blamed(tmp_path):
+    made = model(rate=8_000, window=30).float()
+    source = sounds.write(tmp_path / "a.wav", sounds.tone(30_000, 8_000, channels=9), 8_000)
+    with pytest.raises(AudioError, match=r"b\.flac cannot be written .* other format"):
+        enhance_file(made, CONTEXT, source, tmp_path / "b.flac")  # which has eight channels at most
+    with pytest.raises(OSError, match="File name too long"):
+        enhance_file(made, CONTEXT, source, tmp_path / f"{'b' * 250}.wav")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(NoSpaceError, match=r"no space to write .*/b\.wav"):
+            enhance_file(made, CONTEXT, source, tmp_path / "b.wav")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

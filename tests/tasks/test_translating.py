@@ -106,6 +106,12 @@ def test_a_translation_has_no_more_subwords_than_allowed(model, tokenizer, monke
     assert lengths == [3]
 
 
+def test_a_text_beyond_the_learned_positions_is_named(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(model.config, "max_positions", 10)
+    with pytest.raises(ValueError, match=r"texts has 'close the window and .*' of \d+ tokens"):
+        translate(model, tokenizer, ["the", "close the window and open the file " * 5], SHORT)
+
+
 def test_line_breaks_within_a_translation_become_spaces(model, tokenizer, monkeypatch):
     monkeypatch.setattr(
         TranslationTokenizer, "decode_target", lambda _, rows: ["ouvrir\nle\r\nfichier\u2028\r"]

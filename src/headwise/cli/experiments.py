@@ -179,7 +179,7 @@ def compare(
             print_error(f"{error}\nThe same command tries again.")
             raise typer.Exit(1) from None
         if found is not None:
-            console.print(results_table(found))
+            console.print(results_table(found), crop=False)
             print_path(console, "report", report)
             print_next_commands(console, run_to_look_into(found, folder))
 

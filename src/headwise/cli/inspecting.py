@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="Print the file of this recipe, or list those with this in the name."),
+        typer.Argument(
+            help="Print the file of this recipe, or of the only one with this in its name or task; "
+            "if there are several, list them."
+        ),
     ] = None,
     papers: Annotated[
         bool,

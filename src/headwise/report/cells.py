@@ -259,16 +259,22 @@ def terminal_tables(
     widths = column_widths(found)
     shown = [number for number, column in enumerate(found.columns) if column.short]
     return [
-        terminal_table(title, found, [shown[at] for at in piece])
+        terminal_table(title, found, [shown[at] for at in piece], width)
         for piece in _pieces([widths[number] for number in shown], width, together)
     ]
 
 
-def terminal_table(title: str, found: ScoreTable[Any], shown: Sequence[int]) -> Table:
-    """Returns a table for a terminal with some of the columns; long headers are broken."""
+def terminal_table(title: str, found: ScoreTable[Any], shown: Sequence[int], width: int) -> Table:
+    """Returns a table for a terminal with some of the columns; long headers are broken.
+
+    One that needs more than `width` is wider: the part of a number would pass for the whole.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=_PADDING, pad_edge=False, show_edge=False)
     table.title = Text(title, style="bold")
     table.caption_justify = "left"
+    widths = column_widths(found)
+    needed = NARROWEST_NAME + sum(widths[number] for number in shown)
+    table.width = needed if needed > width else None
     table.add_column("System", min_width=NARROWEST_NAME, max_width=20, overflow="fold")
     for number in shown:
         column = found.columns[number]

@@ -188,7 +188,7 @@ def _fitting(comparison: Comparison, width: int) -> Iterator[Table]:
             break
         shown.remove(number)
         lost.append(number)
-    table = terminal_table(comparison.title, found, shown)
+    table = terminal_table(comparison.title, found, shown, width)
     too_wide = [columns[number].short for number in sorted(lost)]
     narrow = f" Too narrow for {listed(too_wide)}." if too_wide else ""
     table.caption = Text(f"{found.below}{narrow}".lstrip())

@@ -272,11 +272,16 @@ def open_part(
             f"--part is {part!r}, expected one of {', '.join(parts)}, the parts of {run}"
             f"{did_you_mean(part, parts)}"
         )
+    return Opened(run, recipe, task_of(run, recipe, console), part)
+
+
+def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
+    """Reads the data of a finished run, and says so if it was trained on others."""
     task = task_class(recipe.task).prepare(recipe, run)
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
         said = f"{run.resolve().name} was trained on other data than these"
         console.print(said, style="yellow", markup=False, emoji=False)
-    return Opened(run, recipe, task, part)
+    return task
 
 
 def model_of(opened: Opened) -> HeadwiseModel:

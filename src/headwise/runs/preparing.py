@@ -39,8 +39,6 @@ from headwise.training.streaming import StreamedItems
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run.
 _NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:", "training.report_to:")
-# What a folder holds is encoded alike whatever these are; they may change until it is trained on.
-_NOT_OF_DATA = ("model.", "training.", "evaluation.")
 # What training leaves in a folder or below it; the last is of a try.
 _TRAINED = ("checkpoint-*", f"{DAMAGED}*", MODEL, RESULT, "try.json")
 
@@ -83,19 +81,18 @@ def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list
     """Compares a recipe with that of the run in a folder; returns a line for each key that differs.
 
     A folder without a run gives none. Descriptions, further test sets, loggers, and
-    whether snapshots are taken do not count. Nor do settings of the model, the training and the
-    evaluation while nothing has been trained: the start may have failed on one that was wrong.
+    whether snapshots are taken do not count. Nor does anything while nothing has been trained: the
+    start may have failed on a setting that was wrong.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():
         return []
     lines = [line for line in _differs(stamp, recipe) if not line.startswith(_NOT_OF_TRAINING)]
-    if lines and not any(any(folder.rglob(name)) for name in _TRAINED):
-        start = "model.pretrained"  # whose encoding the folder may have
-        lines = [
-            each for each in lines if each.startswith(start) or not each.startswith(_NOT_OF_DATA)
-        ]
-    return lines
+    return lines if _is_trained(folder) else []
+
+
+def _is_trained(folder: Path) -> bool:
+    return any(any(folder.rglob(name)) for name in _TRAINED)
 
 
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
@@ -120,7 +117,7 @@ def check_start(folder: Path, recipe: Recipe) -> None:
     if run is None or not model_folder(run).is_dir():
         return
     digest = digest_weights(run)
-    if not stamp.is_file():
+    if not stamp.is_file() or not _is_trained(folder):
         write_text(stamp, digest + "\n")
     elif _read_digest(stamp) != digest:
         raise FolderError(
@@ -165,10 +162,16 @@ def prepare_task(
     check_loggers(recipe.training.report_to)
     claimed = claimed or recipe
     check_folder(folder, claimed, stamp_name)
-    task = task_class(recipe.task).prepare(recipe, folder)
+    stamp, corpus, kind = folder / stamp_name, folder / CORPUS, task_class(recipe.task)
+    # Until something is trained on it, the encoding in the folder may be of other data.
+    is_trained = _is_trained(folder)
+    is_new = not is_trained and (not corpus.is_file() or bool(_differs(stamp, claimed)))
+    task = kind.prepare(recipe, None if is_new else folder)
+    if not is_new and not is_trained and is_other_data(task, folder):
+        is_new, task = True, kind.prepare(recipe)
     for label, words in task.notes.items():
         console.print(f"{label}: {words}", style="dim", highlight=False, markup=False)
-    if is_other_data(task, folder):
+    if not is_new and is_other_data(task, folder):
         raise FolderError(
             f"{folder} holds runs on other data: the corpus has changed since they were started; "
             f"use another output folder"
@@ -179,10 +182,12 @@ def prepare_task(
             "another, expected the same on all of them: give all the same files, and the same "
             "versions of headwise and its libraries"
         )
+    if is_writer() and is_new:
+        corpus.unlink(missing_ok=True)  # first: a kill leaves none with the encoding of before
     claim_folder(folder, claimed, stamp_name)
-    if is_writer() and not (folder / CORPUS).is_file():
+    if is_writer() and not corpus.is_file():
         task.save(folder)
-        write_text(folder / CORPUS, task.digest() + "\n")
+        write_text(corpus, task.digest() + "\n")
     return task
 
 

@@ -20,6 +20,7 @@ from headwise.data.sound.audio import (
     audio_info,
     check_samples,
     check_whole,
+    opened,
     speech_package,
 )
 from headwise.data.sound.spectrum import Spectrum, magnitude, with_phase
@@ -134,7 +135,7 @@ def enhance_file(
     def blocks() -> Iterator[Array]:
         """Yields blocks of the file, `(samples, channels)`."""
         nonlocal read
-        with soundfile.SoundFile(str(source)) as file:
+        with opened(source, str(source)) as file:
             for block in file.blocks(BLOCK_SECONDS * rate, dtype="float32", always_2d=True):
                 check_samples(block, str(source), first=read)
                 read += len(block)
@@ -164,6 +165,7 @@ def enhance_file(
     try:
         with (
             written_whole(target) as partial,
+            partial.open("wb"),  # whose error says why, which libsndfile's does not
             soundfile.SoundFile(
                 str(partial), "w", rate, info.channels, subtype=encoding, format=kind
             ) as file,
@@ -176,8 +178,8 @@ def enhance_file(
     except soundfile.SoundFileError as error:
         reason = str(error).strip().split("\n")[0]
         raise AudioError(
-            f"{source} cannot be enhanced ({reason}); convert it to WAV or FLAC, or copy it again. "
-            f"Nothing was written to {target}"
+            f"{target} cannot be written ({reason}); write to a file of the other format, WAV or "
+            f"FLAC"
         ) from error
 
 

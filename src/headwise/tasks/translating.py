@@ -10,6 +10,7 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
+from headwise.messages import shown
 from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
 from headwise.ops.replicas import alone, divided
 from headwise.tasks.bleu import TranslationEvaluation
@@ -44,6 +45,13 @@ def translate(
     advance(len(texts) - len(filled))
     sources = tokenizer.source.encode([texts[index].strip() for index in filled])
     lengths = [len(ids) for ids in sources]
+    most = model.config.max_positions
+    if most is not None and max(lengths, default=0) > most:
+        longest = lengths.index(max(lengths))
+        raise ValueError(
+            f"texts has {shown(texts[filled[longest]])} of {lengths[longest]} tokens, expected at "
+            f"most {most}, as many as the model has learned positions (max_positions); divide it"
+        )
     budget = max(batch_tokens // settings.beam_size, *lengths, 1)
     batches = list(TokenBudgetSampler(lengths, budget, shuffle=False)) if lengths else []
 

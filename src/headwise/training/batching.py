@@ -71,7 +71,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         if self.lengths.max() > batch_tokens:
             raise ValueError(
                 f"batch_tokens is {batch_tokens}, expected at least {self.lengths.max()}: that is "
-                f"the longest sequence; raise batch_tokens or drop long sequences"
+                f"the longest sequence; raise batch_tokens, or leave out long sequences, such as "
+                f"by data.max_length for translation"
             )
         self.batch_tokens = batch_tokens
         self.seed = seed

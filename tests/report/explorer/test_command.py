@@ -1,6 +1,7 @@
 """headwise explore, as it is typed."""
 
 import re
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -34,6 +35,12 @@ def test_by_default_it_is_an_item_and_stands_with_the_run(runs):
     assert typed(run, "--item", 3).exit_code == 0
     made = payload_in(run / "explore.html")
     assert made.item.number == 3 and made.runs[0].output.label in ("long", "short")
+
+
+def test_an_item_of_other_data_than_those_of_the_training_is_no_secret(runs, tmp_path):
+    run = shutil.copytree(runs("classification", "mae"), tmp_path / "run")
+    (run / "corpus.sha256").write_text("0" * 64)
+    assert "run was trained on other data than these\n" in typed(run, "--item", 3).stderr
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def audio_info(path: Path) -> Any:
         A closed `soundfile.SoundFile`, which still tells its `samplerate`, its `channels`, its
         `subtype`, and as `frames` the number of samples of each channel.
     """
-    with _opened(path, str(path)) as sound:
+    with opened(path, str(path)) as sound:
         return sound
 
 
@@ -85,7 +85,7 @@ def read_audio(
             `check_samples`.
     """
     name = str(name or source)
-    with _opened(source, name) as sound:
+    with opened(source, name) as sound:
         total = samples_at(sound.frames, sound.samplerate, rate)
         wanted = total if samples is None else min(samples, total)
         wave = _read(sound, name, min(sound.frames, -(-wanted * sound.samplerate // rate)))
@@ -138,7 +138,7 @@ def check_whole(found: int, expected: int, name: str, unit: str = "samples") -> 
 
 
 @contextmanager
-def _opened(source: Path | bytes, name: str) -> Iterator[Any]:
+def opened(source: Path | bytes, name: str) -> Iterator[Any]:
     """Opens a `soundfile.SoundFile`; errors, also those of reading, name the file."""
     soundfile = speech_package("soundfile")
     if isinstance(source, Path) and not source.is_file():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from rich.console import Console
 from torch import Tensor
 
 from headwise.data.division import PARTS
@@ -24,8 +25,8 @@ from headwise.data.sound.audio import Waveform, audio_info, read_audio, samples_
 from headwise.data.sound.spectrum import Spectrum
 from headwise.data.sources import read_lines
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
-from headwise.recipes.catalogue import task_class
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
+from headwise.runs.evaluating import task_of
 from headwise.tasks.drawing import sample_images
 from headwise.tasks.enhancing import enhance
 from headwise.tasks.task import Task
@@ -59,7 +60,7 @@ class Trained:
     @cached_property
     def task(self) -> Task:
         """The task with its data, which are read when they are first asked for."""
-        return task_class(self.recipe.task).prepare(self.recipe, self.folder)
+        return task_of(self.folder, self.recipe, Console(stderr=True))
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
