@@ -162,6 +162,30 @@ def test_of_models_of_headwise_by_removal(name):
     assert_same(found, naive(name, model, batch, "removal"))
 
 
+@pytest.mark.parametrize("by", ["gradient", "removal"])
+@pytest.mark.parametrize("name", ["gpt2", "marian", "headwise"])
+def test_items_without_labels_are_left_out(name, by):
+    model, batch = of_headwise("standard") if name == "headwise" else plain(name)
+    batch["labels"][2, 1:] = -100
+    if name == "marian":  # its first label is predicted
+        batch["labels"][2] = -100
+    expected = hw.head_importance(model, [{k: v[:2] for k, v in batch.items()}], by=by)
+    ones = [{k: v[i : i + 1] for k, v in batch.items()} for i in range(3)]
+    for data in ([batch], ones):
+        found = {head[:4]: head[4:] for head in hw.head_importance(model, data, by=by)}
+        assert found == {head[:4]: pytest.approx(head[4:]) for head in expected}
+
+
+def test_sequences_of_one_label():
+    model, batch = plain("marian")
+    batch["labels"] = batch["labels"][:, :1]
+    batch = {k: v for k, v in batch.items() if not k.startswith("decoder")}
+    assert_same(hw.head_importance(model, [batch]), naive("marian", model, batch, "gradient"))
+    model, batch = plain("gpt2")
+    texts = [{k: v[:, :1] for k, v in batch.items()}, batch]
+    assert hw.head_importance(model, texts) == hw.head_importance(model, [batch])
+
+
 def test_removal_is_what_ablated_removes():
     model, batch = of_headwise("agreement")  # where a head that is removed has no vote
     batch["labels"] = batch["labels"].clamp(min=0)
@@ -285,14 +309,24 @@ def test_errors():
     model, batch = plain("gpt2")
     with pytest.raises(ValueError, match="by is 'gradients', expected 'gradient' or 'removal'"):
         hw.head_importance(model, [batch], by="gradients")
-    with pytest.raises(ValueError, match="a dict without labels, expected a mapping with labels"):
+    with pytest.raises(ValueError, match="a dict without a tensor of labels, expected"):
         hw.head_importance(model, [{"input_ids": batch["input_ids"]}])
+    with pytest.raises(ValueError, match="a dict without a tensor of labels, expected"):
+        hw.head_importance(model, [{**batch, "labels": batch["labels"].tolist()}])
     with pytest.raises(ValueError, match="data has no batches"):
         hw.head_importance(model, [])
     with pytest.raises(ValueError, match=r"loss returns the shape \(\), expected \(items,\)"):
         hw.head_importance(model, [batch], loss=own_loss)
     with pytest.raises(ValueError, match="without any attention of headwise"):
         hw.head_importance(nn.Linear(2, 2), [batch])
+    with pytest.raises(ValueError, match="has no item with a label to predict"):
+        hw.head_importance(model, [{**batch, "labels": torch.full_like(batch["labels"], -100)}])
+    diverged, _ = plain("gpt2")
+    diverged.lm_head.weight.data[0] = math.nan
+    with pytest.raises(
+        ValueError, match="loss of the model is nan, expected a number: its weights"
+    ):
+        hw.head_importance(diverged, [batch])
     several = {"input_ids": batch["input_ids"], "labels": torch.rand(3, 2).round()}
     classes = tf.BertConfig(**like_bert(tiny_sizes()), problem_type="multi_label_classification")
     with pytest.raises(ValueError, match=r"but the mean loss of its labels .*; expected loss"):

@@ -60,6 +60,18 @@ def test_one_name_for_the_tokens_of_two_stacks_is_refused():
         _ = hw.Analysis(model, given, tokens="input_ids").record
 
 
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (torch.arange(9), "a batch is a Tensor, expected a mapping of the arguments"),
+        ({"input_ids": [[1, 2]]}, "a batch has a list as 'input_ids', expected a mapping"),
+    ],
+)
+def test_batches_that_are_no_mappings_of_tensors_are_refused(batch, said):
+    with pytest.raises(ValueError, match=said):
+        _ = hw.Analysis(hw.CausalLM(hw.CausalLMConfig(**SIZES, layers=1)), [batch]).record
+
+
 def test_quality_of_other_items_under_ablation_is_refused():
     model, calls = Own(), []
 

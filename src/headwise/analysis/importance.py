@@ -106,7 +106,8 @@ def head_importance(
         by: `"gradient"` or `"removal"`.
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`. By
             default, that is the mean over the item's labels other than -100 of the cross entropy,
-            or of the squared error where labels are real numbers.
+            or of the squared error where labels are real numbers; items without labels are left
+            out.
         normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
         layouts: of further classes of attention, as in `headwise.gate_heads`.
 
@@ -131,7 +132,7 @@ def head_importance(
     found: dict[AttentionSite, list[Tensor]] = defaultdict(list)
     with observed(model, layouts), evaluating(model):
         for batch in data:
-            for place, values in measure(model, batch, loss or item_losses).items():
+            for place, values in measure(model, batch, loss).items():
                 found[place].append(values.cpu().double())
         # Over the heads of transformers: the attention that they are of.
         over = {gates.system: (path, gates) for path, gates in gates_of(model).items()}
@@ -141,6 +142,11 @@ def head_importance(
     for place, batches in found.items():
         path, where = over.get(place.module, (place.path, place))  # type: ignore[call-overload]
         each = torch.cat(batches)
+        if not len(each):
+            raise ValueError(
+                f"data has no item with a label to predict, expected labels other than "
+                f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
+            )
         each = each / (each.mean(0).norm() if normalized else 1)
         heads += [Head(path, where.site, where.layer, *_estimate(*h)) for h in enumerate(each.T)]
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
@@ -156,12 +162,23 @@ def _check_passes_gradients(model: nn.Module) -> None:
             )
 
 
-def item_losses(model: nn.Module, batch: Any) -> Tensor:
-    """The loss of each item, `(items,)`: the mean over its labels that are not -100."""
-    if not isinstance(batch, Mapping) or batch.get("labels") is None:
+def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Tensor]:
+    """The loss of each item, `(items,)`, and whether it counts."""
+    if loss is None:
+        return item_losses(model, batch)
+    losses = loss(model, batch)
+    if losses.dim() != 1:
+        raise ValueError(f"loss returns the shape {tuple(losses.shape)}, expected (items,)")
+    return losses, torch.ones_like(losses, dtype=torch.bool)
+
+
+def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """The mean loss of each item's labels that are not -100, `(items,)`, and if it has any."""
+    if not isinstance(batch, Mapping) or not isinstance(batch.get("labels"), Tensor):
         raise ValueError(
-            f"a batch of data is a {type(batch).__name__} without labels, expected a mapping with "
-            f"labels, or loss: a function of model and batch that returns the loss of each item"
+            f"a batch of data is a {type(batch).__name__} without a tensor of labels, expected a "
+            f"mapping of tensors with labels, or loss: a function of model and batch that returns "
+            f"the loss of each item"
         )
     device = next(model.parameters()).device
     batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
@@ -171,36 +188,45 @@ def item_losses(model: nn.Module, batch: Any) -> Tensor:
         losses.append(_means(output.logits[:, :-1], labels[:, 1:]))
     own = getattr(output, "token_loss", None)  # of headwise's models: without auxiliary losses
     own = float((output.loss if own is None else own).detach())
-    items, mean = min(losses, key=lambda each: abs(each[1] - own))
+    items, has_labels, mean = min(losses, key=lambda each: abs(each[2] - own))
     if not math.isclose(mean, own, rel_tol=1e-3 if output.logits.dtype.itemsize > 2 else 2e-2):
+        for items, has_labels, _ in losses:
+            if not has_labels.any() and (math.isnan(own) or own == 0):  # no label, no loss
+                return items, has_labels
+        if math.isnan(own):
+            raise ValueError(
+                "the loss of the model is nan, expected a number: its weights, or numbers of the "
+                "batch, are not finite"
+            )
         raise ValueError(
             f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}; "
             f"expected loss: a function of model and batch that returns the loss of each item"
         )
-    return items
+    return items, has_labels
 
 
-def _means(logits: Tensor, labels: Tensor) -> tuple[Tensor, float]:
-    """The mean loss of the labels of each item, and that of all labels."""
+def _means(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, float]:
+    """The mean loss of the labels of each item, whether it has any, and that of all labels."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    real = (labels != IGNORED_LABEL).reshape(len(labels), -1)
+    real = (labels != IGNORED_LABEL).unsqueeze(-1).flatten(1)
     if labels.is_floating_point():
         each = (logits.reshape(labels.shape) - labels).square()
     else:
-        flat = logits.reshape(labels.numel(), -1), labels.flatten()
+        flat = logits.reshape(-1, logits.size(-1)), labels.flatten()
         each = F.cross_entropy(*flat, ignore_index=IGNORED_LABEL, reduction="none")
     totals, counts = (each.reshape(real.shape) * real).sum(1), real.sum(1)
-    return totals / counts.clamp(min=1), float(totals.detach().sum() / counts.sum())
+    mean = float(totals.detach().sum() / counts.sum())
+    return totals / counts.clamp(min=1), counts > 0, mean
 
 
-def _by_gradient(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
+def _by_gradient(model: nn.Module, batch: Any, loss: Loss | None) -> OfItems:
     reads: list[tuple[AttentionSite, HeadsRead]] = []
     noted = heads_read(model, lambda place, read: reads.append((place, read)))
     with ExitStack() as unfrozen, noted, torch.enable_grad():
         for p in model.parameters():  # frozen ones would leave heads without a graph
             if p.is_floating_point() and not p.requires_grad:
                 unfrozen.callback(p.requires_grad_(True).requires_grad_, False)
-        losses = _checked(loss(model, batch))
+        losses, counted = _losses(model, batch, loss)
         outputs, total = [read.outputs for _, read in reads], losses.sum()
         gradients = torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True)
     found: OfItems = {}
@@ -215,12 +241,12 @@ def _by_gradient(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
             values = products.new_zeros(len(products), read.num_heads)
             values.scatter_add_(1, read.chosen.flatten(1), products.transpose(1, 2).flatten(1))
         found[place] = found.get(place, 0) + values  # a module may be called several times
-    return {place: values.abs() for place, values in found.items()}
+    return {place: values.abs()[counted] for place, values in found.items()}
 
 
 @torch.no_grad()
-def _by_removal(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
-    before = _checked(loss(model, batch))
+def _by_removal(model: nn.Module, batch: Any, loss: Loss | None) -> OfItems:
+    before, counted = _losses(model, batch, loss)
     found = {}
     for place in heads_sites(model):
         units = removable_units(type(place.module))
@@ -232,15 +258,9 @@ def _by_removal(model: nn.Module, batch: Any, loss: Loss) -> OfItems:
         costs = []
         for head in place.module.ablation_ranges()["head"]:
             with ablated(model, place.path, head=head):
-                costs.append(_checked(loss(model, batch)) - before)
-        found[place] = torch.stack(costs, 1)
+                costs.append(_losses(model, batch, loss)[0] - before)
+        found[place] = torch.stack(costs, 1)[counted]
     return found
-
-
-def _checked(losses: Tensor) -> Tensor:
-    if losses.dim() != 1:
-        raise ValueError(f"loss returns the shape {tuple(losses.shape)}, expected (items,)")
-    return losses
 
 
 def _estimate(head: int, items: Tensor) -> tuple[int, float, float, float]:

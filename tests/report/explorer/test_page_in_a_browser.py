@@ -24,7 +24,7 @@ from explorer_payloads import (
 from PIL import Image
 
 from headwise.report.explorer.page import WEB, Explored, page_html
-from headwise.report.explorer.payload import Item, Payload, Question, Run
+from headwise.report.explorer.payload import Blob, Item, Payload, Question, Run
 from headwise.report.explorer.server import ExplorerServer
 
 SCRIPTS = sorted(WEB.glob("*.js"))
@@ -124,6 +124,21 @@ def test_the_keyboard_goes_everywhere(shown) -> None:
     tab.press("ArrowLeft")
     tab.wait("location.hash.includes('layer=0')")
     assert tab.value("document.activeElement.same") and tab.texts("output")[0] == "0 of 0–1"
+
+
+def test_negative_weights_are_red(shown) -> None:
+    read = np.zeros((6, 6), np.float32)
+    read[2] = 0.25, -0.5, 1, 0, 0, 0
+    own = place(0, [0, 1, 1, 1, 2, 0])
+    own.attentions[0].heads[0] = Blob.of(read, power=2, signed=True)
+    tab = shown(payload(run(places=[own])), "head=0&token=encoder:2")
+    tab.wait("document.querySelectorAll('.token.negative').length === 1")
+    assert tab.styles(".tokens.read .token", "--read") == pytest.approx(
+        [0.25, 0.5, 1, 0, 0, 0], abs=0.01
+    )
+    assert tab.texts(".bar-table .heat.negative") == [""]
+    assert tab.texts(".bar-table .number")[5:8] == ["1.00", "-0.50", "0.25"]
+    assert tab.texts(".below p") == ["Rows read, columns are read. Red: negative weights."]
 
 
 def test_cross_attention_shows_both_texts(shown) -> None:

@@ -24,6 +24,18 @@ def test_zeros_and_numbers_beyond_the_scale():
     )
 
 
+@pytest.mark.parametrize("levels", [255, 15, 3])
+def test_signed_numbers(levels):
+    numbers = np.random.default_rng(0).normal(size=(9, 7)).astype(np.float32)
+    numbers[0] = 0
+    back = Blob.of(numbers, levels=levels, power=2, signed=True).numbers()
+    scale = np.abs(numbers).max()
+    error = np.abs(np.sqrt(np.abs(back) / scale) - np.sqrt(np.abs(numbers) / scale))
+    assert error.max() <= 0.5001 / (levels // 2)
+    assert not back[0].any()
+    assert (back * numbers >= 0).all()
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_numbers_that_json_has_no_words_for_are_refused(number):
     with pytest.raises(ValueError, match="not finite"):

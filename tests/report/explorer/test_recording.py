@@ -95,6 +95,17 @@ def test_weights_that_an_ablation_leaves_at_0_are_equal(runs):
     assert {place.weights.numbers().mean() for place in shown.places} == {1 / shown.places[0].units}
 
 
+def test_negative_weights(runs):
+    explorer = Explorer([runs("classification", "standard", attention="differential")], Source())
+    (run,) = explorer.record().runs
+    model = explorer.trained[0].model
+    given = INPUTS["classification"](explorer.trained[0], explorer.source)
+    for place, weights in zip(run.places, asked_weights(model, given.arguments), strict=True):
+        shown = np.stack([head.numbers() for head in place.attentions[0].heads])
+        assert shown.min() < -0.01
+        assert np.abs(shown - weights.numpy()).max() <= 1 / 127
+
+
 MODERN = {"positions": "rotary", "norm_kind": "rms", "ffn_activation": "swiglu", "bias": False}
 GROUPED = {**MODERN, "num_key_value_heads": 2, "qk_norm": True}
 

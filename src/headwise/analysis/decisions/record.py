@@ -119,13 +119,14 @@ def ask(
             `decoder` or the empty stack to `(batch, time)`, `True` at padding.
 
     Raises:
-        ValueError: the model holds no system.
+        ValueError: the model holds no system, or a batch is no mapping of tensors.
     """
     questions = {name: question() for name, question in QUESTIONS.items()}
     sequences = 0
     model.eval()
     with Likeness(model) as likeness:
         for batch in batches:
+            _check_batch(batch)
             hidden = padding(batch)
             likeness.padding = hidden
             observed = observe_batch(model, batch, positions(batch), hidden)
@@ -136,3 +137,12 @@ def ask(
             advance(count)
     answers = {name: question.result() for name, question in questions.items()}
     return {**answers, "likeness": likeness.result(), "sequences": sequences}
+
+
+def _check_batch(batch: Any) -> None:
+    expected = "expected a mapping of the arguments of the model's forward to tensors"
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"a batch is a {type(batch).__name__}, {expected}")
+    for name, value in batch.items():
+        if not hasattr(value, "to"):
+            raise ValueError(f"a batch has a {type(value).__name__} as {name!r}, {expected}")

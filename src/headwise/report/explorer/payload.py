@@ -27,22 +27,29 @@ def not_finite(what: str) -> ValueError:
 
 
 class Blob(Record):
-    """An array of numbers from 0 to `scale`, a byte each.
+    """An array of numbers from 0, or signed ones from `-scale`, to `scale`, a byte each.
 
-    The number of byte b is `scale * (b / levels) ** power`.
+    The number of byte b is `scale * sign(d) * (|d| / levels) ** power` with `d = b - zero`.
     """
 
     shape: list[int]  # of the array; the last size varies fastest
     scale: float  # the number of the largest byte
-    levels: int = Field(255, ge=1, le=255)  # the largest byte
+    levels: int = Field(255, ge=1, le=255)  # the largest byte, counted from `zero`
+    zero: int = 0  # the byte of the number 0; more than 0: the numbers are signed
     power: int = 1  # 2: small numbers have finer steps than large ones, as attention needs it
     data: str  # the bytes, by raw deflate and base64
 
     @classmethod
     def of(
-        cls, array: np.ndarray, *, scale: float | None = None, levels: int = 255, power: int = 1
+        cls,
+        array: np.ndarray,
+        *,
+        scale: float | None = None,
+        levels: int = 255,
+        power: int = 1,
+        signed: bool = False,
     ) -> "Blob":
-        """Packs an array; numbers beyond 0 to `scale` become the nearest of these.
+        """Packs an array; numbers beyond 0, or `-scale` if signed, to `scale` become the nearest.
 
         Raises:
             ValueError: numbers are not finite, which JSON has no words for.
@@ -52,21 +59,24 @@ class Blob(Record):
             >>> blob.numbers().round(2).tolist()
             [[1.0, 0.0], [0.4, 0.6]]
         """
-        scale = scale or float(array.max(initial=0.0)) or 1.0
+        scale = scale or float((np.abs(array) if signed else array).max(initial=0.0)) or 1.0
         if not math.isfinite(scale):
             raise not_finite("array")
         numbers = np.asarray(array, np.float32)
-        shares = np.clip(numbers / scale, 0, 1) ** (1 / power)
+        levels, zero = (levels // 2, levels // 2) if signed else (levels, 0)
+        shares = np.clip(numbers / scale, -int(signed), 1)
+        steps = np.sign(shares) * np.abs(shares) ** (1 / power) * levels
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-        packed = packer.compress((shares * levels + 0.5).astype(np.uint8).tobytes())
+        packed = packer.compress((steps + zero + 0.5).astype(np.uint8).tobytes())
         data = base64.b64encode(packed + packer.flush()).decode("ascii")
-        return cls(shape=list(array.shape), scale=scale, levels=levels, power=power, data=data)
+        shape = list(array.shape)
+        return cls(shape=shape, scale=scale, levels=levels, zero=zero, power=power, data=data)
 
     def numbers(self) -> np.ndarray:
         """Returns the array, as a browser unpacks it."""
         unpacked = zlib.decompress(base64.b64decode(self.data), -zlib.MAX_WBITS)
-        numbers = np.frombuffer(unpacked, np.uint8)
-        return self.scale * (numbers.reshape(self.shape) / self.levels) ** self.power
+        steps = np.frombuffer(unpacked, np.uint8).reshape(self.shape) - float(self.zero)
+        return self.scale * np.sign(steps) * (np.abs(steps) / self.levels) ** self.power
 
 
 class Stack(Record):

@@ -390,13 +390,15 @@ def _attention(
 def _packed(head: np.ndarray, most: float) -> Blob:
     """The weights of a head, in as many steps as let it take about so many letters at most."""
     sample = head[:: 1 if len(head) < 64 else 4]
+    signed = bool(head.min(initial=0.0) < 0)  # as of differential attention
 
     def size(levels: int) -> float:
-        return len(Blob.of(sample, levels=levels, power=2).data) * len(head) / len(sample)
+        blob = Blob.of(sample, levels=levels, power=2, signed=signed)
+        return len(blob.data) * len(head) / len(sample)
 
     levels = _LEVELS[-1]
     if 4 / 3 * head.size > most and size(levels) > most:  # base64 makes four letters of three bytes
         fitting = bisect_right(_LEVELS[:-1], most, key=size)
         levels = _LEVELS[max(0, fitting - 1)]
     # Of √w the steps are even: those of w are finest near 0, where most weights are.
-    return Blob.of(head, levels=levels, power=2)
+    return Blob.of(head, levels=levels, power=2, signed=signed)

@@ -23,16 +23,18 @@ async function readingAt(attention, token) {
   return null;
 }
 
-// Draws queries × keys: the darker, the more a query reads of a key.
+// Draws queries × keys: the darker, the more a query reads of a key; in red what it subtracts.
 function drawMatrix(canvas, heads) {
   const { rows, columns } = heads[0];
   const data = new Uint8ClampedArray(4 * rows * columns);
   const heat = rgbOf("--heat");
+  const negative = rgbOf("--negative");
   for (let row = 0; row < rows; row++) {
     const shares = meanOf(heads.map((head) => head.row(row)));
     // By its root, or else a row that reads many keys a little would look as if it read nothing.
     shares.forEach((share, column) => {
-      data.set([...heat, 255 * Math.sqrt(share)], 4 * (row * columns + column));
+      const colour = share < 0 ? negative : heat;
+      data.set([...colour, 255 * Math.sqrt(Math.abs(share))], 4 * (row * columns + column));
     });
   }
   put(canvas, data, columns, rows);
@@ -141,7 +143,8 @@ class Matrix {
 
   say(cell) {
     if (!cell) {
-      this.said.textContent = "Rows read, columns are read.";
+      const signed = this.attention.heads.some((head) => head.zero > 0);
+      this.said.textContent = `Rows read, columns are read.${signed ? " Red: negative weights." : ""}`;
       return;
     }
     const share = meanOf(this.heads.map((head) => head.row(cell.row)))[cell.column];

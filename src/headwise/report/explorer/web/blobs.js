@@ -20,13 +20,13 @@ async function inflate(blob) {
 }
 
 class Numbers {
-  constructor(rows, columns, bytes, { scale, levels, power }) {
+  constructor(rows, columns, bytes, { scale, levels, zero, power }) {
     this.rows = rows;
     this.columns = columns;
     this.bytes = bytes;
     this.numberOf = Float32Array.from(
-      { length: levels + 1 },
-      (_, byte) => scale * (byte / levels) ** power,
+      { length: zero + levels + 1 },
+      (_, byte) => scale * Math.sign(byte - zero) * (Math.abs(byte - zero) / levels) ** power,
     );
   }
 

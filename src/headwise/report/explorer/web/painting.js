@@ -108,12 +108,13 @@ function pixelsOf(painting, positions) {
   });
 }
 
-// How much of each position is read, as one colour.
+// How much of each position is read, as one colour; another where the share is negative.
 function heatPixels(shares, positions) {
-  const most = Math.max(...shares, 1e-9);
-  const heat = rgbOf("--heat");
-  const strengths = shares.map((share) => Math.sqrt(share / most));
-  return mixed(positions, strengths, () => heat);
+  const sizes = shares.map(Math.abs);
+  const most = Math.max(...sizes, 1e-9);
+  const [heat, negative] = [rgbOf("--heat"), rgbOf("--negative")];
+  const strengths = sizes.map((size) => Math.sqrt(size / most));
+  return mixed(positions, strengths, (position) => (shares[position] < 0 ? negative : heat));
 }
 
 // Weak colours are those of the page, not see-through: over dark pixels they would look strong.

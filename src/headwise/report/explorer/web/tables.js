@@ -6,7 +6,7 @@ const ROWS = 10;
 // A row: a name, a bar, a number, and what may be done.
 function barRow({ look, name, value, most, label, action }) {
   const bar = make("span", { class: `bar ${look}`, "aria-hidden": "true" }, make("span"));
-  bar.firstChild.style.width = `${100 * Math.min(value / (most || 1), 1)}%`;
+  bar.firstChild.style.width = `${100 * Math.min(Math.abs(value) / (most || 1), 1)}%`;
   return make(
     "tr",
     {},
@@ -19,7 +19,8 @@ function barRow({ look, name, value, most, label, action }) {
 
 // A row of a share, in the colour of what is read.
 function shareRow(name, value, label) {
-  return barRow({ look: "heat", name: make("span", {}, ...name), value, most: 1, label });
+  const look = value < 0 ? "heat negative" : "heat";
+  return barRow({ look, name: make("span", {}, ...name), value, most: 1, label });
 }
 
 function barTable(caption, rows) {
@@ -61,7 +62,8 @@ const READ = 5;
 function readingTable(run, reading, head, thing) {
   if (!reading) return emptyTable(`Point at a ${thing} to see what is read from there`, READ);
   const stack = run.stacks[reading.stack];
-  const order = [...reading.shares.keys()].sort((a, b) => reading.shares[b] - reading.shares[a]);
+  const sizes = reading.shares.map(Math.abs);
+  const order = [...reading.shares.keys()].sort((a, b) => sizes[b] - sizes[a]);
   const rows = order.slice(0, READ).map((position) => {
     const number = make("small", { text: ` ${position}` });
     const name = stack ? [tokenName(stack, position), number] : [`position ${position}`];

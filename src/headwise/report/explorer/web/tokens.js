@@ -104,9 +104,11 @@ class TokenRow {
   // Shades the tokens by how much they are read; null takes the shades away.
   read(shares) {
     this.list.classList.toggle("read", shares !== null);
-    const most = shares === null ? 1 : Math.max(...shares, 1e-9);
+    const most = shares === null ? 1 : Math.max(...shares.map(Math.abs), 1e-9);
     this.tokens.forEach((token, position) => {
-      token.style.setProperty("--read", shares === null ? 0 : shares[position] / most);
+      const share = shares === null ? 0 : shares[position];
+      token.style.setProperty("--read", Math.abs(share) / most);
+      token.classList.toggle("negative", share < 0);
     });
   }
 
