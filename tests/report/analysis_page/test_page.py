@@ -108,6 +108,14 @@ def test_the_numbers_of_tokens_are_those_of_the_record() -> None:
     assert pmi == f"+{leader.pmi:.2f} +{leader.low:.2f} to +{leader.high:.2f}"
 
 
+def test_the_share_of_a_unit_is_of_choices_where_each_position_makes_several() -> None:
+    weights = random_weights(8, 40, 4)
+    for indices, of in ((weights.topk(2).indices, "choices"), (None, "occurrences")):
+        run = analysis("mine", batch({place(): Routing(weights, indices)}, standing(TOKENS)))
+        _, html = page(run)
+        assert f"{100 * run.tokens[0].units[0].share:.1f}% of all {of};" in html
+
+
 def test_several_models_are_compared_with_the_last_of_their_kind() -> None:
     first, last = analysis("first", deciding(0)), analysis("last", deciding(5))
     other = analysis(
