@@ -4,7 +4,9 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 import torch
 from decided import Choosing, Leading, batch, place, random_weights, standing
 from pages import Page
@@ -16,7 +18,12 @@ from headwise.analysis.decisions.observing import Observed
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.decisions.tokens import Tokens
 from headwise.heads.system import Routing, Words
-from headwise.report.analysis_page.page import findings, render_analysis, sections_of
+from headwise.report.analysis_page.page import (
+    findings,
+    render_analysis,
+    sections_of,
+    write_analysis,
+)
 from headwise.report.svg import with_own_ids
 
 TOKENS = torch.arange(8 * 40).view(8, 40) % 7
@@ -159,6 +166,14 @@ def test_a_run_that_diverged_is_drawn_all_the_same() -> None:
     again = RunAnalysis.model_validate(json.loads(run.model_dump_json()))
     found, _ = page(again, analysis("sound", deciding(0)))
     assert found.row("mine", "nan")
+
+
+def test_numbers_that_are_not_finite_are_null_in_the_file(tmp_path: Path) -> None:
+    routing = Routing(torch.full((8, 40, 3), math.nan))
+    write_analysis(tmp_path, [analysis("mine", batch({place(): routing}, standing(TOKENS)))], "")
+    text = (tmp_path / "analysis.json").read_text(encoding="utf-8")
+    record = json.loads(text, parse_constant=pytest.fail)
+    assert record["runs"][0]["entropy"]["models"][0]["spread"]["deviation"] is None
 
 
 def test_the_page_has_three_findings_on_top_and_its_tables_folded() -> None:
