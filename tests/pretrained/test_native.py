@@ -49,6 +49,11 @@ def test_experts_are_those_that_the_router_used():
     assert not router._forward_hooks
 
 
+def test_no_layout_is_advised_for_chosen_heads():
+    with pytest.raises(ValueError, match=r"no layout describes; only headwise\.record takes it$"):
+        _ = hw.Analysis(jetmoe(), [{"input_ids": TOKENS}]).record
+
+
 @torch.no_grad()
 def test_gates_are_means_over_a_head():
     model = plain("qwen3_next")

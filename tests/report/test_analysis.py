@@ -166,3 +166,28 @@ def test_a_plain_model_of_transformers():
     assert record.likeness.modules[0].where.site == "decoder_self"
     assert list(model.state_dict()) == names
     assert losses() == by_hand
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_padded_labels_of_a_decoder_count_nowhere(gated):
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=9, decoder_start_token_id=0, **sizes)
+    model = transformers.T5ForConditionalGeneration(config)
+    if gated:
+        hw.gate_heads(model, "gated")
+    targets = [torch.randint(1, 9, (length,)) for length in (6, 3, 1, 4)]
+    labels = nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=-100)
+    labels[0, 1] = -100  # has no loss, and is there
+    given = {"input_ids": torch.randint(1, 9, (4, 6)), "labels": labels}
+    together = hw.Analysis(model, [given], tokens={"decoder": "labels"}).record
+    one_by_one = zip(*(tensor.split(1) for tensor in given.values()), strict=True)
+    apart = [
+        {"input_ids": ids, "labels": own[:, : len(target)]}
+        for (ids, own), target in zip(one_by_one, targets, strict=True)
+    ]
+    expected = hw.Analysis(model, apart, tokens={"decoder": "labels"}).record
+    assert [each.rows for each in together.load] == [24, 14, 14] * gated
+    assert [each.positions for each in together.likeness.modules] == [24, 14, 14]
+    for one, other in zip(together.likeness.modules, expected.likeness.modules, strict=True):
+        assert one.queries == other.queries
+        assert one.mean_attention == pytest.approx(other.mean_attention, rel=1e-5)

@@ -74,3 +74,10 @@ def test_the_first_tokens_of_a_long_file(items, monkeypatch):
     monkeypatch.setattr(text_items, "MOST_TOKENS", 10)
     made = items("gpt2", 50 * "open the file\n")
     assert len(made.batches) < 5 and "; the rest of the file is left out" in made.in_words
+
+
+def test_lines_of_one_token_have_nothing_to_predict(items, monkeypatch):
+    monkeypatch.setattr(text_items, "longest_input", lambda *_: 1)
+    assert len(items("bert").batches) == 3
+    with pytest.raises(ValueError, match=r"no line of .* has a token after the first"):
+        items("gpt2")

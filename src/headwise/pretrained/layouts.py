@@ -294,6 +294,11 @@ def _unknown(model: nn.Module, known: list[str]) -> str:
             f"model is a {type(model).__name__}, which has no module whose class is called "
             f"attention, expected a model with attention of one of the classes {', '.join(known)}"
         )
+    if "JetMoeAttention" in like:
+        return (
+            f"model is a {type(model).__name__}, whose heads are those of the experts that a "
+            f"position chooses, which no layout describes; only headwise.record takes it"
+        )
     return (
         f"model is a {type(model).__name__}, whose attention modules ({', '.join(like)}) are "
         f"unknown; known are {', '.join(known)}. Say where they have their heads: "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headwise.models.decisions import words_of
 from headwise.models.sites import attention_sites
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.positions import Positions
 
 # `import headwise` reads this file: what draws figures and bars is imported where it is used.
@@ -45,7 +46,8 @@ class Analysis:
             `tokenizer.convert_ids_to_tokens`. By default the number itself.
         mask: name of the argument that is 0 or `False` at padding, as `attention_mask` is in
             transformers; batches may lack it. Systems that are given a `key_padding_mask` know
-            their padding already; this is for all others.
+            their padding already; this is for all others. In the decoder of an encoder-decoder
+            model, `labels` of -100 at the end are padding.
         quality: measures the model as it is when called: a number for each item, in an order that
             stays the same, such as the loss of each sequence; or `(items, 2)`, a total for each
             and of how many it is, such as the loss of its tokens. Without it nothing is ablated.
@@ -124,7 +126,7 @@ class Analysis:
             bar = bars.begin(self.name, total, figures="batches analysed")
             answers = ask(
                 self.model,
-                self.batches,
+                map(self._told, self.batches),
                 self._positions,
                 lambda count: bars.update(bar, advance=1),
                 self._padding,
@@ -172,6 +174,20 @@ class Analysis:
 
     def _padding(self, batch: Batch) -> dict[str, Tensor]:
         return dict.fromkeys(_STACKS, batch[self.mask] == 0) if self.mask in batch else {}
+
+    def _told(self, batch: Batch) -> Batch:
+        """A batch whose decoder is told its padding, which a model knows from its loss alone."""
+        labels = batch.get("labels")
+        config = getattr(self.model, "config", None)
+        if (
+            labels is None
+            or labels.dim() != 2
+            or "decoder_attention_mask" in batch
+            or not getattr(config, "is_encoder_decoder", False)
+        ):
+            return batch
+        real = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) > 0
+        return batch if real.all() else {**batch, "decoder_attention_mask": real.long()}
 
     def _name(self, tokens: Tensor) -> None:
         for number in tokens.unique().tolist():

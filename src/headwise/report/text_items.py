@@ -42,6 +42,12 @@ class TextItems:
         self.batches = list(self._read())
         if not self.batches:
             raise ValueError(f"{file} is empty, expected a text with an item in each line")
+        is_predicted = self.task == "language-modelling"
+        if is_predicted and all(batch["input_ids"].numel() < 2 for batch in self.batches):
+            raise ValueError(
+                f"no line of {file} has a token after the first, which is not predicted; expected "
+                f"lines of several tokens"
+            )
         cut = f"; {self.cut:,} lines are cut to {self.longest:,}" if self.cut else ""
         size = f"{len(self.batches):,} lines, {self.tokens:,} tokens"
         self.in_words = f"{file.name}: {size}{self.rest}{cut}"

@@ -105,6 +105,15 @@ def test_padding_counts_nowhere(causal):
     assert only(alone.result()).attention == [pytest.approx(row) for row in made.attention]
 
 
+def test_rows_of_attention_need_not_sum_to_1():
+    module, x = hw.DifferentialAttention(DIM, 3).double().eval(), torch.randn(3, 6, DIM).double()
+    weights = module(x, need_weights=True).weights.detach()
+    assert weights.min() < 0
+    made = only(likeness_of(module, x))
+    for row, expected in zip(made.attention, naive_overlap(weights, [[1] * 6] * 3), strict=True):
+        assert row == pytest.approx(expected)
+
+
 def test_batches_and_contexts_add_up(monkeypatch):
     module, x = attention(), torch.randn(6, 5, DIM).double()
     together = likeness_of(module, x)

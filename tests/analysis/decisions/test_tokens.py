@@ -70,6 +70,13 @@ def test_a_token_seen_once_never_leads() -> None:
     assert record.units[0].share == pytest.approx(21 / 120)  # with the rare one
 
 
+def test_equal_tokens_lead_by_number_however_the_data_are_ordered() -> None:
+    tokens = torch.arange(20).flip(0).repeat(LEAST, 1)
+    where, parts = place(), tokens.split(1, dim=1)
+    (record,) = found(*(batch({where: to_unit(0 * part, 2)}, positions(part)) for part in parts))
+    assert names(record.units[0].leading) == [*NAMES.values(), "5", "6", "7", "8", "9"]
+
+
 def test_random_choices_against_plain_loops() -> None:
     weights, padding = random_weights(8, 30, 6), random_padding(8, 30)
     indices = weights.topk(2).indices

@@ -4,7 +4,9 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 import torch
 from decided import Choosing, Leading, batch, place, random_weights, standing
 from pages import Page
@@ -16,7 +18,12 @@ from headwise.analysis.decisions.observing import Observed
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.decisions.tokens import Tokens
 from headwise.heads.system import Routing, Words
-from headwise.report.analysis_page.page import findings, render_analysis, sections_of
+from headwise.report.analysis_page.page import (
+    findings,
+    render_analysis,
+    sections_of,
+    write_analysis,
+)
 from headwise.report.svg import with_own_ids
 
 TOKENS = torch.arange(8 * 40).view(8, 40) % 7
@@ -108,6 +115,14 @@ def test_the_numbers_of_tokens_are_those_of_the_record() -> None:
     assert pmi == f"+{leader.pmi:.2f} +{leader.low:.2f} to +{leader.high:.2f}"
 
 
+def test_the_share_of_a_unit_is_of_choices_where_each_position_makes_several() -> None:
+    weights = random_weights(8, 40, 4)
+    for indices, of in ((weights.topk(2).indices, "choices"), (None, "occurrences")):
+        run = analysis("mine", batch({place(): Routing(weights, indices)}, standing(TOKENS)))
+        _, html = page(run)
+        assert f"{100 * run.tokens[0].units[0].share:.1f}% of all {of};" in html
+
+
 def test_several_models_are_compared_with_the_last_of_their_kind() -> None:
     first, last = analysis("first", deciding(0)), analysis("last", deciding(5))
     other = analysis(
@@ -151,6 +166,14 @@ def test_a_run_that_diverged_is_drawn_all_the_same() -> None:
     again = RunAnalysis.model_validate(json.loads(run.model_dump_json()))
     found, _ = page(again, analysis("sound", deciding(0)))
     assert found.row("mine", "nan")
+
+
+def test_numbers_that_are_not_finite_are_null_in_the_file(tmp_path: Path) -> None:
+    routing = Routing(torch.full((8, 40, 3), math.nan))
+    write_analysis(tmp_path, [analysis("mine", batch({place(): routing}, standing(TOKENS)))], "")
+    text = (tmp_path / "analysis.json").read_text(encoding="utf-8")
+    record = json.loads(text, parse_constant=pytest.fail)
+    assert record["runs"][0]["entropy"]["models"][0]["spread"]["deviation"] is None
 
 
 def test_the_page_has_three_findings_on_top_and_its_tables_folded() -> None:

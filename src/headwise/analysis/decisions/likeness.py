@@ -67,7 +67,8 @@ class HeadsLikeness(Record):
     outputs: Matrix
     queries: int  # number of positions that could attend to several others
     # Share of the attention that each pair gives to the same keys, the mean over queries of Σ
-    # min(a, b): 1 if they attend alike, 0 if to different keys.
+    # min(a, b): 1 if they attend alike, 0 if to different keys; of a head with itself the sum of
+    # its row, which may be less than 1 where there are sinks or attention is signed.
     attention: Matrix
     mean_outputs: float | None  # mean of `outputs` over pairs of heads
     mean_attention: float | None  # mean of `attention` over pairs of heads
@@ -226,13 +227,14 @@ class _Counter:
         """Counts attention that another module has computed, `(batch, heads, queries, keys)`."""
         if self.real is None or self.real.shape != weights[:, 0, :, 0].shape:
             return  # texts that were packed into a row
-        several = (weights > 0).any(1).sum(-1) > 1
+        several = (weights != 0).any(1).sum(-1) > 1
         self._add_rows(weights.transpose(1, 2)[self.real & several].float())
 
     def _add_rows(self, weights: Tensor) -> None:
         """Counts what the heads share at some queries, `(rows, heads, keys)`."""
-        # Of a and b that sum to 1, Σ min(a, b) = 1 − Σ |a − b| / 2.
-        shared = 1 - torch.cdist(weights, weights, p=1) / 2
+        # Σ min(a, b) = (Σ a + Σ b − Σ |a − b|) / 2, also where rows do not sum to 1, as with sinks.
+        sums = weights.sum(-1)
+        shared = (sums[:, :, None] + sums[:, None] - torch.cdist(weights, weights, p=1)) / 2
         total = shared.sum(0, dtype=torch.float64)
         self.overlap = total if self.overlap is None else self.overlap + total
         self.queries += len(weights)

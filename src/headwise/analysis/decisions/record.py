@@ -130,6 +130,8 @@ def ask(
             hidden = padding(batch)
             likeness.padding = hidden
             observed = observe_batch(model, batch, positions(batch), hidden)
+            if sequences:  # what holds for everything is one decision, not one for each batch
+                observed = [made for made in observed if made.sequences is not None]
             for question in questions.values():
                 question.add(observed)
             count = len(next(iter(batch.values())))

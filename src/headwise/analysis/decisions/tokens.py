@@ -45,7 +45,9 @@ class Leader(Record):
 class UnitTokens(Record):
     """What goes to one unit."""
 
-    share: float  # p(unit): the share of all occurrences that go to it, those of rare tokens too
+    # p(unit): the share of all occurrences that go to it, or of all choices where units are
+    # chosen; those of rare tokens too.
+    share: float
     # Of how many tokens the interval lies above 0. By chance it would of about one in 40.
     standing_out: int
     # Those of highest PMI, ranked by the lower end of the interval, so that rare ones do not
@@ -132,7 +134,9 @@ class _Table:
         self.sums.add(of_decisions, self._column(-1).expand(len(of_decisions), -1))
 
     def record(self) -> TokensRecord | None:
-        sums = self.sums.sums
+        # By number, so that the order of the data does not say which of equal tokens are named.
+        order = self.sums.tokens.argsort()
+        numbers, sums = self.sums.tokens[order], self.sums.sums[order]
         counts, occurrences, decisions = sums[:, : self.units], sums[:, -2], sums[:, -1]
         if not len(sums) or not torch.isfinite(counts).all():
             return None  # nothing has such a label, or the run has diverged
@@ -145,7 +149,7 @@ class _Table:
             ranked = torch.where(candidates, low, -1.0).argsort(descending=True, stable=True)
             leading = [
                 Leader(
-                    name=self._name_of(int(self.sums.tokens[row])),
+                    name=self._name_of(int(numbers[row])),
                     occurrences=int(occurrences[row]),
                     decisions=int(decisions[row]),
                     with_unit=float(counts[row, unit]),

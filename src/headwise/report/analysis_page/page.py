@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from pydantic_core import to_json
 
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.results import machine, versions
-from headwise.files import write_text
+from headwise.files import write_bytes, write_text
 from headwise.report.analysis_page.ablations import ablation_section, costliest
 from headwise.report.analysis_page.courses import courses_section
 from headwise.report.analysis_page.entropy import entropy_section
@@ -77,7 +78,8 @@ def write_analysis(
         versions=versions(),
         machine=machine(),
     )
-    write_text(folder / RECORD, record.model_dump_json(indent=1))
+    # Null at what is not finite: JSON has no NaN.
+    write_bytes(folder / RECORD, to_json(record.model_dump(), indent=1, inf_nan_mode="null"))
     write_text(folder / PAGE, render_analysis(record))
     return record
 
