@@ -177,13 +177,13 @@ class Analysis:
 
     def _told(self, batch: Batch) -> Batch:
         """A batch whose decoder is told its padding, which a model knows from its loss alone."""
-        labels = batch.get("labels")
         config = getattr(self.model, "config", None)
         if (
-            labels is None
-            or labels.dim() != 2
+            not getattr(config, "is_encoder_decoder", False)
+            or not isinstance(batch, Mapping)  # which is refused where it is used
             or "decoder_attention_mask" in batch
-            or not getattr(config, "is_encoder_decoder", False)
+            or not isinstance(labels := batch.get("labels"), Tensor)
+            or labels.dim() != 2
         ):
             return batch
         real = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) > 0

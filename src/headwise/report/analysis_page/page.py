@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from pydantic_core import to_json
+from pydantic import TypeAdapter
 
 from headwise.analysis.decisions.record import AnalysisRecord, RunAnalysis
 from headwise.analysis.results import machine, versions
@@ -79,7 +79,7 @@ def write_analysis(
         machine=machine(),
     )
     # Null at what is not finite: JSON has no NaN.
-    write_bytes(folder / RECORD, to_json(record.model_dump(), indent=1, inf_nan_mode="null"))
+    write_bytes(folder / RECORD, TypeAdapter(Any).dump_json(record.model_dump(), indent=1))
     write_text(folder / PAGE, render_analysis(record))
     return record
 
