@@ -50,7 +50,9 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
         >>> loss = y.square().mean() + hw.auxiliary_loss(layer)
         >>> loss.backward()
     """
-    if is_transformed() and any(_is_unknown(module) for module in model.modules()):
+    if is_transformed() and any(
+        losses.are_unknown for losses in map(_losses_of, model.modules()) if losses is not None
+    ):
         raise RuntimeError(
             "headwise.auxiliary_loss is called within a transform of torch.func, such as grad or "
             "vmap, expected a call outside of one: what passes within it compute is not kept; add "
@@ -75,9 +77,10 @@ def auxiliary_loss(model: nn.Module) -> Tensor:
     return sum((call.value.to(total.device) for call in added), start=total)
 
 
-def _is_unknown(module: nn.Module) -> bool:
+def _losses_of(module: nn.Module) -> "NotedLosses | None":
+    """What a module has noted, if it is a system that adds a loss."""
     losses = getattr(module, "losses", None)
-    return isinstance(losses, NotedLosses) and losses.are_unknown
+    return losses if isinstance(losses, NotedLosses) else None
 
 
 def _speaking(module: nn.Module, seen: set[nn.Module]) -> Iterator["NotedLosses"]:
@@ -85,8 +88,8 @@ def _speaking(module: nn.Module, seen: set[nn.Module]) -> Iterator["NotedLosses"
     if module in seen:
         return
     seen.add(module)
-    losses = getattr(module, "losses", None)
-    if isinstance(losses, NotedLosses) and losses.are_there:
+    losses = _losses_of(module)
+    if losses is not None and losses.are_there:
         yield losses
         return
     for child in module.children():

@@ -270,7 +270,7 @@ def _layer(path: str, stack: str) -> int:
 
 
 def _sizes(projection: nn.Module, where: str) -> tuple[int, int]:
-    """The widths that an output projection takes and gives."""
+    """Returns the width of an output projection's input, and that of its output."""
     for takes, gives in (("in_features", "out_features"), ("nx", "nf")):
         if hasattr(projection, takes):
             return getattr(projection, takes), getattr(projection, gives)

@@ -25,7 +25,7 @@ from headwise.report.svg import drawing, looks, panel, to_svg
 
 
 def how_soon_section(comparison: Comparison) -> dict[str, Any] | None:
-    """Returns a table with its notes, and a figure; None without what was compared or decoded."""
+    """Returns a table with notes, and a figure, on how soon systems learn and decode; or None."""
     found = [system.how_soon for system in comparison.systems]
     decoding = [each.decoding for each in found if each.decoding is not None]
     compares = any(each.pairs for each in found)

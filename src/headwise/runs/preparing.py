@@ -167,11 +167,12 @@ def prepare_task(
     is_trained = _is_trained(folder)
     is_new = not is_trained and (not corpus.is_file() or bool(_differs(stamp, claimed)))
     task = kind.prepare(recipe, None if is_new else folder)
-    if not is_new and not is_trained and is_other_data(task, folder):
+    is_other = not is_new and is_other_data(task, folder)
+    if is_other and not is_trained:
         is_new, task = True, kind.prepare(recipe)
     for label, words in task.notes.items():
         console.print(f"{label}: {words}", style="dim", highlight=False, markup=False)
-    if not is_new and is_other_data(task, folder):
+    if is_other and is_trained:
         raise FolderError(
             f"{folder} holds runs on other data: the corpus has changed since they were started; "
             f"use another output folder"

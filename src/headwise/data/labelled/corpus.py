@@ -92,7 +92,7 @@ class LabelledCorpus(Corpus[Sequence[Example]]):
 
 @dataclass
 class Reading:
-    """What is read.
+    """The rows that a source of labelled texts gives, and what is known of their labels.
 
     Attributes:
         rows: of `train` and, if they are given, of `validation` and `test`; several test sets are

@@ -197,7 +197,8 @@ def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
 
     @cache
     def best(first: int, bins: int) -> tuple[int, tuple[int, ...]]:
-        """Divides the lengths from `first` on: the size of the smallest bin, and their starts."""
+        """Divides `lengths[first:]` into bins; returns how many sentences the smallest bin has, and
+        the first length of each."""
         if bins == 1:
             return sum(counts[n] for n in lengths[first:]), (lengths[first],)
         found = []

@@ -131,12 +131,13 @@ class AgreementAttention(Attention):
         self.num_capsules = embed_dim if num_capsules is None else num_capsules
         self.iterations = iterations
         self.inverse_temperature = inverse_temperature
-        if vote_gain is None:
-            dims = embed_dim // self.num_capsules
-            vote_gain = _first_gain(routing, squash, dims) * num_heads**0.5
+        if vote_gain is None and inputs == "all":
             # Unit scaling of both maps, as in the authors' code: ours draws the first √2 larger.
             # What a layer norm gives them is several times what heads read.
-            vote_gain = 0.5**0.5 if inputs == "all" else vote_gain
+            vote_gain = 0.5**0.5
+        elif vote_gain is None:
+            dims = embed_dim // self.num_capsules
+            vote_gain = _first_gain(routing, squash, dims) * num_heads**0.5
         self.vote_gain = vote_gain
         self.dense_projections(bias)
         capsules = num_heads if inputs == "head" else 1
