@@ -1,79 +1,55 @@
-import atexit
-import gc
+"""What every test stands on: one thread, one seed, no network, profiles of hypothesis, golden."""
+
+import json
 import os
-import shutil
 import signal
 import tempfile
+from pathlib import Path
 
-import numerals
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # the tests are small, and pytest-xdist runs several of them at once
-
 
 # `make test &` and nohup have it ignored, while tests send it to see what happens.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Nothing is looked up in a hub, and what is prepared of data is kept for this process alone.
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+_CACHE = tempfile.TemporaryDirectory(prefix="headwise-tests-")
+os.environ["HEADWISE_CACHE"] = _CACHE.name
 
-# A test need not outlast a power cut, and to wait for the disk takes longer than tiny trainings do.
-os.fsync = lambda descriptor: None
+_ANY_SPEED = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("quick", max_examples=2, derandomize=True, database=None, **_ANY_SPEED)
+settings.register_profile("ci", max_examples=10, derandomize=True, database=None, **_ANY_SPEED)
+settings.register_profile("long", max_examples=200, print_blob=True, **_ANY_SPEED)
+settings.load_profile("ci")  # `--hypothesis-profile` names another
 
-
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    # What tests prepare of data goes into a cache of its own, which the workers of pytest-xdist
-    # share.
-    os.environ["HEADWISE_CACHE"] = tempfile.mkdtemp(prefix="headwise-tests-")
-    atexit.register(shutil.rmtree, os.environ["HEADWISE_CACHE"], ignore_errors=True)
-
-
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers",
-        "slow: takes seconds; `make test` leaves it to `make test-slow`",
-    )
-    config.addinivalue_line(
-        "markers",
-        "cluster: trains on a Ray cluster; `make test-slow` leaves it to `make test-cluster`",
-    )
+GOLDEN = Path(__file__).parent / "golden.json"
 
 
-def collect(*generation, collect=gc.collect):
-    """Collects garbage; what is left is not looked at again."""
-    found = collect(*generation)
-    gc.freeze()
-    return found
-
-
-# Every training ends with a collection, which would go through all that the libraries and earlier
-# tests hold: a tenth of a second, as long as the training of a tiny model.
-gc.collect = collect
-
-
-def pytest_collection_finish(session):
-    gc.freeze()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder with a corpus and its recipe, numerals.yaml."""
-    folder = tmp_path_factory.mktemp("world")
-    numerals.write_recipe(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def few_rounds():
-    """Comparisons measure times as briefly as they can."""
-    from headwise.analysis.speed import Rounds  # here, since not every session needs it
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("headwise.runs.comparing.ROUNDS", Rounds(1, 1))
-        yield
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write golden.json anew")
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     """Every test draws the same random numbers, alone or in a run of all."""
-    # Not torch.manual_seed, which keeps a traceback for each kind of device that is not there.
-    torch.default_generator.manual_seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def golden(request):
+    """`golden(name, numbers)` compares a list of numbers with those recorded in golden.json."""
+
+    def compare(name: str, numbers: list[float]) -> None:
+        recorded = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+        if request.config.getoption("--update-golden"):
+            recorded[name] = [float(f"{number:.7g}") for number in numbers]
+            GOLDEN.write_text(json.dumps(recorded, indent=0, sort_keys=True) + "\n")
+            return
+        # Processors round otherwise, and no change of a start or a default is as small.
+        assert numbers == pytest.approx(recorded[name], rel=1e-4, abs=1e-7)
+
+    return compare

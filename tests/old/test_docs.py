@@ -14,7 +14,7 @@ from headwise.recipes import load_recipe, shipped_recipes
 from headwise.recipes.catalogue import TASKS
 from headwise.recipes.keys import keys_page, shared_sections, task_sections
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Those with examples in Python.
 PAGES = (
     "README.md",

@@ -20,7 +20,7 @@ from headwise.analysis.statistics.seeds_and_items import Resampled
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 
-RESULTS = Path(__file__).parents[2] / "evidence" / "results"
+RESULTS = Path(__file__).parents[3] / "evidence" / "results"
 PLACES = Places(RESULTS, RESULTS, RESULTS)
 SEEDS = re.compile(r"it would take [\d,]+ seeds")
 

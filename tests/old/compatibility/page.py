@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER.parents[1] / "docs" / "compatibility.md"
+PAGE = FOLDER.parents[2] / "docs" / "compatibility.md"
 sys.path[:0] = [str(FOLDER), *(str(FOLDER.parent / other) for other in ("", "models"))]
 
 from compatible import PLANS, Row  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 
 import headwise
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_reference_has_every_public_name_once():

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from headwise.threads import sleep_while_waiting
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = '("rich", "pydantic", "typer")'
 # What is changed in each to make it short, and what it prints then, in this order.
 SHORT = {
