@@ -1,16 +1,26 @@
-"""Every task with data and models so small that a run of it takes a second."""
+"""Every task with data and a model so small that a run takes a second; and the command line.
 
+recipe = write_recipe("translation", folder)
+run("train", recipe, "--system", "mae", "--output", folder / "run")
+answer("evaluate", folder / "run")["scores"]
+"""
+
+import json
+import os
 import random
-import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-
-import torch
 import yaml
+from click.testing import Result
+from typer.testing import CliRunner
 
-from headwise.training.run import run_training
-from support import numerals
+ENGLISH = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+FRENCH = ["un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix"]
 
 TRAINING = {
     "max_steps": 4,
@@ -33,13 +43,39 @@ SYSTEMS = {
 }
 
 
+def lines(count: int, seed: int = 0) -> list[str]:
+    """Sentences that are easy to learn: runs of numerals, upwards."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        start, length = draw.randrange(10), draw.randrange(3, 12)
+        found.append(" ".join(ENGLISH[(start + i) % 10] for i in range(length)))
+    return found
+
+
+def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Different sequences of one to five numerals, and their translations into French."""
+    draw = random.Random(seed)
+    found: dict[str, str] = {}
+    while len(found) < count:
+        digits = [draw.randrange(10) for _ in range(draw.randrange(1, 6))]
+        found[" ".join(ENGLISH[d] for d in digits)] = " ".join(FRENCH[d] for d in digits)
+    return list(found.items())
+
+
+def write_lines(path: Path, rows: list[str]) -> str:
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path.as_posix()
+
+
 def translation(folder: Path) -> dict:
-    numerals.write_recipe(folder)
+    sources, targets = map(list, zip(*pairs(120), strict=True))
+    files = {
+        "source": write_lines(folder / "train.en", sources),
+        "target": write_lines(folder / "train.fr", targets),
+    }
     return {
-        "data": {
-            "corpus": "files",
-            "train": {"source": f"{folder}/train.en", "target": f"{folder}/train.fr"},
-        },
+        "data": {"corpus": "files", "train": files, "validation_fraction": 0.2},
         "tokenizer": {"vocab_size": 280},
         "model": {"encoder_layers": 1, "decoder_layers": 1},
         "training": {"batch_tokens": 300},
@@ -49,7 +85,7 @@ def translation(folder: Path) -> dict:
 
 def language_modelling(folder: Path) -> dict:
     return {
-        "data": {"corpus": "files", "train": _text(folder)},
+        "data": {"corpus": "files", "train": write_lines(folder / "text.txt", lines(150))},
         "tokenizer": {"vocab_size": 280},
         "block_length": 16,
         "model": {"layers": 1},
@@ -59,13 +95,9 @@ def language_modelling(folder: Path) -> dict:
 
 
 def masked_language_modelling(folder: Path) -> dict:
-    return {
-        "data": {"corpus": "files", "train": _text(folder)},
-        "tokenizer": {"vocab_size": 280},
-        "block_length": 32,
-        "model": {"layers": 1},
-        "training": {"batch_tokens": 256},
-    }
+    recipe = language_modelling(folder)
+    del recipe["evaluation"]
+    return {**recipe, "block_length": 32}
 
 
 def images(folder: Path) -> dict:
@@ -80,24 +112,20 @@ def images(folder: Path) -> dict:
 
 def classification(folder: Path) -> dict:
     rows = [f"{line}\t{'long' if len(line.split()) > 6 else 'short'}" for line in lines(120)]
-    (folder / "train.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return {
-        "data": {"corpus": "files", "train": f"{folder}/train.tsv", "max_length": 64},
-        "tokenizer": {"vocab_size": 280},
-        "model": {"layers": 1, "hidden_dim": 8},
-        "training": {"batch_tokens": 256},
-    }
+    train = write_lines(folder / "train.tsv", ["sentence\tlabel", *rows])
+    return _classified({"corpus": "files", "train": train})
 
 
 def probing(folder: Path) -> dict:
     parts = ["tr"] * 80 + ["va"] * 20 + ["te"] * 20
-    rows = [
-        f"{part}\t{len(line.split()) // 4}\t{line}"
-        for part, line in zip(parts, lines(120), strict=True)
-    ]
-    (folder / "length.txt").write_text("\n".join(rows) + "\n")
+    texts = zip(parts, lines(120), strict=True)
+    rows = [f"{part}\t{len(line.split()) // 4}\t{line}" for part, line in texts]
+    return _classified({"corpus": "senteval", "file": write_lines(folder / "length.txt", rows)})
+
+
+def _classified(data: dict) -> dict:
     return {
-        "data": {"corpus": "senteval", "file": f"{folder}/length.txt", "max_length": 64},
+        "data": {**data, "max_length": 64},
         "tokenizer": {"vocab_size": 280},
         "model": {"layers": 1, "hidden_dim": 8},
         "training": {"batch_tokens": 256},
@@ -105,17 +133,10 @@ def probing(folder: Path) -> dict:
 
 
 def speech_enhancement(folder: Path) -> dict:
+    sounds = {"rate": 8000, "seconds": 0.5, "speakers": 4, "utterances": 6, "noise": ["white"]}
+    shares = {"validation_fraction": 0.125, "test_fraction": 0.125}  # three of 24 files
     return {
-        "data": {
-            "corpus": "generated",
-            "rate": 8000,
-            "seconds": 0.5,
-            "speakers": 4,
-            "utterances": 6,
-            "validation_fraction": 0.125,  # three of 24 files
-            "test_fraction": 0.125,
-            "noise": ["white"],
-        },
+        "data": {"corpus": "generated", **sounds, **shares},
         "model": {"layers": 1, "front_channels": [16, 16], "predicts": "gain"},
         "training": {"batch_tokens": 100},
         "evaluation": {"pictures": 1},
@@ -133,49 +154,53 @@ RECIPES: dict[str, Callable[[Path], dict]] = {
 }
 
 
-def write_recipe(task: str, folder: Path, **changes: object) -> Path:
-    """Write the data of a task and its recipe; returns the recipe's path."""
-    recipe = {"task": task, **RECIPES[task](folder), **changes}
-    recipe["model"] = {**SIZES, **recipe["model"]}
-    recipe["training"] = {**TRAINING, **recipe["training"]}
+def write_recipe(task: str, folder: Path, **changes: Any) -> Path:
+    """Write the data of a task and its recipe; returns the recipe's path.
+
+    Args:
+        changes: sections of the recipe. Those of `model`, `training` and `evaluation` are merged
+            into what is there, others take its place.
+    """
+    recipe = {"task": task, **RECIPES[task](folder)}
     recipe["systems"] = {name: {"model": {"attention": plan}} for name, plan in SYSTEMS.items()}
+    under = {"model": SIZES, "training": TRAINING, "evaluation": {}}
+    merged = {
+        name: {**defaults, **recipe.get(name, {}), **changes.get(name, {})}
+        for name, defaults in under.items()
+    }
     path = folder / f"{task}.yaml"
-    path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    path.write_text(yaml.safe_dump({**recipe, **changes, **merged}), encoding="utf-8")
     return path
 
 
-def train_and_go_on(recipe, task, folder: Path) -> list:
-    """Train once, and again from the last checkpoint but one; returns both training runs.
+def run(*arguments: object, stdin: str | None = None) -> Result:
+    """`headwise ARGUMENTS` in this process: `exit_code`, `stdout`, `stderr`, `exception`."""
+    from headwise.cli import app
 
-    The final weights of both have to be the same.
-    """
-
-    def train(name):
-        torch.manual_seed(0)
-        given = (task.build_model(recipe.model), task.train, task.validation, task.collate)
-        return run_training(*given, recipe.training, folder / name)
-
-    once = train("once")
-    shutil.copytree(folder / "once", folder / "twice")
-    for name in ("model", f"checkpoint-{recipe.training.max_steps}"):
-        shutil.rmtree(folder / "twice" / name)
-    twice = train("twice")
-    for name, weight in once.model.state_dict().items():
-        assert torch.equal(weight, twice.model.state_dict()[name]), name
-    return [once, twice]
+    return CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
 
 
-def lines(count: int, seed: int = 0) -> list[str]:
-    """Sentences that are easy to learn: runs of numerals, upwards."""
-    draw = random.Random(seed)
-    found = []
-    for _ in range(count):
-        start, length = draw.randrange(10), draw.randrange(3, 12)
-        found.append(" ".join(numerals.ENGLISH[(start + i) % 10] for i in range(length)))
-    return found
+def answer(*arguments: object, stdin: str | None = None) -> Any:
+    """What `headwise ARGUMENTS --json` answers: one document, whose numbers are finite."""
+    done = run(*arguments, "--json", stdin=stdin)
+    assert done.exit_code == 0, done.output
+    return read_json(done.stdout)
 
 
-def _text(folder: Path) -> str:
-    path = folder / "text.txt"
-    path.write_text("\n".join(lines(150)) + "\n", encoding="utf-8")
-    return str(path)
+def read_json(text: str) -> Any:
+    """Parse JSON as browsers and `jq` do, who take neither NaN nor Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen:
+    """`headwise ARGUMENTS` in a process of its own, with a thread."""
+    command = [sys.executable, "-m", "headwise", *map(str, arguments)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A shell that runs tests in the background would have the process ignore Ctrl-C.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    return subprocess.Popen(command, **{"env": environment, **pipes, **heard, **options})
