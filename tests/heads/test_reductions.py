@@ -1,0 +1,396 @@
+"""Where a system must equal standard attention, and ours must equal PyTorch's."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from support.nine import ATTENTIONS, DIM, HEADS, build, inputs, padding, strengthened
+from torch import nn
+
+import headwise as hw
+
+pytestmark = pytest.mark.quick
+
+BATCH, TIME, KEYS = 3, 5, 7
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+LATER = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)  # True: what a causal query does not see
+MASKED = {
+    "no mask": {},
+    "causal": {"is_causal": True},
+    "padding": {"key_padding_mask": padding(5, 2, 1, time=TIME)},
+}
+each_mask = pytest.mark.parametrize("masks", MASKED.values(), ids=MASKED)
+
+
+def theirs(*sizes, **options):
+    """PyTorch's attention in float64, with biases that are not zero."""
+    return strengthened(nn.MultiheadAttention(*sizes, batch_first=True, **options).double()).eval()
+
+
+# --- ours is PyTorch's ------------------------------------------------------------------------
+
+
+def some(*shape):
+    """Hides a third of the pairs, and no query's all."""
+    mask = torch.rand(shape) < 0.35
+    mask[..., 0] = False
+    return mask
+
+
+TORCH_MASKS = {
+    "none": lambda keys: {},
+    "padding": lambda keys: {"key_padding_mask": padding(keys, 2, 1, time=keys, left=True)},
+    "float padding": lambda keys: {"key_padding_mask": torch.randn(BATCH, keys).double()},
+    "boolean": lambda keys: {"attn_mask": some(TIME, keys)},
+    "float": lambda keys: {"attn_mask": torch.randn(TIME, keys).double()},
+    "for each head": lambda keys: {"attn_mask": some(BATCH * HEADS, TIME, keys)},
+    "causal": lambda keys: {
+        "attn_mask": torch.ones(TIME, keys, dtype=torch.bool).triu(1),
+        "is_causal": True,
+    },
+    "rows that attend to nothing": lambda keys: {
+        "attn_mask": some(TIME, keys) | (torch.arange(TIME) == 2).unsqueeze(1)
+    },
+    "a sequence of padding alone": lambda keys: {
+        "key_padding_mask": padding(keys, 2, 0, time=keys)
+    },
+}
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("mask", TORCH_MASKS)
+def test_standard_attention_is_pytorchs(mask, widths):
+    """Outputs, weights by head and averaged, gradients; nothing to attend to is a read of zero."""
+    their = theirs(DIM, HEADS, **widths)
+    ours = hw.MultiHeadAttention(DIM, HEADS, **widths).double().eval()
+    ours.load_state_dict(their.state_dict())
+    query, key, value = inputs(BATCH, TIME).requires_grad_(), None, None
+    if "kdim" in widths:
+        key, value = inputs(BATCH, KEYS, 6), inputs(BATCH, KEYS, 10)
+    given = query if key is None else key, query if value is None else value
+    masks = TORCH_MASKS[mask](given[0].size(1))
+    for average in (True, False):
+        expected, weights = their(query, *given, average_attn_weights=average, **masks)
+        out = ours(query, key, value, need_weights=True, average_attn_weights=average, **masks)
+        assert out.weights.shape == weights.shape
+        told = {"a sequence of padding alone", "rows that attend to nothing"}
+        for got, wanted, nothing in ((out[0], expected, ours.out_proj.bias), (out[1], weights, 0)):
+            known = wanted.isfinite()
+            assert bool(known.all()) == (mask not in told)
+            torch.testing.assert_close(got[known], wanted[known], **EXACT)
+            empty = torch.zeros_like(got) + (0 if nothing is None else nothing)
+            torch.testing.assert_close(got[~known], empty[~known], **EXACT)
+    plain = ours(query, key, value, **masks)
+    assert plain.weights is None
+    torch.testing.assert_close(plain.output, out.output, **EXACT)
+    if mask not in told:
+        slopes = [torch.autograd.grad(y.square().sum(), query)[0] for y in (plain[0], expected)]
+        torch.testing.assert_close(*slopes, **EXACT)
+
+
+def test_of_one_sequence_without_a_batch():
+    """PyTorch takes `(time, embed_dim)` too; where ours does not, it says so and computes none."""
+    layer, x = build("standard"), inputs()
+    try:
+        out = layer(x[0]).output
+    except ValueError as refused:
+        assert "query" in str(refused) and "2" in str(refused)
+    else:
+        torch.testing.assert_close(out, layer(x).output[0], **EXACT)
+
+
+@pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("name", ["standard", "mae", "differential"])
+@each_mask
+def test_what_starts_from_an_attention_computes_the_same(name, masks, options):
+    """It is a copy: in mode and precision as the source, whose memory it does not share."""
+    kind = {"standard": hw.MultiHeadAttention, "mae": hw.MAE}.get(name, hw.DifferentialAttention)
+    sources = [theirs(DIM, HEADS, **options), build("standard", **options)]
+    memory = [inputs(BATCH, TIME, options.get(width, DIM)) for width in ("kdim", "vdim")]
+    for source in sources:
+        source.out_proj.weight.requires_grad_(False)
+        made = kind.from_attention(source)
+        x, asked = inputs(), dict(masks)
+        if isinstance(source, nn.MultiheadAttention) and "is_causal" in masks:
+            asked["attn_mask"] = LATER
+        expected = source(x, *memory, **asked)[0]
+        torch.testing.assert_close(made(x, *memory, **masks).output, expected, **EXACT)
+        assert made.out_proj.weight.dtype == torch.float64 and not made.training
+        assert not made.out_proj.weight.requires_grad and made.v_proj.weight.requires_grad
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(1)
+        torch.testing.assert_close(source(x, *memory, **asked)[0], expected, rtol=0, atol=0)
+
+
+def test_the_heads_of_an_attention_that_share_keys_are_taken_over():
+    sizes = {"num_key_value_heads": 2, "head_dim": 4, "qk_norm": True, "bias": "qkv"}
+    source, x = build("standard", **sizes), inputs()
+    for kind in (hw.MAE, hw.GatedAttention, hw.DifferentialAttention):
+        torch.testing.assert_close(kind.from_attention(source)(x).output, source(x).output, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["moa", "agreement", "weighted", "tim"])
+def test_what_cannot_compute_as_an_attention_is_refused(name):
+    with pytest.raises(ValueError, match=type(build(name)).__name__):
+        type(build(name)).from_attention(theirs(DIM, HEADS))
+
+
+# --- special cases of a system ----------------------------------------------------------------
+
+
+def standard_of(module, **options):
+    """Standard attention with the projections of a system that has them."""
+    made = hw.MultiHeadAttention(DIM, HEADS, **options).to(module.out_proj.weight).eval()
+    made.load_state_dict(module.state_dict(), strict=False)
+    return made
+
+
+@each_mask
+@pytest.mark.parametrize("dropped", [1, 2, 3])
+def test_uniform_mixtures_are_standard_attention_to_the_bit(dropped, masks):
+    uniform = build("mae", gate="uniform", dropped_heads=dropped, dtype=torch.float32)
+    x = inputs(dtype=torch.float32)
+    for training in (False, True):
+        out = uniform.train(training)(x, **masks)
+        assert torch.equal(out.output, standard_of(uniform)(x, **masks).output)
+        assert (out.routing.weights == 1 / uniform.num_experts).all()
+
+
+NEUTRAL = {
+    "mae": {"dropped_heads": 2},
+    "gated": {"gate_start": "neutral"},
+    "gated elementwise": {"gate_start": "neutral", "gate": "elementwise"},
+    "moh": {"top_k": 3, "router_start": "neutral"},
+    "moh without shared heads": {"shared_heads": 0, "top_k": 4, "router_start": "neutral"},
+    "moh of shared heads": {"shared_heads": 3, "top_k": 1, "router_start": "neutral"},
+}
+
+
+@each_mask
+@pytest.mark.parametrize("case", NEUTRAL)
+def test_a_neutral_start_is_standard_attention(case, masks):
+    """MAE's gate is even at its start; gates and routers of zero let every head through whole."""
+    system = build(case.split()[0], drawn=False, **NEUTRAL[case])
+    x = inputs()
+    torch.testing.assert_close(
+        system(x, **masks).output, standard_of(system)(x, **masks).output, **EXACT
+    )
+
+
+def pytorchs_layer(heads, norm, state, masks):
+    """What PyTorch's layer of these weights makes of x, and where that means something."""
+    layer = nn.TransformerEncoderLayer(
+        DIM, heads, 16, 0.0, norm_first=norm == "pre", batch_first=True
+    ).double()
+    layer.load_state_dict(state)
+    hidden = {"src_key_padding_mask": masks.get("key_padding_mask")}
+    if "is_causal" in masks:
+        hidden = {"src_mask": LATER, "is_causal": True}
+    real = ~masks.get("key_padding_mask", torch.zeros(BATCH, TIME, dtype=torch.bool))
+    return lambda x: layer(x, **hidden)[real], real
+
+
+@each_mask
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_one_branch_is_pytorchs_layer(norm, masks):
+    """With κ = α = 1, of a feed-forward that is split as of one that is shared."""
+    for ffn in ("split", "shared"):
+        ours = build("weighted", num_branches=1, norm=norm, ffn=ffn)
+        assert ours.kappa.item() == ours.alpha.item() == 1
+        state = {
+            "self_attn.out_proj.weight": ours.branch_output[0].t(),
+            "self_attn.out_proj.bias": torch.zeros(DIM),
+        }
+        for kind in ("weight", "bias"):
+            packed = [getattr(getattr(ours, f"{letter}_proj"), kind) for letter in "qkv"]
+            state[f"self_attn.in_proj_{kind}"] = torch.cat(packed)
+        for our, their in {"ffn_up": "linear1", "ffn_down": "linear2"}.items():
+            state |= {f"{their}.{n}": w for n, w in getattr(ours, our).state_dict().items()}
+        for name in ("norm1", "norm2"):
+            state |= {f"{name}.{n}": w for n, w in getattr(ours, name).state_dict().items()}
+        expected, real = pytorchs_layer(1, norm, state, masks)
+        x = inputs()
+        torch.testing.assert_close(ours(x, **masks).output[real], expected(x), **EXACT)
+
+
+@each_mask
+def test_one_branch_of_the_letter_is_attention_and_a_feed_forward(masks):
+    layer = build("weighted", num_branches=1, **hw.BranchedAttention.presets["paper"])
+    attention = hw.MultiHeadAttention(DIM, 1).double()
+    state = {name: w for name, w in layer.state_dict().items() if "proj" in name}
+    state |= {"out_proj.weight": layer.branch_output[0].t(), "out_proj.bias": torch.zeros(DIM)}
+    attention.load_state_dict(state)
+    x = inputs()
+    expected = layer.ffn_down(layer.ffn_up(attention(x, **masks).output).relu())
+    torch.testing.assert_close(layer(x, **masks).output, expected, **EXACT)
+
+
+@each_mask
+def test_all_experts_of_a_router_at_zero_are_heads_that_share_keys(masks):
+    """k = E and W = 0: each expert counts 1/E, so that W^O is divided by E."""
+    moa = build("moa", num_experts=4, top_k=4, num_key_value_heads=1, head_dim=4)
+    nn.init.zeros_(moa.router.weight)
+    standard = hw.MultiHeadAttention(DIM, 4, head_dim=4, num_key_value_heads=1, bias=False)
+    state = {
+        "q_proj.weight": moa.expert_query.transpose(1, 2).flatten(0, 1),
+        "k_proj.weight": moa.k_proj.weight,
+        "v_proj.weight": moa.v_proj.weight,
+        "out_proj.weight": moa.expert_output.flatten(0, 1).t() / 4,
+    }
+    standard.double().load_state_dict(state)
+    x = inputs()
+    out, expected = moa(x, need_weights=True, **masks), standard(x, need_weights=True, **masks)
+    torch.testing.assert_close(out.output, expected.output, **EXACT)
+    torch.testing.assert_close(out.weights, expected.weights, **EXACT)
+
+
+@each_mask
+def test_experts_that_are_alike_are_one_whatever_is_chosen(masks):
+    moa = build("moa", num_experts=5, top_k=2)
+    for name in ("expert_query", "expert_output"):
+        weight = getattr(moa, name).data
+        weight.copy_(weight[:1].expand_as(weight))
+    alone = build("moa", num_experts=1, top_k=1)
+    state = moa.state_dict()
+    state |= {name: state[name][:1] for name in ("expert_query", "expert_output", "router.weight")}
+    alone.load_state_dict(state)
+    x = inputs()
+    torch.testing.assert_close(moa(x, **masks).output, alone(x, **masks).output, **EXACT)
+
+
+@each_mask
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_single_mechanism_is_pytorchs_layer(norm, masks):
+    """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
+    tim = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True)
+    weights = {name: weight[0] for name, weight in tim.state_dict().items()}
+    packed = [weights[f"self_attention.{letter}_weight"].t() for letter in "qkv"]
+    shifts = [weights[f"self_attention.{letter}_bias"] for letter in "qkv"]
+    state = {
+        "self_attn.in_proj_weight": torch.cat(packed),
+        "self_attn.in_proj_bias": torch.cat(shifts),
+    }
+    maps = {"self_attention.out": "self_attn.out_proj", "ffn_up": "linear1", "ffn_down": "linear2"}
+    for our, their in maps.items():
+        state[f"{their}.weight"] = weights[f"{our}_weight"].t()
+        state[f"{their}.bias"] = weights[f"{our}_bias"]
+    for our, their in {"norm1": "norm1", "norm3": "norm2"}.items():
+        state |= {f"{their}.{kind}": weights[f"{our}.{kind}"] for kind in ("weight", "bias")}
+    expected, real = pytorchs_layer(HEADS, norm, state, masks)
+    x = inputs()
+    torch.testing.assert_close(tim(x, **masks).output[real], expected(x), **EXACT)
+
+
+# --- in PyTorch's layers ----------------------------------------------------------------------
+
+CAUSAL = torch.zeros(TIME, TIME).masked_fill(LATER, float("-inf"))
+HIDDEN = padding(5, 2, 3, time=TIME)
+
+
+@pytest.fixture
+def _quiet():
+    with warnings.catch_warnings():
+        # PyTorch's own: nested tensors are a prototype, and mixed types of masks deprecated.
+        warnings.filterwarnings("ignore", message=".*(nested|mismatched).*")
+        yield
+
+
+def stack(kind, **options):
+    layer = kind(DIM, HEADS, 16, dropout=0.0, batch_first=True, **options)
+    of = nn.TransformerEncoder if kind is nn.TransformerEncoderLayer else nn.TransformerDecoder
+    return strengthened(of(layer, num_layers=2))
+
+
+def with_ours(model, make):
+    """A copy whose attentions are those that `make` makes of theirs."""
+    ours = copy.deepcopy(model)
+    for path, module in list(ours.named_modules()):
+        if isinstance(module, nn.MultiheadAttention):
+            ours.set_submodule(path, make(module))
+    return ours
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
+def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
+    """Also where its own kernel would take packed weights: in evaluation, without gradients."""
+    for norm_first in (False, True):
+        model = stack(kind, norm_first=norm_first).train(training)
+        ours = with_ours(model, hw.MultiHeadAttention.from_attention)
+        x, memory = inputs(dtype=torch.float32), inputs(BATCH, 4, dtype=torch.float32)
+        cases = [{}, {"src_key_padding_mask": HIDDEN}, {"mask": CAUSAL, "is_causal": True}]
+        given = (x,)
+        if kind is nn.TransformerDecoderLayer:
+            of_memory = {"memory_key_padding_mask": padding(4, 1, 3, time=4)}
+            cases = [{}, {"tgt_mask": CAUSAL, "tgt_key_padding_mask": HIDDEN, **of_memory}]
+            given = (x, memory)
+        for masks in cases:
+            for gradients in (True, False):
+                with torch.set_grad_enabled(gradients):
+                    expected, got = model(*given, **masks), ours(*given, **masks)
+                real = ~HIDDEN if "src_key_padding_mask" in masks else slice(None)
+                torch.testing.assert_close(got[real], expected[real], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
+    """Each layer computes with it what the layer's docstring says."""
+    model = stack(nn.TransformerEncoderLayer).double().eval()
+    for layer in model.layers:
+        layer.self_attn = build(name)
+    x, masks = inputs(), {"src_key_padding_mask": HIDDEN}
+    with torch.set_grad_enabled(gradients):
+        for causal in (False, True):
+            expected = x
+            for layer in model.layers:
+                read = layer.self_attn(expected, key_padding_mask=HIDDEN, is_causal=causal).output
+                expected = layer.norm1(expected + read)
+                expected = layer.norm2(expected + layer.linear2(layer.linear1(expected).relu()))
+            got = model(x, **masks, **({"mask": CAUSAL.double()} if causal else {}))
+            torch.testing.assert_close(got[~HIDDEN], expected[~HIDDEN], **EXACT)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_place_that_is_time_first_is_refused(name):
+    """Otherwise each token would attend to those of other texts, without a word."""
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16)
+    with pytest.raises(ValueError, match="batch_first"):
+        layer.self_attn = build(name)
+    with pytest.raises(ValueError, match="batch_first"):
+        hw.MultiHeadAttention.from_attention(nn.MultiheadAttention(DIM, HEADS))
+
+
+@pytest.mark.parametrize("name", ["weighted", "tim"])
+def test_what_replaces_more_than_an_attention_is_refused_in_its_place(name):
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 16, batch_first=True)
+    with pytest.raises(ValueError, match="self_attn"):
+        layer.self_attn = build(name)
+
+
+# --- sizes in the papers' tables --------------------------------------------------------------
+
+
+def count(kind, *sizes, **options):
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in kind(*sizes, **options).parameters())
+
+
+def test_parameters_are_as_many_as_the_papers_count():
+    """Of one attention of width 512, or one layer, beside those of the standard one."""
+    standard = count(hw.MultiHeadAttention, 512, 8)
+    assert standard == 4 * 512 * 512 + 4 * 512
+    gate = 512 * 256 + 256 + 256 * 8 + 8 + 2 * 512  # its two maps, and a batch norm
+    assert count(hw.MAE, 512, 8) == standard + gate
+    assert count(hw.MAE, 512, 8, gate="uniform") == standard
+    for size, (k, e, d) in {"8K8E128D": (8, 8, 128), "8K32E64D": (8, 32, 64)}.items():
+        moa = count(hw.MoA.from_size, 512, size)
+        assert moa == (2 * e + 2) * d * 512 + e * 512, k  # the router has the last ones
+    routed = count(hw.AgreementAttention, 512, 8, bias="qkv")
+    assert routed - (standard - 512) == 8 * 512 * 512 + 2  # H d² for votes, and the betas
+    layer = standard - 512 + 2 * 512 * 2048 + 2048 + 512 + 4 * 512
+    assert count(hw.BranchedAttention, 512, 8, 2048) == layer + 2 * 8
