@@ -118,7 +118,10 @@ class TrainingRules:
         self._told: set[str] = set()
 
     def check_names(self, settings: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for settings of a system that has no rule here."""
+        """Raises `ValueError` for settings of a system that has no rule here.
+
+        Also for those of one rule that are given under two of its names, and differ.
+        """
         used = {key for keys in self.keys.values() for key in keys}
         for name in settings:
             if name not in used:
@@ -127,6 +130,16 @@ class TrainingRules:
                     f"settings name {name!r}, expected one of the systems of the model that have a "
                     f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
                 )
+        for name, keys in self.keys.items():
+            rule = type(self.rules[name])
+            found = {key: _settings(name, rule, settings[key]) for key in keys}
+            for key in keys[1:]:
+                if found[key] != found[keys[0]]:
+                    raise ValueError(
+                        f"settings of one rule of training are given under two of its names, "
+                        f"{keys[0]!r}: {settings[keys[0]]!r} and {key!r}: {settings[key]!r}, "
+                        f"expected them once: name them {name!r} alone"
+                    )
 
     @property
     def moment(self) -> Moment:
