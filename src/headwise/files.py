@@ -2,21 +2,16 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PARTIAL = ".partial-"
+_PARTIAL = ".partial-"  # before the name of what is being written
+_REPLACED = ".replaced-"  # before the name of what has to make room for it
 # A full file system, a quota, and a file larger than `ulimit -f` or the file system allows.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The same in the messages of libraries that give no error number. PyTorch, the next two, and
-# libsndfile give no reason.
-_NO_SPACE_SAID = (
-    *(f"os error {number}" for number in _NO_SPACE),
-    *("inline_container", "iostream error"),
-    "System error.",
-)
 
 
 class NoSpaceError(OSError):
@@ -28,6 +23,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Writes a file or a folder so that `path` never holds an incomplete one.
 
     Its content is on the disk before it gets its name, so that it is whole after a power cut too.
+    A folder makes room for another under a third name. If the process is killed before the other
+    has its name, the folder gets its own back here, or by `clear_leftovers`.
 
     Args:
         path: the path of the file or folder, which is replaced if it exists. Its parent folder is
@@ -45,15 +42,18 @@ def written_whole(path: Path) -> Iterator[Path]:
     try:
         with no_space_told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            _end_replacement(path)
             remove(partial)
             yield partial
             _give_usual_permissions(partial)
             _sync(partial)
-            if partial.is_dir():
-                remove(path)  # a folder cannot be renamed to the name of another that has files
+            if partial.is_dir() and os.path.lexists(path):
+                # A folder cannot be renamed to the name of another that has files.
+                path.rename(_aside(path))
             partial.replace(path)
             _sync_folder(path.parent)
     finally:
+        _end_replacement(path)
         remove(partial)
 
 
@@ -69,7 +69,7 @@ def no_space_told(path: Path) -> Iterator[None]:
     except NoSpaceError:
         raise
     except Exception as error:
-        if not _is_no_space(error):
+        if not _is_no_space(error, partial_path(path)):
             raise
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
         free = shutil.disk_usage(folder).free
@@ -80,15 +80,38 @@ def no_space_told(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_no_space(error: BaseException | None) -> bool:
+def _is_no_space(error: BaseException | None, partial: Path) -> bool:
+    """Whether an error came of a full disk, where a file or a folder was being written."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
-            if error.errno in _NO_SPACE:
-                return True
-        elif any(said in str(error) for said in _NO_SPACE_SAID):
+            number = error.errno
+        else:  # safetensors and tokenizers, which are written in Rust, put the number into words
+            said = re.search(r"\(os error (\d+)\)", str(error))
+            number = int(said.group(1)) if said else 0
+        if number in _NO_SPACE:
+            return True
+        # PyTorch and libsndfile give no reason.
+        if isinstance(error, RuntimeError) and not number and not _can_grow(partial):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _can_grow(partial: Path) -> bool:
+    """Whether there is space for more bytes in the file that has been written last."""
+    files = [path for path in (partial, *partial.rglob("*")) if path.is_file()]
+    new = partial.with_name(f"{partial.name}-more")
+    last = max(files, key=lambda path: path.stat().st_mtime_ns, default=new)
+    try:
+        with last.open("ab") as file:
+            file.write(bytes(2**16))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno not in _NO_SPACE
+    finally:
+        remove(new)
+    return True
 
 
 def is_file(path: Path) -> bool:
@@ -142,11 +165,34 @@ def write_bytes(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def remove_partial(paths: Iterable[Path]) -> None:
-    """Removes the incomplete ones of these files and folders, which killed writers have left."""
+def clear_leftovers(paths: Iterable[Path]) -> None:
+    """Removes from these files and folders what killed writers have left, and puts back the rest.
+
+    That is what they have written in part, and what a folder of theirs was to take the place of.
+    """
     for path in paths:
-        if path.name.startswith(_PARTIAL):
+        if path.name.startswith(_REPLACED):
+            _end_replacement(path.with_name(path.name.removeprefix(_REPLACED)))
+        elif path.name.startswith(_PARTIAL):
             remove(path)
+
+
+def _aside(path: Path) -> Path:
+    """The name of what stood at a path, until a folder has taken its place."""
+    return path.with_name(f"{_REPLACED}{path.name}")
+
+
+def _end_replacement(path: Path) -> None:
+    """Removes what has made room for a folder, or puts it back if the folder never came."""
+    if not os.path.lexists(_aside(path)):
+        return
+    if not os.path.lexists(path):
+        _aside(path).rename(path)
+        return
+    # Under its new name it is not put back if this process is killed before all of it is removed.
+    remove(partial_path(path))
+    _aside(path).rename(partial_path(path))
+    remove(partial_path(path))
 
 
 def _give_usual_permissions(path: Path) -> None:

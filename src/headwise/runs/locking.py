@@ -15,7 +15,7 @@ from uuid import uuid4
 from filelock import SoftFileLock, Timeout
 
 from headwise.checksums import SUMS
-from headwise.files import check_can_be_written, no_space_told, partial_path, remove_partial
+from headwise.files import check_can_be_written, clear_leftovers, no_space_told, partial_path
 from headwise.ops.replicas import gathered, replicas
 from headwise.runs.folder import (
     FolderError,
@@ -135,7 +135,7 @@ def _remove_what_was_left(folder: Path) -> None:
         if LOCK in files and Path(place) != folder:
             folders.clear()  # the next start of this run does it
             continue
-        remove_partial(Path(place, name) for name in (*folders, *files))
+        clear_leftovers(Path(place, name) for name in (*folders, *files))
         if not (folder / SUMS).is_file():
             return  # it may hold anything
 

@@ -45,6 +45,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         shuffle: if False, all epochs have the same order, shortest first.
         rank, world_size: number of this process, from 0, and of those that share each batch.
 
+    Raises:
+        ValueError: a sequence is longer than the budget, or a batch within it has fewer sequences
+            than there are processes.
+
     >>> list(TokenBudgetSampler([3, 5, 4, 5], batch_tokens=10, shuffle=False))
     [[0, 2], [1, 3]]
     """
@@ -80,7 +84,17 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
-        self._num_batches = len(self._batches())
+        batches = self._batches()
+        self._num_batches = len(batches)
+        fewest = min(batches, key=len)
+        if len(fewest) < world_size:
+            raise ValueError(
+                f"batch_tokens is {batch_tokens} for {world_size} processes, expected room for a "
+                f"sequence of each of them in every batch: one has {len(fewest)} of up to "
+                f"{self.lengths[fewest].max()} tokens; raise batch_tokens, for which "
+                f"{2 * world_size * int(self.lengths.max())} is always enough, leave out long "
+                f"sequences, or use fewer processes ({len(fewest)})"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch whose order comes next."""
@@ -111,16 +125,18 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def _ends(self, ascending: NDArray[np.int32]) -> list[int]:
         """Returns where a batch ends and the next begins, given all lengths in ascending order."""
         starts = [0]
-        while True:
-            start = starts[-1]
+        while (start := starts[-1]) < len(ascending):
             # Lengths ascend, so the last sequence of a batch is its longest.
             most = ascending[start : start + self.batch_tokens // int(ascending[start])]
             fits = np.arange(1, len(most) + 1) * most.astype(np.int64) <= self.batch_tokens
-            end = start + max(self.world_size, int(fits.sum()))
-            if end + self.world_size > len(ascending):
-                # What is left is too little for all processes, or nothing.
-                return starts[1:]
-            starts.append(end)
+            starts.append(start + int(fits.sum()))
+        if len(starts) > 2:
+            # What is left at the end may be too little for all processes to have a part of it: the
+            # last batch gets half of the sequences of the last two, or as many as fit.
+            *_, before, start, end = starts
+            size = min((end - before) // 2, self.batch_tokens // int(ascending[-1]))
+            starts[-2] = min(start, end - size)
+        return starts[1:-1]
 
 
 class BatchLoader(DataLoader):

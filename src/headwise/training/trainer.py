@@ -23,7 +23,7 @@ from transformers import (
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_tf32_available
 
 from headwise.checksums import write_sums
-from headwise.files import partial_path, remove_partial, written_whole
+from headwise.files import clear_leftovers, partial_path, written_whole
 from headwise.models.evaluating import aside_of_training, validation_loss
 from headwise.ops.draws import own_draws
 from headwise.ops.labels import IGNORED_LABEL
@@ -135,6 +135,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 rank=self.args.process_index,
                 world_size=self.args.world_size,
             )
+        self._sampler(validation, shuffle=False)  # what does not fit is found before training
         if self.is_sharded:
             leave_unwrapped(self)
         write_logs_into(self, folder)
@@ -301,7 +302,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
-            remove_partial(list(run.iterdir()))
+            clear_leftovers(list(run.iterdir()))
         # One process begins and renames the folder, and all of them write into it.
         begins = self.args.should_save
         with written_whole(final) if begins else nullcontext(partial_path(final)) as partial:
