@@ -1,0 +1,483 @@
+"""The papers' rules of training: MAE's gates and experts in turn, κ and α on the simplex."""
+
+import copy
+from itertools import combinations
+
+import pytest
+import torch
+import transformers
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support import loops
+from support.nine import build, inputs
+from torch import nn
+
+import headwise as hw
+
+RATE = 0.7
+STEPS = {"period": 1, "unit": "steps"}
+
+
+def squares(model):
+    """A loss that gives every parameter a gradient; it counts its calls in `taken`."""
+
+    def losses_of(x):
+        losses_of.taken += 1
+        yield (model(x).output - x).square().mean()
+
+    losses_of.taken = 0
+    return losses_of
+
+
+def values(model):
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def moved(before, after):
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def watched(model, losses_of, batches, **how):
+    """For each step: how often the loss was asked for, what moved in it before, and what later."""
+    steps, seen = [], {}
+
+    def see(moment):
+        seen[moment] = values(model), losses_of.taken
+        if moment == "step":
+            (start, first), (middle, _), (end, last) = seen.values()
+            steps.append((last - first, moved(start, middle), moved(middle, end)))
+
+    trained = loops.train(model, losses_of, batches, seen=see, **how)
+    return steps, trained
+
+
+# --- MAE: which steps -------------------------------------------------------------------------
+
+
+def pair(**options):
+    """MAE whose gates learn at once, and a map behind it."""
+    layer = build("mae", train=True, **options)
+    return nn.ModuleDict({"layer": layer}).train(), layer
+
+
+@pytest.mark.parametrize(
+    ("settings", "epoch", "expected"),
+    [
+        ({}, 2, "GGFFFFFFFFGG"),
+        ({"period": 2}, 3, "GGGFFFGGGFFF"),
+        ({"period": 3, "unit": "steps"}, 2, "GFFGFFGFFGFF"),
+        ({"period": 4}, None, "GFFFGFFFGFFF"),  # of unknown epochs, steps are counted
+        ({"method": "joint"}, 2, "F" * 12),
+    ],
+)
+def test_gates_and_experts_take_turns(settings, epoch, expected):
+    """A G step goes before the F step in every period-th epoch or step, counted from the first."""
+    model, layer = pair()
+    losses_of = squares(layer)
+    given = {"steps_per_epoch": epoch, "settings": {"mae": settings}}
+    steps, _ = watched(model, losses_of, [inputs()] * 12, **given)
+    assert "".join("FG"[times - 1] for times, *_ in steps) == expected
+
+
+def test_a_g_step_moves_the_gates_alone_and_an_f_step_all_else():
+    model, layer = pair()
+    names, gates = set(values(model)), {n for n in values(model) if ".gate." in n}
+    learned = {n for n in names if n not in dict(model.named_buffers())}
+    batches = [inputs() for _ in range(4)]
+    steps, trained = watched(model, squares(layer), batches, settings={"mae": STEPS})
+    for times, by_g, by_f in steps:
+        # A shift of what is normalised, or of all keys, changes no softmax.
+        assert times == 2 and {n for n in gates if n.endswith("weight")} <= by_g <= gates
+        assert by_f >= {n for n in learned - gates if "k_proj.bias" not in n}
+        assert not by_f & gates  # nor the statistics of the gate
+    held = {id(p) for group in trained.optimizer.param_groups for p in group["params"]}
+    assert held == {id(p) for n, p in model.named_parameters() if n not in gates}
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_g_step_is_gradient_descent_on_the_mixture(parts):
+    """Without momentum: two steps of one gradient move the gates by twice as much."""
+    model, layer = pair()
+    layer.causal_queries = True  # its running statistics, which are kept, normalise
+    layer.gate.norm.momentum = 0.0
+    twin, x = copy.deepcopy(layer), inputs(4)
+
+    def losses_of(x):
+        for part in x.chunk(parts):
+            yield (layer(part).output - part).square().mean() / parts
+
+    found, told = [], []
+    for _ in range(2):
+        loss = (twin(x).output - x).square().mean()
+        weights = list(twin.gate.parameters())
+        with torch.no_grad():
+            for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight -= RATE * slope
+        found.append([weight.detach().clone() for weight in weights])
+
+    def see(moment):
+        if moment == "gates":
+            told.append([weight.detach().clone() for weight in layer.gate.parameters()])
+
+    settings = {"mae": {**STEPS, "learning_rate": RATE}}
+    loops.train(model, losses_of, [x, x], lr=0.0, settings=settings, seen=see)
+    torch.testing.assert_close(told, found)
+
+
+@pytest.mark.parametrize("frozen", ["all but the gates", "the gates", "joint"])
+def test_what_is_frozen_takes_no_turn(frozen):
+    """Of gates alone (the paper's FTG) each step is a G step, of experts alone an F step."""
+    model, layer = pair()
+    for name, parameter in model.named_parameters():
+        if frozen != "joint":
+            parameter.requires_grad_((".gate." in name) == (frozen == "all but the gates"))
+    twin, x, losses_of = copy.deepcopy(layer), inputs(), squares(layer)
+    method = {"method": "joint"} if frozen == "joint" else STEPS
+    settings = {"mae": {**method, "learning_rate": RATE}}
+    (step,), _ = watched(model, losses_of, [x], settings=settings)
+    assert step[0] == 1 and not step[1]
+    gates, after = {n for n in values(model) if ".gate." in n}, values(model)
+    learned = {n for n, p in model.named_parameters() if p.requires_grad and "k_proj.bias" not in n}
+    assert {n for n in learned if "norm.bias" not in n} <= step[2]
+    if frozen == "the gates":
+        assert not step[2] & gates
+        return
+    assert frozen == "joint" or step[2] <= gates
+    (twin(x).output - x).square().mean().backward()
+    for name, weight in twin.gate.named_parameters():
+        wanted = weight - RATE * weight.grad
+        torch.testing.assert_close(after[f"layer.gate.{name}"], wanted)
+
+
+def test_uniform_gates_need_no_g_steps():
+    model, layer = pair(gate="uniform")
+    steps, _ = watched(model, squares(layer), [inputs()] * 2, settings={"mae": STEPS})
+    assert [times for times, *_ in steps] == [1, 1]
+
+
+# --- MAE: what an F step draws ----------------------------------------------------------------
+
+
+def telling(**options):
+    """MAE whose output is how much each head counts, and whose gates are the same everywhere."""
+    layer = build("mae", 4, train=True, drawn=False, **options)
+    with torch.no_grad():
+        for projection in (layer.v_proj, layer.out_proj):
+            projection.weight.zero_()
+            projection.bias.zero_()
+        layer.v_proj.bias.fill_(1)
+        layer.out_proj.weight.copy_(torch.eye(4))
+        layer.gate.output.bias.copy_(torch.randn(layer.num_experts))
+    return layer, layer.gate.output.bias.softmax(0).detach()
+
+
+def counted(layer, x, draw="instance", **masks):
+    """How much each head counts in the G step, and in the F step behind it."""
+    told = []
+
+    def losses_of(x):
+        told.append(layer(x, **masks).output)
+        yield told[-1].mean()
+
+    settings = {
+        "mae": {**STEPS, "learning_rate": 1e-9, "draw": (masks and "position") or "instance"}
+    }
+    loops.train(nn.ModuleList([layer]), losses_of, [x], settings=settings)
+    return told
+
+
+@pytest.mark.parametrize("dropped", [1, 2])
+def test_draws_follow_the_gates(dropped):
+    """An F step has one expert for each sequence, as often as the gate says, and it alone."""
+    layer, gates = telling(dropped_heads=dropped)
+    mixed, drawn = counted(layer, inputs(4000, 2, 4))
+    experts = torch.ones(layer.num_experts, 4, dtype=torch.float64)
+    for expert, out in enumerate(combinations(range(4), dropped)):
+        experts[expert, list(out)] = 0
+    experts *= 4 / (4 - dropped)
+    torch.testing.assert_close(mixed, (gates @ experts).expand_as(mixed))
+    torch.testing.assert_close(drawn[:, :1], drawn[:, 1:])
+    hits = (drawn[:, 0].unsqueeze(1) - experts).abs().sum(-1) < 1e-9
+    assert (hits.sum(1) == 1).all()  # each is an expert, whole
+    error = (gates * (1 - gates) / len(hits)).sqrt()
+    assert ((hits.double().mean(0) - gates).abs() < 5 * error).all()
+
+
+def test_positions_draw_experts_of_their_own_where_they_have_gates():
+    layer, gates = telling(causal_queries=True)
+    _, drawn = counted(layer, inputs(3000, 2, 4), "position", is_causal=True)
+    left_out = drawn.argmin(-1)
+    same = (left_out[:, 0] == left_out[:, 1]).double().mean()
+    expected = gates.square().sum()  # of two that are independent
+    error = (expected * (1 - expected) / len(drawn)).sqrt()
+    assert (same - expected).abs() < 5 * error
+
+
+# --- Weighted ---------------------------------------------------------------------------------
+
+
+def nearest(point):
+    """The nearest point of the simplex: of each set of entries that may be positive, the best."""
+    best = None
+    for size in range(1, len(point) + 1):
+        for kept in combinations(range(len(point)), size):
+            candidate = torch.zeros_like(point)
+            part = point[list(kept)]
+            candidate[list(kept)] = part - (part.sum() - 1) / size
+            distance = (candidate - point).norm()
+            if (candidate >= 0).all() and (best is None or distance < best[0]):
+                best = distance, candidate
+    return best[1]
+
+
+def pushed(layer, slopes):
+    """A loss whose gradient in κ and α is known."""
+    return lambda _: [
+        sum((w * s).sum() for w, s in zip(layer.parameters(), slopes, strict=True) if s is not None)
+    ]
+
+
+numbers = st.lists(st.floats(-3, 3), min_size=4, max_size=4)
+
+
+@given(numbers, numbers)
+@example([0.0] * 4, [1e6, -1e6, 0.0, 1e-6])  # numbers that swallow a one
+@example([-3.0] * 4, [0.25, -0.75, 0.25, 0.25])
+def test_after_each_step_both_are_the_nearest_point_of_the_simplex(kappa, alpha):
+    layer = build("weighted", drawn=False)
+    slopes = dict.fromkeys(dict(layer.named_parameters()))
+    slopes |= {"kappa": torch.tensor(kappa).double(), "alpha": torch.tensor(alpha).double()}
+    reached = [0.25 - slopes[name] for name in ("kappa", "alpha")]
+    settings = {"learning_rate": 1.0, "warmup_steps": 1, "freeze_last": 0}
+    how = {"settings": {"weighted": settings}, "optimizer": loops.sgd}
+    loops.train(layer, pushed(layer, slopes.values()), [None], **how)
+    for weights, point in zip((layer.kappa, layer.alpha), reached, strict=True):
+        torch.testing.assert_close(weights.detach(), nearest(point), rtol=1e-9, atol=1e-9)
+
+
+FORMS = [{}, {"merged": True}, {"top_k": 2}, {"weights": "softmax"}]
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_the_weights_of_branches_learn_and_are_frozen_at_the_end(options):
+    layer = build("weighted", train=True, **options)
+    names = {"alpha"} if "merged" in options else {"kappa", "alpha"}
+    settings = {"weighted": {"learning_rate": 0.3, "warmup_steps": 2, "freeze_last": 3}}
+    batches = [inputs() for _ in range(8)]
+    steps, _ = watched(layer, squares(layer), batches, settings=settings)
+    assert [by_step & names for *_, by_step in steps] == [names] * 5 + [set()] * 3
+    assert all("ffn_up.weight" in by_step for *_, by_step in steps)
+    for weights in layer.branch_weights():
+        assert (weights >= 0).all()
+        torch.testing.assert_close(weights.sum(), torch.ones(()).double())
+
+
+def test_a_frozen_weight_counts_in_no_norm_that_is_clipped():
+    """A gradient of κ as large as can be leaves the others' as they are, when κ is frozen."""
+    layers = [build("weighted", train=True, ffn="split") for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = inputs()
+    for layer, scale in zip(layers, (0.0, 1e6), strict=True):
+        push = pushed(layer, [scale if p is layer.kappa else None for p in layer.parameters()])
+        losses = [lambda x, layer=layer: next(squares(layer)(x)), lambda x, push=push: push(x)[0]]
+        loops.train(
+            *(layer, lambda x, losses=losses: [sum(loss(x) for loss in losses)], [x]),
+            settings={"weighted": {"freeze_last": 1}},
+            optimizer=loops.sgd,
+            clip=0.1,
+        )
+    torch.testing.assert_close(values(layers[0]), values(layers[1]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "peak", "warmup", "frozen"),
+    [
+        ({}, (16 / 3) ** -0.5 * 400**-0.5, 400, 4),
+        ({"warmup_steps": 5}, (16 / 3) ** -0.5 * 5**-0.5, 5, 4),
+        ({"learning_rate": 0.2, "warmup_steps": 5, "freeze_last": 2}, 0.2, 5, 2),
+    ],
+)
+def test_the_weights_of_branches_have_a_learning_rate_of_their_own(settings, peak, warmup, frozen):
+    """(d/N)^-½ min(s^-½, s·400^-3/2) in a model of N layers; none in the last sixth of steps."""
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "vocab_size": 9}
+    model = hw.CausalLM(hw.CausalLMConfig(**sizes, layers=3, attention="weighted"))
+    own = [p for name, p in model.named_parameters() if name.endswith(("kappa", "alpha"))]
+    other = model.get_output_embeddings().weight
+    ids = torch.randint(3, 9, (2, 4))
+
+    def losses_of(ids):
+        yield model(ids, labels=ids).loss
+
+    how = {"settings": {"weighted": settings}, "lr": 0.123}
+    trained = loops.train(model, losses_of, [ids] * 24, **how)
+    for step, rates in enumerate(trained.rates, start=1):
+        expected = peak * min((warmup / step) ** 0.5, step / warmup)
+        expected = 0.0 if step > 24 - frozen else expected
+        assert [rates[id(p)] for p in own] == pytest.approx([expected] * 6, rel=1e-12)
+        assert rates[id(other)] == 0.123
+
+
+# --- in any loop ------------------------------------------------------------------------------
+
+
+class Both(nn.Module):
+    """Systems of both rules, of which each pass draws the same random numbers."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.mae = build("mae", train=True, causal_queries=True, **options)
+        self.weighted = build("weighted", train=True)
+        self.mae.gate.norm.momentum = 0.0
+
+    def forward(self, x):
+        torch.manual_seed(3)
+        return self.weighted(self.mae(x).output)
+
+
+ALL = {"mae": STEPS, "weighted": {"learning_rate": 0.1, "warmup_steps": 2}}
+
+
+def trained(batches, model=None, **how):
+    torch.manual_seed(5)
+    model = Both() if model is None else model
+    trained = loops.train(model, squares(model), batches, settings=ALL, **how)
+    return values(model), trained, model
+
+
+def test_a_loop_that_is_resumed_ends_as_one_that_was_not_stopped():
+    batches = [inputs() for _ in range(8)]
+    whole, *_ = trained(batches)
+    half, stopped, model = trained(batches[:5], total_steps=8)
+    again = Both()
+    again.load_state_dict(half)
+    resumed, *_ = trained(batches[5:], again, total_steps=8, resumed=stopped.state)
+    torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
+    assert moved(half, whole) and model is not again
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_the_scale_of_a_loss_changes_nothing(clip):
+    """Of a GradScaler, which knows the parameters of the optimizer alone."""
+    for method in ("block-coordinate-descent", "joint"):
+        ALL["mae"]["method"] = method
+        batches = [inputs() for _ in range(3)]
+        plain, *_ = trained(batches, clip=clip)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaled, *_ = trained(batches, clip=clip, scaler=scaler)
+        torch.testing.assert_close(scaled, plain)
+
+
+def test_a_step_whose_loss_overflows_moves_nothing():
+    model = Both()
+    before = values(model)
+
+    def losses_of(x):
+        yield model(x).output.square().mean() * (float("inf") if model.training else 1)
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    joint = {"mae": {"method": "joint"}, "weighted": ALL["weighted"]}
+    loops.train(model, losses_of, [inputs()], settings=joint, scaler=scaler)
+    after = {name: value for name, value in values(model).items() if "gate.norm" not in name}
+    torch.testing.assert_close(after, {name: before[name] for name in after})
+
+
+def language_model(attention):
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "vocab_size": 12, "layers": 2}
+    model = hw.CausalLM(hw.CausalLMConfig(**sizes, dropout=0.0, attention=attention)).double()
+    model.register_forward_pre_hook(lambda *_: torch.manual_seed(3) and None)  # the same draws
+    return model.train()
+
+
+@pytest.mark.parametrize("attention", ["mae", "weighted", "moa"])
+def test_transformers_trainer_and_a_loop_of_ones_own_end_alike(attention, tmp_path):
+    """With `RulesMixin`: accumulated over two batches, clipped, by epochs of three steps."""
+    rows = torch.randint(3, 12, (12, 6), generator=torch.Generator().manual_seed(1))
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    settings = {
+        "mae": {"mae": {"period": 2}},
+        "weighted": {"weighted": {"learning_rate": 0.2, "warmup_steps": 2, "freeze_last": 2}},
+    }.get(attention, {})
+
+    class Trainer(loops.rule_settings(transformers.Trainer, settings)):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(data, batch_size=2)
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=9,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.1,
+        learning_rate=0.01,
+        lr_scheduler_type="constant",
+        adam_beta2=0.999,
+        optim="adamw_torch",
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    theirs, ours = language_model(attention), language_model(attention)
+    before = values(ours)
+    Trainer(theirs, arguments, train_dataset=data).train()
+
+    def losses_of(rows):
+        for part in rows.split(2):
+            yield ours(part, labels=part, num_items_in_batch=rows[:, 1:].numel()).loss
+
+    batches = list(rows.split(4)) * 3
+    how = {"steps_per_epoch": 3, "settings": settings, "clip": 0.1, "lr": 0.01}
+    loops.train(ours, losses_of, batches, **how)
+    torch.testing.assert_close(values(theirs), values(ours), rtol=1e-9, atol=1e-11)
+    assert len(moved(before, values(ours))) > 10
+
+
+# --- losses that systems add ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["moa", "moh"])
+def test_losses_that_systems_add_are_in_the_models_loss_once(attention):
+    """Accumulated over batches that are alike, they are those of one batch."""
+    model = language_model(attention)
+    for name, weight in model.named_parameters():
+        if "router" in name:
+            nn.init.normal_(weight)
+    rows = torch.randint(3, 12, (2, 6))
+    with hw.record(model) as decisions:
+        out = model(rows, labels=rows)
+    added = sum(routing.loss for each in decisions.values() for routing in each)
+    tokens = rows[:, 1:]
+    mine = nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1), tokens.flatten())
+    torch.testing.assert_close(out.loss, mine + added)
+    assert added > 0
+    parts = [model(rows, labels=rows, num_items_in_batch=2 * tokens.numel()) for _ in range(2)]
+    torch.testing.assert_close(parts[0].loss + parts[1].loss, out.loss)
+
+
+ROUTERS = {"moa": "router.weight", "moh": "routed_router.weight"}
+
+
+@pytest.mark.parametrize("system", ROUTERS)
+def test_the_losses_in_a_model_that_drops_them_are_one_sum(system):
+    """Of `headwise.auxiliary_loss`, through which the routers of PyTorch's layers learn."""
+    layer = nn.TransformerEncoderLayer(12, 4, 16, 0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().train()
+    for each in model.layers:
+        each.self_attn = build(system, train=True)
+    found, x = [], inputs()
+    hooks = [
+        each.self_attn.register_forward_hook(lambda *a: found.append(a[-1].routing.loss))
+        for each in model.layers
+    ]
+    output = model(x)  # the losses' graphs live as long as that of the output
+    added = hw.auxiliary_loss(model)
+    torch.testing.assert_close(added, found[0] + found[1])
+    routers = [each.self_attn.get_parameter(ROUTERS[system]) for each in model.layers]
+    slopes = [torch.autograd.grad(y, routers, retain_graph=True) for y in (added, sum(found))]
+    torch.testing.assert_close(*slopes)
+    assert all(slope.abs().max() > 1e-6 for slope in slopes[0]) and output.requires_grad
+    for hook in hooks:
+        hook.remove()
+    assert hw.auxiliary_loss(nn.Linear(2, 2)) == 0

@@ -1,0 +1,96 @@
+"""The training loop of docs/own-loop.md, which every test of the systems' rules goes through."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+
+
+class Trained(NamedTuple):
+    """What a loop has used, and what a resumed one takes.
+
+    Attributes:
+        optimizer: which has taken the steps.
+        rates: of each step, the learning rates of the optimizer's groups, by the ids of their
+            parameters.
+        state: of rules and optimizer, for `resumed`.
+    """
+
+    optimizer: torch.optim.Optimizer
+    rates: list[dict[int, float]]
+    state: tuple[Any, Any]
+
+
+def adamw(groups: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups)
+
+
+def sgd(groups: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups)
+
+
+def train(
+    model: nn.Module,
+    losses_of: Callable[[Any], Iterable[Tensor]],
+    batches: Sequence[Any],
+    *,
+    total_steps: int | None = None,
+    steps_per_epoch: int | None = None,
+    settings: dict[str, Any] | None = None,
+    lr: float = 0.01,
+    optimizer: Callable[[Any], torch.optim.Optimizer] = adamw,
+    scaler: torch.amp.GradScaler | None = None,
+    clip: float | None = None,
+    resumed: tuple[Any, Any] | None = None,
+    seen: Callable[[str], None] = lambda moment: None,
+) -> Trained:
+    """Trains for a step of each batch.
+
+    Args:
+        model: holds systems.
+        losses_of: gives the losses of a batch, whose gradients are summed: one, or one for each
+            part. A rule may ask for them once more before the step.
+        batches: what `losses_of` is given.
+        total_steps: of the whole training; as many as there are batches if not given.
+        settings, steps_per_epoch: as of `headwise.training_rules`.
+        optimizer: made of the groups of parameters.
+        seen: called with "before" at the beginning of each step, with "gates" when rules have done
+            what comes before it, and with "step" when it is complete.
+    """
+    rules = hw.training_rules(
+        model, total_steps or len(batches), steps_per_epoch=steps_per_epoch, settings=settings
+    )
+    made = optimizer(rules.parameter_groups(lr=lr))
+    if resumed is not None:
+        rules.load_state_dict(resumed[0])
+        made.load_state_dict(resumed[1])
+    rates = []
+    for batch in batches:
+        seen("before")
+        rules.before_step(lambda batch=batch: losses_of(batch))
+        seen("gates")
+        with rules.step(made, scaler):
+            for loss in losses_of(batch):
+                (loss if scaler is None else scaler.scale(loss)).backward()
+        if scaler is not None:
+            scaler.unscale_(made)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        if scaler is None:
+            made.step()
+        else:
+            scaler.step(made)
+            scaler.update()
+        rules.after_step()
+        made.zero_grad()
+        rates.append({id(p): g["lr"] for g in made.param_groups for p in g["params"]})
+        seen("step")
+    return Trained(made, rates, (rules.state_dict(), made.state_dict()))
+
+
+def rule_settings(trainer: type, settings: dict[str, Any]) -> type:
+    """A class of transformers' trainers that follows the rules, with these settings of theirs."""
+    return type("Ruled", (hw.RulesMixin, trainer), {"rule_settings": settings})
