@@ -7,57 +7,42 @@
 
 Whatever a paper's equations say, a system stands in models that train on padded batches, predict
 the next token, and decode step by step with beam search. What that asks of a system is the same
-for all of them; that its equations are the paper's is for its own tests to show.
+for all of them: the laws of `headwise.testing.laws`, which hold for models as well. That its
+equations are the paper's is for its own tests to show.
 """
 
+import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
-from headwise.heads.system import Place, System
-from headwise.testing.ablations import check_ablations
-from headwise.testing.outputs import (
-    check_blocks,
-    check_causality,
-    check_chosen_heads,
-    check_decoding,
-    check_half_precision,
-    check_macs,
-    check_padding,
-    check_sizes,
-    check_standard_start,
-    check_weights,
-)
-from headwise.testing.parameters import (
-    check_copies,
-    check_decay,
-    check_learning,
-    check_resetting,
-    check_rule,
-)
-from headwise.testing.subject import EMBED_DIM, FFN_DIM, NUM_HEADS, SITES, Subject
+from headwise.heads.attention import Attention
+from headwise.heads.cache import AttentionCache
+from headwise.heads.multi_head import MultiHeadAttention, standard_sizes
+from headwise.heads.system import AttentionOutput, Place, Routing, System
+from headwise.models.ablation import ablation_of
+from headwise.models.ablation import ablation_options as options_of_ablation
+from headwise.models.parameters import decayed_parameters
+from headwise.ops.rotary import Rotary
+from headwise.testing import laws
+from headwise.testing.laws import Batch, Seen, Subject
+from headwise.training.rules import training_rules
 
-__all__ = ["CHECKS", "SITES", "Subject", "check_system"]
+__all__ = ["CHECKS", "SITES", "Batch", "Seen", "Subject", "SystemSubject", "check_system", "laws"]
 
-CHECKS: dict[str, Callable[[Subject], None]] = {
-    "sizes": check_sizes,
-    "causality": check_causality,
-    "padding": check_padding,
-    "weights": check_weights,
-    "chosen_heads": check_chosen_heads,
-    "decoding": check_decoding,
-    "learning": check_learning,
-    "resetting": check_resetting,
-    "copies": check_copies,
-    "standard_start": check_standard_start,
-    "blocks": check_blocks,
-    "half_precision": check_half_precision,
-    "decay": check_decay,
-    "rule": check_rule,
-    "macs": check_macs,
-    "ablations": check_ablations,
+SITES = {
+    "attention": ("encoder_self", "decoder_self", "decoder_cross"),
+    "feed-forward": ("encoder_self", "decoder_cross"),
+    "layer": ("encoder_self", "decoder_self"),
 }
+_EMBED_DIM, _NUM_HEADS, _FFN_DIM, _KEYS = 16, 4, 32, 5
+_RIGHT = torch.arange(7).expand(3, 7) >= torch.tensor([[7], [2], [4]])
+_WITHIN = torch.tensor([[0, 1, 0, 0, 1, 0, 0], [1] * 7, [0, 0, 1, 1, 0, 0, 1]]) > 0
+_MEMORY = torch.arange(_KEYS).expand(3, _KEYS) >= torch.tensor([[3], [5], [1]])
 
 
 def check_system(
@@ -69,25 +54,25 @@ def check_system(
 ) -> None:
     """Check a system at every site where a model can put it, on a small model's sizes.
 
-    - `sizes`: outputs are `(batch, time, embed_dim)`, down to an empty batch and a time of 0.
+    - `sizes`: outputs are `(batch, time, embed_dim)`, down to an empty batch and a time of 0; what
+      `routing` holds is finite, not negative, and says where the padding is.
     - `causality`: in a decoder, a later token changes no earlier output, also in training.
-    - `padding`: a padded batch gives what each of its sequences gives alone, and `routing.padding`
-      says where the padding is.
-    - `weights`: the attention weights that `need_weights` asks for reproduce the output.
-    - `chosen_heads`: where each query chooses its heads, what all of them would read agrees.
-    - `decoding`: decoding step by step, with beam search, equals decoding at once.
+    - `padding`: a padded batch gives what each of its sequences gives alone, and what stands at
+      padding changes no loss, no running statistic and no gradient.
+    - `decoding`: decoding step by step, with beam search and padding, equals decoding at once.
     - `learning`: every parameter gets a finite gradient, also beside a sequence of padding alone.
-    - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
-    - `copies`: `state_dict()` holds all that an output depends on.
-    - `standard_start`: the output is that of standard attention, where the system can start so.
-    - `blocks`: the first of these hold with grouped keys, norms of queries and keys, and rotary
+    - `copies`: `state_dict()` holds all that an output depends on, and a copy is on its own.
+    - `evaluation`: in evaluation nothing is drawn, and no statistic moves.
+    - `half_precision`: under autocast, and as a whole in bfloat16, it is finite and near.
+    - `blocks`: the first four hold with grouped keys, norms of queries and keys, and rotary
       positions, which count by their distance alone, where the system takes them.
-    - `half_precision`: it works under autocast, and as a whole in bfloat16.
+    - `weights`: the attention weights that `need_weights` asks for reproduce the output.
+    - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
+    - `standard_start`: the output is that of standard attention, where the system can start so.
     - `decay`: weight decay spares what starts as a scale.
     - `rule`: parameters that start on a simplex are still there after a step of training.
-    - `macs`: the formula counts what PyTorch's flop counter counts, to two percent.
-    - `ablations`: ablations change evaluation, and not training, and draw nothing at a call;
-      decoding in steps agrees under each; what `ablation_ranges()` returns fits.
+    - `ablations`: ablations change evaluation and not training, draw nothing at a call, and agree
+      with decoding in steps; what `ablation_ranges()` returns fits.
 
     Args:
         system: the class; a model builds it by `from_plan`, and so does this.
@@ -110,11 +95,499 @@ def check_system(
             f"leave_out has {', '.join(sorted(unknown))}, expected some of {', '.join(CHECKS)}"
         )
     for site in SITES[system.replaces]:
-        place = Place(site, EMBED_DIM, NUM_HEADS, FFN_DIM, cross_attention=site == "decoder_self")
-        subject = Subject(system, place, options, ablation_options or {})
-        for name, check in CHECKS.items():
-            if name in leave_out:
-                continue
+        cross = site == "decoder_self"
+        place = Place(site, _EMBED_DIM, _NUM_HEADS, _FFN_DIM, cross_attention=cross)
+        for name in (name for name in CHECKS if name not in leave_out):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                check(subject)
+                CHECKS[name](_Plan(system, place, options, ablation_options or {}))
+
+
+class SystemSubject:
+    """A system at a site of a model, as the laws take it.
+
+    Args:
+        module: the system.
+        site: `encoder_self`, `decoder_self` or `decoder_cross`.
+        first_position: of rotary positions, if the system is given such.
+        base: of rotary positions.
+    """
+
+    def __init__(
+        self,
+        module: System,
+        site: str = "encoder_self",
+        *,
+        first_position: int | None = None,
+        base: float = 10.0,
+    ) -> None:
+        self.module, self.site = module, site
+        self.first_position, self.base = first_position, base
+        self.causal = site != "encoder_self"
+        self.name = f"{type(module).__name__} at {site}"
+        self.name += "" if first_position is None else " with rotary positions"
+
+    def parts(self) -> System:
+        return self.module
+
+    def around(self, module: nn.Module) -> "SystemSubject":
+        other = copy.copy(self)
+        other.module = module  # type: ignore[assignment]
+        return other
+
+    def new_cache(self) -> Any:
+        return _Caches()
+
+    def draw(self, rows: int, time: int, seed: int) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        module: Any = self.module
+        dtype = next((p.dtype for p in module.parameters()), torch.float64)
+        x = torch.randn(rows, time, module.embed_dim, generator=generator, dtype=torch.float64)
+        memory = torch.randn(
+            rows, _KEYS, getattr(module, "kdim", module.embed_dim), generator=generator
+        )
+        return Batch(x, memory.double()).to(dtype)
+
+    def __call__(self, batch: Batch, **given: Any) -> Seen:
+        out = self.call(batch, **given)
+        routing = out.routing
+        if routing is None:
+            return Seen(out.output)
+        return Seen(out.output, [routing.weights], routing.loss)
+
+    def call(
+        self,
+        batch: Batch,
+        *,
+        padding: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Any = None,
+        **more: Any,
+    ) -> AttentionOutput:
+        """What the system itself returns; `more` are further arguments of its `forward`."""
+        x, memory, memory_padding = batch
+        own, cross = (None, None) if cache is None else cache
+        if self.site == "decoder_cross":
+            queries = padding if padding is None else padding[:, padding.size(1) - x.size(1) :]
+            masks = {"key_padding_mask": memory_padding, "query_padding_mask": queries}
+            return self.module(x, memory, **masks, attn_mask=mask, cache=cross, **more)
+        if self.first_position is not None:
+            seen = self.first_position + (0 if own is None else own.get_seq_length())
+            more["rotary"] = Rotary(seen + torch.arange(x.size(1)), {"rope_theta": self.base})
+        if self.causal:
+            more |= {"is_causal": True, "cache": own}
+        if self.causal and self.module.replaces == "layer" and self.module.cross_attention:
+            more |= {"memory_key_padding_mask": memory_padding, "cross_cache": cross}
+            return self.module(x, memory, key_padding_mask=padding, attn_mask=mask, **more)
+        mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
+        return self.module(x, key_padding_mask=padding, attn_mask=mask, **more)
+
+
+class _Caches(tuple[AttentionCache, AttentionCache]):
+    """That of a self-attention and that of a cross-attention, changed together."""
+
+    def __new__(cls) -> "_Caches":
+        return super().__new__(cls, (AttentionCache(), AttentionCache(static=True)))
+
+    def reorder_cache(self, index: Tensor) -> None:
+        for cache in self:
+            cache.reorder_cache(index)
+
+    batch_select_indices = reorder_cache
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        for cache in self:
+            cache.batch_repeat_interleave(repeats)
+
+
+class _Plan(NamedTuple):
+    """A system where a plan puts it."""
+
+    system: type[System]
+    place: Place
+    options: Mapping[str, Any]
+    ablation_options: Mapping[str, Mapping[str, Any]]
+    first_position: int | None = None
+
+    def build(self, *, randomize: bool = True) -> SystemSubject:
+        module = self.system.from_plan(self.place, **self.options).double()
+        module = _draw_parameters(module) if randomize else module
+        subject = SystemSubject(module, self.place.site, first_position=self.first_position)
+        subject.module.eval()
+        return subject
+
+    def expect(self, holds: bool | Tensor, problem: str, mend: str) -> None:
+        if not holds:
+            raise AssertionError(f"{self.system.__name__} at {self.place.site}: {problem}; {mend}")
+
+
+@torch.no_grad()
+def _draw_parameters(module: Any) -> Any:
+    """What starts as 0 or 1, or as that of standard attention, would hide mistakes."""
+    for parameter in module.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.5)
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm1d) and norm.running_var is not None:
+            nn.init.normal_(norm.running_mean)  # type: ignore[arg-type]
+            nn.init.uniform_(norm.running_var, 0.5, 1.5)
+    return module
+
+
+def _check_sizes(plan: _Plan) -> None:
+    # As it starts: what lives on a simplex, say, does not stay there when randomized.
+    subject = plan.build(randomize=False)
+    batch = subject.draw(3, 7, 1)._replace(memory_padding=_MEMORY)
+    out = subject.call(batch, padding=_RIGHT)
+    mend = "expected AttentionOutput(output, weights, routing)"
+    plan.expect(isinstance(out, AttentionOutput), f"forward returns {type(out).__name__}", mend)
+    shapes = tuple(out.output.shape), tuple(batch.sequence.shape)
+    problem = f"an input {shapes[1]} gives an output {shapes[0]}"
+    plan.expect(shapes[0] == shapes[1], problem, "expected (batch, time, embed_dim) as it came")
+    if out.routing is not None:
+        _expect_routing(plan, out.routing)
+    laws.empty_is_empty(subject)
+
+
+def _expect_routing(plan: _Plan, routing: Any) -> None:
+    mend = "say how much each head counts: reports take the weights for shares"
+    plan.expect(isinstance(routing, Routing), "routing is no Routing", mend)
+    plan.expect(routing.weights.isfinite().all(), "routing.weights are not finite", mend)
+    plan.expect((routing.weights >= 0).all(), "routing.weights hold a negative number", mend)
+    loss = routing.loss
+    plan.expect(
+        loss is None or (loss.dim() == 0 and loss.isfinite()),
+        "routing.loss is no finite scalar",
+        "sum or average it over everything but padding",
+    )
+    marked = routing.padding
+    plan.expect(
+        routing.weights.dim() < 3 or (marked is not None and torch.equal(marked, _RIGHT)),
+        "routing.padding does not mark the padding of the queries",
+        "set it in forward, which gets query_padding_mask, or in self-attention key_padding_mask",
+    )
+
+
+def _check_causality(plan: _Plan) -> None:
+    if plan.place.site != "encoder_self":
+        laws.hidden_changes_nothing(plan.build())
+
+
+def _check_padding(plan: _Plan) -> None:
+    # Padding within moves what is real against rotary positions.
+    within = () if plan.first_position is not None else (_WITHIN,)
+    for padding in (_RIGHT, _RIGHT.flip(1), *within):
+        laws.padding_changes_nothing(plan.build(), padding, memory_padding=_MEMORY)
+
+
+def _check_decoding(plan: _Plan) -> None:
+    if plan.place.site != "encoder_self":
+        laws.steps_equal_one_pass(plan.build())
+        laws.steps_equal_one_pass(plan.build(), padding=_RIGHT[:, 2:5].flip(1))
+
+
+def _check_learning(plan: _Plan) -> None:
+    laws.every_weight_learns(plan.build())
+    laws.every_weight_learns(plan.build(), padding=_WITHIN)
+
+
+def _check_copies(plan: _Plan) -> None:
+    def load(module: nn.Module) -> nn.Module:
+        other = plan.build().parts()
+        other.load_state_dict(module.state_dict())
+        return other
+
+    for how in (load, copy.deepcopy):
+        laws.copies_are_their_own(plan.build(), how)
+
+
+def _check_evaluation(plan: _Plan) -> None:
+    laws.evaluation_draws_nothing(plan.build())
+
+
+def _check_half_precision(plan: _Plan) -> None:
+    laws.half_precision_is_near(plan.build(randomize=False))
+
+
+def _check_blocks(plan: _Plan) -> None:
+    plan = _modern(plan)
+    if plan.first_position is not None:
+        subject = plan.build()
+        batch = subject.draw(3, 7, 1)
+        outputs = []
+        for subject.first_position in (0, 50, None):
+            outputs.append(subject(batch).output)
+        here, later, without = outputs
+        plan.expect(
+            _close(here, later) and not _close(here, without),
+            "rotary positions change nothing, or count otherwise than by their distance",
+            "project returns queries as they are, which `placed` turns, and keys from "
+            "self._keys_and_values(inputs), which turns them",
+        )
+    for check in (_check_sizes, _check_causality, _check_padding, _check_decoding):
+        check(plan)
+
+
+def _modern(plan: _Plan) -> _Plan:
+    """The blocks of today's models, as far as the system takes them."""
+    site, module = plan.place.site, plan.build().parts()
+    _, width = module.key_size() or (0, 0)
+    turns = "rotary" in inspect.signature(plan.system.forward).parameters and width % 2 == 0
+    taken = inspect.signature(plan.system.__init__).parameters
+    any_option = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    for settled in ({"num_key_value_heads": 2, "qk_norm": True}, {"qk_norm": True}):
+        known: dict[str, Any] = {k: v for k, v in settled.items() if any_option or k in taken}
+        first = 0 if turns and site != "decoder_cross" else None
+        modern = plan._replace(place=plan.place._replace(**known), first_position=first)
+        try:
+            modern.build()
+        except ValueError:  # by its options it has no two heads of keys
+            continue
+        return modern
+    return plan
+
+
+def _check_weights(plan: _Plan) -> None:
+    subject = plan.build()
+    if not isinstance(subject.module, Attention):
+        return  # what its weights are the weights of, only its own tests can say
+    subject.module.eval()
+    batch = subject.draw(3, 7, 1)._replace(memory_padding=_MEMORY)
+    expected = subject.call(batch, padding=_RIGHT).output
+    out = subject.call(batch, padding=_RIGHT, need_weights=True)
+    weights = out.weights
+    plan.expect(
+        weights is not None and _close(out.output, expected),
+        "need_weights gives no attention weights, or changes the output",
+        "return AttentionOutput.weights where it is asked for, and compute the output as ever",
+    )
+    assert weights is not None
+
+    def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+        return weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
+
+    subject.module.attend = read  # type: ignore[method-assign]
+    plan.expect(
+        _close(subject.call(batch, padding=_RIGHT).output, expected),
+        "the weights that need_weights gives do not reproduce the output",
+        "override attention_weights(q, k, mask) beside attend: it returns the weights by which "
+        "attend reads the values",
+    )
+
+
+def _check_resetting(plan: _Plan) -> None:
+    with torch.device("meta"):
+        module = plan.system.from_plan(plan.place, **plan.options)
+    module.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.fill_(float("nan"))
+    module.reset_parameters()
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        mend = "a model that is built without memory, then filled, would keep what was there"
+        plan.expect(tensor.isfinite().all(), f"reset_parameters() does not set {name}", mend)
+    _draw_parameters(module)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    drawing = (name for name in vars(nn.init) if name.endswith("_") and name[0] != "_")
+    idle: dict[str, Any] = dict.fromkeys(drawing, lambda tensor, *_, **__: tensor)
+    with patch.multiple(nn.init, **idle):
+        module.reset_parameters()
+    for name, tensor in module.state_dict().items():
+        plan.expect(
+            torch.equal(tensor, before[name]),
+            f"reset_parameters() sets {name} by other means than torch.nn.init",
+            "call nn.init.ones_(...) and so on: from_pretrained knows how to keep these from what "
+            "it has loaded, and nothing else",
+        )
+
+
+def _check_standard_start(plan: _Plan) -> None:
+    subject = plan.build()
+    if not isinstance(subject.module, MultiHeadAttention):
+        return  # as what it starts, only its own tests can say
+    source = _draw_parameters(MultiHeadAttention(**standard_sizes(subject.module)).double().eval())
+    try:
+        subject.module.start_as_standard(source)
+    except ValueError:
+        return  # not with these options, or not at all, as it says
+    batch = subject.draw(3, 7, 1)._replace(memory_padding=_MEMORY)
+    plan.expect(
+        _close(
+            subject.call(batch, padding=_RIGHT).output,
+            subject.around(source).call(batch, padding=_RIGHT).output,
+        ),
+        "after start_as_standard(attention) the output is not that of the attention",
+        "give each further parameter the value with which it changes nothing, or do not override "
+        "start_neutral",
+    )
+
+
+def _check_decay(plan: _Plan) -> None:
+    module = plan.build(randomize=False).parts()
+    decayed = {id(parameter) for parameter in decayed_parameters(module)}
+    for name, parameter in module.named_parameters():
+        if id(parameter) not in decayed or not parameter.numel():
+            continue
+        start = parameter.flatten()[0]
+        plan.expect(
+            start == 0 or not torch.equal(parameter, start.expand_as(parameter)),
+            f"{name} starts as {start.item():g} throughout, and weight decay pulls it to 0",
+            f"name it in no_decay = ({name!r},), or leave this check out if it is a matrix: "
+            "check_system(..., leave_out=('decay',))",
+        )
+
+
+def _check_rule(plan: _Plan) -> None:
+    subject = plan.build(randomize=False)
+    module = subject.parts().train()
+    # What is drawn may be on the simplex by chance once; equal shares are nearly always meant.
+    other = plan.build(randomize=False).parts()
+    held = [
+        name
+        for name, parameter in module.named_parameters()
+        if _is_on_simplex(parameter) and _is_on_simplex(other.get_parameter(name))
+        if not (parameter == 1).all()
+    ]
+    rules = training_rules(module, total_steps=10)
+    optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1)
+    batch, target = subject.draw(3, 7, 1), subject.draw(3, 7, 2).sequence
+
+    def loss() -> Tensor:
+        seen = subject(batch)
+        total = (seen.output - target).square().mean()
+        return total if seen.loss is None else total + seen.loss
+
+    for _ in range(2):
+        rules.before_step(loss)
+        with rules.step(optimizer):
+            loss().backward()
+        optimizer.step()
+        rules.after_step()
+        optimizer.zero_grad()
+    for name in held:
+        plan.expect(
+            _is_on_simplex(module.get_parameter(name)),
+            f"{name} starts on the simplex, and a step of training takes it away",
+            "declare a rule of training whose after_update puts it back (rule = MyRule, see "
+            "headwise.systems.Rule), or compute it from parameters that may be anything; if it "
+            "need not stay so, leave this check out: check_system(..., leave_out=('rule',))",
+        )
+
+
+def _is_on_simplex(parameter: Tensor) -> bool:
+    """Whether all rows are not negative and sum to 1, as no plain optimizer would keep them."""
+    if parameter.dim() < 1 or parameter.size(-1) < 2:
+        return False
+    sums = parameter.detach().sum(-1)
+    return bool((parameter >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
+
+
+def _check_ablations(plan: _Plan) -> None:
+    system, changing = plan.system, dict[str, bool]()
+    _expect_ranges(plan)
+    for name in system.ablations:
+        # Random, since what is learned may start as what the ablation puts in its place.
+        subject = plan.build()
+        batch = subject.draw(3, 7, 1)
+        before = _drawn(subject, batch, 1)
+        if not _ablate(plan, subject.module, name):
+            continue
+        after, again = _drawn(subject, batch, 1), _drawn(subject, batch, 2)
+        changing[name] = not _close(after, before)
+        plan.expect(
+            _close(again, after) or not after.isfinite().all(),
+            f"the ablation {name} gives another output at each call",
+            "draw in the ablation's function, by a generator with a seed, and not in forward",
+        )
+        if subject.causal:
+            subject.name += f" under the ablation {name}"
+            laws.steps_equal_one_pass(subject)
+        # As it starts: of random parameters, a sum that is to be 1 may be 0.
+        started = plan.build(randomize=False)
+        _ablate(plan, started.module, name)
+        plan.expect(
+            _drawn(started, batch, 1).isfinite().all(),
+            f"the ablation {name} gives outputs that are not finite",
+            "return what forward can put in the place of the learned decision",
+        )
+        subject = plan.build()
+        before = _drawn(subject, batch, 1, train=True)
+        _ablate(plan, subject.module, name)
+        plan.expect(
+            not before.isfinite().all() or _close(_drawn(subject, batch, 1, train=True), before),
+            f"the ablation {name} changes training",
+            "look at self.ablation in evaluation only: `if not self.training`",
+        )
+    plan.expect(
+        not changing or any(changing.values()),
+        f"no ablation changes an output in evaluation, of {', '.join(changing)}",
+        "forward has to look at self.ablation, which is what the ablation's function returns",
+    )
+
+
+def _expect_ranges(plan: _Plan) -> None:
+    """What `ablation_ranges` declares has to be there, and has to fit."""
+    module = plan.build().module
+    ranges = module.ablation_ranges()
+    for name, function in plan.system.ablations.items():
+        given = dict(plan.ablation_options.get(name, {}))
+        for option in options_of_ablation(function):
+            plan.expect(
+                option in ranges or name not in (f"without-{option}", f"only-{option}"),
+                f"the ablation {name} has the option {option}, which ablation_ranges() lacks",
+                f"return its values there: {{{option!r}: range(...)}}",
+            )
+            for value in ranges.get(option, range(0)):
+                try:
+                    ablation_of(module, name, {**given, option: value})
+                except ValueError as error:
+                    plan.expect(
+                        value == 0 and len(ranges[option]) == 1,
+                        f"ablation_ranges() has {option} = {value}, but the ablation {name} with "
+                        f"it raises ValueError: {error}",
+                        "return the values that fit the module's sizes",
+                    )
+
+
+def _ablate(plan: _Plan, module: System, name: str) -> bool:
+    """Put an ablation in force; False if it refuses a system that is built like this one."""
+    options = dict(plan.ablation_options.get(name, {}))
+    for key, parameter in options_of_ablation(plan.system.ablations[name]).items():
+        if key not in options and parameter.default is parameter.empty:
+            options[key] = max(module.ablation_ranges().get(key, ()), default=1)
+    try:
+        module.ablation = ablation_of(module, name, options)
+    except ValueError as error:
+        # Without options, what does not fit is the system: it was built without the decision.
+        mend = f"give options that fit: check_system(..., ablation_options={{{name!r}: ...}})"
+        problem = f"the ablation {name} with {options} raises ValueError: {error}"
+        plan.expect(not options, problem, mend)
+        return False
+    return True
+
+
+def _drawn(subject: SystemSubject, batch: Batch, seed: int, *, train: bool = False) -> Tensor:
+    return laws.run(subject, batch, seed=seed, train=train).seen.output
+
+
+def _close(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and torch.allclose(x, y, rtol=1e-7, atol=1e-9)
+
+
+CHECKS: dict[str, Callable[[_Plan], None]] = {
+    "sizes": _check_sizes,
+    "causality": _check_causality,
+    "padding": _check_padding,
+    "decoding": _check_decoding,
+    "learning": _check_learning,
+    "copies": _check_copies,
+    "evaluation": _check_evaluation,
+    "half_precision": _check_half_precision,
+    "blocks": _check_blocks,
+    "weights": _check_weights,
+    "resetting": _check_resetting,
+    "standard_start": _check_standard_start,
+    "decay": _check_decay,
+    "rule": _check_rule,
+    "ablations": _check_ablations,
+}
