@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.console import Console
 from headwise.cli.parameters import (
     Changes,
     ChangesOfRun,
+    Json,
     Part,
     RecipeName,
     RunFolder,
@@ -23,14 +24,17 @@ from headwise.cli.printing import (
     clear_errors,
     command_line,
     print_error,
+    print_json,
     print_next_commands,
     print_path,
     silence,
 )
 
 if TYPE_CHECKING:
+    from headwise.analysis.results import Benchmark, Comparison, RunResult
     from headwise.analysis.statistics.estimates import Difference
     from headwise.runs.cluster import Cluster
+    from headwise.runs.evaluating import Evaluation
     from headwise.tasks.outcome import Score
 
 
@@ -111,6 +115,7 @@ def compare(
         ),
     ] = None,
     changes: Changes = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
@@ -149,7 +154,7 @@ def compare(
         numbers = given_seeds or file.recipe.seeds or [file.recipe.training.seed]
         folder = (output or Path("runs") / Path(recipe).stem).expanduser()
         report = folder / "report.html"
-        console = Console(quiet=not is_main_process())
+        console = Console(stderr=as_json, quiet=not is_main_process())
 
         def write(found: Comparison | Benchmark) -> None:
             write_text(folder / "comparison.json", found.model_dump_json(indent=1))
@@ -178,10 +183,36 @@ def compare(
                 raise
             print_error(f"{error}\nThe same command tries again.")
             raise typer.Exit(1) from None
-        if found is not None:
+        if found is not None and as_json:
+            print_json({"report": report, **_in_json(found)})
+        elif found is not None:
             console.print(results_table(found), crop=False)
             print_path(console, "report", report)
             print_next_commands(console, run_to_look_into(found, folder))
+
+
+def _in_json(found: "Comparison | Benchmark") -> dict[str, Any]:
+    """What the table of a comparison is made of: all but curves, samples, pictures and recipe."""
+    from headwise.analysis.results import Benchmark
+
+    if isinstance(found, Benchmark):
+        return {"datasets": {name: _in_json(of) for name, of in found.comparisons.items()}}
+    known = found.model_dump(include={"task", "loss_name", "item_name", "baseline", "missing"})
+    systems = [
+        {
+            **system.model_dump(exclude={"runs", "how_soon"}),
+            "runs": [_figures(run) for run in system.runs],
+        }
+        for system in found.systems
+    ]
+    return {**known, "systems": systems}
+
+
+def _figures(run: "RunResult") -> dict[str, Any]:
+    """The figures of a run that its line and the table show."""
+    shown = {"system", "seed", "parameters", "trained_parameters", "macs", "macs_lengths"}
+    shown |= {"steps", "seconds", "validation_loss", "scores", "tests"}
+    return run.model_dump(include=shown)
 
 
 def _cluster(address: str | None, console: Console) -> "AbstractContextManager[Cluster | None]":
@@ -213,6 +244,7 @@ def train(
         Path | None, typer.Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,
     changes: Changes = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Train one system and evaluate it. A stopped run continues where it was stopped.
@@ -237,20 +269,25 @@ def train(
         name = system or "model"
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
         folder = (output or Path("runs") / "-".join(parts)).expanduser()
-        console = Console(quiet=not is_main_process())
+        console = Console(stderr=as_json, quiet=not is_main_process())
         with locked(folder):
             task = prepare_task(chosen, folder, console)
             result = train_system(chosen, name, folder, task, console)
         scores = "  ".join(str(score) for score in result.scores)
-        console.print(f"validation loss {result.validation_loss:.3f}  {scores}", highlight=False)
-        print_path(console, "model", folder / "model")
+        if as_json and is_main_process():
+            print_json({"model": folder / "model", **_figures(result)})
+        elif not as_json:
+            loss = f"validation loss {result.validation_loss:.3f}"
+            console.print(f"{loss}  {scores}", highlight=False)
+            print_path(console, "model", folder / "model")
         if diverged(result):
             print_error(
                 f"the training has diverged: its validation loss is {result.validation_loss}; "
                 f"train into another folder with {REMEDIES}"
             )
             raise typer.Exit(1)
-        print_next_commands(console, folder)
+        if not as_json:
+            print_next_commands(console, folder)
 
 
 def _without_recipe() -> str:
@@ -288,6 +325,7 @@ def evaluate(
         ),
     ] = None,
     changes: ChangesOfRun = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Evaluate a finished run on a part of its data or on other data, with 95% intervals."""
@@ -303,7 +341,7 @@ def evaluate(
             raise ValueError(f"--data is {data!r} and --part is {part!r}, expected one of them")
         if against is not None:
             check_run(against)
-        console = Console(quiet=not is_main_process())
+        console = Console(stderr=as_json, quiet=not is_main_process())
         evaluated = partial(
             evaluate_run,
             part=part,
@@ -313,19 +351,38 @@ def evaluate(
             may_be_stored=against is not None,
         )
         found = evaluated(run, ablations=parse_ablations(ablate or []))
+        other = None if against is None else evaluated(against)
+        difference = None if other is None else compare_runs(found, other)
+        if as_json:
+            if is_main_process():
+                document = _scores(found)
+                if other is not None:
+                    difference_found = None if difference is None else difference.model_dump()
+                    document |= {"against": _scores(other), "difference": difference_found}
+                print_json(document)
+            return
         size = f"{len(found.task.part(found.part)):,} {found.task.item_name}"
         facts = found.task.notes.get(f"test {found.part}", size)  # of a further test set
         console.print(f"{found.part}: {facts}", highlight=False, soft_wrap=True, markup=False)
-        if against is None:
+        if other is None:
             print_scores(found.outcome.scores, console)
             return
-        other = evaluated(against)
-        difference = compare_runs(found, other)
         ours = ", ".join([str(run), *(f"ablated: {each}" for each in ablate or [])])
-        for name, of in ((ours, found), (str(against), other)):
+        for name, of in ((ours, found), (str(other.run), other)):
             console.print(name, style="bold", highlight=False, soft_wrap=True, markup=False)
             print_scores(of.outcome.scores, console)
         print_difference(difference, found.outcome.scores[0], console)
+
+
+def _scores(found: "Evaluation") -> dict[str, Any]:
+    """What an evaluation prints: the part, how many items it has, and the scores."""
+    return {
+        "run": found.run,
+        "part": found.part,
+        "items": len(found.task.part(found.part)),
+        "item_name": found.task.item_name,
+        "scores": [score.model_dump() for score in found.outcome.scores],
+    }
 
 
 def print_scores(scores: "Sequence[Score]", console: Console) -> None:

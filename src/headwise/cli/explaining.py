@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Part, Trust
-from headwise.cli.printing import clear_errors, command_line, print_path, silence
+from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Json, Part, Trust
+from headwise.cli.printing import clear_errors, command_line, print_json, print_path, silence
 
 
 def curve(
@@ -115,6 +115,7 @@ def analyse(
         typer.Option(help="Folder for analysis.html and analysis.json.", show_default="MODEL"),
     ] = None,
     changes: ChangesOfRun = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Write a page on what the heads of models do: entropy, load, tokens, ablations.
@@ -126,10 +127,13 @@ def analyse(
         from headwise.report.analysis_page.page import PAGE
 
         silence()
-        console = Console()
+        console = Console(stderr=as_json)
         folder = (output or folder_for_pages(runs[0])).expanduser()
         request = Request(runs, part, against, data, ablations.value, changes or [], text)
         record = analyse_runs(request, folder, command_line(), console)
+        if as_json:
+            print_json({"page": folder / PAGE, **record.model_dump()})
+            return
         for finding in record.findings:
             console.print(finding, highlight=False, markup=False)
         print_path(console, "analysis", folder / PAGE)
@@ -182,6 +186,7 @@ def explore(
         int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes a free one.")
     ] = 8765,
     changes: ChangesOfUse = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Write a page on which the heads of a model are seen at work on one input, or serve it."""
@@ -199,6 +204,8 @@ def explore(
         runs, last = split_arguments(arguments)
         if serve and output is not None:
             raise ValueError("--serve writes no file; leave out --serve or --output")
+        if serve and as_json:
+            raise ValueError("--serve has no result to print; leave out --serve or --json")
         check_one_input({"TEXT": last, "--text": text, "--input": source, "--item": item})
         given = Source(text if last is None else last, target, source, part, item or 0)
         page = (output or folder_for_pages(runs[0]) / "explore.html").expanduser()
@@ -209,7 +216,10 @@ def explore(
             payload = explorer.record(served=serve, command=command_line())
         if not serve:
             write_page(payload, page)
-            print_path(Console(), "page", page)
+            if as_json:
+                print_json({"page": page})
+            else:
+                print_path(Console(), "page", page)
             if open_page:
                 webbrowser.open(page.resolve().as_uri())
             return

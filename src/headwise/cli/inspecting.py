@@ -1,8 +1,8 @@
 """The commands that train nothing: recipes, their keys and their cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,10 +10,12 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from headwise.cli.parameters import Changes, Trust, parse_lengths, parse_names
-from headwise.cli.printing import clear_errors, printing_console
+from headwise.cli.parameters import Changes, Json, Trust, parse_lengths, parse_names
+from headwise.cli.printing import clear_errors, print_json, printing_console
 
 if TYPE_CHECKING:
+    from headwise.analysis.papers import Paper
+    from headwise.models.config import TransformerConfig
     from headwise.recipes.shipped import Listed
 
 
@@ -31,11 +33,12 @@ def recipes(
             "--papers", help="List those with the papers' settings, and others with their data."
         ),
     ] = False,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
-        from headwise.recipes.file import load_recipe
+        from headwise.recipes.file import load_recipe, read_document
         from headwise.recipes.shipped import listed_recipes, shipped_recipes
 
         listed = listed_recipes()
@@ -44,14 +47,17 @@ def recipes(
             alone = name if name in shipped_recipes() else found[0].name if len(found) == 1 else ""
             if not found:
                 load_recipe(name)  # which says what is wrong, also of a file
+            if as_json and (alone or not found):
+                print_json(read_document(alone or name))
+            elif not found:
                 typer.echo(Path(name).read_text(encoding="utf-8"), nl=False)
             elif alone:
                 typer.echo(shipped_recipes()[alone], nl=False)
             else:
-                _print_recipes(found)
+                _print_recipes(found, as_json)
             return
-        _print_recipes([each for each in listed if bool(each.offline) is not papers])
-        if not papers:
+        _print_recipes([each for each in listed if bool(each.offline) is not papers], as_json)
+        if not papers and not as_json:
             Console(stderr=True).print(
                 "All run offline. --papers lists those with the papers' settings, "
                 "headwise recipes NAME prints one.",
@@ -59,10 +65,18 @@ def recipes(
             )
 
 
-def _print_recipes(listed: "Sequence[Listed]") -> None:
+def _facts(listed: "Listed") -> dict[str, Any]:
+    known = listed.offline and listed.offline._asdict()
+    return {**listed._asdict(), "offline": known is not None, **(known or {})}
+
+
+def _print_recipes(listed: "Sequence[Listed]", as_json: bool) -> None:
     """Prints what is known of recipes in columns; what they are, below where there is no room."""
     from headwise.recipes.shipped import Offline
 
+    if as_json:
+        print_json([_facts(each) for each in listed])
+        return
     console = printing_console()
     columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
     rows: list[tuple[tuple[str, ...], str]] = [(columns, "what it is")]
@@ -147,6 +161,7 @@ def cost(
         bool, typer.Option("--papers", help="Show the figures that the papers print beside ours.")
     ] = False,
     changes: Changes = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
@@ -160,12 +175,14 @@ def cost(
         from headwise.recipes.catalogue import task_class
         from headwise.report.cost import cost_table
 
-        console = Console()
+        console = Console(quiet=as_json)
+        document: dict[str, Any] = {}
         if papers:
             from headwise.analysis.papers import published_figures
             from headwise.report.cost import papers_summary, papers_tables
 
             figures = published_figures()
+            document["papers"] = [_printed_and_ours(paper) for paper in figures]
             for table in papers_tables(figures):
                 console.print(table)
             console.print(papers_summary(figures), highlight=False)
@@ -178,4 +195,25 @@ def cost(
             configs = configs or {"model": task.nominal_config(file.recipe)}
             counted = parse_lengths(lengths, task.cost_lengths(file.recipe))
             source = "" if lengths else task.macs_lengths_from
-            console.print(cost_table(Path(file.name).stem, configs, counted, source))
+            name = Path(file.name).stem
+            if not as_json:
+                console.print(cost_table(name, configs, counted, source))
+                continue
+            costs = {system: _cost(config, counted) for system, config in configs.items()}
+            found = {"recipe": name, "lengths": counted, "systems": costs}
+            document.setdefault("recipes", []).append(found)
+        if as_json:
+            print_json(document)
+
+
+def _cost(config: "TransformerConfig", lengths: Mapping[str, int]) -> dict[str, Any]:
+    from headwise.analysis.cost import model_cost
+
+    cost = model_cost(config, lengths)
+    parameters = {**cost.parameters._asdict(), "total": cost.parameters.total}
+    return {**cost._asdict(), "parameters": parameters}
+
+
+def _printed_and_ours(paper: "Paper") -> dict[str, Any]:
+    figures = [{**vars(figure), "agrees": figure.agrees} for figure in paper.figures]
+    return {**vars(paper), "figures": figures}

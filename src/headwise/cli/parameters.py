@@ -73,6 +73,12 @@ Trust = Annotated[
         "code of their modules; they are also looked for in this folder.",
     ),
 ]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document in place of text, and progress to standard error."
+    ),
+]
 Part = Annotated[
     str,
     typer.Option(

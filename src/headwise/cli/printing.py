@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -57,6 +58,16 @@ def printing_console() -> Console:
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_WIDE if is_free else None)
+
+
+def print_json(document: Any) -> None:
+    """Prints what a command found as one JSON document.
+
+    Numbers that are not finite are null, since JSON has no NaN.
+    """
+    from pydantic import TypeAdapter
+
+    typer.echo(TypeAdapter(Any).dump_json(document, indent=1, fallback=str))
 
 
 def print_path(console: Console, what: str, path: Path | str) -> None:

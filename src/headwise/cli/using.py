@@ -1,13 +1,13 @@
 """The command that uses a finished run: predict, and its former names."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import ChangesOfUse, RunFolder, Trust
-from headwise.cli.printing import clear_errors, silence
+from headwise.cli.parameters import ChangesOfUse, Json, RunFolder, Trust
+from headwise.cli.printing import clear_errors, print_json, silence
 
 # Commands that `predict` has replaced, and the tasks of their runs.
 FORMER = {
@@ -43,6 +43,7 @@ def predict(
         Path | None, typer.Option(help="PNG file to write (RUN.png by default), or sound file.")
     ] = None,
     changes: ChangesOfUse = None,
+    as_json: Json = False,
     trust: Trust = False,
 ) -> None:
     """Use a finished run: translate, write, fill in masks, classify, draw or remove noise.
@@ -66,6 +67,15 @@ def predict(
                 f"{run} is a run of {recipe.task}, expected a run of {' or '.join(tasks)}; "
                 f"`headwise predict` takes runs of every task"
             )
-        wish = Wish(typer.echo, inputs or (), texts or (), number, output)
+        predictions: list[dict[str, Any]] = []
+
+        def tell(line: str, **facts: Any) -> None:
+            predictions.append(facts or {"text": line})
+            if not as_json:
+                typer.echo(line)
+
+        wish = Wish(tell, inputs or (), texts or (), number, output)
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.resolve().name):
             task_class(recipe.task).predict(run, recipe, model, wish)
+        if as_json:
+            print_json({"task": recipe.task, "predictions": predictions})

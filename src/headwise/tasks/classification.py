@@ -296,10 +296,11 @@ class Classification(TextTask):
             with torch.no_grad():
                 logits = model(**batch.to(model.device)).logits[0]
             if model.config.problem_type == "regression":
-                wish.echo(f"{logits.item():.3f}")
+                wish.echo(f"{logits.item():.3f}", value=logits.item())
                 continue
             best = int(logits.argmax())
-            wish.echo(f"{model.config.id2label[best]}\t{logits.softmax(-1)[best]:.4f}")
+            label, probability = model.config.id2label[best], float(logits.softmax(-1)[best])
+            wish.echo(f"{label}\t{probability:.4f}", label=label, probability=probability)
 
     def _statistics(self) -> list[tuple[str, Statistic]]:
         """Names of the scores, and what computes each from rows of label and prediction."""

@@ -258,7 +258,7 @@ class Images(Task):
         raster, how = Raster.load(run), recipe.evaluation.how_to_draw()
         ids = sample_images(cast(CausalLM, model), raster, wish.number or _DRAWN, **how)
         write_bytes(output, sheet([("", raster.decode(ids))]))
-        wish.echo(f"written: {output}")
+        wish.echo(f"written: {output}", written=output)
 
     def _nll(self, model: HeadwiseModel, part: Items, advance: Advance) -> np.ndarray:
         """Returns -ln p of each pixel, `(images, pixels)`."""

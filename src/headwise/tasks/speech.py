@@ -190,7 +190,7 @@ class SpeechEnhancement(Task):
         with Progress(console=Console(stderr=True), transient=True) as progress:
             advance = partial(progress.advance, progress.add_task("", total=samples))
             enhance_file(model, recipe.evaluation.context, source, target, advance)
-        wish.echo(f"written: {target}")
+        wish.echo(f"written: {target}", written=target)
 
 
 def _config(settings: SpeechModel, spectrum: Spectrum, samples: int) -> SpeechEnhancerConfig:

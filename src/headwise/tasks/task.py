@@ -37,7 +37,7 @@ class Wish:
     """The arguments of `headwise predict`.
 
     Attributes:
-        echo: prints a line of text.
+        echo: tells a line of text, and by keywords what stands in it, as JSON has it.
         inputs: files or texts.
         texts: texts that are not taken for files.
         number: how many texts to write for each prompt, or how many images to draw; None for the
@@ -45,7 +45,7 @@ class Wish:
         output: the file to write; None for the task's default.
     """
 
-    echo: Callable[[str], None]
+    echo: Callable[..., None]
     inputs: Sequence[str] = ()
     texts: Sequence[str] = ()
     number: int | None = None
