@@ -1,0 +1,135 @@
+"""Everything that README and docs tell a reader to type works: Python, commands, recipes, links."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+import yaml
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import headwise as hw
+from headwise.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    page.relative_to(ROOT).as_posix()
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+]
+WRITTEN_BY_MAKE = re.compile(r"keys\.md|claims(\.md|/)")
+# A page whose blocks go on with the names of those before, and what is made shorter in it.
+IN_ONE_SESSION = {"docs/look-inside.md": ("steps = 400", "steps = 4")}
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def fences(page: str) -> list[tuple[str, str]]:
+    """The language and the text of each fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text(page), re.DOTALL | re.MULTILINE)
+
+
+def files(page: str) -> dict[str, str]:
+    """Blocks under the name of a file, such as **scaled_heads.py**."""
+    return dict(re.findall(r"\*\*(\S+\.\w+)\*\*\n\n```\w+\n(.*?)```", text(page), re.DOTALL))
+
+
+def cards() -> list[dict[str, object]]:
+    """What the cards of the start page take as given."""
+    config = GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=8)
+    given = {"hw": hw, "text": torch.randint(0, 100, (1, 20)), "x": torch.zeros(1, 4, 512)}
+    layers = [nn.TransformerEncoderLayer(512, 8, batch_first=True), *["transformer.h.1.attn"] * 2]
+    return [
+        {**given, "model": GPT2LMHeadModel(config).eval(), "layer": layer, "__name__": "card"}
+        for layer in layers
+    ]
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(kind == "python" for kind, _ in fences(p))]
+)
+def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, content in files(page).items():
+        Path(name).write_text(content, encoding="utf-8")
+    session: dict[str, object] = {"__name__": "page"}
+    given = cards() if page == "docs/index.md" else []
+    for kind, code in fences(page):
+        if kind != "python":
+            continue
+        if page not in IN_ONE_SESSION:
+            session = given.pop(0) if given else {"__name__": "page"}
+        exec(compile(code.replace(*IN_ONE_SESSION.get(page, ("", ""))), page, "exec"), session)
+    tests = [name for name in files(page) if name.startswith("test_")]
+    assert not tests or pytest.main(["-q", "-p", "no:cacheprovider", *tests]) == 0
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each line of a block that begins with `headwise`, with the page that has it."""
+    found = []
+    for page in PAGES:
+        for _, block in fences(page):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = re.search(r"(?:^|\| )(headwise .*?)(?: [|>] |$)", line.strip())
+                if command and not re.search(r"\s\[|\.\.\.|…|install-completion", command[1]):
+                    found.append((page, command[1]))
+    return found
+
+
+def test_commands_have_the_options_that_pages_give_them() -> None:
+    group = typer.main.get_command(app)
+    refused = []
+    for page, line in commands():
+        try:
+            words = shlex.split(line, comments=True)[1:]
+            context = group.make_context("headwise", list(words), resilient_parsing=True)
+            if words == ["--version"]:
+                continue
+            _, command, rest = group.resolve_command(context, words)
+            command.make_context(words[0], list(rest), parent=context)
+        except typer.Exit:  # `--help` prints and ends
+            continue
+        except Exception as error:  # whatever a command's parser raises
+            refused.append(f"{page}: {line}: {error}")
+    assert not refused
+    assert len(commands()) > 50
+
+
+def test_recipes_are_yaml() -> None:
+    for page in PAGES:
+        for kind, block in fences(page):
+            assert kind != "yaml" or isinstance(yaml.safe_load(block), dict), (page, block)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them on the site and on code hosts."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_files_and_headings_that_exist() -> None:
+    broken = []
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", text(page), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+            file, _, heading = link.partition("#")
+            target = (ROOT / page).parent / file if file else ROOT / page
+            if link.startswith(("http", "mailto:")) or WRITTEN_BY_MAKE.search(file):
+                continue
+            if not target.exists() or (heading and heading not in anchors(target)):
+                broken.append(f"{page}: {link}")
+    assert not broken
+
+
+def test_the_reference_describes_every_public_name_once() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/reference/*.md"))
+    described = re.findall(r"^\.\. auto(?:class|function):: (\w+)$", pages, flags=re.MULTILINE)
+    public = {name: getattr(hw, name) for name in hw.__all__}
+    own = [name for name, of in public.items() if of.__name__ == name]  # no module, no short name
+    assert sorted(described) == sorted(own)
