@@ -1,0 +1,98 @@
+"""Named forms of the systems: the defaults, presets, blocks of today, and edge cases.
+
+Random options find rare pairs by chance; these are always tried.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from support.nine import NINE, build
+
+from headwise.ops.rotary import Rotary  # a call takes it, and no public name makes it
+from headwise.testing import SystemSubject
+
+BASE = 10.0  # of rotary positions: tokens that stand near one another are turned far apart
+
+
+def turns(time: int) -> Rotary:
+    """The rotary positions of a call."""
+    return Rotary(torch.arange(time), {"rope_theta": BASE})
+
+
+class Form(NamedTuple):
+    """A system, its options, and whether its positions are rotary."""
+
+    system: str
+    options: dict[str, Any]
+    rotary: bool = False
+
+    def build(self, **more: Any) -> Any:
+        """A module in float64 with random parameters and statistics."""
+        return build(self.system, **{**self.options, **more})
+
+    def subject(self, site: str = "encoder_self", **more: Any) -> SystemSubject:
+        """It as the laws take it."""
+        settled: dict[str, Any] = {}
+        if self.system == "mae":
+            settled["causal_queries"] = site == "decoder_cross"
+        if self.system == "tim":
+            settled["cross_attention"] = site == "decoder_self"
+        first = 0 if self.rotary and site != "decoder_cross" else None
+        module = self.build(**{**settled, **more})
+        return SystemSubject(module, site, first_position=first, base=BASE)
+
+    @property
+    def kind(self) -> Any:
+        return NINE[self.system][0]
+
+
+def _preset(name: str, preset: str) -> dict[str, Any]:
+    return dict(NINE[name][0].presets[preset])
+
+
+# Two heads of keys, norms of queries and keys, and rotary positions.
+GROUPED = {"num_key_value_heads": 2, "qk_norm": True, "head_dim": 4}
+MODERN = {**GROUPED, "bias": "qkv"}
+UNITS = {"ffn_activation": "swiglu", "norm_kind": "rms"}
+
+FORMS = {
+    **{name: Form(name, {}) for name in NINE if name != "agreement"},
+    "standard, modern, one key head": Form("standard", {**MODERN, "num_key_value_heads": 1}, True),
+    "standard without bias": Form("standard", {"bias": False, "head_dim": 5}),
+    "mae of two left out, modern": Form(
+        "mae", {**GROUPED, "dropped_heads": 2, "bias": False}, True
+    ),
+    "mae window": Form("mae", {"gate_window": 2}),
+    "mae uniform": Form("mae", {"gate": "uniform"}),
+    "gated elementwise, modern": Form("gated", {**MODERN, "gate": "elementwise"}, True),
+    "gated by no input": Form(
+        "gated", {"gate_inputs": 0, "gate_bias": True, "gate_start": "neutral"}
+    ),
+    "differential, modern": Form("differential", MODERN, True),
+    "moh of routed heads alone": Form("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
+    "moh as the text has it": Form(
+        "moh", {"shared_heads": 2, "top_k": 1, "scaled_gates": False, "scaled_balance": False}
+    ),
+    "agreement": Form("agreement", {"num_capsules": 4, "iterations": 2}),
+    "agreement of the paper": Form("agreement", {**_preset("agreement", "paper"), "iterations": 1}),
+    "agreement of the authors": Form(
+        "agreement", {**_preset("agreement", "authors"), "routing": "simple", "num_capsules": 4}
+    ),
+    "agreement, modern": Form(
+        "agreement", {**MODERN, "num_capsules": 4, "activation": "standardised"}, True
+    ),
+    "weighted of the paper, merged": Form(
+        "weighted", {**_preset("weighted", "paper"), "merged": True, "weights": "softmax"}
+    ),
+    "weighted, modern": Form(
+        "weighted", {**GROUPED, **UNITS, "norm": "pre", "bias": False, "top_k": 2}, True
+    ),
+    "moa of all experts, modern": Form("moa", {**GROUPED, "num_experts": 3, "top_k": 3}, True),
+    "moa of the authors": Form("moa", {**_preset("moa", "authors"), "balance": "sequence"}),
+    "tim, modern": Form(
+        "tim", {**GROUPED, **UNITS, "norm": "pre", "num_mechanisms": 2, "bias": True}, True
+    ),
+    "tim of four, without exchange": Form("tim", {"num_mechanisms": 4, "exchange_heads": 0}),
+}
+# One of each system, in the blocks of today where it has some.
+DEFAULTS = {name: FORMS[name] for name in NINE}
