@@ -1,0 +1,318 @@
+"""Eight properties of the road from data to batches, for every task and every source of rows."""
+
+import json
+from collections import Counter
+from functools import cache
+from itertools import combinations, islice, pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.road import (
+    RATE,
+    SOURCES,
+    STREAMED,
+    TASKS,
+    TEXTS,
+    Road,
+    index_batches,
+    png,
+    road,
+    row,
+    sentence,
+    wav,
+)
+
+pytestmark = pytest.mark.quick
+
+PARTS = ("train", "validation", "test")
+WALKS = [(task, source) for task in TASKS for source in SOURCES[task]]
+STREAMS = [(task, source) for task in STREAMED for source in SOURCES[task]]
+BUDGET = 400  # tokens, pixels or frames of a batch
+FEW = settings(max_examples=max(2, settings.default.max_examples // 3))  # data are prepared in each
+
+
+def rows_of(task: str, keys: Any) -> list[Any]:
+    return [row(task, key) for key in keys]
+
+
+def three_parts(task: str, train: int = 60) -> dict[str, list[Any]]:
+    """Rows of their own for each part."""
+    ends = (0, train, train + 10, train + 20)
+    return {
+        part: rows_of(task, range(*own)) for part, own in zip(PARTS, pairwise(ends), strict=True)
+    }
+
+
+@cache
+def walk(task: str, source: str = "files", held_out: int | None = None) -> Road:
+    """The road of a task, prepared once; of a stream, the first rows are held out of the rest."""
+    if held_out is None:
+        return road(task, source, three_parts(task))
+    return road(task, source, {"train": rows_of(task, range(60))}, held_out=held_out)
+
+
+def content(own: Road, part: str = "train") -> Counter:
+    """What a part holds: the lines of running text, else its rows."""
+    return Counter(own.text(part) if own.name in TEXTS else own.rows(part))
+
+
+# --- 1: one key is in one part ----------------------------------------------------------------
+
+
+def divided(task: str, source: str, rows: list[Any]) -> dict[str, Counter]:
+    """In which part the keys of rows are: first texts, or pixels."""
+    own = road(
+        task, source, {"train": rows}, data={"validation_fraction": 0.2, "test_fraction": 0.2}
+    )
+    return {part: Counter(key_of(each) for each in own.rows(part)) for part in PARTS}
+
+
+def key_of(found: Any) -> Any:
+    return found[0] if isinstance(found, tuple) else found
+
+
+@cache
+def divided_once(task: str) -> dict[str, Counter]:
+    return divided(task, "files", rows_of(task, range(60)))
+
+
+@pytest.mark.parametrize("task", ["translation", "classification", "images"])
+@FEW
+@given(data=st.data())
+def test_division(task, data):
+    """Order and repetition of rows change nothing of it, nor does the source in which they stand.
+
+    A text that comes again with another translation or label is the same key.
+    """
+    whole = divided_once(task)
+    assert all(len(whole[part]) >= 3 for part in PARTS)
+    assert not any(one & other for one, other in combinations(whole.values(), 2))
+    keys = data.draw(st.permutations(range(60)))
+    again = data.draw(st.lists(st.sampled_from(keys), max_size=20))
+    others = rows_of(task, again)
+    if task != "images":
+        others = [(text, rows_of(task, [0, 1])[i % 2][1]) for i, (text, _) in enumerate(others)]
+    rows = data.draw(st.permutations(rows_of(task, keys) + others))
+    found = divided(task, data.draw(st.sampled_from(SOURCES[task])), rows)
+    assert {part: set(found[part]) for part in PARTS} == {part: set(whole[part]) for part in PARTS}
+    assert sum(sum(counts.values()) for counts in found.values()) == len(rows)
+
+
+@pytest.mark.parametrize("source", SOURCES["language-modelling"])
+@pytest.mark.parametrize("task", TEXTS)
+def test_running_text_is_cut_between_lines(task, source):
+    """Its parts are one text, of which the end is held out."""
+    lines = rows_of(task, range(120))
+    shares = {"validation_fraction": 0.2, "test_fraction": 0.1}
+    own = road(task, source, {"train": lines}, data=shares)
+    texts = [own.text(part) for part in PARTS]
+    assert [line for text in texts for line in text] == lines
+    words = [sum(len(line.split()) for line in text) for text in texts]
+    for part, share in zip(words, (0.7, 0.2, 0.1), strict=True):
+        assert abs(part - share * sum(words)) < 6  # a line has at most five words
+
+
+# --- 2: a share of the training part ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_train_fraction(task):
+    """A larger share has all of a smaller one, none is empty, and the other parts stay whole."""
+    rows = three_parts(task, train=300 if task in TEXTS else 60)
+    shares = {
+        share: road(task, "files", rows, data={"train_fraction": share})
+        for share in (1e-9, 0.3, 0.7, 1.0)
+    }
+    found = [content(own) for own in shares.values()]
+    sizes = [sum(each.values()) for each in found]
+    assert sizes[0] >= 1
+    assert all(one <= other and one != other for one, other in pairwise(found))
+    for share, size in zip(shares, sizes, strict=True):
+        assert abs(size / sizes[-1] - share) < 0.2
+    for part in ("validation", "test"):
+        assert all(content(own, part) == content(shares[1.0], part) for own in shares.values())
+
+
+# --- 3 and 4: batches, and their shares -------------------------------------------------------
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=8, max_size=60)
+
+
+@given(LENGTHS, st.integers(1, 8), st.integers(0, 60), st.integers(0, 3))
+def test_batches_of_any_lengths(lengths, world, room, epoch):
+    """Each item comes once, within the budget; each process has a share of every batch."""
+    longest = max(map(max, lengths))
+    budget = longest * (1 + room // 8 if room % 2 else world) + room
+    share = {"epoch": epoch, "seed": 5, "world_size": world}
+    try:
+        ranks = [index_batches(lengths, budget, rank=rank, **share) for rank in range(world)]
+    except ValueError as error:
+        # Of so large a budget, each batch can have a row for every process.
+        assert world > 1 and budget < 2 * world * longest
+        assert str(world) in str(error)
+        return
+    batches = [[index for own in batch for index in own] for batch in zip(*ranks, strict=True)]
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch, *shares in zip(batches, *ranks, strict=True):
+        assert len(batch) * max(max(lengths[index]) for index in batch) <= budget
+        sizes = list(map(len, shares))
+        assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+
+
+def order(own: Road, epoch: int, **share: int) -> list[Any]:
+    return [own.rows_of(batch) for batch in own.epoch(epoch, BUDGET, **share)]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("task", TASKS)
+def test_an_epoch_has_every_item_once(task, world):
+    own = walk(task)
+    for epoch in (0, 1):
+        ranks = [own.epoch(epoch, BUDGET, rank=rank, world=world) for rank in range(world)]
+        found = Counter(each for batches in ranks for b in batches for each in own.rows_of(b))
+        assert found == Counter(own.rows(epoch=epoch))
+        for shares in zip(*ranks, strict=True):
+            rows = sum(len(share["labels"]) for share in shares)
+            assert all(own.size(share) // len(share["labels"]) * rows <= BUDGET for share in shares)
+
+
+@pytest.mark.parametrize("held_out", [None, 10])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_order_is_another_in_each_epoch_and_for_each_seed(task, held_out):
+    if held_out and task not in STREAMED:
+        pytest.skip("it reads no stream")
+    own = walk(task, held_out=held_out)
+    orders = [order(own, epoch, seed=seed) for seed in (0, 1) for epoch in (0, 1, 2)]
+    assert all(one != other for one, other in combinations(orders, 2))
+    assert order(own, 1, seed=1) == orders[4]
+
+
+# --- 5: going on from a position --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held_out", [None, 10])
+@pytest.mark.parametrize("task", TASKS)
+@FEW
+@given(data=st.data())
+def test_what_goes_on_from_a_position_is_the_same_rest(task, held_out, data):
+    """A position is JSON, and another process that reads the same data goes on from it."""
+    if held_out and task not in STREAMED:
+        pytest.skip("it reads no stream")
+    own, source = walk(task, held_out=held_out), data.draw(st.sampled_from(SOURCES[task]))
+    world = data.draw(st.integers(1, 3))
+    share = {"world": world, "rank": data.draw(st.integers(0, world - 1)), "seed": 3}
+    at = data.draw(st.integers(1, 20))
+    whole = list(islice(walk(task, source, held_out).batches(BUDGET, **share), at + 5))
+    position = json.loads(json.dumps(whole[at - 1][2]))
+    own = Road(task, own.recipe, type(own.task).prepare(walk(task, source, held_out).recipe))
+    rest = list(islice(own.batches(BUDGET, position, **share), 5))
+    for found, expected in zip(rest, whole[at:], strict=True):
+        (epoch, batch, behind), (same_epoch, same, same_behind) = found, expected
+        assert (epoch, behind) == (same_epoch, same_behind)
+        assert batch.keys() == same.keys()
+        assert all(torch.equal(batch[name], same[name]) for name in batch)
+
+
+# --- 6: streams -------------------------------------------------------------------------------
+
+
+def letters(own: Road, rows: Any) -> Counter:
+    """The letters of running text, however it is cut into blocks and subwords."""
+    tokenizer = own.tokenizers["source"]
+    special = {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
+    ids = [token for each in rows for token in each if token not in special]
+    return Counter("".join(tokenizer.convert_ids_to_tokens(ids)))
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("task", "source"), STREAMS)
+def test_a_stream_is_the_stored_data_less_what_is_held_out(task, source, world):
+    own, rows = walk(task, source, 10), rows_of(task, range(60))
+    assert content(own, "validation") == Counter(rows[:10])
+    assert content(own, "test") == Counter(rows[10:20])
+    for number in (0, 1):
+        batches = [
+            batch
+            for rank in range(world)
+            for batch in own.epoch(number, BUDGET, rank=rank, world=world)
+        ]
+        assert max(map(own.size, batches)) <= BUDGET // world
+        found = [each for batch in batches for each in own.rows_of(batch)]
+        if task in TEXTS:
+            stored = road(task, source, dict.fromkeys(PARTS, rows[20:]))
+            assert letters(own, found) == letters(stored, stored.rows())
+        else:
+            assert Counter(found) == Counter(rows[20:])
+
+
+# --- 7: what items hold -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "source"), [each for each in WALKS if "speech" not in each[0]])
+def test_items_hold_what_was_written(task, source):
+    for part, rows in three_parts(task).items():
+        written = [each.tobytes() for each in rows] if task == "images" else rows
+        assert content(walk(task, source), part) == Counter(written)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_padding_is_ignored(task):
+    """A row of a batch is the item alone, and behind it labels of -100 and a mask of 0."""
+    own, indices = walk(task), [*range(5), len(walk(task).items()) - 1]
+    batch = own.batch("train", indices)
+    for number, index in enumerate(indices):
+        for name, alone in own.batch("train", [index]).items():
+            found, item = batch[name][number : number + 1], alone
+            if item.ndim > 1:  # (rows, time, ...)
+                found, behind = found[:, : item.size(1)], found[:, item.size(1) :]
+                assert (behind == {"labels": -100, "attention_mask": 0}.get(name, behind)).all()
+            assert torch.equal(found, item)
+
+
+# --- 8: what is left out is told --------------------------------------------------------------
+
+SOUND = wav(0.1 * row("speech-enhancement", 0)[1], RATE)
+FLAWED = {
+    ("translation", "files"): [("", "x"), ("x", " "), ("x " * 30, "x")],
+    ("translation", "hub"): [("", "x"), ("x", None), ("x", "x " * 30)],
+    ("classification", "files"): [("", "even"), ("x", ""), ("x", "odd\teven")],
+    ("classification", "hub"): [("", "even"), ("x", None), (" ", "odd")],
+    ("images", "folder"): [b"", b"no image", png(row("images", 1))[:40]],
+    ("images", "hub"): [b"", b"no image", png(row("images", 1))[:40]],
+    ("speech-enhancement", "hub"): [(b"no sound", SOUND), (SOUND, b""), (SOUND[:100], SOUND)],
+}
+
+
+@pytest.mark.parametrize(("task", "source"), FLAWED)
+@FEW
+@given(data=st.data())
+def test_all_that_is_read_is_kept_or_told_to_be_left_out(task, source, data):
+    parts = three_parts(task, train=30)
+    flaws = data.draw(st.lists(st.sampled_from(FLAWED[task, source]), max_size=3))
+    rows = data.draw(st.permutations([*range(30), *flaws]))
+    parts["train"] = [row(task, each) if isinstance(each, int) else each for each in rows]
+    more = {"max_length": 10} if task == "translation" else {}
+    own = road(task, source, parts, data=more)
+    kept, left_out = own.told()
+    assert kept == {"train": 30, "validation": 10, "test": 10}
+    assert left_out == len(flaws)
+    assert {part: len(own.rows(part)) for part in PARTS} == kept
+
+
+@pytest.mark.parametrize("task", ["translation", "classification", "language-modelling"])
+def test_files_that_were_changed_are_read_anew(task, tmp_path):
+    """Also those of the same size, at the same place."""
+    found = []
+    places = tmp_path / "one", tmp_path / "other"
+    for first in ("cat", "dog"):
+        lines = [f"{first} {sentence(key)}" for key in range(40)]
+        if task == "classification":
+            lines = ["sentence\tlabel", *(f"{line}\t{len(line) % 2}" for line in lines)]
+        for place in places:
+            place.write_text("".join(f"{line}\n" for line in lines))
+        given = places if task == "translation" else places[0]
+        found.append(content(road(task, "files", dict.fromkeys(PARTS, given))))
+    assert found[0] != found[1] and sum(found[0].values()) == sum(found[1].values()) == 40

@@ -1,0 +1,384 @@
+"""The road of data as tests walk it: from rows of their own to parts, items, batches, positions.
+
+Tests of data name a task, the source in which its rows stand, and the rows. How a recipe names
+data, who reads them and what a task is made of is known here and nowhere else.
+"""
+
+import io
+import json
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, dropwhile, takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.parquet
+import soundfile
+import torch
+from PIL import Image
+from transformers import AutoTokenizer
+
+from headwise.recipes import load_recipe
+from headwise.recipes.catalogue import task_class
+from headwise.training.batching import BatchLoader, TokenBudgetSampler
+
+TEXTS = ("language-modelling", "masked-language-modelling")
+LABELLED = ("classification", "probing")
+TASKS = ("translation", *TEXTS, *LABELLED, "images", "speech-enhancement")
+STREAMED = ("translation", *TEXTS, "classification")
+RATE = 8_000
+
+# Data that need no files; small where they can be.
+_DOCUMENTED = {"packages": ["logging", "email"]}
+BUILT_IN: dict[str, dict[str, Any]] = {
+    "translation": {"corpus": "interface-strings", "train_fraction": 0.05},
+    "language-modelling": {"corpus": "pydoc-topics", "train_fraction": 0.1},
+    "masked-language-modelling": {"corpus": "package-docs", **_DOCUMENTED, "train_fraction": 0.1},
+    "classification": {"corpus": "docstrings", **_DOCUMENTED, "max_length": 64},
+    "probing": {"corpus": "generated", "num_bins": 3, "max_length": 64}
+    | {"texts": {"corpus": "docstrings", **_DOCUMENTED}},
+    "images": {"corpus": "digits", "train_fraction": 0.1},
+    "speech-enhancement": {"corpus": "generated", "speakers": 4, "utterances": 6}
+    | {"rate": RATE, "seconds": 0.5, "validation_fraction": 0.2, "test_fraction": 0.2},
+}
+OWN: dict[str, dict[str, Any]] = {  # settings of rows of one's own
+    "classification": {"max_length": 32},
+    "probing": {"max_length": 32},
+    "images": {"size": 4, "mode": "grey"},
+    "speech-enhancement": {"rate": RATE, "seconds": 0.5},
+}
+SOURCES = {  # where rows of a task may stand
+    **dict.fromkeys(TASKS, ("files", "hub")),
+    "images": ("files", "folder", "hub"),
+    "probing": ("files",),
+}
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_PLACE = TemporaryDirectory(prefix="headwise-road-")
+
+
+def sentence(key: int) -> str:
+    """Returns a text of one to five words or so that no other key has."""
+    return " ".join(WORDS[int(digit)] for digit in str(37 * key))
+
+
+def row(task: str, key: int) -> Any:
+    """Returns a row of data that no other key has: texts, a grey image, or two waveforms."""
+    text, draw = sentence(key), np.random.default_rng(key)
+    if task == "images":  # all have the same four levels
+        return draw.permutation(80 * (np.arange(16) % 4)).reshape(4, 4).astype(np.uint8)
+    if task == "speech-enhancement":
+        clean = 0.1 * draw.standard_normal(2_000 + 40 * (key % 40))
+        return clean + 0.01 * draw.standard_normal(len(clean)), clean
+    if task in LABELLED:
+        return text, ("even", "odd")[key % 2]
+    return (text, text[::-1]) if task == "translation" else text
+
+
+# --- writing rows, and naming them in a recipe ------------------------------------------------
+
+
+def _write(task: str, source: str, part: str, rows: Any, folder: Path) -> Any:
+    """Writes the rows of a part; returns what names them in a recipe."""
+    if isinstance(rows, (Path, tuple)):
+        return rows  # the files of a part, as they are
+    if source == "hub":
+        return _write_split(task, part, rows, folder)
+    if task == "translation":
+        return tuple(
+            _text(folder / f"{part}.{side}", [pair[side] for pair in rows]) for side in (0, 1)
+        )
+    if task in TEXTS:
+        return _text(folder / f"{part}.txt", rows)
+    if task == "classification":
+        return _text(folder / f"{part}.tsv", ["sentence\tlabel", *map("\t".join, rows)])
+    if source == "folder" or task == "speech-enhancement":
+        for number, each in enumerate(rows):
+            for name, content in _files(task, each).items():
+                path = folder / part / name.format(number)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        names = [folder / part / side for side in ("noisy", "clean")]
+        return tuple(names) if task == "speech-enhancement" else folder / part
+    path = folder / f"{part}.idx"
+    images = np.asarray(rows, np.uint8).reshape(-1, 4, 4)
+    path.write_bytes(struct.pack(">IIII", 0x803, *images.shape) + images.tobytes())
+    return path
+
+
+def _files(task: str, each: Any) -> dict[str, bytes]:
+    """Returns the files of an image or of two sounds; bytes are what a file has in their place."""
+    if task == "images":
+        return {"{:03}.png": each if isinstance(each, bytes) else png(each)}
+    return {
+        f"{side}/{{:03}}.wav": wave if isinstance(wave, bytes) else wav(wave)
+        for side, wave in zip(("noisy", "clean"), each, strict=True)
+    }
+
+
+def _write_split(task: str, part: str, rows: Any, folder: Path) -> str:
+    """Writes a split as datasets of the hub have it: JSON lines of texts, else parquet."""
+    if task in ("images", "speech-enhancement"):
+        kind = datasets.Image() if task == "images" else datasets.Audio(decode=False)
+        names = ["image"] if task == "images" else ["noisy", "clean"]
+        files = [
+            [{"bytes": content, "path": None} for content in _files(task, each).values()]
+            for each in rows
+        ]
+        columns = dict(zip(names, map(list, zip(*files, strict=True)), strict=True))
+        schema = datasets.Features(dict.fromkeys(names, kind)).arrow_schema
+        table = pyarrow.table(columns, schema=schema)
+        pyarrow.parquet.write_table(table, folder / f"{part}.parquet")
+        return part
+    names = {"translation": ("en", "fr"), "classification": ("sentence", "label")}
+    fields = names.get(task, ("text",))
+    records = [
+        dict(zip(fields, (each,) if isinstance(each, str) else each, strict=True)) for each in rows
+    ]
+    nested = [{"texts": record} for record in records] if task == "translation" else records
+    _text(folder / f"{part}.jsonl", map(json.dumps, nested))
+    return part
+
+
+def _keys(task: str, source: str, places: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the data of a recipe, given what names each part."""
+    if source == "hub":
+        splits = {f"{part}_split": places.get(part) for part in ("train", "validation", "test")}
+        columns = {
+            "translation": {"source_field": "texts.en", "target_field": "texts.fr"},
+            "speech-enhancement": {"name_field": None},
+        }
+        return {"corpus": "hub", "name": str(folder), **splits, **columns.get(task, {})}
+    if task == "probing":
+        return {"corpus": "senteval", "file": places["train"]}
+    sides = {"translation": ("source", "target"), "speech-enhancement": ("noisy", "clean")}
+    if task in sides:
+        places = {
+            part: dict(zip(sides[task], place, strict=True)) for part, place in places.items()
+        }
+    corpus = {"images": "folder" if source == "folder" else "idx", "speech-enhancement": "pairs"}
+    return {"corpus": corpus.get(task, "files"), **places}
+
+
+def _text(path: Path, lines: Any) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    return path
+
+
+def png(image: np.ndarray) -> bytes:
+    """Returns an image as a PNG."""
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    return content.getvalue()
+
+
+def wav(wave: np.ndarray, rate: int = RATE, **options: str) -> bytes:
+    """Returns a sound as a file, by default a WAV of 16 bits."""
+    content = io.BytesIO()
+    soundfile.write(content, wave, rate, **{"format": "WAV", **options})
+    return content.getvalue()
+
+
+# --- a task on its data -----------------------------------------------------------------------
+
+
+def road(
+    task: str,
+    source: str,
+    rows: dict[str, Any] | None = None,
+    *,
+    held_out: int | None = None,
+    data: dict[str, Any] | None = None,
+    **recipe: Any,
+) -> "Road":
+    """Returns a task on rows of its parts, `train` and those that are given, in files of their own.
+
+    In place of the rows of a part, the paths of its files may be given. With `held_out`, the
+    training part is a stream, of which so many rows are the validation part and the next ones the
+    test part. `source` is one of `SOURCES`, or "built-in", which has no rows.
+    """
+    folder = Path(mkdtemp(dir=_PLACE.name))
+    keys = dict(BUILT_IN[task])
+    if rows is not None:
+        if task == "probing" and not isinstance(rows["train"], Path):
+            short = {"train": "tr", "validation": "va", "test": "te"}
+            lines = [
+                f"{short[p]}\t{label}\t{text}" for p, own in rows.items() for text, label in own
+            ]
+            rows = {"train": _text(folder / "probe.txt", lines)}
+        places = {part: _write(task, source, part, own, folder) for part, own in rows.items()}
+        keys = {**_keys(task, source, places, folder), **OWN.get(task, {})}
+    if held_out is not None:
+        keys |= {"streaming": True, "held_out_rows": held_out, "shuffle_rows": 16}
+        keys |= {"classes": ["even", "odd"]} if task == "classification" else {}
+        keys |= {"documents": "line"} if task in TEXTS else {}
+    given = {"task": task, "training": {"max_steps": 1}, "data": {**keys, **(data or {})}}
+    if task not in ("images", "speech-enhancement"):
+        given["tokenizer"] = {"vocab_size": 300}
+    if task in TEXTS:
+        given["block_length"] = 16
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps({**given, **recipe}, default=str))  # JSON is YAML
+    settings = load_recipe(str(path)).recipe
+    return Road(task, settings, task_class(task).prepare(settings))
+
+
+@dataclass
+class Road:
+    """A task on its data: the rows of each part, batches of them, and what is told of both."""
+
+    name: str
+    recipe: Any
+    task: Any
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts and of further test sets."""
+        return ["train", "validation", "test", *self.task.tests]
+
+    def items(self, part: str = "train") -> Any:
+        """The encoded items of a part."""
+        return self.task.part(part)
+
+    def batch(self, part: str, indices: Any) -> dict[str, torch.Tensor]:
+        """Items of a part, padded to one length."""
+        items = self.items(part)
+        return self.task.collate([items[index] for index in indices])
+
+    def rows(self, part: str = "train", epoch: int = 0) -> list[Any]:
+        """What each item of a part holds, see `rows_of`."""
+        items = self.items(part)
+        if hasattr(items, "set_epoch"):
+            items.set_epoch(epoch)
+        return [self.rows_of(self.batch(part, [index]))[0] for index in range(len(items))]
+
+    def rows_of(self, batch: dict[str, torch.Tensor]) -> list[Any]:
+        """What stands in each row of a batch, without its padding.
+
+        Of pairs both texts; of labelled texts the text and the label; of running text its tokens,
+        those before anything was masked; of images the pixels as bytes; of speech the noisy and
+        the clean frames as bytes.
+        """
+        labels = batch["labels"]
+        if self.name == "images":
+            raster = self.task.raster
+            pixels = raster.decode(batch["input_ids"][:, 1:].numpy())
+            return [image[..., : raster.colors.shape[1]].tobytes() for image in pixels]
+        mask = batch.get("attention_mask", torch.ones(labels.shape[:2], dtype=torch.long)).bool()
+        if self.name == "speech-enhancement":
+            return [
+                tuple(x[i][mask[i]].numpy().tobytes() for x in (batch["inputs"], labels))
+                for i in range(len(labels))
+            ]
+        ids = batch["input_ids"]
+        if self.name == "translation":
+            return [
+                (self.lines(one[of])[0], self.lines(other[other != -100], "target")[0])
+                for one, of, other in zip(ids, mask, labels, strict=True)
+            ]
+        if self.name in LABELLED:
+            names = self.task.classes
+            return [
+                (*filter(None, self.lines(one[of])), names[int(y)] if names else float(y))
+                for one, of, y in zip(ids, mask, labels, strict=True)
+            ]
+        if self.name == "masked-language-modelling":
+            ids = torch.where(labels == -100, ids, labels)
+            return [tuple(one[of].tolist()[1:]) for one, of in zip(ids, mask, strict=True)]
+        return [tuple(one[one != -100].tolist()) for one in labels]
+
+    def text(self, part: str = "train") -> list[str]:
+        """The lines of running text, which its items hold one after another.
+
+        In masked language modelling blank lines only divide documents, and are left out.
+        """
+        lines = self.lines(torch.tensor([token for own in self.rows(part) for token in own]))
+        return list(filter(None, lines)) if self.name == "masked-language-modelling" else lines
+
+    @cached_property
+    def tokenizers(self) -> dict[str, Any]:
+        """The tokenizer that a run saves beside its model, as transformers reads it."""
+        with TemporaryDirectory() as folder:
+            self.task.save_for_tools(Path(folder), self.recipe)
+            target = Path(folder, "target")
+            return {
+                "source": AutoTokenizer.from_pretrained(folder),
+                "target": AutoTokenizer.from_pretrained(target if target.exists() else folder),
+            }
+
+    def lines(self, ids: torch.Tensor, side: str = "source") -> list[str]:
+        """The lines of tokens, each of which ends in the token of an end."""
+        tokenizer = self.tokenizers[side]
+        lines: list[list[int]] = [[]]
+        for token in ids.tolist():
+            if token == tokenizer.eos_token_id:
+                lines.append([])
+            elif token not in (tokenizer.pad_token_id, tokenizer.bos_token_id):
+                lines[-1].append(token)
+        ended = lines[:-1] if not lines[-1] else lines
+        return [tokenizer.decode(line).strip() if line else "" for line in ended]
+
+    def told(self) -> tuple[dict[str, int], int]:
+        """How many rows the facts on the data name: of each part, and left out of all."""
+        notes = {name: text.replace(",", "") for name, text in self.task.notes.items()}
+        what = r"(\d+) (?:pairs|lines|examples|images|recordings)"
+        found = {part: re.search(what, notes.get(part, "")) for part in self.parts}
+        kept = {part: int(each[1]) for part, each in found.items() if each}
+        left_out = [note.split(";")[0] for part, note in notes.items() if part in self.parts]
+        left_out = re.findall(r"(\d+) (?:with an empty side|too long)", " ".join(left_out))
+        skipped = notes.get("skipped", "")
+        left_out += re.findall(r"(\d+) with", skipped) or re.findall(r"^\d+", skipped)
+        return kept, sum(map(int, left_out))
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def size(self, batch: dict[str, torch.Tensor]) -> int:
+        """What a batch takes of its budget: the number of rows times the longest of them."""
+        x = batch.get("input_ids", batch.get("inputs"))
+        longest = x.size(1) - (self.name == "language-modelling")  # one token is before the block
+        if self.name == "translation":
+            longest = max(longest, batch["labels"].size(1))
+        return len(x) * longest
+
+    def batches(
+        self, budget: int, position: Any = None, *, seed: int = 0, rank: int = 0, world: int = 1
+    ) -> Iterator[tuple[int, dict[str, torch.Tensor], Any]]:
+        """Yields the batches of one of the processes that train, without an end.
+
+        Each comes with its epoch (pass over a stream) and the position behind it, from which
+        another call goes on.
+        """
+        share = {"seed": seed, "rank": rank, "world_size": world}
+        if self.recipe.data.model_dump().get("streaming"):
+            stream = self.task.train.batches(self.task.collate, budget, **share)
+            if position is not None:
+                stream.load_state_dict(position)
+            for batch in stream.loader():
+                if batch is not None:
+                    yield stream.state_dict()["passes"], batch, stream.state_dict()
+            return
+        sampler = TokenBudgetSampler(self.task.train.lengths, budget, **share)
+        loader = BatchLoader(self.task.train, sampler, self.task.collate)
+        start, given = position or (0, 0)
+        for epoch in count(start):
+            loader.set_epoch(epoch)
+            for number, batch in enumerate(loader, start=1):
+                if epoch > start or number > given:
+                    yield epoch, batch, [epoch, number]
+
+    def epoch(self, number: int, budget: int, **share: int) -> list[dict[str, torch.Tensor]]:
+        """The batches of one epoch."""
+        found = dropwhile(lambda each: each[0] < number, self.batches(budget, **share))
+        return [batch for _, batch, _ in takewhile(lambda each: each[0] == number, found)]
+
+
+def index_batches(lengths: Any, budget: int, *, epoch: int = 0, **share: Any) -> list[list[int]]:
+    """The indices of items of these lengths, in the batches of one process in one epoch."""
+    sampler = TokenBudgetSampler(lengths, budget, **share)
+    sampler.set_epoch(epoch)
+    return list(sampler)
