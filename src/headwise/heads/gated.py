@@ -257,6 +257,9 @@ class GatedAttention(MultiHeadAttention):
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         return self._activated(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        return False
+
     def static_scales(self) -> Tensor | None:
         weight = self.gate_proj.weight
         return None if weight.any() else self._gates(weight.new_zeros(self.embed_dim))

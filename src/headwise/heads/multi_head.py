@@ -232,6 +232,13 @@ class MultiHeadAttention(Attention):
         joined = joined if scales is None else joined * scales.to(heads.dtype)
         return self.out_proj(joined.flatten(2))
 
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        """Whether what becomes of the heads at a position depends on other positions too.
+
+        A subclass that does not say so is taken to look at them.
+        """
+        return type(self) is not MultiHeadAttention
+
     def static_scales(self) -> Tensor | None:
         """Returns the scales a of `join`, `(heads, 1 or head_dim)`, if no input changes them.
 

@@ -175,12 +175,13 @@ class HeadGates(nn.Module):
         around = self.around.padding
         padding = None if around is None else around.now.positions
         texts = None if around is None else around.now.texts
-        if texts is not None:  # each gets a row of its own
+        if around is not None and texts is not None:  # each gets a row of its own
+            self._check_hides_no_more(around.now.hidden)
             hidden, heads = texts.apart(hidden), texts.apart(heads)
             queries = None if queries is None else texts.apart(queries)
             within = texts.padding if padding is None else texts.apart(padding)
             padding = texts.padding | within
-            attn_mask = None  # which hides the other texts, and no more
+            attn_mask = None  # which hides the other texts, or more from systems that do not look
         output, _, routing = self.call.gates(
             hidden,
             heads,
@@ -237,6 +238,20 @@ class HeadGates(nn.Module):
             check_meaning(mask, self.path)
         settings = hidden.size(0), queries, self.is_causal, self.sliding
         return self.last.ask(other_mask, mask, *settings)
+
+    def _check_hides_no_more(self, hidden: tuple[int, int, int] | None) -> None:
+        """Raises `ValueError` where a mask hides within packed texts what the system would see."""
+        if hidden is None or not self.system.sees_other_positions(self.is_causal):
+            return
+        row, query, key = hidden
+        raise ValueError(
+            f"the attention mask packs several texts into a row and hides parts of a text from "
+            f"itself too: in row {row} position {key} from position {query}. The gates over the "
+            f"heads at {self.path!r}, a {type(self.system).__name__}, would see it, since they "
+            f"look at all of a packed text{' up to a position' if self.is_causal else ''}: give "
+            f"each text a row of its own, or take a system that decides at each position by "
+            f"itself, such as 'gated'"
+        )
 
     def _warn_of_sliding(self, cached: int | Tensor, queries: int) -> None:
         if self.sliding is None or self.last.warned or not isinstance(cached, int):

@@ -87,6 +87,8 @@ class QueryPadding:
         self.now = _Padding()
         self.users = 0  # how many gates read it
         self.layer = place.layer
+        self.is_causal = place.site != "encoder_self"
+        self.sliding = sliding_window(place.module)
         self.last = last
         names = (place.layout.mask, place.layout.cache, "position_ids")
         self.arguments = Arguments(place.module, names)
@@ -97,7 +99,7 @@ class QueryPadding:
         hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
         (batch, queries), cached = hidden.shape[:2], cached_positions(cache, self.layer)
         self.now.positions = padding_of(hidden, mask, cached)
-        self.now.texts = None
+        self.now.texts = self.now.hidden = None
         if queries == 1 or not isinstance(cached, int) or cached:
             return  # a cache has one text a row
         if torch.compiler.is_compiling():
@@ -111,6 +113,9 @@ class QueryPadding:
         elif position_ids is not None and _is_flash(attention):
             # Such kernels are told of packed texts by positions, and get no mask.
             self.now.texts = self.last.ask(_texts_at, position_ids, batch)
+        if mask is not None and self.now.texts is not None:
+            about = self.now.texts, self.now.positions, self.is_causal, self.sliding
+            self.now.hidden = self.last.ask(hidden_within, mask, *about)
         if self.now.texts is not None and cache is not None:
             raise ValueError(
                 "the attention mask separates texts that are packed into a row, and there is a "
@@ -128,10 +133,13 @@ class _Padding(threading.local):
     Attributes:
         positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
         texts: the texts that are packed into the rows; None if each is one.
+        hidden: row, query and key of a position that the mask hides from one of the same text,
+            though it is none that systems leave out by themselves; None if there is none.
     """
 
     positions: Tensor | None = None
     texts: PackedTexts | None = None
+    hidden: tuple[int, int, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Padding, ()
@@ -221,6 +229,43 @@ def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | Non
         added = mask[rows, :, own, before.clamp(min=0)]  # (batch, queries - 1, 1 or heads)
         sees = (~blocks(added) if added.is_floating_point() else added != 0).any(-1)
     return real[:, 1:] & (before >= 0) & ~sees
+
+
+def hidden_within(
+    mask: Any, texts: PackedTexts, padding: Tensor | None, is_causal: bool, sliding: int | None
+) -> tuple[int, int, int] | None:
+    """The first row, query and key of one packed text where a mask, as in `later_texts`, hides it.
+
+    Padding is left out, and in a decoder the future and what is out of a window that slides. The
+    `BlockMask` of a decoder, whose rows may be very long, is taken to hide nothing else.
+
+    >>> mask = torch.tensor([[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]).bool()
+    >>> texts = PackedTexts(torch.tensor([[True, False, True]]))
+    >>> hidden_within(mask, texts, None, True, None), hidden_within(mask, texts, None, False, None)
+    (None, (0, 0, 1))
+    """
+    number = texts.number
+    steps = torch.arange(number.size(1), device=number.device)
+    if hasattr(mask, "mask_mod"):
+        if is_causal:
+            return None
+        rows = torch.arange(mask.shape[0], device=number.device).view(-1, 1, 1)
+        hides = ~mask.mask_mod(rows, steps.new_zeros(()), steps.unsqueeze(1), steps)
+    else:
+        of_heads = blocks(mask) if mask.is_floating_point() else mask == 0
+        hides = of_heads.all(1)[..., : len(steps)]  # (batch, queries, queries)
+    hides = hides & (number.unsqueeze(1) == number.unsqueeze(2))
+    if padding is not None:
+        hides = hides & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+    if is_causal:
+        hides = hides & ~causal_mask(len(steps), len(steps), device=hides.device)
+        if sliding is not None:
+            hides = hides & causal_mask(len(steps), len(steps), -sliding, hides.device)
+    places = hides.nonzero()
+    if not len(places):
+        return None
+    row, query, key = places[0].tolist()
+    return row, query, key
 
 
 def other_mask(

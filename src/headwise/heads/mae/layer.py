@@ -201,6 +201,9 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     def ablation_ranges(self) -> dict[str, range]:
         return {"expert": range(self.num_experts), "head": range(self.num_heads)}
 
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        return self.gate is not None and not (is_causal and self.gate_window == 1)
+
     def static_scales(self) -> Tensor | None:
         return self.left_out.new_ones(self.num_heads, 1) if self.gate is None else None
 

@@ -224,6 +224,9 @@ class MixtureOfHeads(MultiHeadAttention):
     def ablation_ranges(self) -> dict[str, range]:
         return {**super().ablation_ranges(), "top_k": range(1, self.top_k)}
 
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        return False
+
     def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
         weights = sum(router.weight.numel() for router in self._routers())
         return super().macs(queries, keys, is_causal=is_causal) + Macs(queries * weights, 0)
