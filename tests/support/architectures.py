@@ -1,295 +1,293 @@
-"""Tiny random models of every architecture that gates can be put over, and inputs for them."""
+"""Tiny random models of 45 architectures of transformers, and how the laws call them."""
 
+import contextlib
+import inspect
 import logging
-import random
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import transformers as tf
-from torch import Tensor
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache
+
+import headwise as hw
+from headwise.testing.laws import Batch, Seen
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
-VOCABULARY = 40
-FIRST = 5  # ids below it are special
-PADDING = 1
-
-Sizes = dict[str, int]
-Draw = random.Random
+VOCABULARY, FIRST, PADDING = 40, 5, 1  # ids below FIRST are special
+TINY = {"heads": 4, "key_heads": 2, "head_dim": 4, "layers": 2}
 
 
-def random_sizes(draw: Draw) -> Sizes:
-    heads = draw.choice([2, 3, 4, 5, 6, 7, 8])
+@st.composite
+def sizes(draw: st.DrawFn) -> dict[str, int]:
+    heads = draw(st.integers(2, 6))
+    key_heads = draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
     return {
         "heads": heads,
-        "key_heads": draw.choice([n for n in range(1, heads + 1) if heads % n == 0]),
-        "head_dim": draw.choice([4, 6, 8]),
-        "layers": draw.choice([1, 2, 3]),
-        "ffn": draw.choice([8, 20]),
+        "key_heads": key_heads,
+        "head_dim": draw(st.sampled_from([4, 6])),
+        "layers": draw(st.integers(1, 2)),
     }
 
 
-def tiny_sizes() -> Sizes:
-    return {"heads": 3, "key_heads": 1, "head_dim": 4, "layers": 2, "ffn": 8}
+_DROPS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "attention_dropout"),
+    *("dropout", "activation_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"),
+)
 
 
-def width(sizes: Sizes) -> int:
-    return sizes["heads"] * sizes["head_dim"]
+def _settings(s: dict[str, int], family: str, more: dict[str, Any]) -> dict[str, Any]:
+    """A configuration's settings: most of their names are understood by all classes."""
+    width, layers, heads = s["heads"] * s["head_dim"], s["layers"], s["heads"]
+    made = {"vocab_size": VOCABULARY, "max_position_embeddings": 64, "intermediate_size": 8}
+    made |= {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    made |= {"pad_token_id": PADDING, "bos_token_id": 2, "eos_token_id": 3}
+    made |= dict.fromkeys(_DROPS, 0.0)
+    if family == "llama":
+        made["num_key_value_heads"] = s["key_heads"]
+    if family in ("t5", "bart"):
+        made |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
+        made |= {"d_model": made.pop("hidden_size"), "d_kv": s["head_dim"] + 2, "d_ff": 8}
+        made |= {"num_layers": layers, "num_decoder_layers": layers}
+        for of in ("encoder", "decoder"):
+            made |= {f"{of}_layers": layers, f"{of}_attention_heads": heads, f"{of}_ffn_dim": 8}
+    if "layer_types" in more:
+        more = {**more, "layer_types": more["layer_types"] * layers}
+    if "word_embed_proj_dim" in more:
+        more = {**more, "word_embed_proj_dim": width}
+    return made | more
 
 
-def like_bert(sizes: Sizes, **options: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCABULARY,
-        "hidden_size": width(sizes),
-        "num_hidden_layers": sizes["layers"],
-        "num_attention_heads": sizes["heads"],
-        "intermediate_size": sizes["ffn"],
-        "max_position_embeddings": 64,
-        "pad_token_id": PADDING,
-        **options,
-    }
-
-
-def like_llama(sizes: Sizes, **options: Any) -> dict[str, Any]:
-    keys = {"num_key_value_heads": sizes["key_heads"], "bos_token_id": 2, "eos_token_id": 3}
-    return like_bert(sizes, **keys, **options)
-
-
-def experts(sizes: Sizes) -> dict[str, Any]:
-    return {
-        "num_experts": 3,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": sizes["ffn"],
-        "experts_implementation": "eager",  # others want widths that are multiples of 4
-    }
-
-
-def like_bart(sizes: Sizes, **options: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCABULARY,
-        "d_model": width(sizes),
-        **{f"{stack}_layers": sizes["layers"] for stack in ("encoder", "decoder")},
-        **{f"{stack}_attention_heads": sizes["heads"] for stack in ("encoder", "decoder")},
-        **{f"{stack}_ffn_dim": sizes["ffn"] for stack in ("encoder", "decoder")},
-        "max_position_embeddings": 64,
-        "pad_token_id": PADDING,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "decoder_start_token_id": 2,
-        "forced_eos_token_id": None,
-        **options,
-    }
-
-
-def like_gpt2(sizes: Sizes, **options: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCABULARY,
-        "n_embd": width(sizes),
-        "n_layer": sizes["layers"],
-        "n_head": sizes["heads"],
-        "n_inner": sizes["ffn"],
-        "n_positions": 64,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "pad_token_id": PADDING,
-        **options,
-    }
-
-
-def like_t5(sizes: Sizes) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCABULARY,
-        "d_model": width(sizes),
-        "d_kv": sizes["head_dim"] + 2,
-        "num_layers": sizes["layers"],
-        "num_heads": sizes["heads"],
-        "d_ff": sizes["ffn"],
-        "pad_token_id": PADDING,
-        "eos_token_id": 3,
-        "decoder_start_token_id": 2,
-    }
-
-
-def like_vit(sizes: Sizes) -> dict[str, Any]:
-    return {
-        "hidden_size": width(sizes),
-        "num_hidden_layers": sizes["layers"],
-        "num_attention_heads": sizes["heads"],
-        "intermediate_size": sizes["ffn"],
-        "image_size": 8,
-        "patch_size": 4,
-    }
-
-
-def joined(model: tf.PreTrainedModel) -> tf.PreTrainedModel:
-    """An encoder with a decoder, which knows how texts begin."""
-    for config in (model.config, model.generation_config):
-        config.decoder_start_token_id, config.pad_token_id = 2, PADDING
-    return model
-
-
-ARCHITECTURES: dict[str, Callable[[Sizes], tf.PreTrainedModel]] = {
-    "bert": lambda s: tf.BertForMaskedLM(tf.BertConfig(**like_bert(s))),
-    "bert decoder": lambda s: tf.BertLMHeadModel(tf.BertConfig(**like_bert(s, is_decoder=True))),
-    "bert generation": lambda s: tf.BertGenerationDecoder(
-        tf.BertGenerationConfig(**like_bert(s, is_decoder=True))
-    ),
-    "roberta": lambda s: tf.RobertaForSequenceClassification(tf.RobertaConfig(**like_bert(s))),
-    "xlm-roberta": lambda s: tf.XLMRobertaForMaskedLM(tf.XLMRobertaConfig(**like_bert(s))),
-    "electra": lambda s: tf.ElectraForTokenClassification(tf.ElectraConfig(**like_bert(s))),
-    "distilbert": lambda s: tf.DistilBertForMaskedLM(
-        tf.DistilBertConfig(
-            vocab_size=VOCABULARY,
-            dim=width(s),
-            n_layers=s["layers"],
-            n_heads=s["heads"],
-            hidden_dim=s["ffn"],
-            max_position_embeddings=64,
-            pad_token_id=PADDING,
-        )
-    ),
-    "gpt2": lambda s: tf.GPT2LMHeadModel(tf.GPT2Config(**like_gpt2(s))),
-    "llama": lambda s: tf.LlamaForCausalLM(tf.LlamaConfig(**like_llama(s))),
-    "mistral": lambda s: tf.MistralForCausalLM(tf.MistralConfig(**like_llama(s, sliding_window=8))),
-    "qwen2": lambda s: tf.Qwen2ForCausalLM(tf.Qwen2Config(**like_llama(s))),
-    "qwen3": lambda s: tf.Qwen3ForCausalLM(tf.Qwen3Config(**like_llama(s, head_dim=10))),
-    "gemma": lambda s: tf.GemmaForCausalLM(tf.GemmaConfig(**like_llama(s, head_dim=10))),
-    "gemma2": lambda s: tf.Gemma2ForCausalLM(
-        tf.Gemma2Config(**like_llama(s, head_dim=10, sliding_window=8))
-    ),
-    "granite": lambda s: tf.GraniteForCausalLM(tf.GraniteConfig(**like_llama(s))),
-    "mixtral": lambda s: tf.MixtralForCausalLM(
-        tf.MixtralConfig(**like_llama(s, **experts(s), num_local_experts=3))
-    ),
-    "modernbert": lambda s: tf.ModernBertForMaskedLM(
-        tf.ModernBertConfig(**like_llama(s, cls_token_id=2, sep_token_id=3))
-    ),
-    "opt": lambda s: tf.OPTForCausalLM(
-        tf.OPTConfig(**like_llama(s, ffn_dim=s["ffn"], word_embed_proj_dim=width(s)))
-    ),
-    "phi": lambda s: tf.PhiForCausalLM(tf.PhiConfig(**like_llama(s, partial_rotary_factor=1.0))),
-    "phi3": lambda s: tf.Phi3ForCausalLM(tf.Phi3Config(**like_llama(s))),
-    "qwen2 with experts": lambda s: tf.Qwen2MoeForCausalLM(
-        tf.Qwen2MoeConfig(**like_llama(s, **experts(s), shared_expert_intermediate_size=s["ffn"]))
-    ),
-    "qwen3 with experts": lambda s: tf.Qwen3MoeForCausalLM(
-        tf.Qwen3MoeConfig(**like_llama(s, **experts(s), head_dim=10))
-    ),
-    "qwen3-next": lambda s: tf.Qwen3NextForCausalLM(
-        tf.Qwen3NextConfig(
-            **like_llama(s, **experts(s), head_dim=16),
-            shared_expert_intermediate_size=s["ffn"],
-            layer_types=["full_attention"] * s["layers"],
-        )
-    ),
-    "gemma3": lambda s: tf.Gemma3ForCausalLM(
-        tf.Gemma3TextConfig(**like_llama(s, head_dim=10, sliding_window=8))
-    ),
-    "cohere": lambda s: tf.CohereForCausalLM(tf.CohereConfig(**like_llama(s))),
-    "olmo2": lambda s: tf.Olmo2ForCausalLM(tf.Olmo2Config(**like_llama(s))),
-    "smollm3": lambda s: tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**like_llama(s))),
-    "starcoder2": lambda s: tf.Starcoder2ForCausalLM(tf.Starcoder2Config(**like_llama(s))),
-    "stablelm": lambda s: tf.StableLmForCausalLM(
-        tf.StableLmConfig(**like_llama(s, partial_rotary_factor=1.0))
-    ),
-    "gpt-oss": lambda s: tf.GptOssForCausalLM(
-        tf.GptOssConfig(**like_llama(s, **experts(s), num_local_experts=3, sliding_window=8))
-    ),
-    "gpt-neox": lambda s: tf.GPTNeoXForCausalLM(
-        tf.GPTNeoXConfig(**like_llama(s, partial_rotary_factor=1.0))
-    ),
-    "gpt-j": lambda s: tf.GPTJForCausalLM(tf.GPTJConfig(**like_gpt2(s, rotary_dim=2))),
-    "albert": lambda s: tf.AlbertForMaskedLM(tf.AlbertConfig(**like_bert(s))),
-    "camembert": lambda s: tf.CamembertForMaskedLM(tf.CamembertConfig(**like_bert(s))),
-    "mt5": lambda s: tf.MT5ForConditionalGeneration(tf.MT5Config(**like_t5(s))),
-    "pegasus": lambda s: tf.PegasusForConditionalGeneration(tf.PegasusConfig(**like_bart(s))),
-    "m2m100": lambda s: tf.M2M100ForConditionalGeneration(tf.M2M100Config(**like_bart(s))),
-    "t5": lambda s: tf.T5ForConditionalGeneration(tf.T5Config(**like_t5(s))),
-    "bart": lambda s: tf.BartForConditionalGeneration(tf.BartConfig(**like_bart(s))),
-    "mbart": lambda s: tf.MBartForConditionalGeneration(tf.MBartConfig(**like_bart(s))),
-    "marian": lambda s: tf.MarianMTModel(tf.MarianConfig(**like_bart(s))),
-    "whisper": lambda s: tf.WhisperForConditionalGeneration(
-        tf.WhisperConfig(
-            **like_bart(s), num_mel_bins=6, max_source_positions=8, max_target_positions=64
-        )
-    ),
-    "vit": lambda s: tf.ViTForImageClassification(tf.ViTConfig(**like_vit(s))),
-    "bert to bert": lambda s: joined(
-        tf.EncoderDecoderModel(
-            encoder=tf.BertModel(tf.BertConfig(**like_bert(s))),
-            decoder=tf.BertLMHeadModel(
-                tf.BertConfig(**like_bert(s, is_decoder=True, add_cross_attention=True))
-            ),
-        )
-    ),
-    "vit to gpt2": lambda s: joined(
-        tf.VisionEncoderDecoderModel(
-            encoder=tf.ViTModel(tf.ViTConfig(**like_vit(s))),
-            decoder=tf.GPT2LMHeadModel(tf.GPT2Config(**like_gpt2(s, add_cross_attention=True))),
-        )
-    ),
+_WIDE, _SLIDES, _WHOLE = {"head_dim": 10}, {"sliding_window": 8}, {"partial_rotary_factor": 1.0}
+_EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), 2)
+_EXPERTS |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 8)
+_EXPERTS |= {"num_experts": 3, "num_local_experts": 3, "experts_implementation": "eager"}
+_NEXT = {"head_dim": 16, "layer_types": ["full_attention"], **_EXPERTS}
+_SOUND = {"num_mel_bins": 6, "max_source_positions": 8, "max_target_positions": 64}
+_PIXELS = {"image_size": 8, "patch_size": 4}
+# The class of the model, to which family it belongs, and what is set beside that.
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("BertForMaskedLM", "bert", {}),
+    "bert decoder": ("BertLMHeadModel", "bert", {"is_decoder": True}),
+    "bert generation": ("BertGenerationDecoder", "bert", {"is_decoder": True}),
+    "roberta": ("RobertaForSequenceClassification", "bert", {}),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "bert", {}),
+    "electra": ("ElectraForTokenClassification", "bert", {}),
+    "albert": ("AlbertForMaskedLM", "bert", {}),
+    "camembert": ("CamembertForMaskedLM", "bert", {}),
+    "distilbert": ("DistilBertForMaskedLM", "bert", {"hidden_dim": 8}),
+    "modernbert": ("ModernBertForMaskedLM", "bert", {"cls_token_id": 2, "sep_token_id": 3}),
+    "vit": ("ViTForImageClassification", "bert", _PIXELS),
+    "gpt2": ("GPT2LMHeadModel", "bert", {"n_inner": 8}),
+    "gpt-j": ("GPTJForCausalLM", "bert", {"n_inner": 8, "rotary_dim": 2}),
+    "opt": ("OPTForCausalLM", "bert", {"ffn_dim": 8, "word_embed_proj_dim": 0}),
+    "llama": ("LlamaForCausalLM", "llama", {}),
+    "mistral": ("MistralForCausalLM", "llama", _SLIDES),
+    "mixtral": ("MixtralForCausalLM", "llama", _EXPERTS),
+    "qwen2": ("Qwen2ForCausalLM", "llama", {}),
+    "qwen2 with experts": ("Qwen2MoeForCausalLM", "llama", _EXPERTS),
+    "qwen3": ("Qwen3ForCausalLM", "llama", _WIDE),
+    "qwen3 with experts": ("Qwen3MoeForCausalLM", "llama", _WIDE | _EXPERTS),
+    "qwen3-next": ("Qwen3NextForCausalLM", "llama", _NEXT),
+    "gemma": ("GemmaForCausalLM", "llama", _WIDE),
+    "gemma2": ("Gemma2ForCausalLM", "llama", _WIDE | _SLIDES),
+    "gemma3": ("Gemma3ForCausalLM", "llama", _WIDE | _SLIDES),
+    "granite": ("GraniteForCausalLM", "llama", {}),
+    "phi": ("PhiForCausalLM", "llama", _WHOLE),
+    "phi3": ("Phi3ForCausalLM", "llama", {}),
+    "cohere": ("CohereForCausalLM", "llama", {}),
+    "olmo2": ("Olmo2ForCausalLM", "llama", {}),
+    "smollm3": ("SmolLM3ForCausalLM", "llama", {}),
+    "starcoder2": ("Starcoder2ForCausalLM", "llama", {}),
+    "stablelm": ("StableLmForCausalLM", "llama", _WHOLE),
+    "gpt-oss": ("GptOssForCausalLM", "llama", _EXPERTS | _SLIDES),
+    "gpt-neox": ("GPTNeoXForCausalLM", "llama", _WHOLE),
+    "t5": ("T5ForConditionalGeneration", "t5", {}),
+    "mt5": ("MT5ForConditionalGeneration", "t5", {}),
+    "bart": ("BartForConditionalGeneration", "bart", {}),
+    "mbart": ("MBartForConditionalGeneration", "bart", {}),
+    "marian": ("MarianMTModel", "bart", {}),
+    "pegasus": ("PegasusForConditionalGeneration", "bart", {}),
+    "m2m100": ("M2M100ForConditionalGeneration", "bart", {}),
+    "whisper": ("WhisperForConditionalGeneration", "bart", _SOUND),
+    "bert to bert": ("EncoderDecoderModel", "bert bert_decoder", {}),
+    "vit to gpt2": ("VisionEncoderDecoderModel", "vit gpt2", {}),
 }
-GENERATING = [
-    *("bert decoder", "bert generation", "gpt2", "llama", "mistral", "qwen2", "qwen3"),
-    *("gemma", "gemma2", "granite", "mixtral", "opt", "phi", "phi3"),
-    *("qwen2 with experts", "qwen3 with experts", "qwen3-next"),
-    *("gemma3", "cohere", "olmo2", "smollm3", "starcoder2", "stablelm", "gpt-oss"),
-    *("gpt-neox", "gpt-j", "mt5", "pegasus", "m2m100"),
-    *("t5", "bart", "mbart", "marian", "whisper", "bert to bert", "vit to gpt2"),
-]
+ENCODERS = tuple(MODELS)[:11]  # but for two decoders among them
+ENCODERS = tuple(name for name in ENCODERS if not name.startswith("bert "))
+# The rest are sequences that grow; of them those whose source is another sequence:
+PAIRS = tuple(MODELS)[tuple(MODELS).index("t5") :]
+DECODERS = tuple(name for name in MODELS if name not in (*ENCODERS, *PAIRS))
+CAUSAL = (*DECODERS, *PAIRS)
+# One of each kind of place for heads and of masks; tests that are dear take these.
+EIGHT = ("bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "bart")
+OTHERS = tuple(name for name in MODELS if name not in EIGHT)
+# Computed in float64 throughout; others have norms or rotations in float32, or experts.
+EXACT = ("bert", "roberta", "distilbert", "electra", "gpt2", "opt", "bart", "marian", "vit")
 
 
-def tiny(name: str, seed: int = 0, sizes: Sizes | None = None) -> tf.PreTrainedModel:
-    """A tiny model of an architecture in evaluation, whose weights are large enough to matter."""
-    torch.manual_seed(seed)
-    model = ARCHITECTURES[name](sizes or tiny_sizes()).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(1.0 if name in ("t5", "mt5") else 4.0)
+def build(name: str, s: dict[str, int] = TINY, **options: Any) -> Any:
+    """A model in evaluation, in float64 if it is EXACT, whose weights are large enough to matter.
+
+    It never drops out, and its texts end by their length alone.
+    """
+    torch.manual_seed(0)
+    kind, family, more = MODELS[name]
+    if " " in family:
+        names = family.replace("_", " ").split(" ", 1)
+        crossed = build(names[1], s, is_decoder=True, add_cross_attention=True)
+        model = getattr(tf, kind)(encoder=build(names[0], s).base_model, decoder=crossed)
+        for config in (model.config, model.generation_config):
+            config.decoder_start_token_id, config.pad_token_id = 2, PADDING
+    else:
+        kind = getattr(tf, kind)
+        model = kind(kind.config_class(**_settings(s, family, {**more, **options})))
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.dim() > 1:
+                    weight.mul_(1.0 if "t5" in name else 4.0)
     if model.can_generate():
-        model.generation_config.eos_token_id = None  # all texts are of the same length
-        model.generation_config.suppress_tokens = None
-        model.generation_config.begin_suppress_tokens = None
+        for key in ("eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+            setattr(model.generation_config, key, None)
+    return model.to(torch.float64 if name in EXACT else torch.float32).eval()
+
+
+def gate(name: str, system: str = "mae", s: dict[str, int] = TINY, **options: Any) -> Any:
+    """A model with gates as if they were trained."""
+    return train_at_random(hw.gate_heads(build(name, s), system, **OPTIONS[system], **options))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mae": {"gate_hidden_dim": 5, "gate_dropout": 0.0},
+    "gated": {},
+    "moh": {"shared_heads": 1, "top_k": 2, "neutral": False},
+}
+
+
+@torch.no_grad()
+def train_at_random(model: nn.Module) -> Any:
+    for parameter in hw.gate_parameters(model):
+        parameter.normal_()
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm1d):
+            norm.running_mean.normal_(0.0, 0.5)
+            norm.running_var.uniform_(0.5, 2.0)
     return model
 
 
-def set_attention(model: tf.PreTrainedModel, implementation: str) -> None:
-    """Has a model attend by an implementation, or by plain operators if it has not got it."""
-    able = implementation != "sdpa" or model._supports_sdpa
-    model.set_attn_implementation(implementation if able else "eager")
+# By these names transformers calls the map from all heads to the width of the model.
+_PROJECTIONS = ("o_proj", "out_proj", "output.dense", "c_proj", "dense", "out_lin", "Wo", "o")
 
 
-def token_mask(batch: int, time: int, draw: Draw, side: str | None = None) -> Tensor:
-    """An attention mask with padding on one side, of other lengths in each row."""
-    mask = torch.ones(batch, time, dtype=torch.long)
-    side = side or draw.choice(["left", "right"])
-    for row in mask[1:]:
-        padding = draw.randint(0, time - 1)
-        row[slice(None, padding) if side == "left" else slice(time - padding, None)] = 0
-    return mask
+def attentions(model: nn.Module) -> dict[str, Any]:
+    """The output projections of all attentions of a model, by the paths of the attentions."""
+    found = {}
+    for path, module in model.named_modules():
+        names = dict(module.named_modules())
+        here = [names[name] for name in _PROJECTIONS if name in names]
+        if here and "Attention" in type(module).__name__:
+            found[path] = here[0]
+    return found
 
 
-def source(
-    model: tf.PreTrainedModel, draw: Draw, *, batch: int = 3, time: int = 6, side: str | None = None
-) -> dict[str, Tensor]:
-    """What the model reads: `generate` takes it as it is."""
-    if model.main_input_name == "pixel_values":
-        return {"pixel_values": torch.randn(batch, 3, 8, 8)}
-    if model.main_input_name == "input_features":
-        return {"input_features": torch.randn(batch, 6, 16)}
-    mask = token_mask(batch, time, draw, side)
-    tokens = torch.randint(FIRST, VOCABULARY, (batch, time))
-    return {"input_ids": tokens.masked_fill(mask == 0, PADDING), "attention_mask": mask}
+def width_of(projection: Any) -> int:
+    """How wide all heads together are that a projection takes."""
+    return projection.nx if hasattr(projection, "nx") else projection.in_features
 
 
-def inputs(
-    model: tf.PreTrainedModel, draw: Draw, *, batch: int = 3, time: int = 6, side: str | None = None
-) -> dict[str, Tensor]:
-    """What the model's forward takes: `source`, and what is decoded after it."""
-    read = source(model, draw, batch=batch, time=time, side=side)
-    if model.config.is_encoder_decoder:
-        length = draw.randint(2, time)
-        read["decoder_input_ids"] = torch.randint(FIRST, VOCABULARY, (batch, length))
-        read["decoder_attention_mask"] = token_mask(batch, length, draw, "right")
-    return read
+@contextlib.contextmanager
+def without(model: nn.Module, heads: dict[str, list[int]], of: int = TINY["heads"]) -> Iterator:
+    """While it is open, what these heads give to their output projections is 0, by hand."""
+
+    def zero(gone: list[int], projection: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        parts = args[0].unflatten(-1, (of, -1)).clone()
+        parts[..., gone, :] = 0
+        return parts.flatten(-2), *args[1:]
+
+    with contextlib.ExitStack() as stack:
+        for path, gone in heads.items():
+            hook = attentions(model)[path].register_forward_pre_hook(partial(zero, gone))
+            stack.callback(hook.remove)
+        yield
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(FIRST, VOCABULARY, shape)
+
+
+def padding(rows: int, time: int, side: str = "right") -> Tensor:
+    """Boolean `(rows, time)`, `True` at padding: none in the first row, then one more in each."""
+    mask = torch.arange(time) >= (time - torch.arange(rows) % time).unsqueeze(1)
+    return mask.flip(1) if side == "left" else mask
+
+
+class Pretrained:
+    """A subject for the laws: a model of transformers or of headwise that reads tokens or pixels.
+
+    Of an encoder with a decoder, the sequence is that of the decoder, and the memory the source.
+    """
+
+    def __init__(self, name: str, module: Any) -> None:
+        self.name, self.module = name, module
+        self.causal = name in CAUSAL
+        self.takes = inspect.signature(module.forward).parameters
+        self.places = "position_ids" in self.takes
+
+    def parts(self) -> nn.Module:
+        return self.module
+
+    def around(self, module: nn.Module) -> "Pretrained":
+        return Pretrained(self.name, module)
+
+    def source(self, rows: int, time: int) -> Tensor:
+        name = self.module.main_input_name
+        if name == "pixel_values":
+            return torch.randn(rows, 3, 8, 8, dtype=self.module.dtype)
+        return torch.randn(rows, 6, 16) if name == "input_features" else tokens(rows, time)
+
+    def draw(self, rows: int, time: int, seed: int) -> Batch:
+        torch.manual_seed(seed)
+        if self.name in PAIRS:
+            return Batch(tokens(rows, time), self.source(rows, 5))
+        return Batch(self.source(rows, time))
+
+    def given(self, batch: Batch, padding: Tensor | None = None, cache: Any = None) -> Any:
+        """What the model is called with; positions are counted without padding."""
+        first = batch.sequence if batch.memory is None else batch.memory
+        made = {self.module.main_input_name: first}
+        if batch.memory_padding is not None:
+            made["attention_mask"] = (~batch.memory_padding).long()
+        if batch.memory is not None:
+            made["decoder_input_ids"] = batch.sequence
+        if padding is not None:
+            name = "attention_mask" if batch.memory is None else "decoder_attention_mask"
+            made[name] = (~padding).long()
+        if self.places and batch.memory is None and (padding is not None or cache is None):
+            real = torch.ones(batch.sequence.shape) if padding is None else ~padding
+            positions = (real.long().cumsum(1) - 1).clamp(min=0)
+            made["position_ids"] = positions[:, -batch.sequence.size(1) :]
+        if cache is not None:
+            made["cache" if "cache" in self.takes else "past_key_values"] = cache
+        elif "use_cache" in self.takes:
+            made["use_cache"] = False
+        return made
+
+    def __call__(self, batch: Batch, *, padding=None, mask=None, cache=None) -> Seen:
+        assert mask is None
+        given = self.given(batch, padding, cache)
+        with hw.record(self.module) as decisions:
+            output = self.module(**given).logits
+        stack = "decoder" if self.name in PAIRS else ""  # the source has other positions
+        made = [each for place in decisions for each in decisions[place] if stack in place.site]
+        losses = [each.loss for each in made if each.loss is not None]
+        loss = torch.stack(losses).sum() if losses else None
+        made = [] if self.name == "vit" else made  # which has more positions than pixels
+        return Seen(output, [each.weights for each in made], loss)
+
+    def new_cache(self) -> Any:
+        if self.name in PAIRS:
+            return EncoderDecoderCache(DynamicCache(), DynamicCache())
+        return DynamicCache(config=self.module.config)

@@ -1,0 +1,121 @@
+"""The laws over models of transformers with gates over their heads, and over converted ones."""
+
+import copy
+import pickle
+from itertools import cycle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from support.architectures import (
+    CAUSAL,
+    EIGHT,
+    MODELS,
+    OPTIONS,
+    PAIRS,
+    Pretrained,
+    build,
+    gate,
+    padding,
+    sizes,
+)
+
+import headwise as hw
+from headwise.testing import laws
+
+# What starts without a change; MoH where each position uses all heads.
+STARTS = {
+    "mae": {},
+    "mae of scaled heads": {"dropped_heads": 1, "scaled_heads": True},
+    "gated elementwise": {"gate": "elementwise"},
+    "gated by a softplus": {"gate_activation": "softplus", "gate_bias": True},
+    "moh": {"shared_heads": 1, "router_start": "neutral"},
+}
+# What decides at each position by itself; others need all of a text, and have no cache for it.
+BY_POSITION = {"gated": {}, "moh": {}, "mae": {"gate_window": 1}}
+
+
+def over(names, systems=OPTIONS, *):
+    """One system after another over the models; of what is dear, eight models are enough a day."""
+    turn = [(name, system) for name, system in zip(names, cycle(systems), strict=False)]
+    night = [(name, system) for name in EIGHT if name in names for system in systems]
+    night = [case for case in night if case not in turn]
+    night += [case for case in turn if dear and case[0] not in EIGHT]
+    turn = [case for case in turn if case not in night]
+    return pytest.mark.parametrize(
+        ("name", "system"), turn + [pytest.param(*case, marks=pytest.mark.nightly) for case in night]
+    )
+
+
+def subject(name, system="mae", **options):
+    return Pretrained(name, gate(name, system, **options))
+
+
+@over(MODELS, STARTS)
+@settings(max_examples=2)
+@given(size=sizes())
+def test_gates_change_nothing_before_they_are_trained(name, system, size):
+    """And leave nothing behind when they are removed."""
+    model = build(name, size)
+    this = Pretrained(name, model)
+    batch, mask = this.draw(3, 5, 0), None if name == "vit" else padding(3, 5)
+    before, names = this(batch, padding=mask).output, list(model.state_dict())
+    options = {"top_k": size["heads"] - 1} if system == "moh" else {}
+    assert hw.gate_heads(model, system.split()[0], **STARTS[system], **options) is model
+    assert list(model.state_dict()) != names
+    after = this(batch, padding=mask).output
+    allowed = 200 * torch.finfo(before.dtype).eps * before.abs().max().item()
+    torch.testing.assert_close(after, before, rtol=0, atol=allowed)
+    assert hw.remove_gates(model) is model
+    assert list(model.state_dict()) == names
+    assert torch.equal(this(batch, padding=mask).output, before)
+
+
+@over([name for name in MODELS if name != "vit"], dear=True)
+def test_padding(name, system):
+    this = subject(name, system)
+    left = name in ("t5", "mt5") or (this.places and name != "roberta" and name not in PAIRS)
+    source = padding(3, 5) if this.module.main_input_name == "input_ids" else None
+    for side in ("left", "right") if left else ("right",):
+        laws.padding_changes_nothing(this, padding(3, 4, side), memory_padding=source)
+
+
+@over(CAUSAL)
+def test_future(name, system):
+    modes = (False, True) if name in EIGHT else (False,)
+    laws.hidden_changes_nothing(subject(name, system), time=4, modes=modes)
+
+
+@over(CAUSAL, BY_POSITION, dear=True)
+def test_steps(name, system):
+    this = subject(name, system, **BY_POSITION[system])
+    left = padding(3, 4, "left") if this.places and name not in PAIRS else None
+    laws.steps_equal_one_pass(this, padding=left)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_copies(name, tmp_path):
+    """By copy, pickle, or saved gates over the untouched model."""
+
+    def reloaded(module):
+        hw.save_gates(module, tmp_path)
+        return hw.load_gates(hw.remove_gates(copy.deepcopy(module)), tmp_path)
+
+    every = [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module)), reloaded]
+    for how in every if name in EIGHT else every[-1:]:
+        laws.copies_are_their_own(subject(name), how)
+
+
+@over(MODELS)
+def test_learning(name, system):
+    """Every weight of the gates learns while the frozen model gets no gradient."""
+    this = subject(name, system)
+    gates = {id(parameter) for parameter in hw.gate_parameters(this.module)}
+    for parameter in this.module.parameters():
+        parameter.requires_grad_(id(parameter) in gates)
+    laws.every_weight_learns(this)
+
+
+@over(MODELS, dear=True)
+def test_evaluation(name, system):
+    laws.evaluation_draws_nothing(subject(name, system))
