@@ -35,16 +35,15 @@ STARTS = {
 BY_POSITION = {"gated": {}, "moh": {}, "mae": {"gate_window": 1}}
 
 
-def over(names, systems=OPTIONS, *):
+def over(names, systems=OPTIONS, *, dear=False):
     """One system after another over the models; of what is dear, eight models are enough a day."""
     turn = [(name, system) for name, system in zip(names, cycle(systems), strict=False)]
     night = [(name, system) for name in EIGHT if name in names for system in systems]
     night = [case for case in night if case not in turn]
     night += [case for case in turn if dear and case[0] not in EIGHT]
     turn = [case for case in turn if case not in night]
-    return pytest.mark.parametrize(
-        ("name", "system"), turn + [pytest.param(*case, marks=pytest.mark.nightly) for case in night]
-    )
+    turn += [pytest.param(*case, marks=pytest.mark.nightly) for case in night]
+    return pytest.mark.parametrize(("name", "system"), turn)
 
 
 def subject(name, system="mae", **options):
