@@ -68,7 +68,8 @@ def test_gradients_of_each_example(system):
     TOOL, "`torch.func`: `vmap` over the models of an ensemble in training, whose statistics move"
 )
 def test_ensembles_in_training(system):
-    models, ids = [model_without_dropout(system, seed=seed) for seed in range(2)], tokens(4, 5)
+    models = [model_without_dropout(system, seed=seed).double() for seed in range(2)]
+    ids = tokens(4, 5)  # in float64, since two ways to sum round otherwise on each processor
     params, buffers = stack_module_state(models)
 
     def loss_and_buffers(p, b, ids):

@@ -1,0 +1,252 @@
+"""What every system must stand: extreme numbers, few bits, compilers, checkpoints, transforms."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from support.nine import NINE, build, inputs, padding
+from support.pretended_gpu import PretendedGPU
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.utils.checkpoint import checkpoint
+
+import headwise as hw
+
+BATCH, TIME = 3, 5
+PADDING = padding(5, 3, 0, time=TIME)  # the last sequence is hidden throughout
+each_system = pytest.mark.parametrize("name", NINE)
+
+
+def numbers_of(out):
+    """The tensors of an output that hold numbers of its graph."""
+    routing = out.routing
+    found = [out.output] if routing is None else [out.output, routing.weights, routing.loss]
+    return [each for each in found if each is not None]
+
+
+def gradients(module, total):
+    given = [p for p in module.parameters() if p.requires_grad]
+    found = torch.autograd.grad(total, given, allow_unused=True)
+    return {name: slope for (name, _), slope in zip(module.named_parameters(), found, strict=True)}
+
+
+def weighed(output):
+    """A sum in which all numbers count, and none as much as another."""
+    weights = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view_as(output)
+    return (output * weights).sum()
+
+
+EXTREME = {
+    "huge": lambda x: 1e6 * x,
+    "tiny": lambda x: 1e-25 * x,
+    "zero": torch.zeros_like,
+    "all alike": lambda x: x[:1, :1].expand_as(x).clone(),
+    "one huge number": lambda x: x.index_fill(-1, torch.tensor([3]), 1e5),
+}
+
+
+@pytest.mark.parametrize("kind", EXTREME)
+@each_system
+def test_extreme_inputs_give_finite_numbers(name, kind):
+    """In training with padding, and with all that a sequence could attend to hidden."""
+    module = build(name, dtype=torch.float32, train=True)
+    x = EXTREME[kind](inputs(BATCH, TIME, dtype=torch.float32)).requires_grad_()
+    for masks in ({"key_padding_mask": PADDING}, {"attn_mask": torch.ones(TIME, TIME).bool()}):
+        out = module(x, **masks)
+        sum(weighed(each.float()) for each in numbers_of(out)).backward()
+        assert all(each.isfinite().all() for each in numbers_of(out))
+    for label, slope in [("x", x.grad), *((n, p.grad) for n, p in module.named_parameters())]:
+        assert slope is None or slope.isfinite().all(), label
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@each_system
+def test_in_half_precision_all_masks_hide_the_same(name, dtype):
+    """True, -inf, and -1e4, which float16 can hold where its smallest number would overflow."""
+    module = build(name, dtype=dtype)
+    x, hidden = inputs(BATCH, TIME, dtype=dtype), padding(5, 3, 2, time=TIME)
+    expected = module(x, key_padding_mask=hidden)
+    assert all(each.isfinite().all() for each in numbers_of(expected))
+    for value in (float("-inf"), -1e4):
+        mask = torch.zeros(BATCH, TIME, dtype=dtype).masked_fill(hidden, value)
+        found = module(x, key_padding_mask=mask)
+        assert torch.equal(found.output[~hidden], expected.output[~hidden])
+    other = x.masked_fill(hidden.unsqueeze(-1), 7.0)
+    found = module(other, key_padding_mask=hidden)
+    assert torch.equal(found.output[~hidden], expected.output[~hidden])
+
+
+@each_system
+def test_autocast_is_near_float32(name):
+    """Decisions and losses stay in float32, and gradients in the precision of the weights."""
+    module = build(name, dtype=torch.float32, train=True)
+    if name in ("moa", "moh"):  # so clear a choice that rounding does not turn it
+        router = module.router if name == "moa" else module.routed_router
+        router.weight.data.mul_(20)
+    x = inputs(BATCH, TIME, dtype=torch.float32)
+    expected = copy.deepcopy(module)(x, is_causal=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(x, is_causal=True)
+    out.output.float().sum().backward()
+    error = (out.output.float() - expected.output).norm() / expected.output.norm()
+    assert 0 < error < 0.1
+    for got, wanted in zip(numbers_of(out)[1:], numbers_of(expected)[1:], strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.05)
+    for parameter in module.parameters():
+        assert parameter.grad is None or parameter.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@each_system
+def test_on_a_gpu_the_host_never_waits(name, causal):
+    """No value is looked at, in training nor in decoding step by step."""
+    module = build(name, dtype=torch.float32, train=True).to("meta")
+    x = inputs(BATCH, TIME, dtype=torch.float32).to("meta").requires_grad_()
+    hidden = torch.zeros(BATCH, TIME, dtype=torch.bool).to("meta")
+    with PretendedGPU():
+        for masks in ({}, {"key_padding_mask": hidden}):
+            module(x, is_causal=causal, **masks).output.square().sum().backward()
+        cache = hw.AttentionCache()
+        with torch.no_grad():
+            for t in range(TIME if causal else 0):
+                given = {"key_padding_mask": hidden[:, : t + 1], "is_causal": True}
+                module.eval()(x[:, t : t + 1], **given, cache=cache)
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "causal"), [*((name, True) for name in NINE), ("mae", False), ("moa", False)]
+)
+def test_compiles_to_one_graph(name, causal):
+    module = build(name, train=True)
+    other, x = copy.deepcopy(module), inputs(BATCH, TIME)
+    torch.compiler.reset()
+    compiled = torch.compile(other, fullgraph=True, backend="eager")
+    masks = {"is_causal": causal, "key_padding_mask": PADDING}
+    expected, got = module(x, **masks), compiled(x, **masks)
+    torch.testing.assert_close(numbers_of(got), numbers_of(expected))
+    slopes = [gradients(m, weighed(out.output)) for m, out in ((module, expected), (other, got))]
+    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(dict(module.named_buffers()), dict(other.named_buffers()))
+
+
+class OutputOf(torch.nn.Module):
+    def __init__(self, system):
+        super().__init__()
+        self.system = system
+
+    def forward(self, x):
+        return self.system(x, is_causal=True).output
+
+
+@each_system
+def test_an_exported_program_takes_batches_of_any_size(name):
+    module = OutputOf(build(name))
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}
+    program = torch.export.export(module, (inputs(3, 4),), dynamic_shapes=(sizes,))
+    assert not any("headwise" in str(node.target) for node in program.graph.nodes)
+    for batch, time in ((3, 4), (5, 7)):
+        x = inputs(batch, time)
+        torch.testing.assert_close(program.module()(x), module(x))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@each_system
+def test_checkpointing_changes_no_gradient(name, reentrant, causal):
+    """Nor statistics, which a backward pass that repeats the forward pass must not move again."""
+    module = build(name, train=True, **({"gate_dropout": 0.3} if name == "mae" else {}))
+    other, x = copy.deepcopy(module), inputs(BATCH, TIME).requires_grad_()
+    torch.manual_seed(2)
+    for _ in range(2):  # by the second, statistics have moved
+        weighed(module(x, is_causal=causal).output).backward()
+    expected, x.grad = x.grad, None
+    torch.manual_seed(2)
+    for _ in range(2):
+        read = checkpoint(lambda x: other(x, is_causal=causal).output, x, use_reentrant=reentrant)
+        weighed(read).backward()
+    torch.testing.assert_close(x.grad, expected)
+    for got, wanted in zip(other.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad)
+    torch.testing.assert_close(dict(other.named_buffers()), dict(module.named_buffers()))
+
+
+@pytest.mark.parametrize("train", [False, True])
+@each_system
+def test_gradients_are_finite_differences(name, train):
+    """Of the output and the loss, by the input and every parameter."""
+    options = {"moa": {"normalize_weights": False}, "mae": {"gate_hidden_dim": 3}}.get(name, {})
+    module = build(name, train=train, **options)
+    parameters = dict(module.named_parameters())
+
+    def compute(x, *values):
+        given = dict(zip(parameters, values, strict=True))
+        out = functional_call(module, given, (x,), {"key_padding_mask": PADDING[:2]})
+        loss = None if out.routing is None else out.routing.loss
+        return out.output if loss is None else (out.output, loss)
+
+    given = [inputs(2, TIME).requires_grad_(), *parameters.values()]
+    assert torch.autograd.gradcheck(compute, given, fast_mode=True)
+
+
+def test_the_weights_of_chosen_experts_are_divided_by_a_sum_that_has_no_gradient():
+    """Finite differences see one: the gradients are those of a division by what it was."""
+    module = build("moa", train=True)
+    other, x = build("moa", normalize_weights=False, train=True), inputs()
+    other.load_state_dict(module.state_dict())
+    out = other(x)
+    total = out.routing.weights.sum(-1, keepdim=True).detach()
+    expected = gradients(other, weighed(out.output / total))
+    torch.testing.assert_close(gradients(module, weighed(module(x).output)), expected)
+    assert expected["router.weight"].abs().max() > 1e-3
+
+
+@each_system
+def test_ensembles_are_trained_as_each_by_itself(name):
+    """By `torch.func`: `vmap` of `grad` of a functional call, also of statistics that move."""
+    modules, x = [build(name, train=True) for _ in range(2)], inputs(BATCH, TIME)
+    parameters, buffers = stack_module_state(modules)
+
+    def loss_and_buffers(p, b, x):
+        given = {**p, **b}
+        total = weighed(functional_call(modules[0], given, (x,), {"is_causal": True}).output)
+        return total, {name: given[name] for name in b}  # where the call has put the new ones
+
+    slopes, moved = vmap(grad(loss_and_buffers, has_aux=True), (0, 0, None))(parameters, buffers, x)
+    for i, module in enumerate(modules):
+        expected = gradients(module, weighed(module(x, is_causal=True).output))
+        for label, slope in expected.items():
+            slope = torch.zeros_like(slopes[label][i]) if slope is None else slope
+            torch.testing.assert_close(slopes[label][i], slope)
+        for label, buffer in module.named_buffers():
+            torch.testing.assert_close(moved[label][i], buffer)
+
+
+def alive(references):
+    if any(each() is not None for each in references):
+        gc.collect()
+    return [each() for each in references if each() is not None]
+
+
+@each_system
+def test_no_tensor_survives_its_graph_and_its_module(name):
+    """What a pass keeps for its backward pass goes with the output, and weights with the module."""
+    module, kept = build(name, train=True), []
+
+    def note(x):
+        alone = x.detach()  # itself it would hold the graph that holds it
+        kept.append(weakref.ref(alone))
+        return alone
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        out = module(inputs().requires_grad_().exp(), is_causal=True)
+        loss = weighed(out.output) + hw.auxiliary_loss(module)
+    assert len(alive(kept)) == len(kept) > 5
+    del out, loss
+    assert alive(kept) == []
+    weighed(module(inputs()).output).backward()
+    held = [weakref.ref(each) for each in (module, *module.parameters())]
+    del module
+    assert alive(held) == []

@@ -1,0 +1,104 @@
+"""Where systems and models start: no law sees a changed initialisation or a changed default.
+
+What is drawn is compared with numbers of before, recorded by `pytest --update-golden`.
+"""
+
+import pytest
+import torch
+from support import loops, tiny_models
+from support.nine import NINE
+
+# With what its constructor asks for, and the defaults of all else.
+ASKED = {
+    "moa": {"num_experts": 6, "top_k": 2, "head_dim": 8},
+    "moh": {"num_heads": 4, "shared_heads": 1, "top_k": 2},
+    "weighted": {"num_branches": 4, "ffn_dim": 32},
+    "tim": {"num_heads": 4, "ffn_dim": 32, "num_mechanisms": 2},
+}
+CASES = [(name, "") for name in NINE]
+CASES += [
+    (n, p) for n, (kind, _) in NINE.items() for p in kind.presets if p in ("paper", "authors")
+]
+FORMS = {  # other starts than those of defaults and presets
+    "mae": [{"gate_init": "xavier"}, {"gate": "uniform"}],
+    "agreement": [{"routing": "simple"}, {"num_capsules": 4}],
+    "weighted": [{"norm": "pre", "weights": "softmax", "start": "random"}],
+    "gated": [{"gate": "elementwise"}],
+    "standard": [{"kdim": 8, "vdim": 24, "num_key_value_heads": 2, "qk_norm": True}],
+}
+CASES += [(name, str(options)) for name, found in FORMS.items() for options in found]
+
+
+def system(name, form):
+    kind = NINE[name][0]
+    others = {"": {}} | kind.presets | {str(each): each for each in FORMS.get(name, ())}
+    return kind(16, **{**ASKED.get(name, {"num_heads": 4}), **others[form]})
+
+
+@torch.no_grad()
+def without_ties(module):
+    """Draws routers that start at zero, where it is not said which of equal experts is chosen."""
+    for name, weight in module.named_parameters():
+        if name.endswith("router.weight") and not weight.any():
+            weight.normal_(generator=torch.Generator().manual_seed(3))
+
+
+def first_weights(module):
+    """The norm and the largest number of each parameter."""
+    weights = [p.detach().double() for p in module.parameters() if p.numel()]
+    return [f(weight).item() for weight in weights for f in (torch.norm, lambda w: w.abs().max())]
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_the_first_weights_and_outputs_of_a_system(name, form, golden):
+    module = system(name, form).double()
+    golden(f"weights {name} {form}", first_weights(module))
+    without_ties(module)
+    torch.manual_seed(1)
+    widths = (16, getattr(module, "kdim", 16), getattr(module, "vdim", 16))
+    given = [torch.randn(3, 5, width, dtype=torch.float64) for width in widths]
+    module.train()
+    out = module(*(given if set(widths) != {16} else given[:1]), is_causal=True)
+    loss = None if out.routing is None else out.routing.loss
+    numbers = [out.output.norm(), out.output[0, 0, 0], *([] if loss is None else [loss])]
+    golden(f"output {name} {form}", [number.item() for number in numbers])
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_all_is_drawn_anew_by_reset_parameters(name, form):
+    """After other numbers have stood there, and then as a constructor draws it."""
+    first, module = system(name, form), system(name, form)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(float("nan"))
+    torch.manual_seed(0)
+    module.reset_parameters()
+    for mine, other in zip(module.parameters(), first.parameters(), strict=True):
+        sizes = mine.abs().max(), other.abs().max()
+        assert (sizes[0] > 0) == (sizes[1] > 0) and sizes[0] <= 4 * sizes[1]
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked", "classifier", "seq2seq", "speech"])
+@pytest.mark.parametrize("name", NINE)
+def test_the_first_losses_of_a_model(name, kind, golden):
+    """Trained by the rules for three steps, with what is dropped, drawn and decayed."""
+    torch.manual_seed(0)
+    made, sizes = tiny_models.KINDS[kind]
+    plan = tiny_models.PLANS[name]
+    model = made(made.config_class(**{**sizes, "attention": plan, "dropout": 0.1})).double()
+    given = [
+        {**tiny_models.inputs(kind, seed=seed), "labels": tiny_models.labels(kind, seed=seed)}
+        for seed in range(3)
+    ]
+    losses = []
+
+    def losses_of(batch):
+        loss = model(**batch).loss
+        losses.append(loss.item())
+        yield loss
+
+    without_ties(model)
+    torch.manual_seed(1)
+    settings = {"mae": {"period": 2, "unit": "steps"}} if name == "mae" else {}
+    loops.train(model.train(), losses_of, given, settings=settings, lr=0.01)
+    golden(f"losses {name} {kind}", losses)
