@@ -1,0 +1,290 @@
+"""A comparison gives all systems one budget, keeps what is finished, and says what it found.
+
+Everything goes through the command, in this process, on data of which a run takes a second.
+"""
+
+import math
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t
+from support.run_folders import (
+    OWN_CODE,
+    comparison,
+    headwise,
+    recipe_of,
+    result,
+    rows,
+    runs,
+    score,
+    weights,
+)
+from support.small_world import (
+    BATCH_TOKENS,
+    EVALUATE_EVERY,
+    PARTS,
+    STEPS,
+    texts_of,
+    tokens_of,
+    watched,
+    write_part,
+)
+
+SEEDS = ("--seeds", "1,2")
+
+
+def compare(recipe, folder, systems, *options, status=0):
+    given = ("--systems", systems, "--output", folder, *OWN_CODE, *options)
+    return headwise("compare", recipe, *given, status=status).output
+
+
+def files_of(run):
+    """Each file of a run, its content, and the time at which it was written."""
+    files = (path for path in run.rglob("*") if path.is_file())
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.fixture(scope="module")
+def compared(recipe, tmp_path_factory):
+    """One system with one seed and then, in the same folder, two with two; what models were given.
+
+    `batches` are those of each run, in the order in which they were trained.
+    """
+    folder = tmp_path_factory.mktemp("runs") / "compared"
+    with watched() as seen:
+        compare(recipe, folder, "standard", "--seeds", "1")
+        first = files_of(folder / "standard-seed1")
+        once = len(seen)
+        compare(recipe, folder, "standard,gated", *SEEDS)
+    of_runs = [
+        [each.batches for each in part if each.batches] for part in (seen[:once], seen[once:])
+    ]
+    names = ["standard-seed1", "gated-seed1", "standard-seed2", "gated-seed2"]
+    batches = dict(zip(names, [of_runs[0][0], *of_runs[1][:3]], strict=True))
+    return SimpleNamespace(folder=folder, runs=runs(folder), batches=batches, first=first)
+
+
+@pytest.fixture
+def copied(compared, tmp_path):
+    """A copy of the comparison, to go on in."""
+    return shutil.copytree(compared.folder, tmp_path / "runs")
+
+
+# The budget
+
+
+def test_every_system_has_a_run_with_every_seed(compared):
+    assert sorted(compared.runs) == sorted(compared.batches)
+    for name, run in compared.runs.items():
+        system, _, seed = name.partition("-seed")
+        assert recipe_of(run)["training"]["seed"] == result(run)["seed"] == int(seed)
+        assert recipe_of(run)["model"]["attention"] == system
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_all_systems_take_the_same_steps_on_the_same_batches(compared, recipe, seed):
+    standard, gated = (compared.batches[f"{name}-seed{seed}"] for name in ("standard", "gated"))
+    assert standard == gated
+    assert len(standard) == result(compared.runs[f"gated-seed{seed}"])["steps"] == STEPS
+    texts = tokens_of(recipe.parent, "train", compared.runs["standard-seed1"])
+    assert all(text in texts for batch in standard for text in batch)
+
+
+def test_a_batch_is_filled_to_its_budget_of_tokens(compared):
+    for batches in compared.batches.values():
+        tokens = [len(batch) * max(map(len, batch)) for batch in batches]
+        assert max(tokens) <= BATCH_TOKENS
+        assert np.median(tokens) > 0.7 * BATCH_TOKENS
+
+
+def test_each_seed_has_an_order_and_weights_of_its_own(compared):
+    for name in ("standard", "gated"):
+        first, second = (f"{name}-seed{seed}" for seed in (1, 2))
+        assert compared.batches[first] != compared.batches[second]
+        of_first, of_second = (weights(compared.runs[run]) for run in (first, second))
+        matrices = [key for key, weight in of_first.items() if weight.dim() == 2]
+        assert matrices
+        for key in matrices:  # far apart: other starts, and not some steps from the same one
+            assert (
+                torch.corrcoef(torch.stack([of_first[key], of_second[key]]).flatten(1))[0, 1] < 0.9
+            )
+
+
+# What it says
+
+
+def right(run):
+    """Whether each test item was found, in percent; the score is its mean."""
+    label, predicted = np.array(rows(run)).T
+    return 100.0 * (label == predicted)
+
+
+def test_all_runs_are_scored_on_the_test_part_and_their_rows_give_the_score(compared, recipe):
+    labels = sorted({*texts_of(recipe.parent, "train").values()})
+    expected = [labels.index(label) for label in texts_of(recipe.parent, "test").values()]
+    for run in compared.runs.values():
+        assert [row[0] for row in rows(run)] == expected
+        assert len(expected) == PARTS["test"]
+        assert score(run) == pytest.approx(right(run).mean(), abs=1e-9)
+    assert len({score(run) for run in compared.runs.values()}) > 1
+
+
+def spread_of_seeds(found):
+    """The variance of a mean over seeds that the seeds add to the items', and half its variance.
+
+    `found` has the rows of each seed. The variance of a resampled mean of n rows is theirs over n.
+    """
+    seeds, items = found.shape
+    among = found.mean(1).var(ddof=1)
+    own = (found - found.mean(0)).var(1).sum() / items / (seeds - 1)
+    return max(0.0, among - own) / seeds, (among / seeds) ** 2 / (seeds - 1)
+
+
+def student(value, of_items, *of_seeds, items):
+    """The 95% interval and the p-value of a mean whose variances are known, by Satterthwaite."""
+    variance = of_items + sum(part for part, _ in of_seeds)
+    doubt = of_items**2 / (items - 1) + sum(doubt for _, doubt in of_seeds)
+    freedom = max(1.0, variance**2 / doubt)
+    half = t.ppf(0.975, freedom) * math.sqrt(variance)
+    return value - half, value + half, 2 * t.sf(abs(value) / math.sqrt(variance), freedom)
+
+
+def test_means_and_intervals_over_seeds_and_items_follow_from_the_rows(compared):
+    systems = comparison(compared.folder)["systems"]
+    of = {
+        name: np.stack([right(compared.runs[f"{name}-seed{seed}"]) for seed in (1, 2)])
+        for name in systems
+    }
+    items = PARTS["test"]
+    for name, found in of.items():
+        (said,) = systems[name]["estimates"].values()
+        expected = student(
+            found.mean(), found.mean(0).var() / items, spread_of_seeds(found), items=items
+        )
+        assert said["value"] == pytest.approx(found.mean(), abs=1e-9)
+        assert_interval(said, expected)
+    # The same items: their part is that of the differences, item by item.
+    paired = (of["gated"] - of["standard"]).mean(0)
+    said = systems["gated"]["difference"]
+    expected = student(
+        paired.mean(), paired.var() / items, *map(spread_of_seeds, of.values()), items=items
+    )
+    assert said["value"] == pytest.approx(paired.mean(), abs=1e-9)
+    assert_interval(said, expected)
+    assert said["p_value"] == pytest.approx(expected[2], abs=0.05)
+    assert systems["standard"]["difference"] is None
+
+
+def assert_interval(said, expected):
+    # A thousand resamples find a standard deviation to 2.2%, and degrees of freedom to about 9%.
+    half = (expected[1] - expected[0]) / 2
+    assert said["low"] == pytest.approx(expected[0], abs=half / 5)
+    assert said["high"] == pytest.approx(expected[1], abs=half / 5)
+
+
+# What is finished, and what fails
+
+
+def test_another_system_and_seed_train_only_what_is_new(compared):
+    after = files_of(compared.folder / "standard-seed1")
+    trained = {path for path in compared.first if path.name in ("result.json", "model.safetensors")}
+    assert len(trained) >= 2
+    assert all(after[path] == compared.first[path] for path in trained)
+
+
+def test_of_runs_that_raise_or_diverge_the_others_know_nothing(compared, copied, recipe, trouble):
+    trouble("raises")
+    said = compare(recipe, copied, "standard,troubled,diverging", status=1)
+    assert "troubled" in said and "no heads today" in said
+    found = comparison(copied)
+    assert found["missing"] == ["troubled"] and "troubled" not in found["systems"]
+    (run,) = found["systems"]["diverging"]["runs"]
+    assert math.isnan(float(run["validation_loss"]))
+    assert run["steps"] == EVALUATE_EVERY  # it ends where it is seen
+    # Its scores count for nothing, and are no difference.
+    assert not found["systems"]["diverging"]["estimates"]
+    assert found["systems"]["diverging"]["difference"] is None
+    (standard,) = found["systems"]["standard"]["estimates"].values()
+    assert standard["value"] == score(compared.runs["standard-seed1"])
+    assert result(copied / "standard-seed1") == result(compared.runs["standard-seed1"])
+
+
+def test_an_interrupted_comparison_goes_on_to_the_same_result(compared, copied, recipe, trouble):
+    systems = "standard,troubled"
+    trouble("SIGINT")
+    compare(recipe, copied, systems, status=130)
+    assert "troubled-seed1" not in runs(copied)
+    trouble(None)
+    with watched() as seen:
+        compare(recipe, copied, systems)
+    # Its fourth step was the last before: the first to come is the fifth. All else is finished.
+    trained = next(each.batches for each in seen if each.batches)
+    assert trained == compared.batches["standard-seed1"][4:]
+    # `troubled` is the standard system, once its trouble is over.
+    assert result(copied / "troubled-seed1") == result(compared.runs["standard-seed1"])
+
+
+def test_runs_side_by_side_are_those_one_by_one_and_one_that_is_killed_is_told(
+    compared, recipe, tmp_path, trouble
+):
+    folder = tmp_path / "runs"
+    trouble("SIGKILL")
+    said = compare(recipe, folder, "gated,troubled", "--jobs", "2", status=1)
+    assert "troubled" in said and "SIGKILL" in said
+    assert list(runs(folder)) == ["gated-seed1"] and comparison(folder)["missing"] == ["troubled"]
+    assert result(folder / "gated-seed1") == result(compared.runs["gated-seed1"])
+    of_jobs, of_one = weights(folder / "gated-seed1"), weights(compared.runs["gated-seed1"])
+    assert all(torch.equal(of_jobs[name], weight) for name, weight in of_one.items())
+    trouble(None)
+    compare(recipe, folder, "gated,troubled")
+    assert result(folder / "troubled-seed1") == result(compared.runs["standard-seed1"])
+
+
+# Of one size, on several data
+
+
+def test_matched_systems_have_as_many_parameters_as_the_first(compared, recipe, tmp_path):
+    before = {name: result(run)["parameters"] for name, run in compared.runs.items()}
+    assert abs(before["gated-seed1"] / before["standard-seed1"] - 1) > 0.005
+    compare(recipe, tmp_path / "runs", "standard,gated", "--match", "parameters")
+    sizes = {}
+    for name, run in runs(tmp_path / "runs").items():
+        sizes[name] = sum(weight.numel() for weight in weights(run).values())
+        assert result(run)["parameters"] == sizes[name]
+    assert sizes["standard-seed1"] == before["standard-seed1"]
+    assert abs(sizes["gated-seed1"] / sizes["standard-seed1"] - 1) <= 0.005
+    depths = {recipe_of(run)["model"]["layers"] for run in runs(tmp_path / "runs").values()}
+    assert len(depths) == 1
+
+
+def test_a_size_that_no_width_gives_is_told_before_anything_is_trained(recipe, tmp_path):
+    wide = ("--set", "systems.moa.model.attention={system: moa, size: 2K4E512D}")
+    said = compare(
+        recipe, tmp_path / "runs", "standard,moa", "--match", "parameters", *wide, status=2
+    )
+    assert "moa" in said
+    assert not list(tmp_path.glob("runs/*-seed1"))
+
+
+def test_data_sets_side_by_side_are_those_alone(compared, recipe, tmp_path):
+    (tmp_path / "other").mkdir()
+    write_part(tmp_path / "other", "train", seed=9)
+    datasets = [f"datasets.other={{train: {tmp_path}/other/train.tsv}}", "datasets.same={}"]
+    changes = [each for dataset in datasets for each in ("--set", dataset)]
+    compare(recipe, tmp_path / "runs", "standard", *changes)
+    others = {name: runs(tmp_path / "runs" / name) for name in ("other", "same")}
+    alone = result(compared.runs["standard-seed1"])
+    assert result(others["same"]["standard-seed1"]) == alone
+    assert result(others["other"]["standard-seed1"])["validation_loss"] != alone["validation_loss"]
+    for name, files in (("other", tmp_path / "other"), ("same", recipe.parent)):
+        trained_on = recipe_of(others[name]["standard-seed1"])["data"]["train"]
+        assert trained_on == f"{files}/train.tsv"
+
+
+def test_data_that_cannot_be_read_are_told_before_anything_is_trained(recipe, tmp_path):
+    changes = ["--set", "datasets.same={}", "--set", "datasets.wrong={train: nowhere.tsv}"]
+    assert "nowhere.tsv" in compare(recipe, tmp_path / "runs", "standard", *changes, status=2)
+    assert not list(tmp_path.glob("runs/*/standard-seed1"))

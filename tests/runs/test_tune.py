@@ -1,0 +1,148 @@
+"""Tuning gives all systems the same values to choose from, by the validation part alone."""
+
+import math
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from support.run_folders import (
+    OWN_CODE,
+    comparison,
+    headwise,
+    recipe_of,
+    result,
+    runs,
+    set_loss,
+    tries,
+)
+from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
+
+KEY = "training.learning_rate"
+RATES = [0.001, 0.02, 1e30]  # with the last of which no loss is a number
+GRID = ("--tune", f"{KEY}=" + ",".join(map(str, RATES)))
+
+
+def tune(recipe, folder, systems, *options, status=0):
+    given = ("--systems", systems, "--output", folder, *OWN_CODE, *options)
+    return headwise("compare", recipe, *given, status=status).output
+
+
+@pytest.fixture(scope="module")
+def tuned(recipe, tmp_path_factory):
+    """Two systems that were tuned; and what the models of the tries, and all later ones, saw."""
+    folder = tmp_path_factory.mktemp("runs") / "tuned"
+    with watched() as seen:
+        tune(recipe, folder, "standard,gated", *GRID)
+    trained = [number for number, each in enumerate(seen) if each.batches]
+    first_run = trained[2 * len(RATES)]
+    return SimpleNamespace(folder=folder, tries=seen[:first_run], runs=seen[first_run:])
+
+
+@pytest.fixture
+def copied(tuned, tmp_path):
+    """A copy of the tuned comparison, to go on in."""
+    return shutil.copytree(tuned.folder, tmp_path / "runs")
+
+
+def test_all_systems_try_the_same_values_with_the_same_batches(tuned):
+    for system in ("standard", "gated"):
+        assert [each.values for each in tries(tuned.folder, system)] == [{KEY: r} for r in RATES]
+    batches = [each.batches for each in tuned.tries if each.batches]
+    ends_early = EVALUATE_EVERY  # where the first loss that is no number is seen
+    assert [len(each) for each in batches] == 2 * [STEPS, STEPS, ends_early]
+    assert all(each == batches[0][: len(each)] for each in batches)
+    # The tries have a seed that no run has, so that none is favoured by its chance.
+    run = next(each.batches for each in tuned.runs if each.batches)
+    assert run != batches[0]
+
+
+def test_the_lowest_validation_loss_is_chosen_and_trained(tuned):
+    for system in ("standard", "gated"):
+        of_system = tries(tuned.folder, system)
+        assert [math.isnan(each.loss) for each in of_system] == [False, False, True]
+        (best,) = (each for each in of_system if each.is_chosen)
+        assert best.loss == min(each.loss for each in of_system[:2])
+        trained = recipe_of(tuned.folder / f"{system}-seed1")["training"]
+        assert trained["learning_rate"] == best.values[KEY]
+        assert (trained["max_steps"], trained["seed"]) == (STEPS, 1)
+
+
+def test_tries_are_shown_nothing_of_the_test_part(tuned, recipe):
+    run = tuned.folder / "standard-seed1"
+    train, validation, test = (
+        set(tokens_of(recipe.parent, part, run)) for part in ("train", "validation", "test")
+    )
+    assert not test & (train | validation)
+    seen = set().union(*(each.evaluated for each in tuned.tries))
+    seen |= {text for each in tuned.tries for batch in each.batches for text in batch}
+    assert validation <= seen <= train | validation
+    assert test <= set().union(*(each.evaluated for each in tuned.runs))
+
+
+def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(copied, recipe):
+    for system, losses in (("standard", [0.5, 0.5, 0.7]), ("gated", [0.6, 0.5, 0.7])):
+        for value, loss in zip(("0.001", "0.02", "1e+30"), losses, strict=True):
+            set_loss(copied, system, value, loss)
+        shutil.rmtree(copied / f"{system}-seed1")
+    said = tune(recipe, copied, "standard,gated", *GRID)
+    chosen = {
+        system: [each.values[KEY] for each in tries(copied, system) if each.is_chosen]
+        for system in ("standard", "gated")
+    }
+    assert chosen == {"standard": [0.001], "gated": [0.02]}
+    for system, ((rate,)) in chosen.items():
+        assert recipe_of(copied / f"{system}-seed1")["training"]["learning_rate"] == rate
+    told = {name: of["tuning"]["notes"] for name, of in comparison(copied)["systems"].items()}
+    assert told["gated"] == []
+    (note,) = told["standard"]
+    assert f"{KEY}=0.001" in note and note in said.replace("\n", " ")
+
+
+def test_runs_of_another_choice_do_not_pass_for_those_of_this_one(copied, recipe):
+    set_loss(copied, "gated", "0.001", 0.0)
+    before = result(copied / "gated-seed1")
+    said = tune(recipe, copied, "standard,gated", *GRID, status=2)
+    for known in ("gated-seed1", KEY, "0.02", "0.001"):
+        assert known in said
+    assert result(copied / "gated-seed1") == before
+
+
+def test_interrupted_tuning_goes_on_to_the_same_choice(tuned, copied, recipe, trouble):
+    trouble("SIGINT")
+    tune(recipe, copied, "troubled", *GRID, status=130)
+    assert "troubled-seed1" not in runs(copied)
+    trouble(None)
+    with watched() as seen:
+        tune(recipe, copied, "standard,troubled", *GRID)
+    # Of the first try two steps are left; the tries of the other system are finished.
+    trained = [len(each.batches) for each in seen if each.batches]
+    assert trained[:4] == [STEPS - 4, STEPS, EVALUATE_EVERY, STEPS]
+    # `troubled` is the standard system, once its trouble is over.
+    assert repr(tries(copied, "troubled")) == repr(tries(tuned.folder, "standard"))
+    assert result(copied / "troubled-seed1") == result(tuned.folder / "standard-seed1")
+
+
+def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(recipe, tmp_path):
+    grid = ("--tune", f"{KEY}=1e29,1e30")
+    assert "standard" in tune(recipe, tmp_path / "runs", "standard", *grid, status=2)
+    assert not runs(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--tune", "training.max_steps=5,6"), ["max_steps"]),  # one budget
+        (("--tune", "training.seed=1,2"), ["seed"]),
+        (("--tune", "data.max_length=16,32"), ["data.max_length"]),  # the same data
+        (("--tune", f"{KEY}=0.1"), [KEY, "0.1"]),  # no choice
+        (("--tune", f"{KEY}=0.1,0.2", "--set", f"{KEY}=0.3"), [KEY]),
+        # Tuning would undo what the recipe sets for one system.
+        (("--tune", f"{KEY}=0.1,0.2", "--systems", "standard,diverging"), [KEY, "diverging"]),
+    ],
+)
+def test_what_would_be_unfair_to_tune_is_refused_before_anything_is_read(
+    recipe, tmp_path, options, named
+):
+    said = tune(recipe, tmp_path / "runs", "standard", *options, status=2)
+    assert all(name in said for name in named)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,99 @@
+"""What commands leave in the folders of runs; no other file of the tests of runs knows the layout.
+
+Today figures stand in result.json, outcome.json and comparison.json, with checksums beside them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from click.testing import Result
+from safetensors.torch import load_file
+from torch import Tensor
+
+from support import tiny_tasks
+
+# What a command needs to import the classes that a recipe names.
+OWN_CODE = ("--trust",)
+# The files of a run, and the commands that cannot do without.
+READ_BY = {
+    "result.json": ["train"],
+    "recipe.yaml": ["train", "evaluate", "predict"],
+    "model/model.safetensors": ["train", "evaluate", "predict"],
+    "model/config.json": ["train", "evaluate", "predict"],
+    "tokenizer/tokenizer.json": ["evaluate", "predict"],
+}
+
+
+def headwise(*arguments: object, status: int | None = 0) -> Result:
+    """Does a command in this process, which has to end with a status, and with no traceback."""
+    done = tiny_tasks.run(*arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert status is None or done.exit_code == status, done.output
+    return done
+
+
+def recipe_of(run: Path) -> dict[str, Any]:
+    return yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+
+
+def result(run: Path) -> dict[str, Any]:
+    """What a finished run found, without what the clock measured."""
+    found = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    for record in found["history"]:
+        record.pop("seconds", None)
+    kept = ("seed", "parameters", "steps", "validation_loss", "history", "scores")
+    return {key: found[key] for key in kept} | {"rows": rows(run)}
+
+
+def score(run: Path) -> float:
+    """The first score of a finished run."""
+    return result(run)["scores"][0]["value"]
+
+
+def rows(run: Path) -> list[list[float]]:
+    """The numbers of each test item from which the first score is computed."""
+    found = json.loads((run / "outcome.json").read_text(encoding="utf-8"))
+    return next(iter(found["items"].values()))
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def runs(folder: Path) -> dict[str, Path]:
+    """The finished runs of a comparison: their names, as `moa-seed1`, to their folders."""
+    return {path.parent.name: path.parent for path in sorted(folder.glob("*/result.json"))}
+
+
+def comparison(folder: Path) -> dict[str, Any]:
+    """What a comparison has found so far: `missing` runs, and `systems` to their records."""
+    found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    systems = {system["name"]: system for system in found["systems"]}
+    return {"missing": found["missing"], "systems": systems}
+
+
+class Try(NamedTuple):
+    """One combination of tuned values of a system."""
+
+    values: dict[str, Any]
+    loss: float
+    is_chosen: bool
+
+
+def tries(folder: Path, system: str) -> list[Try]:
+    """What a comparison tried for a system, in order."""
+    tuning = comparison(folder)["systems"][system]["tuning"]
+    return [
+        Try(each["values"], float(each["validation_loss"]), number == tuning["chosen"])
+        for number, each in enumerate(tuning["tries"])
+    ]
+
+
+def set_loss(folder: Path, system: str, value: str, loss: float) -> None:
+    """Gives the finished try with a value another validation loss."""
+    (path,) = (folder / "tries" / system).glob(f"*={value}/try.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "validation_loss": loss}))
+    (path.parent / "SHA256SUMS").unlink()
