@@ -1,0 +1,113 @@
+"""Trainers of others follow the papers' rules, and loggers hold the figures of a run."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from support.loops import rule_settings, train
+from support.run_folders import result
+from support.tiny_models import inputs, model
+from support.tiny_tasks import run, write_recipe
+from torch.utils.data import DataLoader
+
+import headwise as hw
+
+pytestmark = pytest.mark.nightly
+
+SYSTEMS = ("standard", "mae", "weighted")
+STEPS, BATCH = 6, 2
+TEXTS = [
+    {"input_ids": ids, "labels": ids} for ids in inputs("causal", STEPS * BATCH, 6)["input_ids"]
+]
+BATCHES = [
+    {"input_ids": torch.stack([text["input_ids"] for text in TEXTS[at : at + BATCH]])}
+    for at in range(0, STEPS * BATCH, BATCH)
+]
+RULES = {"mae": {"period": 2, "unit": "steps"}}
+
+
+def weights_by_own_loop(system: str) -> dict:
+    made = model("causal", system).train()
+
+    def loss(batch):
+        yield made(**batch, labels=batch["input_ids"]).loss
+
+    train(made, loss, BATCHES, settings=RULES if system == "mae" else None, lr=0.01)
+    return made.state_dict()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_lightning_ends_with_the_weights_of_the_own_loop(system, tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+    from headwise.training.lightning import RulesCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = model("causal", system).train()
+
+        def training_step(self, batch):
+            return self.model(**batch).loss
+
+        def configure_optimizers(self):
+            settings = RULES if system == "mae" else None
+            rules = hw.training_rules(self, total_steps=STEPS, settings=settings)
+            return torch.optim.AdamW(rules.parameter_groups(lr=0.01))
+
+    module = Module().train()
+    lightning.Trainer(
+        accelerator="cpu",
+        max_steps=STEPS,
+        callbacks=[RulesCallback(settings=RULES if system == "mae" else None)],
+        default_root_dir=tmp_path,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    ).fit(module, DataLoader(TEXTS, batch_size=BATCH))
+    ours = weights_by_own_loop(system)
+    for name, value in module.model.state_dict().items():
+        torch.testing.assert_close(value, ours[name], msg=name)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_sequence_to_sequence_trainer_generates_and_follows_the_rules(system, tmp_path):
+    from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    made = model("seq2seq", system).float()
+    made.generation_config.max_length = 12
+    rows = inputs("causal", 8, 6)["input_ids"]
+    pairs = [{"input_ids": row, "labels": row.flip(0)} for row in rows]
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        predict_with_generate=True,
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    trainer = rule_settings(Seq2SeqTrainer, RULES if system == "mae" else {})(
+        made, arguments, train_dataset=pairs, eval_dataset=pairs
+    )
+    before = {name: value.clone() for name, value in made.named_parameters()}
+    trainer.train()
+    assert not any(torch.equal(value, before[name]) for name, value in made.named_parameters())
+    predicted = torch.as_tensor(trainer.predict(pairs).predictions)
+    generated = made.generate(rows, do_sample=False)
+    assert torch.equal(predicted[:, : generated.size(1)], generated)
+
+
+def test_tensorboard_has_the_figures_of_a_run(tmp_path):
+    if not find_spec("tensorboard"):
+        pytest.skip("tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recipe = write_recipe("translation", tmp_path, training={"report_to": ["tensorboard"]})
+    done = run("train", recipe, "--system", "standard", "--output", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    (file,) = (tmp_path / "run").rglob("events.*")
+    events = EventAccumulator(str(file)).Reload()
+    expected = {row["step"]: row["loss"] for row in result(tmp_path / "run")["history"] if "loss" in row}
+    found = {event.step: event.value for event in events.Scalars("train/loss")}
+    assert found and found == pytest.approx(expected, rel=1e-5)
