@@ -1,0 +1,124 @@
+"""A training that takes a moment. No other file of the tests names the trainer or its files.
+
+headwise has no public name for its trainer, which users have through `headwise train`: whoever
+builds it anew edits this file. What can be seen from outside is: items as they are joined into
+batches, and the optimizer by torch's hooks.
+"""
+
+import io
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.optim import optimizer as torch_optimizer
+
+import headwise as hw
+from headwise.files import NoSpaceError, clear_leftovers, written_whole
+from headwise.training.run import Interrupted, run_training
+from headwise.training.settings import TrainingSettings
+
+__all__ = ["Interrupted", "NoSpaceError", "clear_leftovers", "written_whole"]
+VOCABULARY = 12  # 0 padding, 1 start, 2 end
+STATE = ("model.safetensors", "optimizer.pt", "trainer_state.json")  # of each checkpoint
+
+
+class Reversals(torch.utils.data.Dataset):
+    """Random sequences of 2 to 9 tokens; the label is the sequence backwards."""
+
+    def __init__(self, count: int = 80, seed: int = 0) -> None:
+        draw = random.Random(seed)
+        drawn = [[draw.randrange(3, VOCABULARY) for _ in range(2 + n % 8)] for n in range(count)]
+        self.items = [{"input_ids": [*x, 2], "labels": [*x[::-1], 2]} for x in drawn]
+        self.lengths = [len(item["labels"]) for item in self.items]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**self.items[index], "index": index, "of": self}
+
+
+def join(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """The batch of some items."""
+
+    def padded(name: str, value: int) -> Tensor:
+        rows = [torch.tensor(item[name]) for item in items]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+
+    tokens = padded("input_ids", 0)
+    return {"input_ids": tokens, "attention_mask": tokens != 0, "labels": padded("labels", -100)}
+
+
+def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> hw.Seq2SeqLM:
+    """One layer each, in float64 and without dropout, where rounding hides no mistake."""
+    torch.manual_seed(seed)
+    sizes = {"embed_dim": 8, "num_heads": 4, "ffn_dim": 12, "encoder_layers": 1, "dropout": 0.0}
+    sizes |= {"decoder_layers": 1, "vocab_size": VOCABULARY, "attention": attention}
+    return hw.Seq2SeqLM(hw.Seq2SeqLMConfig(**{**sizes, **options})).double()
+
+
+class Trained(NamedTuple):
+    """Losses by step, the learning rate and the weights of each step, and what was said."""
+
+    model: Any
+    losses: dict[int, float]
+    validations: dict[int, float]
+    steps: int
+    best_step: int | None
+    rates: list[float]
+    weights: list[dict[str, Tensor]]
+    said: str
+
+
+def train(
+    folder: Path,
+    network: Any = None,
+    *,
+    data: Any = None,
+    collate: Callable[[list[Any]], dict[str, Tensor]] = join,
+    **settings: Any,
+) -> Trained:
+    """Train on 80 reversals, in 11 batches of up to 60 tokens, or on other data."""
+    network = model() if network is None else network
+    defaults = {"max_steps": 6, "batch_tokens": 60, "learning_rate": 3e-3, "warmup_steps": 2}
+    defaults |= {"log_every": 1, "evaluate_every": 2, "precision": "float32"}
+    how = TrainingSettings(**{**defaults, **settings})
+    parts = data or (Reversals(), Reversals(12, seed=1))
+    written = io.StringIO()
+    console = Console(file=written, width=10_000)
+    with _watched(network) as (rates, weights):
+        run = run_training(network, *parts, collate, how, folder, console=console)
+    losses, validations = (
+        {record["step"]: record[kind] for record in run.history if kind in record}
+        for kind in ("loss", "eval_loss")
+    )
+    found = (run.model, losses, validations, run.steps, run.best_step)
+    return Trained(*found, rates, weights, written.getvalue())
+
+
+@contextmanager
+def _watched(network: Any) -> Iterator[tuple[list[float], list[dict[str, Tensor]]]]:
+    """Notes the learning rate before each step, and the weights after it."""
+    rates: list[float] = []
+    weights: list[dict[str, Tensor]] = []
+
+    def before(optimizer: Any, *_: Any) -> None:
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    def after(*_: Any) -> None:
+        weights.append({name: x.detach().clone() for name, x in network.state_dict().items()})
+
+    handles = [
+        torch_optimizer.register_optimizer_step_pre_hook(before),
+        torch_optimizer.register_optimizer_step_post_hook(after),
+    ]
+    try:
+        yield rates, weights
+    finally:
+        for handle in handles:
+            handle.remove()
