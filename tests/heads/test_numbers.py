@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from support.nine import NINE, build, inputs, padding
+from support.nine import ATTENTIONS, NINE, build, inputs, padding
 from support.pretended_gpu import PretendedGPU
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils.checkpoint import checkpoint
@@ -78,24 +78,14 @@ def test_in_half_precision_all_masks_hide_the_same(name, dtype):
 
 
 @each_system
-def test_autocast_is_near_float32(name):
-    """Decisions and losses stay in float32, and gradients in the precision of the weights."""
-    module = build(name, dtype=torch.float32, train=True)
-    if name in ("moa", "moh"):  # so clear a choice that rounding does not turn it
-        router = module.router if name == "moa" else module.routed_router
-        router.weight.data.mul_(20)
-    x = inputs(BATCH, TIME, dtype=torch.float32)
-    expected = copy.deepcopy(module)(x, is_causal=True)
+def test_under_autocast_decisions_and_losses_stay_in_float32(name):
+    module, x = build(name, dtype=torch.float32, train=True), inputs(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         out = module(x, is_causal=True)
-    out.output.float().sum().backward()
-    error = (out.output.float() - expected.output).norm() / expected.output.norm()
-    assert 0 < error < 0.1
-    for got, wanted in zip(numbers_of(out)[1:], numbers_of(expected)[1:], strict=True):
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.05)
-    for parameter in module.parameters():
-        assert parameter.grad is None or parameter.grad.dtype == torch.float32
+    assert name not in ATTENTIONS or out.output.dtype == torch.bfloat16  # a layer's norm widens
+    assert {each.dtype for each in numbers_of(out)[1:]} <= {torch.float32}
+    sum(each.float().sum() for each in numbers_of(out)).backward()
+    assert {p.grad.dtype for p in module.parameters() if p.grad is not None} == {torch.float32}
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -89,15 +89,10 @@ def test_standard_attention_is_pytorchs(mask, widths):
         torch.testing.assert_close(*slopes, **EXACT)
 
 
-def test_of_one_sequence_without_a_batch():
-    """PyTorch takes `(time, embed_dim)` too; where ours does not, it says so and computes none."""
-    layer, x = build("standard"), inputs()
-    try:
-        out = layer(x[0]).output
-    except ValueError as refused:
-        assert "query" in str(refused) and "2" in str(refused)
-    else:
-        torch.testing.assert_close(out, layer(x).output[0], **EXACT)
+def test_one_sequence_without_a_batch_is_refused():
+    """PyTorch takes `(time, embed_dim)` too, which could be a batch of numbers as well."""
+    with pytest.raises(ValueError, match=r"query.*5, 12"):
+        build("standard")(inputs()[0])
 
 
 @pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
@@ -285,7 +280,7 @@ def test_a_single_mechanism_is_pytorchs_layer(norm, masks):
 
 # --- in PyTorch's layers ----------------------------------------------------------------------
 
-CAUSAL = torch.zeros(TIME, TIME).masked_fill(LATER, float("-inf"))
+CAUSAL = torch.zeros(TIME, TIME, dtype=torch.float64).masked_fill(LATER, float("-inf"))
 HIDDEN = padding(5, 2, 3, time=TIME)
 
 
@@ -300,7 +295,7 @@ def _quiet():
 def stack(kind, **options):
     layer = kind(DIM, HEADS, 16, dropout=0.0, batch_first=True, **options)
     of = nn.TransformerEncoder if kind is nn.TransformerEncoderLayer else nn.TransformerDecoder
-    return strengthened(of(layer, num_layers=2))
+    return strengthened(of(layer, num_layers=2).double())
 
 
 def with_ours(model, make):
@@ -320,7 +315,7 @@ def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
     for norm_first in (False, True):
         model = stack(kind, norm_first=norm_first).train(training)
         ours = with_ours(model, hw.MultiHeadAttention.from_attention)
-        x, memory = inputs(dtype=torch.float32), inputs(BATCH, 4, dtype=torch.float32)
+        x, memory = inputs(), inputs(BATCH, 4)
         cases = [{}, {"src_key_padding_mask": HIDDEN}, {"mask": CAUSAL, "is_causal": True}]
         given = (x,)
         if kind is nn.TransformerDecoderLayer:
@@ -332,7 +327,7 @@ def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
                 with torch.set_grad_enabled(gradients):
                     expected, got = model(*given, **masks), ours(*given, **masks)
                 real = ~HIDDEN if "src_key_padding_mask" in masks else slice(None)
-                torch.testing.assert_close(got[real], expected[real], rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(got[real], expected[real], **EXACT)
 
 
 @pytest.mark.usefixtures("_quiet")
@@ -340,7 +335,7 @@ def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
     """Each layer computes with it what the layer's docstring says."""
-    model = stack(nn.TransformerEncoderLayer).double().eval()
+    model = stack(nn.TransformerEncoderLayer).eval()
     for layer in model.layers:
         layer.self_attn = build(name)
     x, masks = inputs(), {"src_key_padding_mask": HIDDEN}
@@ -351,7 +346,7 @@ def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
                 read = layer.self_attn(expected, key_padding_mask=HIDDEN, is_causal=causal).output
                 expected = layer.norm1(expected + read)
                 expected = layer.norm2(expected + layer.linear2(layer.linear1(expected).relu()))
-            got = model(x, **masks, **({"mask": CAUSAL.double()} if causal else {}))
+            got = model(x, **masks, **({"mask": CAUSAL} if causal else {}))
             torch.testing.assert_close(got[~HIDDEN], expected[~HIDDEN], **EXACT)
 
 

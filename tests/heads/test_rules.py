@@ -54,10 +54,10 @@ def watched(model, losses_of, batches, **how):
 # --- MAE: which steps -------------------------------------------------------------------------
 
 
-def pair(**options):
-    """MAE whose gates learn at once, and a map behind it."""
+def held(**options):
+    """MAE in a module, and by itself."""
     layer = build("mae", train=True, **options)
-    return nn.ModuleDict({"layer": layer}).train(), layer
+    return nn.ModuleDict({"layer": layer}), layer
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def pair(**options):
 )
 def test_gates_and_experts_take_turns(settings, epoch, expected):
     """A G step goes before the F step in every period-th epoch or step, counted from the first."""
-    model, layer = pair()
+    model, layer = held()
     losses_of = squares(layer)
     given = {"steps_per_epoch": epoch, "settings": {"mae": settings}}
     steps, _ = watched(model, losses_of, [inputs()] * 12, **given)
@@ -80,25 +80,32 @@ def test_gates_and_experts_take_turns(settings, epoch, expected):
 
 
 def test_a_g_step_moves_the_gates_alone_and_an_f_step_all_else():
-    model, layer = pair()
+    model, layer = held()
     names, gates = set(values(model)), {n for n in values(model) if ".gate." in n}
     learned = {n for n in names if n not in dict(model.named_buffers())}
-    batches = [inputs() for _ in range(4)]
-    steps, trained = watched(model, squares(layer), batches, settings={"mae": STEPS})
+    batches, losses, learning = [inputs() for _ in range(4)], squares(layer), []
+
+    def losses_of(x):
+        learning.append({n for n, p in model.named_parameters() if p.requires_grad})
+        yield from losses(x)
+        losses_of.taken = losses.taken
+
+    losses_of.taken = 0
+    steps, trained = watched(model, losses_of, batches, settings={"mae": STEPS})
+    assert learning == 4 * [gates & learned, learned]  # a G step has no graph of anything else
     for times, by_g, by_f in steps:
         # A shift of what is normalised, or of all keys, changes no softmax.
         assert times == 2 and {n for n in gates if n.endswith("weight")} <= by_g <= gates
         assert by_f >= {n for n in learned - gates if "k_proj.bias" not in n}
         assert not by_f & gates  # nor the statistics of the gate
-    held = {id(p) for group in trained.optimizer.param_groups for p in group["params"]}
-    assert held == {id(p) for n, p in model.named_parameters() if n not in gates}
-    assert all(p.requires_grad for p in model.parameters())
+    known = {id(p) for group in trained.optimizer.param_groups for p in group["params"]}
+    assert known == {id(p) for n, p in model.named_parameters() if n not in gates}
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_g_step_is_gradient_descent_on_the_mixture(parts):
     """Without momentum: two steps of one gradient move the gates by twice as much."""
-    model, layer = pair()
+    model, layer = held()
     layer.causal_queries = True  # its running statistics, which are kept, normalise
     layer.gate.norm.momentum = 0.0
     twin, x = copy.deepcopy(layer), inputs(4)
@@ -128,7 +135,7 @@ def test_a_g_step_is_gradient_descent_on_the_mixture(parts):
 @pytest.mark.parametrize("frozen", ["all but the gates", "the gates", "joint"])
 def test_what_is_frozen_takes_no_turn(frozen):
     """Of gates alone (the paper's FTG) each step is a G step, of experts alone an F step."""
-    model, layer = pair()
+    model, layer = held()
     for name, parameter in model.named_parameters():
         if frozen != "joint":
             parameter.requires_grad_((".gate." in name) == (frozen == "all but the gates"))
@@ -151,7 +158,7 @@ def test_what_is_frozen_takes_no_turn(frozen):
 
 
 def test_uniform_gates_need_no_g_steps():
-    model, layer = pair(gate="uniform")
+    model, layer = held(gate="uniform")
     steps, _ = watched(model, squares(layer), [inputs()] * 2, settings={"mae": STEPS})
     assert [times for times, *_ in steps] == [1, 1]
 
