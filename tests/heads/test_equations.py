@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.forms import BASE, FORMS, turns
 from support.nine import DIM, NINE, build, padding
 from support.reference import expected
-from support.strategies import any_system, masks, paddings
+from support.strategies import any_system, fewer, masks, paddings
 from torch import Tensor
 
 pytestmark = pytest.mark.quick
@@ -87,7 +87,7 @@ def test_any_options_equal_the_equations_in_cross_attention(name: str, data: Any
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(max_examples=2)
+@fewer
 def test_each_form_equals_the_equations(form: str, data: Any) -> None:
     chosen = FORMS[form]
     module = chosen.build()

@@ -226,7 +226,8 @@ def steps_equal_one_pass(
             pads = F.pad(pads, (0, max(0, length + value - pads.size(1))))
             given = None if padding is None else pads[:, : length + value]
             new_batch = read._replace(sequence=new)
-            steps.append(run(subject, new_batch, padding=given, cache=cache).seen)
+            with torch.no_grad():  # as generate() does
+                steps.append(run(subject, new_batch, padding=given, cache=cache).seen)
             continue
         index = torch.arange(size).repeat_interleave(value) if action == "repeat" else value
         index = torch.as_tensor(index)
@@ -309,7 +310,7 @@ def evaluation_draws_nothing(subject: Subject, *, seed: int = 0) -> None:
         law.expect(torch.equal(torch.get_rng_state(), state), "a pass draws random numbers")
         for name, x in subject.parts().named_buffers():
             law.expect(_equal(x, before[name]), f"a pass changes {name}")
-        torch.manual_seed(2)
+        _seed(2)
         law.same_seen("of another pass", subject(batch), first)
 
 
@@ -422,7 +423,7 @@ def _left_alone(subject: Subject, train: bool, seed: int) -> Iterator[None]:
     for parameter, _ in kept:
         parameter.grad = None
     module.train(train)
-    torch.manual_seed(seed)
+    _seed(seed)
     try:
         yield
     finally:
@@ -434,6 +435,13 @@ def _left_alone(subject: Subject, train: bool, seed: int) -> Iterator[None]:
         with torch.no_grad():
             for name, buffer in module.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+def _seed(seed: int) -> None:
+    """As `torch.manual_seed`, which takes long where no device is in use."""
+    torch.random.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def _objective(seen: Seen) -> Tensor:

@@ -1,0 +1,138 @@
+"""What models ask of every system, as laws over the named forms of all nine, at every site."""
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.forms import FORMS
+from support.nine import NINE
+from support.strategies import cache_actions, fewer, masks, paddings
+
+from headwise.testing import SITES, SystemSubject, check_system, laws
+
+pytestmark = pytest.mark.quick
+ROWS, TIME = 3, 6
+each_form = pytest.mark.parametrize("form", FORMS)
+
+
+def sites(form: str) -> tuple[str, ...]:
+    return SITES[FORMS[form].kind.replaces]
+
+
+def causal_sites(form: str) -> list[str]:
+    return [site for site in sites(form) if site != "encoder_self"]
+
+
+def subjects(form: str) -> list[SystemSubject]:
+    return [FORMS[form].subject(site) for site in sites(form)]
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_every_system_passes_check_system(name: str) -> None:
+    check_system(NINE[name][0])
+
+
+@each_form
+@fewer
+@given(data=st.data())
+def test_padding(form: str, data: Any) -> None:
+    chosen = FORMS[form]
+    # Within, padding moves what is real against rotary positions and windows.
+    moves = chosen.rotary or "gate_window" in chosen.options
+    sides = ("right", "left") if moves else ("right", "left", "within")
+    memory = data.draw(paddings(ROWS, 5))
+    memory[memory.all(1), 2] = False  # a real key in each row
+    laws.padding_changes_nothing(
+        chosen.subject(data.draw(st.sampled_from(sites(form)))),
+        data.draw(paddings(ROWS, TIME, sides)),
+        memory_padding=memory,
+    )
+
+
+@each_form
+@fewer
+@given(data=st.data())
+def test_what_a_mask_hides(form: str, data: Any) -> None:
+    """In self-attention; in a decoder beside what is the future."""
+    subject = FORMS[form].subject(sites(form)[data.draw(st.integers(0, len(sites(form)) - 2))])
+    heads = 1 if FORMS[form].system == "moa" else subject.module.num_heads
+    mask = data.draw(masks(2, heads, TIME, TIME)).get("attn_mask")
+    if "gate_window" in FORMS[form].options and not subject.causal:
+        mask = None  # which a window does not take there
+    mask = mask.unflatten(0, (2, -1)) if mask is not None and mask.dim() == 3 else mask
+    if mask is not None and mask.is_floating_point() and mask.isfinite().all():
+        mask.diagonal(dim1=-2, dim2=-1).zero_()  # all alike hidden is nothing hidden
+    laws.hidden_changes_nothing(subject, mask, time=TIME)
+
+
+@each_form
+def test_the_future(form: str) -> None:
+    for site in causal_sites(form):
+        laws.hidden_changes_nothing(FORMS[form].subject(site))
+
+
+@each_form
+@fewer
+@given(data=st.data())
+def test_decoding_in_steps(form: str, data: Any) -> None:
+    subject = FORMS[form].subject(data.draw(st.sampled_from(causal_sites(form))))
+    prompt = data.draw(st.none() | paddings(ROWS, 3, ("left",)))
+    actions = data.draw(cache_actions(ROWS))
+    if prompt is not None:
+        actions[0] = ("read", 3)  # all of the padding
+    laws.steps_equal_one_pass(subject, actions, padding=prompt)
+
+
+@each_form
+def test_copies(form: str) -> None:
+    def loaded(module: Any) -> Any:
+        other = FORMS[form].subject(subject.site).parts()
+        other.load_state_dict(module.state_dict())
+        return other
+
+    def pickled(module: Any) -> Any:
+        return pickle.loads(pickle.dumps(module))
+
+    def saved(module: Any) -> Any:
+        file = io.BytesIO()
+        torch.save(module, file)
+        file.seek(0)
+        return torch.load(file, weights_only=False)
+
+    for how in (loaded, copy.deepcopy, pickled, saved):
+        subject = FORMS[form].subject(sites(form)[-1])
+        laws.copies_are_their_own(subject, how)
+
+
+@each_form
+def test_learning(form: str) -> None:
+    for subject in subjects(form):
+        laws.every_weight_learns(subject)
+        laws.every_weight_learns(subject, padding=torch.eye(ROWS, TIME) > 0)
+        name, frozen = next(iter(subject.parts().named_parameters()))
+        frozen.requires_grad_(False)
+        laws.every_weight_learns(subject)
+
+
+@each_form
+def test_evaluation(form: str) -> None:
+    dropout = {} if FORMS[form].system == "tim" else {"dropout": 0.5}
+    for site in sites(form):
+        laws.evaluation_draws_nothing(FORMS[form].subject(site, **dropout))
+
+
+@each_form
+def test_half_precision(form: str) -> None:
+    for subject in subjects(form):
+        laws.half_precision_is_near(subject)
+
+
+@each_form
+def test_nothing_and_a_single_position(form: str) -> None:
+    for subject in subjects(form):
+        laws.empty_is_empty(subject)
