@@ -1,6 +1,7 @@
 """The small world of the tests of runs."""
 
 import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def recipe(tmp_path_factory):
         # Each training ends with a collection, which then leaves out what the libraries hold.
         gc.freeze()
         yield write_world(folder)
+    sys.modules.pop("trouble_maker", None)  # the next module has another
 
 
 @pytest.fixture

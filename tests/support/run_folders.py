@@ -63,6 +63,10 @@ def weights(run: Path) -> dict[str, Tensor]:
     return load_file(run / "model" / "model.safetensors")
 
 
+def has_checkpoint(run: Path) -> bool:
+    return any(run.glob("checkpoint-*"))
+
+
 def runs(folder: Path) -> dict[str, Path]:
     """The finished runs of a comparison: their names, as `moa-seed1`, to their folders."""
     return {path.parent.name: path.parent for path in sorted(folder.glob("*/result.json"))}

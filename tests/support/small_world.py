@@ -27,7 +27,7 @@ from pathlib import Path
 
 import headwise as hw
 
-TROUBLE = Path(__file__).with_name("trouble")
+TROUBLE = Path({trouble!r})
 
 
 class Troubled(hw.MultiHeadAttention):
@@ -37,7 +37,7 @@ class Troubled(hw.MultiHeadAttention):
         self.steps += self.training
         if self.steps > 3 and self.training and TROUBLE.exists():
             trouble = TROUBLE.read_text()
-            Path(__file__).with_name("at-work").write_text(str(os.getpid()))
+            TROUBLE.with_name("at-work").write_text(f"{{os.getpid()}} {{os.getppid()}}")
             if trouble == "raises":
                 raise RuntimeError("no heads today")
             if trouble == "waits":
@@ -68,7 +68,8 @@ def write_world(folder: Path) -> Path:
     )
     for number, part in enumerate(PARTS):
         write_part(folder, part, seed=number)
-    (folder / "trouble_maker.py").write_text(TROUBLE, encoding="utf-8")
+    module = TROUBLE.format(trouble=str(folder / "trouble"))
+    (folder / "trouble_maker.py").write_text(module, encoding="utf-8")
     return recipe
 
 

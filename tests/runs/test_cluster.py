@@ -1,0 +1,132 @@
+"""Runs on a Ray cluster of two workers, both on this machine, are those of `--jobs 1`."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+from support.run_folders import OWN_CODE, comparison, has_checkpoint, headwise, result, runs
+from support.tiny_tasks import start
+
+pytestmark = pytest.mark.nightly
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def address(recipe, tmp_path_factory):
+    """The address of a cluster of two workers with one CPU each, and a cache of their own."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    port = free_port()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HEADWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patched.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # else the head may die as clients connect
+        patched.setenv("CUDA_VISIBLE_DEVICES", "")
+        patched.delenv("OMP_NUM_THREADS", raising=False)
+        machine = {"num_cpus": 1, "object_store_memory": 10**8, "include_dashboard": False}
+        head = {"ray_client_server_port": port, **machine}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            cluster.add_node(**machine)
+            yield f"ray://127.0.0.1:{port}"
+        finally:
+            cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def here(recipe, tmp_path_factory):
+    """The runs of two systems, trained in this process one by one."""
+    folder = tmp_path_factory.mktemp("runs") / "here"
+    headwise(*command(recipe, folder, "standard,gated"))
+    return runs(folder)
+
+
+def command(recipe, folder, systems, *options):
+    return ("compare", recipe, "--systems", systems, "--output", folder, *OWN_CODE, *options)
+
+
+def ended(running):
+    """The status of a command, and what it said."""
+    output, errors = running.communicate(timeout=400)
+    return running.returncode, output + errors
+
+
+def wait_for_work(running, at_work, run):
+    """Waits until `troubled` is in its fourth step and its checkpoint has come home.
+
+    Returns:
+        The process of the run and that of its worker.
+    """
+    until = time.monotonic() + 300
+    while not at_work.exists() or not has_checkpoint(run):
+        if running.poll() is not None:
+            pytest.fail("\n".join(running.communicate()))
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return map(int, at_work.read_text().split())
+
+
+def test_runs_on_a_cluster_are_those_of_one_process_and_one_that_raises_is_told(
+    recipe, address, here, tmp_path, trouble
+):
+    trouble("raises")
+    systems = "standard,gated,troubled"
+    running = start(*command(recipe, tmp_path / "runs", systems, "--on", address))
+    status, said = ended(running)
+    assert status == 1 and "troubled" in said and "no heads today" in said
+    there = runs(tmp_path / "runs")
+    assert {name: result(run) for name, run in there.items()} == {
+        name: result(run) for name, run in here.items()
+    }
+    assert comparison(tmp_path / "runs")["missing"] == ["troubled"]
+
+
+@pytest.mark.parametrize("who", ["run", "worker"])
+def test_a_run_whose_process_or_worker_is_killed_goes_on_to_the_same_result(
+    recipe, address, here, tmp_path, trouble, who
+):
+    at_work = trouble("waits")
+    folder = tmp_path / "runs"
+    running = start(*command(recipe, folder, "troubled,gated", "--on", address))
+    run, worker = wait_for_work(running, at_work, folder / "troubled-seed1")
+    os.kill(run if who == "run" else worker, signal.SIGKILL)
+    trouble(None)
+    status, said = ended(running)
+    if status != 0:  # the next command goes on, where this one says that the run was lost
+        assert who == "run" and "troubled" in said and "SIGKILL" in said
+        assert ended(start(*command(recipe, folder, "troubled,gated", "--on", address)))[0] == 0
+    # `troubled` is the standard system, once its trouble is over.
+    assert result(folder / "troubled-seed1") == result(here["standard-seed1"])
+    assert result(folder / "gated-seed1") == result(here["gated-seed1"])
+
+
+def test_ctrl_c_stops_the_cluster_and_the_same_command_goes_on(
+    recipe, address, here, tmp_path, trouble
+):
+    at_work = trouble("waits")
+    folder = tmp_path / "runs"
+    running = start(*command(recipe, folder, "troubled", "--on", address), start_new_session=True)
+    wait_for_work(running, at_work, folder / "troubled-seed1")
+    os.killpg(running.pid, signal.SIGINT)
+    time.sleep(3)
+    trouble(None)  # the step at hand is finished
+    assert ended(running)[0] == 130
+    assert not runs(folder) and has_checkpoint(folder / "troubled-seed1")
+    assert ended(start(*command(recipe, folder, "troubled", "--on", address)))[0] == 0
+    assert result(folder / "troubled-seed1") == result(here["standard-seed1"])
+
+
+def test_where_no_cluster_answers_its_address_is_told(recipe, tmp_path):
+    pytest.importorskip("ray")
+    address = f"ray://127.0.0.1:{free_port()}"
+    done = headwise(*command(recipe, tmp_path / "runs", "standard", "--on", address), status=2)
+    assert address in done.output
+    assert not (tmp_path / "runs").exists()
