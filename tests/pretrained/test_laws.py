@@ -1,4 +1,4 @@
-"""The laws over models of transformers with gates over their heads, and over converted ones."""
+"""The laws over models of transformers with gates over their heads."""
 
 import copy
 import pickle

@@ -188,7 +188,7 @@ def attentions(model: nn.Module) -> dict[str, Any]:
     for path, module in model.named_modules():
         names = dict(module.named_modules())
         here = [names[name] for name in _PROJECTIONS if name in names]
-        if here and "Attention" in type(module).__name__:
+        if here and "Attention" in type(module).__name__ and "head_gates" not in path:
             found[path] = here[0]
     return found
 
@@ -196,6 +196,18 @@ def attentions(model: nn.Module) -> dict[str, Any]:
 def width_of(projection: Any) -> int:
     """How wide all heads together are that a projection takes."""
     return projection.nx if hasattr(projection, "nx") else projection.in_features
+
+
+def called(name: str, model: nn.Module, side: str = "right") -> dict[str, Tensor]:
+    """What a model is called with, padded where it reads tokens."""
+    this = Pretrained(name, model)
+    return this.given(this.draw(3, 5, 0), None if name == "vit" else padding(3, 5, side))
+
+
+def assert_near(found: Tensor, expected: Tensor, steps: int = 200) -> None:
+    """Up to a number of steps of rounding of the largest value."""
+    allowed = steps * torch.finfo(expected.dtype).eps * expected.abs().max().item()
+    torch.testing.assert_close(found, expected, rtol=0, atol=allowed)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,200 @@
+"""Models of transformers become models of headwise with the same outputs."""
+
+import copy
+
+import pytest
+import torch
+from support.architectures import FIRST, PADDING, build, gate, padding, tokens
+
+import headwise as hw
+
+_LONG = {"rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **_LONG}
+_LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+_BIASES = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+_APART = {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False}
+# The kinds of models, and options of each that its conversion has to look at.
+DECODERS = {
+    "llama": {},
+    "llama tied": _BIASES,
+    "llama wide": {"head_dim": 10, "num_key_value_heads": 4, "hidden_act": "gelu"},
+    "llama 3": {"rope_parameters": _LLAMA3},
+    "llama yarn": {"rope_parameters": {"rope_type": "yarn", **_LONG, "factor": None}},
+    "llama linear": {"rope_parameters": _LINEAR},
+    "mistral": {"sliding_window": None},
+    "mistral whole": {"sliding_window": 64},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen3": {},
+    "gpt2": {},
+    "gpt2 untied": {"tie_word_embeddings": False, "activation_function": "relu", "n_inner": None},
+}
+ENCODERS = {"bert": {}, "bert untied": {"tie_word_embeddings": False}}
+PAIRS = {
+    "marian": {"scale_embedding": True, "activation_function": "swish", "decoder_layers": 3},
+    "marian untied": _APART,
+    "marian two": {**_APART, "decoder_vocab_size": 33, "scale_embedding": True},
+}
+EVERY = DECODERS | ENCODERS | PAIRS
+FIRST_OF_EACH = ["llama", "mistral", "qwen2", "qwen3", "gpt2", "bert", "marian"]
+
+
+@torch.no_grad()
+def source(name):
+    """A model all of whose weights are random, norms and biases too."""
+    model = build(name.split()[0], **EVERY[name])
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.add_(0.2 * torch.randn_like(weight))
+    if "marian" in name:
+        model.final_logits_bias.normal_()
+    return model
+
+
+def read(name, rows=3, time=7):
+    mask = padding(rows, time, "left" if name in DECODERS else "right")
+    ids = torch.randint(FIRST, 33, (rows, time)).masked_fill(mask, PADDING)
+    given = {"input_ids": ids, "attention_mask": (~mask).long()}
+    return given | (
+        {"decoder_input_ids": tokens(rows, 4).clamp(max=32)} if "marian" in name else {}
+    )
+
+
+def logits(model, given, name):
+    """Those of real tokens; both count positions without padding."""
+    real = given["attention_mask"].bool()
+    places = {"position_ids": (real.long().cumsum(1) - 1).clamp(min=0)} if name in DECODERS else {}
+    theirs = type(model).__module__.startswith("transformers")
+    found = model(**given, **(places if theirs else {})).logits
+    return found if "marian" in name else found[real]
+
+
+def assert_same(found, expected):
+    """In float64 but for some norms and rotations, which transformers computes in float32."""
+    steps = 1e-9 if expected.dtype == torch.float64 else 2e-5
+    torch.testing.assert_close(found, expected, rtol=0, atol=steps * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("name", EVERY)
+@torch.no_grad()
+def test_a_converted_model_has_the_same_logits(name, tmp_path):
+    """And a saved one; and its source stays as it is."""
+    theirs, given = source(name), read(name)
+    before, state = logits(theirs, given, name), copy.deepcopy(theirs.state_dict())
+    ours = hw.from_transformers(theirs)
+    assert before.std() > 0.1 and not ours.training and ours.dtype == theirs.dtype
+    assert_same(logits(ours, given, name), before)
+    ours.save_pretrained(tmp_path)
+    again = type(ours).from_pretrained(tmp_path, dtype=ours.dtype).eval()
+    assert_same(logits(again, given, name), before)
+    for weight in ours.parameters():
+        weight.zero_()
+    assert all(torch.equal(state[key], value) for key, value in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("name", [*DECODERS, *PAIRS])
+def test_a_converted_model_generates_the_same_texts(name, beams):
+    if name == "marian two" and beams > 1:
+        pytest.skip("transformers cannot search beams where the decoder has its own vocabulary")
+    theirs, given = source(name), read(name)
+    given.pop("decoder_input_ids", None)
+    how = {"max_new_tokens": 6, "num_beams": beams, "do_sample": False}
+    expected = theirs.generate(**given, **how)
+    ours = hw.from_transformers(theirs)
+    assert torch.equal(ours.generate(**given, **how), expected)
+
+
+PLANS = ["gated", "mae", {"system": "moh", "shared_heads": 2, "top_k": 2}]
+
+
+@pytest.mark.parametrize("name", FIRST_OF_EACH)
+@torch.no_grad()
+def test_another_attention_starts_from_the_converted_one(name):
+    theirs, given = source(name), read(name)
+    ours = hw.from_transformers(theirs)
+    expected = logits(theirs, given, name)
+    for plan in PLANS:
+        other = ours.with_attention(plan)
+        assert hw.gate_parameters(other) and not hw.gate_parameters(ours)
+        assert_same(logits(other, given, name), expected)
+
+
+@pytest.mark.parametrize("name", FIRST_OF_EACH)
+def test_losses_and_what_learns_are_the_same(name):
+    """A frozen weight stays frozen; sinusoids and the bias of Marian never learn."""
+    theirs = source(name).requires_grad_(False)
+    theirs.get_input_embeddings().requires_grad_(True)
+    ours = hw.from_transformers(theirs.train())
+    assert ours.training
+    ids = tokens(3, 6)
+    labels = ids.clone()
+    labels[:, 4:] = -100
+    losses = [model(input_ids=ids, labels=labels).loss for model in (theirs, ours)]
+    # transformers computes some losses in float32.
+    torch.testing.assert_close(*losses, rtol=1e-6, atol=0, check_dtype=False)
+    for loss in losses:
+        loss.backward()
+    grads = [model.get_input_embeddings().weight.grad for model in (theirs, ours)]
+    assert_same(grads[1].float(), grads[0].float())
+    learned = [
+        {p.shape for p in each.parameters() if p.grad is not None} for each in (theirs, ours)
+    ]
+    assert learned[0] == learned[1]
+
+
+def test_special_tokens_settings_and_a_folder_are_taken_over(tmp_path):
+    theirs = build("gpt2", pad_token_id=None, eos_token_id=[3, 4]).bfloat16()
+    theirs.generation_config.update(max_new_tokens=3, do_sample=True, top_k=7)
+    theirs.save_pretrained(tmp_path)
+    for given in (theirs, tmp_path, str(tmp_path)):
+        ours = hw.from_transformers(given)
+        assert (ours.config.pad_token_id, ours.config.eos_token_id) == (None, [3, 4])
+        assert (ours.dtype, ours.training, ours.config.bos_token_id) == (torch.bfloat16, False, 2)
+        assert ours.generation_config.to_dict()["top_k"] == 7
+        state = hw.from_transformers(theirs).state_dict()
+        assert all(torch.equal(state[key], value) for key, value in ours.state_dict().items())
+
+
+def changed(name, **options):
+    return lambda: build(name, **options)
+
+
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
+REFUSED = [
+    (changed("mistral", sliding_window=16), {"sliding_window", "16", "64"}),
+    (changed("llama", attention_bias=True), {"attention_bias", "True", "False"}),
+    (changed("qwen3", attention_bias=True), {"attention_bias", "True"}),
+    (changed("llama", rope_parameters=_DYNAMIC), {"rope_type", "dynamic"}),
+    (changed("llama", hidden_act="relu"), {"relu", "silu"}),
+    (changed("gpt2", activation_function="tanh"), {"tanh", "gelu"}),
+    (
+        changed("gpt2", scale_attn_by_inverse_layer_idx=True),
+        {"scale_attn_by_inverse_layer_idx", "True"},
+    ),
+    (changed("gpt2", embd_pdrop=0.2), {"embd_pdrop", "0.2", "0.0"}),
+    (changed("bert", is_decoder=True), {"is_decoder", "True"}),
+    (changed("bert", hidden_act="relu"), {"hidden_act", "relu", "gelu"}),
+    (changed("marian", decoder_ffn_dim=30), {"ffn_dim", "30", "8"}),
+    (changed("marian", decoder_layerdrop=0.1), {"decoder_layerdrop", "0.1"}),
+    (changed("t5"), {"t5", "llama", "marian"}),
+    (lambda: build("llama").model, {"LlamaModel", "LlamaForCausalLM"}),
+    (lambda: gate("gpt2"), {"gates", "transformer.h.0.attn"}),
+    (lambda: hw.prune_heads(build("gpt2"), {0: [1]}), {"prune_heads"}),
+    (lambda: build("llama").to("meta"), {"meta"}),
+    (lambda: torch.nn.Linear(2, 3), {"Linear"}),
+]
+
+
+@pytest.mark.parametrize(("make", "must_name"), REFUSED)
+def test_what_our_models_do_not_compute_is_refused(make, must_name):
+    with pytest.raises(ValueError) as caught:
+        hw.from_transformers(make())
+    assert all(name in str(caught.value) for name in must_name), caught.value
+
+
+def test_a_folder_that_lacks_a_part_or_holds_gates_is_refused(tmp_path):
+    build("bert").bert.save_pretrained(tmp_path / "headless")
+    gate("gpt2").save_pretrained(tmp_path / "gated")
+    for folder, name in {"headless": "BertForMaskedLM", "gated": "GPT2LMHeadModel"}.items():
+        with pytest.raises(ValueError, match=name):
+            hw.from_transformers(tmp_path / folder)

@@ -1,0 +1,391 @@
+"""What heads decide and weigh can be seen, and heads can be switched off or cut out.
+
+`record`, `ablated`, `head_importance`, `prune_heads` and `load_pruned` against plain computations
+on the models' own weights.
+"""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+from support.architectures import (
+    DECODERS,
+    EIGHT,
+    MODELS,
+    PADDING,
+    assert_near,
+    attentions,
+    build,
+    called,
+    gate,
+    padding,
+    sizes,
+    tokens,
+    width_of,
+    without,
+)
+
+import headwise as hw
+
+# Heads that have norms, sinks or biases of their own, or share their map with others.
+WHOLE = ("cohere", "olmo2", "stablelm", "gpt-oss", "gpt-neox")
+CUT = [name for name in MODELS if name not in WHOLE and "t5" not in name]
+
+
+# --- switched off -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_an_ablated_head_gives_zeros_to_the_projection(name):
+    model = build(name)
+    given, names = called(name, model), list(model.state_dict())
+    before = model(**given).logits
+    with hw.record(model) as decisions:
+        assert torch.equal(model(**given).logits, before)
+    assert not decisions or name == "qwen3-next"
+    for path in attentions(model):
+        with hw.ablated(model, path, head=1):
+            ablated = model(**given).logits
+        with without(model, {path: [1]}):
+            assert_near(ablated, model(**given).logits)
+        assert not torch.equal(ablated, before)
+    assert torch.equal(model(**given).logits, before)
+    assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+@torch.no_grad()
+def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
+    """From a cache, by beams, with prompts that are padded on the left."""
+    model = build(name)
+    path = list(attentions(model))[-1]
+    mask = padding(2, 5, "left")
+    read = {"input_ids": tokens(2, 5).masked_fill(mask, PADDING), "attention_mask": (~mask).long()}
+    how = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "num_beams": 2}
+
+    def made():
+        out = model.generate(**read, **how, return_dict_in_generate=True)
+        return out.sequences, torch.stack(out.logits)
+
+    before = made()
+    with hw.ablated(model, path, head=2):
+        texts, logits = made()
+    with without(model, {path: [2]}):
+        expected = made()
+    assert torch.equal(texts, expected[0]) and not torch.allclose(logits, before[1])
+    assert_near(logits, expected[1])
+    model = gate(name, "gated")
+    with hw.record(model) as decisions:
+        model.generate(**read, max_new_tokens=4)
+    steps = [[each.weights.size(1) for each in made] for made in decisions.values()]
+    assert [1] * 4 in steps if name == "bart" else steps == [[5, 1, 1, 1]] * 2
+    (first, *_), last = next(iter(decisions.values())), list(decisions)[-1]
+    assert torch.equal(first.padding, mask) and (last.layer, first.weights.size(2)) == (1, 4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bart"])
+def test_an_error_leaves_the_model_as_it_was(name):
+    model = build(name).train().requires_grad_(False)
+    given, state = called(name, model), copy.deepcopy(model.state_dict())
+    before, path = model(**given).logits, next(iter(attentions(model)))
+
+    def fails(*_):
+        raise KeyError("mine")
+
+    def cut_in_two():
+        with hw.ablated(model.eval(), path, head=0), hw.record(model):
+            model(**given)
+            fails()
+
+    labels = given.get("decoder_input_ids", given.get("input_ids"))
+    for call in (
+        cut_in_two,
+        lambda: hw.head_importance(model, [{**given, "labels": labels}], loss=fails),
+        lambda: hw.head_importance(model, [given], loss=fails, by="removal"),
+    ):
+        model.train()
+        with pytest.raises(KeyError, match="mine"):
+            call()
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        model.train()
+        assert torch.equal(model(**given).logits, before)
+        assert list(state) == list(model.state_dict())
+
+
+# --- seen -------------------------------------------------------------------------------------
+
+# Where the values of the heads come from, of one layer.
+VALUES = {"bert": "self.value", "gpt2": "c_attn", "llama": "v_proj", "bart": "v_proj"}
+
+
+@pytest.mark.parametrize("system", ["mae", "gated", "moh"])
+@pytest.mark.parametrize("name", VALUES)
+@torch.no_grad()
+def test_decisions_scale_what_each_head_reads(name, system):
+    """By the model's own eager attention: Σ_h a_h (A_h V_h) W_h, a being what is recorded."""
+    side, seen = "left" if name in DECODERS else "right", {}
+    model = gate(name, system)
+    model.set_attn_implementation("eager")
+    path, projection = list(attentions(model).items())[1]
+    attention = model.get_submodule(path)
+
+    def note_call(_, args, kwargs, output):
+        seen.update(hidden=[*args, kwargs.get("hidden_states")][0], weights=output[1])
+
+    attention.register_forward_hook(note_call, with_kwargs=True)
+    values = attention.get_submodule(VALUES[name])
+    values.register_forward_hook(lambda *call: seen.update(values=call[-1]))
+    projection.register_forward_hook(lambda *call: seen.update(made=call[-1]))
+    given = called(name, model, side)
+    with hw.record(model) as decisions:
+        model(**given, **({"output_attentions": True} if name == "bert" else {}))
+    ((place, (routing,)),) = [each for each in decisions.items() if each[0].path.startswith(path)]
+    real = torch.ones(3, 5).bool() if name == "bart" else given["attention_mask"].bool()
+    scales = 4 / 3 * (1 - routing.weights) if system == "mae" else routing.weights
+    scales = scales if scales.dim() == 3 else scales.unsqueeze(1)
+    heads = seen["values"].chunk(3, -1)[-1] if name == "gpt2" else seen["values"]
+    heads = heads.unflatten(-1, (2 if name == "llama" else 4, -1)).transpose(1, 2)
+    heads = seen["weights"] @ heads.repeat_interleave(4 // heads.size(1), dim=1)
+    read = (heads.transpose(1, 2) * scales.unsqueeze(-1)).flatten(2)
+    matrix = projection.weight if name == "gpt2" else projection.weight.T
+    expected = read @ matrix + (0 if projection.bias is None else projection.bias)
+    # Eager attention has its softmax in float32.
+    assert_near(seen["made"][real].float(), expected[real].float())
+    if system == "mae":  # decides by the mean of what is real, of a decoder up to each position
+        p = {k: v.double() for k, v in model.get_submodule(place.path).state_dict().items()}
+        x = (seen["hidden"] * real.unsqueeze(-1)).double()
+        count = real.cumsum(1) if name in DECODERS else real.sum(1, keepdim=True)
+        mean = x.cumsum(1) if name in DECODERS else x.sum(1, keepdim=True)
+        mean = mean / count.clamp(min=1).unsqueeze(-1) - p["gate.norm.running_mean"]
+        x = mean / (p["gate.norm.running_var"] + 1e-5).sqrt() * p["gate.norm.weight"]
+        x = (x + p["gate.norm.bias"]) @ p["gate.hidden.weight"].T + p["gate.hidden.bias"]
+        gates = (x.tanh() @ p["gate.output.weight"].T + p["gate.output.bias"]).softmax(-1)
+        found = routing.weights[real] if name in DECODERS else routing.weights
+        assert_near(found.float(), (gates[real] if name in DECODERS else gates[:, 0]).float())
+
+
+def labelled(name):
+    """A model, and a batch whose items have labels and padding of other lengths."""
+    model = build(name)
+    given = called(name, model)
+    given.pop("use_cache", None)
+    if name in ("roberta", "vit"):
+        return model, {**given, "labels": torch.tensor([0, 1, 1])}
+    labels = tokens(3, 5)
+    labels[1, 2:] = -100
+    return model, {**given, "labels": labels}
+
+
+def losses(model, batch):
+    """The mean loss of each item's labels, by hand."""
+    labels = batch["labels"]
+    logits = model(**{key: value for key, value in batch.items() if key != "labels"}).logits
+    if "CausalLM" in type(model).__name__ or "LMHead" in type(model).__name__:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    logits = logits.unsqueeze(1) if labels.dim() == 1 else logits
+    rows = zip(logits.double(), labels.reshape(len(labels), -1), strict=True)
+    return torch.stack([F.cross_entropy(*row) for row in rows])
+
+
+@torch.no_grad()
+def by_hand(model, batch, by):
+    """`(items, heads)` by path: of losses without a head, or with a little more or less of it."""
+    found = {}
+    for path, projection in attentions(model).items():
+        scale = torch.ones(4, dtype=torch.float64)
+
+        def scaled(_, args, scale=scale):
+            return (args[0].unflatten(-1, (4, -1)) * scale.unsqueeze(-1)).flatten(-2), *args[1:]
+
+        def loss(head, value, scale=scale):
+            scale[head] = value
+            made = losses(model, batch)
+            scale[head] = 1.0
+            return made
+
+        hook = projection.register_forward_pre_hook(scaled)
+        if by == "removal":
+            each = [loss(head, 0.0) - loss(head, 1.0) for head in range(4)]
+        else:
+            each = [(loss(head, 1 + 1e-4) - loss(head, 1 - 1e-4)) / 2e-4 for head in range(4)]
+            each = [difference.abs() for difference in each]
+        hook.remove()
+        found[path] = torch.stack(each, 1)
+    return found
+
+
+@pytest.mark.parametrize("by", ["gradient", "removal"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "marian", "roberta", "vit"])
+def test_importance(name, by):
+    """Means and intervals over items of finite differences, or of losses without each head."""
+    model, batch = labelled(name)
+    model.train().requires_grad_(False)
+    found, expected = hw.head_importance(model, [batch], by=by), by_hand(model, batch, by)
+    assert len(found) == sum(each.size(1) for each in expected.values())
+    for head in found:
+        values = expected[head.path][:, head.head].numpy()
+        assert head.importance == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
+        interval = tuple(ttest_1samp(values, 0).confidence_interval(0.95))
+        assert (head.low, head.high) == pytest.approx(interval, rel=1e-4, abs=1e-6)
+    ranked = [head.importance for head in found]
+    assert ranked == sorted(ranked, reverse=True) and ranked[0] > 1e-4
+    assert model.training and not any(p.requires_grad for p in model.parameters())
+    items = [{key: value[i : i + 1] for key, value in batch.items()} for i in range(3)]
+    again = {head[:4]: head.importance for head in hw.head_importance(model, items, by=by)}
+    assert again == pytest.approx({head[:4]: head.importance for head in found}, rel=1e-6)
+
+
+def test_importance_is_shared_out_within_attentions_and_names_the_least():
+    model, batch = labelled("bert")
+    plain = hw.head_importance(model, [batch])
+    paths = list(attentions(model))
+    for path in paths:
+        of_path = [head.importance for head in plain if head.path == path]
+        norm = sum(value**2 for value in of_path) ** 0.5
+        found = hw.head_importance(model, [batch], normalized=True)
+        found = [head.importance for head in found if head.path == path]
+        assert found == pytest.approx([value / norm for value in of_path])
+    free = [h for h in reversed(plain) if h.head != next(b for b in plain if b.path == h.path).head]
+    for number in (1, 4, 6):
+        expected = {path: sorted(h.head for h in free[:number] if h.path == path) for path in paths}
+        found = {path: sorted(heads) for path, heads in plain.least(number).items()}
+        assert found == {path: heads for path, heads in expected.items() if heads}
+    (cut,) = hw.head_importance(model, [batch]).least(1, group=2).values()
+    assert sorted(cut) in ([0, 1], [2, 3])
+    for call in (lambda: plain.least(7), lambda: plain.least(1, group=0)):
+        with pytest.raises(ValueError, match=r"7|0"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("change", "must_name"),
+    [
+        ({"by": "gradients"}, {"gradients", "gradient", "removal"}),
+        ({"data": []}, {"data"}),
+        ({"data": [{"input_ids": tokens(2, 3)}]}, {"labels"}),
+        ({"loss": lambda model, batch: torch.zeros(())}, {"loss", "()", "(items,)"}),
+        ({"data": [{"input_ids": tokens(2, 3), "labels": torch.full((2, 3), -100)}]}, {"-100"}),
+    ],
+)
+def test_importance_of_nothing_is_refused(change, must_name):
+    model, batch = labelled("gpt2")
+    with pytest.raises(ValueError) as caught:
+        hw.head_importance(model, **{"data": [batch], **change})
+    assert all(name in str(caught.value) for name in must_name)
+
+
+# --- cut out ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CUT)
+@torch.no_grad()
+def test_pruned_heads_are_ablated_ones(name):
+    """One of each group that shares keys in one attention, a whole group in another."""
+    model = build(name)
+    given, paths = called(name, model), list(attentions(model))
+    chosen = {paths[-1]: [1, 2]} if name == "albert" else {paths[-1]: [1, 2], paths[0]: [2, 3]}
+    pruned = copy.deepcopy(model)
+    assert hw.prune_heads(pruned, chosen) is pruned
+    with without(model, chosen):
+        assert_near(pruned(**given).logits, model(**given).logits)
+    cut, whole = attentions(pruned), attentions(model)
+    for path in chosen:
+        assert width_of(cut[path]) * 2 == width_of(whole[path])
+    sizes = [sum(p.numel() for p in each.parameters()) for each in (pruned, model)]
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize("name", [name for name in EIGHT if name != "t5"])
+@settings(max_examples=3)
+@given(data=st.data())
+@torch.no_grad()
+def test_heads_are_pruned_at_once_or_one_after_another(name, data):
+    size = data.draw(sizes())
+    keys = size["key_heads"] if name in ("llama", "qwen3") else size["heads"]
+    group = size["heads"] // keys
+    model = build(name, size)
+    path = data.draw(st.sampled_from(list(attentions(model))))
+    # So many of each group; of groups of one, some groups.
+    less = data.draw(st.integers(1, group - 1)) if group > 1 else 0
+    gone = [key * group + each for key in range(keys) for each in range(less)]
+    gone = gone or list(range(data.draw(st.integers(1, keys - 1))))
+    once = hw.prune_heads(copy.deepcopy(model), {path: gone})
+    with without(model, {path: gone}, of=size["heads"]):
+        given = called(name, model)
+        assert_near(once(**given).logits, model(**given).logits)
+    if group > 1:
+        return
+    later = copy.deepcopy(model)
+    for number, head in enumerate(gone):
+        hw.prune_heads(later, {path: head - number})  # its number has become smaller
+    for one, other in zip(once.parameters(), later.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "phi3", "bart", "bert to bert"])
+@torch.no_grad()
+def test_pruned_models_are_saved_loaded_gated_and_generate(name, tmp_path):
+    model = build(name)
+    paths = list(attentions(model))
+    hw.prune_heads(model, {paths[-1]: [0, 1]})
+    hw.prune_heads(model, {paths[0]: [0, 3]})
+    with pytest.warns(UserWarning, match="load_pruned"):
+        model.save_pretrained(tmp_path)
+    loaded = hw.load_pruned(type(model), tmp_path).eval()
+    assert type(loaded) is type(model)
+    given = called(name, model)
+    expected = model(**given).logits
+    state = loaded.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    assert_near(loaded(**given).logits, expected)
+    if name != "bert":
+        read = {"input_ids": tokens(2, 5), "max_new_tokens": 4}
+        one, other = (model.generate(**read, use_cache=cache) for cache in (True, False))
+        assert torch.equal(one, other)
+    assert_near(hw.gate_heads(loaded, "gated")(**given).logits, expected)
+    for kind in (type(build("mistral")), type(build("roberta"))):
+        with pytest.raises(ValueError, match=type(model).__name__):
+            hw.load_pruned(kind, tmp_path)
+
+
+REFUSED = [
+    ("gpt2", {0: [4]}, {"h.0.attn", "4", "3"}),
+    ("gpt2", {0: [1], "transformer.h.1.attn": [0, 1, 2, 3]}, {"h.1.attn", "4"}),
+    ("gpt2", {0: [1], 5: [0]}, {"5", "h.0.attn"}),
+    ("gpt2", {0: [1], "lm_head": [0]}, {"lm_head", "h.0.attn"}),
+    ("gpt2", {0: torch.tensor([False, True, False, False])}, {"False", "True"}),
+    ("gpt2", [0, 1], {"list", "heads"}),
+    ("llama", {0: [1]}, {"layers.0.self_attn", "[1, 2]", "2 groups"}),
+    ("bart", {0: [1]}, {"0", "encoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"}),
+    *((name, None, {"ttention"}) for name in WHOLE),
+]
+
+
+@pytest.mark.parametrize(("name", "heads", "must_name"), REFUSED)
+def test_what_cannot_be_pruned_is_refused_and_stays(name, heads, must_name):
+    model = build(name)
+    before = copy.deepcopy(model.state_dict())
+    heads = {next(iter(attentions(model))): [2, 3]} if heads is None else heads
+    with pytest.raises(ValueError) as caught:
+        hw.prune_heads(model, heads)
+    assert all(name in str(caught.value) for name in must_name), caught.value
+    after = model.state_dict()
+    assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
+
+
+def test_a_model_with_gates_is_not_pruned_and_what_is_left_learns():
+    gated = gate("gpt2")
+    with pytest.raises(ValueError, match=r"headwise\.remove_gates"):
+        hw.prune_heads(gated, {0: [1]})
+    model = build("gpt2").requires_grad_(False)
+    model.transformer.h[0].attn.c_attn.weight.requires_grad_(True)
+    hw.prune_heads(model, {0: [1], "transformer.h.1.attn": [0, 2]})
+    model(tokens(2, 4)).logits.sin().sum().backward()
+    learned = {name: p for name, p in model.named_parameters() if p.grad is not None}
+    assert list(learned) == ["transformer.h.0.attn.c_attn.weight"]
+    assert learned["transformer.h.0.attn.c_attn.weight"].grad.shape == (16, 36)
