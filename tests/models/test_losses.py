@@ -1,0 +1,160 @@
+"""The losses of all models, label by label: what is predicted, what is left out, what is added."""
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.tiny_models import END, KINDS, PAD, START, inputs, labels, model, systems_of
+
+import headwise as hw
+
+WITH_LABEL_SMOOTHING = ("causal", "images", "masked", "seq2seq")
+BALANCED = ("moa", "moh")  # the systems that add a loss of their own
+seeds = st.integers(0, 1000)
+
+
+def by_hand(kind, logits, targets, smoothing=0.0):
+    """The loss of each label that is not -100, `(labels,)`, in plain loops."""
+    if kind in ("causal", "adaptive", "images"):  # each token is predicted from those before it
+        logits, targets = logits[:, :-1], targets[:, 1:]
+    losses = []
+    if kind in ("regression", "speech"):
+        for predicted, target in zip(logits.flatten(), targets.flatten(), strict=True):
+            if target != -100:
+                losses.append((predicted - target) ** 2)
+        return torch.stack(losses)
+    for row, target in zip(logits.flatten(0, -2), targets.flatten().tolist(), strict=True):
+        if target != -100:
+            log_p = row - row.exp().sum().log()
+            losses.append(-(1 - smoothing) * log_p[target] - smoothing * log_p.mean())
+    return torch.stack(losses)
+
+
+def shifted(targets, start=START):
+    """What a decoder reads: the start token, then all labels but the last."""
+    rows = [[start, *row[:-1]] for row in targets.tolist()]
+    return torch.tensor([[PAD if token == -100 else token for token in row] for row in rows])
+
+
+def batch(kind, seed, rows=3, time=6):
+    """Inputs and labels; of a translation only the source is given."""
+    made = {**inputs(kind, rows, time, seed), "labels": labels(kind, rows, time, seed)}
+    made.pop("decoder_input_ids", None)
+    return made
+
+
+def logits_of(kind, made, given):
+    """The logits of a pass without labels."""
+    read = {name: value for name, value in given.items() if name != "labels"}
+    if kind == "seq2seq":
+        read["decoder_input_ids"] = shifted(given["labels"])
+    return made(**read).logits
+
+
+@pytest.mark.parametrize("system", ["standard", "mae"])
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=seeds)
+def test_the_loss_is_the_mean_over_the_labels(kind, system, seed):
+    """A label of -100 is not predicted; in a target its position is seen all the same."""
+    smoothing = {"label_smoothing": 0.3} if kind in WITH_LABEL_SMOOTHING else {}
+    made, given_ = model(kind, system, **smoothing), batch(kind, seed)
+    expected = by_hand(kind, logits_of(kind, made, given_), given_["labels"])
+    torch.testing.assert_close(made(**given_).loss, expected.mean())
+
+
+@pytest.mark.parametrize("kind", WITH_LABEL_SMOOTHING)
+@given(seed=seeds, smoothing=st.sampled_from([0.0, 0.1, 0.6]))
+def test_labels_are_smoothed_in_training_alone(kind, seed, smoothing):
+    made, given_ = model(kind, label_smoothing=smoothing), batch(kind, seed)
+    logits = logits_of(kind, made, given_)
+    for smooth in (0.0, smoothing):
+        expected = by_hand(kind, logits, given_["labels"], smooth).mean()
+        torch.testing.assert_close(made(**given_).loss, expected)
+        made.train()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=seeds, as_tensor=st.booleans())
+def test_accumulated_batches_have_the_loss_of_one(kind, seed, as_tensor):
+    """Batches with other numbers of labels, each divided by the number of all of them."""
+    made, whole = model(kind).train(), batch(kind, seed, rows=4)
+    expected = made(**whole).loss
+    targets = (
+        whole["labels"][:, 1:] if kind in ("causal", "adaptive", "images") else whole["labels"]
+    )
+    count = (targets != -100).sum()
+    parts = [{name: value[rows] for name, value in whole.items()} for rows in ([0], [1, 2, 3])]
+    count = count if as_tensor else count.item()
+    total = sum(made(**part, num_items_in_batch=count).loss for part in parts)
+    torch.testing.assert_close(total, expected)
+
+
+@pytest.mark.parametrize("system", BALANCED)
+@pytest.mark.parametrize("kind", ["causal", "masked", "classifier", "seq2seq", "speech"])
+def test_training_adds_what_the_systems_add(kind, system):
+    """Once, whatever the number of accumulated batches, and not to what is predicted."""
+    made, given_, added = model(kind, system).train(), batch(kind, seed=5), []
+    for module in systems_of(made).values():
+        module.register_forward_hook(lambda _, args, out: added.append(out.routing.loss))
+    loss = made(**given_).loss
+    assert len(added) == len(systems_of(made)) and all(each > 0 for each in added)
+    of_task = by_hand(kind, logits_of(kind, model(kind, system), given_), given_["labels"])
+    torch.testing.assert_close(loss, of_task.mean() + sum(added[: len(systems_of(made))]))
+    # The same batch three times: a step of accumulated batches has the loss of each of them.
+    three_times = made(**given_, num_items_in_batch=3 * len(of_task)).loss * 3
+    torch.testing.assert_close(three_times, loss)
+    gates = torch.autograd.grad(loss, hw.gate_parameters(made))
+    assert all(gradient.abs().sum() > 0 for gradient in gates)
+
+
+@pytest.mark.parametrize("system", ["standard", "moa"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_without_labels_to_predict_has_a_loss_of_zero(kind, system):
+    made, given_ = model(kind, system).train(), batch(kind, seed=3)
+    given_["labels"] = torch.full_like(given_["labels"], -100)
+    before = made(**given_).loss
+    before.backward()
+    gradients = [p.grad for p in made.parameters() if p.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert before == 0 if system == "standard" else before.isfinite()
+
+
+@given(
+    rows=st.lists(st.lists(st.sampled_from([7, 8, END, -100]), min_size=5, max_size=5), min_size=1)
+)
+@example(rows=[[7, -100, 8, END, -100]])
+def test_a_decoder_reads_the_labels_behind_the_start_token(rows):
+    targets = torch.tensor(rows)
+    for start in (START, 11):
+        made = model("seq2seq", decoder_start_token_id=start)
+        expected = shifted(targets, start)
+        assert torch.equal(made.prepare_decoder_input_ids_from_labels(targets), expected)
+
+
+@given(seed=seeds)
+def test_adaptive_logits_are_log_probabilities(seed):
+    """Within a band of rarer words they differ as the products with the words' embeddings do."""
+    made, ids = model("adaptive"), inputs("adaptive", seed=seed)["input_ids"]
+    log_p = made(ids).logits
+    torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(3, 6, dtype=torch.float64))
+    words = made.get_input_embeddings()(torch.arange(log_p.size(-1)))
+    products = made.base_model(ids).last_hidden_state @ words.T
+    for first, last in ((6, 12), (12, log_p.size(-1))):
+        band, of_products = log_p[..., first:last], products[..., first:last]
+        torch.testing.assert_close(band - band[..., :1], of_products - of_products[..., :1])
+
+
+def test_a_gain_is_added_to_the_noisy_sound():
+    given_ = inputs("speech")
+    magnitude, gain = (model("speech", predicts=each)(**given_) for each in ("magnitude", "gain"))
+    noisy = torch.log(given_["inputs"] + 0.1)
+    torch.testing.assert_close(gain.logits, magnitude.logits + noisy)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_summed_in_float32_at_least(kind):
+    made, given_ = model(kind), batch(kind, seed=4)
+    expected = made(**given_).loss
+    found = made.to(torch.bfloat16)(**given_).loss
+    assert found.dtype in (torch.float32, torch.float64)
+    torch.testing.assert_close(found.double(), expected, rtol=0.1, atol=0.1)
