@@ -1,59 +1,144 @@
-"""Work in a folder that is killed at chosen moments, by `kill -9`, and started again."""
+"""Processes that tests fork: to be killed, interrupted or refused space, and ranks of one training.
+
+They are forked, since to import anew what tests have imported takes seconds.
+
+ended = forked(lambda: train(folder), killed_at(7))
+figures = on_ranks(2, course, folder)
+"""
 
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-# What Python does with files, as its audit hooks name it.
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch.optim import optimizer as torch_optimizer
+
+FORK = multiprocessing.get_context("fork")
+# What Python does with files, as its audit events name it.
 _OF_NAMES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir")
+SECONDS = 300  # after which a process that hangs fails the test
 
 
-def done_in_spite_of_kills(
-    work: Callable[[Path], Any], folder: Path, moments: Iterable[int], *, seconds: float = 120
-) -> list[int]:
-    """Does work that goes on where it was stopped, in processes that are killed but for the last.
+class Ended(NamedTuple):
+    """The status of a process, negative for a signal that has ended it, and what it printed."""
 
-    Args:
-        work: what is done; it is given the folder, and forked from this process.
-        folder: in which it writes.
-        moments: for each process before the last, at which of the things that it does with files
-            (opens one in the folder, renames, removes or makes one) it is killed: from 1.
-        seconds: after which a process that hangs fails the test.
+    status: int
+    said: str
 
-    Returns:
-        The moments at which processes were killed; the others came after their work had ended.
+
+def forked(work: Callable[[], Any], *before: Callable[[], None]) -> Ended:
+    """Does work in a process of its own, which first calls what is given behind it."""
+
+    def both() -> None:
+        for each in before:
+            each()
+        work()
+
+    with tempfile.TemporaryDirectory() as folder:
+        process = FORK.Process(target=_work, args=(both, Path(folder, "said")))
+        process.start()
+        process.join(SECONDS)
+        _end(process)
+        return Ended(process.exitcode, Path(folder, "said").read_text(encoding="utf-8"))
+
+
+def killed_at(moment: int, folder: Path) -> Callable[[], None]:
+    """`kill -9` comes when the process does the n-th thing with files, from 1.
+
+    It opens one in the folder, or makes, renames or removes one anywhere.
     """
-    killed = []
-    for moment in moments:
-        if _run(work, folder, moment, seconds) == 0:
-            break
-        killed.append(moment)
-    else:
-        assert _run(work, folder, None, seconds) == 0
-    return killed
-
-
-def _run(work: Callable[[Path], Any], folder: Path, moment: int | None, seconds: float) -> int:
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(work, folder, moment))
-    process.start()
-    process.join(seconds)
-    assert process.exitcode in (0, -signal.SIGKILL), (process.exitcode, moment)
-    return process.exitcode
-
-
-def _work(work: Callable[[Path], Any], folder: Path, moment: int | None) -> None:
-    count = 0
+    left = moment
 
     def watch(event: str, arguments: tuple) -> None:
-        nonlocal count
+        nonlocal left
         if event in _OF_NAMES or (event == "open" and str(folder) in str(arguments[0])):
-            count += 1
-            if count == moment:
+            left -= 1
+            if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.addaudithook(watch)
-    work(folder)
+    return lambda: sys.addaudithook(watch)
+
+
+def signalled_at(step: int, number: int) -> Callable[[], None]:
+    """A signal comes before the optimizer takes its n-th step, from 1."""
+    left = step
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(number)
+
+    def install() -> None:
+        torch_optimizer.register_optimizer_step_pre_hook(count)
+
+    return install
+
+
+def on_ranks(number: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Calls a function in processes that share a training; returns what each returns, by rank.
+
+    They have the environment that torchrun gives, and meet by gloo, without a GPU.
+    """
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    where |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number), "GROUP_RANK": "0"}
+
+    def of_rank(rank: int, found: Path) -> None:
+        os.environ.update(**where, RANK=str(rank), LOCAL_RANK=str(rank), CUDA_VISIBLE_DEVICES="")
+        for state in (AcceleratorState, PartialState, GradientState):
+            state._shared_state.clear()  # noqa: SLF001 - that of the process which forked this one
+        found.write_bytes(pickle.dumps(work(*arguments)))
+        torch.distributed.destroy_process_group()
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [(Path(folder, f"found {n}"), Path(folder, f"said {n}")) for n in range(number)]
+        processes = [
+            FORK.Process(target=_work, args=(lambda n=n: of_rank(n, paths[n][0]), paths[n][1]))
+            for n in range(number)
+        ]
+        for process in processes:
+            process.start()
+        until = time.monotonic() + SECONDS
+        while any(process.is_alive() for process in processes) and time.monotonic() < until:
+            if any(process.exitcode for process in processes):
+                break  # the others would wait for it
+            time.sleep(0.02)
+        for process in processes:
+            _end(process)
+        if any(process.exitcode for process in processes):
+            raise AssertionError("\n".join(said.read_text("utf-8") for _, said in paths))
+        return [pickle.loads(found.read_bytes()) for found, _ in paths]
+
+
+def _end(process: Any) -> None:
+    if process.is_alive():
+        process.kill()
+    process.join()
+
+
+def _work(work: Callable[[], Any], said: Path) -> None:
+    """What a forked process does: all that it prints goes into a file."""
+    with said.open("wb") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", closefd=False)
+    try:
+        work()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        sys.stdout.flush()
