@@ -11,12 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.road import (
+    PARTS,
     RATE,
     SOURCES,
     STREAMED,
     TASKS,
     TEXTS,
     Road,
+    in_each_part,
     index_batches,
     png,
     road,
@@ -25,9 +27,6 @@ from support.road import (
     wav,
 )
 
-pytestmark = pytest.mark.quick
-
-PARTS = ("train", "validation", "test")
 WALKS = [(task, source) for task in TASKS for source in SOURCES[task]]
 STREAMS = [(task, source) for task in STREAMED for source in SOURCES[task]]
 BUDGET = 400  # tokens, pixels or frames of a batch
@@ -79,6 +78,7 @@ def divided_once(task: str) -> dict[str, Counter]:
     return divided(task, "files", rows_of(task, range(60)))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("task", ["translation", "classification", "images"])
 @FEW
 @given(data=st.data())
@@ -101,6 +101,7 @@ def test_division(task, data):
     assert sum(sum(counts.values()) for counts in found.values()) == len(rows)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("source", SOURCES["language-modelling"])
 @pytest.mark.parametrize("task", TEXTS)
 def test_running_text_is_cut_between_lines(task, source):
@@ -141,6 +142,7 @@ def test_train_fraction(task):
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=8, max_size=60)
 
 
+@pytest.mark.quick
 @given(LENGTHS, st.integers(1, 8), st.integers(0, 60), st.integers(0, 3))
 def test_batches_of_any_lengths(lengths, world, room, epoch):
     """Each item comes once, within the budget; each process has a share of every batch."""
@@ -166,6 +168,7 @@ def order(own: Road, epoch: int, **share: int) -> list[Any]:
     return [own.rows_of(batch) for batch in own.epoch(epoch, BUDGET, **share)]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("task", TASKS)
 def test_an_epoch_has_every_item_once(task, world):
@@ -242,7 +245,7 @@ def test_a_stream_is_the_stored_data_less_what_is_held_out(task, source, world):
         assert max(map(own.size, batches)) <= BUDGET // world
         found = [each for batch in batches for each in own.rows_of(batch)]
         if task in TEXTS:
-            stored = road(task, source, dict.fromkeys(PARTS, rows[20:]))
+            stored = road(task, source, in_each_part(rows[20:]))
             assert letters(own, found) == letters(stored, stored.rows())
         else:
             assert Counter(found) == Counter(rows[20:])
@@ -251,6 +254,7 @@ def test_a_stream_is_the_stored_data_less_what_is_held_out(task, source, world):
 # --- 7: what items hold -----------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("task", "source"), [each for each in WALKS if "speech" not in each[0]])
 def test_items_hold_what_was_written(task, source):
     for part, rows in three_parts(task).items():
@@ -258,6 +262,7 @@ def test_items_hold_what_was_written(task, source):
         assert content(walk(task, source), part) == Counter(written)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("task", TASKS)
 def test_padding_is_ignored(task):
     """A row of a batch is the item alone, and behind it labels of -100 and a mask of 0."""
@@ -314,5 +319,5 @@ def test_files_that_were_changed_are_read_anew(task, tmp_path):
         for place in places:
             place.write_text("".join(f"{line}\n" for line in lines))
         given = places if task == "translation" else places[0]
-        found.append(content(road(task, "files", dict.fromkeys(PARTS, given))))
+        found.append(content(road(task, "files", in_each_part(given))))
     assert found[0] != found[1] and sum(found[0].values()) == sum(found[1].values()) == 40

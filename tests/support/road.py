@@ -32,6 +32,7 @@ TEXTS = ("language-modelling", "masked-language-modelling")
 LABELLED = ("classification", "probing")
 TASKS = ("translation", *TEXTS, *LABELLED, "images", "speech-enhancement")
 STREAMED = ("translation", *TEXTS, "classification")
+PARTS = ("train", "validation", "test")
 RATE = 8_000
 
 # Data that need no files; small where they can be.
@@ -80,6 +81,11 @@ def row(task: str, key: int) -> Any:
     return (text, text[::-1]) if task == "translation" else text
 
 
+def in_each_part(rows: Any) -> dict[str, Any]:
+    """Returns rows, or what names them, as those of all parts: nothing is divided off then."""
+    return dict.fromkeys(PARTS, rows)
+
+
 # --- writing rows, and naming them in a recipe ------------------------------------------------
 
 
@@ -93,10 +99,11 @@ def _write(task: str, source: str, part: str, rows: Any, folder: Path) -> Any:
         return tuple(
             _text(folder / f"{part}.{side}", [pair[side] for pair in rows]) for side in (0, 1)
         )
-    if task in TEXTS:
+    if task in TEXTS or source == "text":
         return _text(folder / f"{part}.txt", rows)
     if task == "classification":
-        return _text(folder / f"{part}.tsv", ["sentence\tlabel", *map("\t".join, rows)])
+        names = "sentence\tother\tlabel" if len(rows[0]) == 3 else "sentence\tlabel"
+        return _text(folder / f"{part}.tsv", [names, *map("\t".join, rows)])
     if source == "folder" or task == "speech-enhancement":
         for number, each in enumerate(rows):
             for name, content in _files(task, each).items():
@@ -155,6 +162,8 @@ def _keys(task: str, source: str, places: dict[str, Any], folder: Path) -> dict[
         }
         return {"corpus": "hub", "name": str(folder), **splits, **columns.get(task, {})}
     if task == "probing":
+        if source == "text":
+            return {"corpus": "generated", "texts": {"corpus": "files", "train": places["train"]}}
         return {"corpus": "senteval", "file": places["train"]}
     sides = {"translation": ("source", "target"), "speech-enhancement": ("noisy", "clean")}
     if task in sides:
@@ -200,12 +209,13 @@ def road(
 
     In place of the rows of a part, the paths of its files may be given. With `held_out`, the
     training part is a stream, of which so many rows are the validation part and the next ones the
-    test part. `source` is one of `SOURCES`, or "built-in", which has no rows.
+    test part. `source` is one of `SOURCES`, or "built-in", which has no rows, or "text", of whose
+    lines probes are made. Rows of three texts are a pair with its label.
     """
     folder = Path(mkdtemp(dir=_PLACE.name))
     keys = dict(BUILT_IN[task])
     if rows is not None:
-        if task == "probing" and not isinstance(rows["train"], Path):
+        if task == "probing" and source == "files" and not isinstance(rows["train"], Path):
             short = {"train": "tr", "validation": "va", "test": "te"}
             lines = [
                 f"{short[p]}\t{label}\t{text}" for p, own in rows.items() for text, label in own
@@ -213,6 +223,8 @@ def road(
             rows = {"train": _text(folder / "probe.txt", lines)}
         places = {part: _write(task, source, part, own, folder) for part, own in rows.items()}
         keys = {**_keys(task, source, places, folder), **OWN.get(task, {})}
+        if task == "classification" and isinstance(rows["train"], list):
+            keys["pair_field"] = "other" if len(rows["train"][0]) == 3 else None
     if held_out is not None:
         keys |= {"streaming": True, "held_out_rows": held_out, "shuffle_rows": 16}
         keys |= {"classes": ["even", "odd"]} if task == "classification" else {}
@@ -245,17 +257,17 @@ class Road:
         """The encoded items of a part."""
         return self.task.part(part)
 
-    def batch(self, part: str, indices: Any) -> dict[str, torch.Tensor]:
-        """Items of a part, padded to one length."""
+    def batch(self, part: str, indices: Any, epoch: int = 0) -> dict[str, torch.Tensor]:
+        """Items of a part, padded to one length, as they are drawn in an epoch."""
         items = self.items(part)
+        if hasattr(items, "set_epoch"):
+            items.set_epoch(epoch)
         return self.task.collate([items[index] for index in indices])
 
     def rows(self, part: str = "train", epoch: int = 0) -> list[Any]:
         """What each item of a part holds, see `rows_of`."""
-        items = self.items(part)
-        if hasattr(items, "set_epoch"):
-            items.set_epoch(epoch)
-        return [self.rows_of(self.batch(part, [index]))[0] for index in range(len(items))]
+        number = len(self.items(part))
+        return [self.rows_of(self.batch(part, [index], epoch))[0] for index in range(number)]
 
     def rows_of(self, batch: dict[str, torch.Tensor]) -> list[Any]:
         """What stands in each row of a batch, without its padding.
@@ -382,3 +394,9 @@ def index_batches(lengths: Any, budget: int, *, epoch: int = 0, **share: Any) ->
     sampler = TokenBudgetSampler(lengths, budget, **share)
     sampler.set_epoch(epoch)
     return list(sampler)
+
+
+def waves_of(own: Road, part: str, index: int, *, whole: bool = True) -> tuple[Any, Any]:
+    """The noisy and the clean waveform of an item of speech: what is scored, or what is seen."""
+    items = own.items(part)
+    return items.whole(index) if whole else items.excerpt(index)

@@ -1,0 +1,302 @@
+"""Good and bad files of every format: rows stay aligned and as they are, or an error says where."""
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.road import PARTS, TASKS, TEXTS, in_each_part, png, road, row, sentence, wav
+
+BAD_BYTE = b"na\xefve"  # Latin-1
+
+
+class Lines(NamedTuple):
+    """The lines of a text file, what ends each, and what stands around them."""
+
+    texts: list[str]
+    end: str = "\n"
+    mark: bytes = b""
+    packed: bool = False
+    ended: bool = True
+
+
+NUMBERS = ["one two", "three", "four five"]
+GOOD = {
+    "lone carriage returns": Lines(["one\rtwo", "three", "\rfour"]),
+    "ends of Windows": Lines(NUMBERS, end="\r\n"),
+    "a byte order mark": Lines(NUMBERS, mark=b"\xef\xbb\xbf"),
+    "a mark inside": Lines(["one", "\ufefftwo", "three"]),
+    "gzip": Lines(NUMBERS, packed=True),
+    "gzip of Windows": Lines(NUMBERS, end="\r\n", mark=b"\xef\xbb\xbf", packed=True),
+    "no last end": Lines(NUMBERS, ended=False),
+    "what Unicode calls line ends": Lines(["a\u2028b", "c\x85d\u2029", "e\x0bf\x0cg\x1ch"]),
+    "what tables take for others": Lines(["NA", "007", "null", "1e5", "None", "nan", "-0", "TRUE"]),
+    "quotes": Lines(['"one', "'two'", '"three, four"', '""', "five\\n"]),
+    "any language": Lines(["été", "中文 测试", "e\u0301🙂", "العربية", "<pad> <eos>"]),
+    "empty lines": Lines(["one", "", "two", "", "", "three"]),
+    "white space at the ends": Lines(["  one ", "two\u00a0", " three"]),
+}
+
+
+def written(path: Path, lines: Lines) -> Path:
+    """Writes a file of lines; its name ends in .gz if it is packed."""
+    text = lines.end.join(lines.texts) + lines.end * lines.ended
+    content = lines.mark + text.encode()
+    path = path.with_name(f"{path.name}.gz") if lines.packed else path
+    path.write_bytes(gzip.compress(content) if lines.packed else content)
+    return path
+
+
+def cleaned(text: str) -> str:
+    """Readers may put white space in order; what stands between it stays."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_lines_of_a_text_stay_as_they_are(name, tmp_path):
+    place = written(tmp_path / "text.txt", GOOD[name])
+    own = road("language-modelling", "files", in_each_part(place))
+    assert list(map(cleaned, own.text())) == list(map(cleaned, GOOD[name].texts))
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("task", ["translation", "classification"])
+def test_rows_stay_aligned_and_as_they_are(task, name, tmp_path):
+    """Each text has the translation or the label of its own line, whatever stands in the lines."""
+    lines = GOOD[name]
+    others = [str(number % 2) for number in range(len(lines.texts))]
+    if task == "translation":
+        others = [f"line {number}" for number in range(len(lines.texts))]
+        files = (written(tmp_path / "a", lines), written(tmp_path / "b", Lines(others)))
+    else:
+        rows = map("\t".join, zip(lines.texts, others, strict=True))
+        files = written(tmp_path / "a.tsv", lines._replace(texts=["sentence\tlabel", *rows]))
+    own = road(task, "files", in_each_part(files))
+    pairs = [(cleaned(text), other) for text, other in zip(lines.texts, others, strict=True)]
+    kept = [pair for pair in pairs if pair[0]]
+    for part in PARTS:
+        assert [(cleaned(text), other) for text, other in own.rows(part)] == kept
+    assert own.told()[1] == len(PARTS) * (len(pairs) - len(kept))
+
+
+@pytest.mark.parametrize("source", ["files", "hub"])
+def test_labels_stay_as_they_are(source):
+    """They are names of classes: 007 is not 7, and NA is not missing."""
+    labels = ["NA", "007", "7", "true", "None", "1.0", "no"]
+    rows = [(sentence(key), labels[key % len(labels)]) for key in range(70)]
+    own = road("classification", source, in_each_part(rows))
+    assert Counter(own.rows()) == Counter(rows)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        ([0, 1, -1], ["no", "yes"], ["no", "yes", None]),  # -1 is no label, as on the hub
+        ([1, 2, 3], [1, 2, 3], ["1", "2", "3"]),
+        ([False, True], ["no", "yes"], ["no", "yes"]),
+        ([0, 1], None, ["0", "1"]),
+    ],
+)
+def test_numbers_are_places_among_classes_unless_these_are_numbers(labels, classes, expected):
+    rows = [(sentence(key), labels[key % len(labels)]) for key in range(30)]
+    data = {} if classes is None else {"classes": classes}
+    own = road("classification", "hub", in_each_part(rows), data=data)
+    wanted = [(text, expected[key % len(labels)]) for key, (text, _) in enumerate(rows)]
+    assert Counter(own.rows()) == Counter(each for each in wanted if each[1] is not None)
+
+
+def test_numbers_of_a_regression_are_those_of_the_file():
+    rows = [(sentence(key), str(number)) for key, number in enumerate([0.5, -3, 1e2, 7] * 5)]
+    own = road("classification", "files", in_each_part(rows), data={"problem": "regression"})
+    assert own.rows() == [(text, float(number)) for text, number in rows]
+
+
+def test_several_files_are_one_text_in_their_order(tmp_path):
+    places = [str(written(tmp_path / name, Lines([name, "x"]))) for name in ("b", "a", "c")]
+    last = written(tmp_path / "d", Lines(["y"]))
+    data = {"train": places}
+    own = road("language-modelling", "files", in_each_part(last), data=data)
+    assert own.text() == ["b", "x", "a", "x", "c", "x"]
+
+
+# --- bad files --------------------------------------------------------------------------------
+
+TABLE = ["sentence\tlabel", *(f"{sentence(key)}\t{key % 2}" for key in range(20))]
+IDX = b"\0\0\x08\x03" + b"".join(size.to_bytes(4, "big") for size in (2, 4, 4)) + bytes(32)
+PACKED = gzip.compress(b"".join(b"line %d\n" % number for number in range(9_000)))
+SOUND = wav(row("speech-enhancement", 0)[1])
+
+
+def text(*lines: str | bytes) -> bytes:
+    return b"".join((each if isinstance(each, bytes) else each.encode()) + b"\n" for each in lines)
+
+
+def table(*lines: str) -> bytes:
+    return text(*TABLE, *lines)
+
+
+# The task, its training files, and what an error has to name.
+BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
+    "no UTF-8": ("language-modelling", {"a.txt": text("a", "b", BAD_BYTE)}, {"a.txt", "3", "ef"}),
+    "UTF-16": ("language-modelling", {"a.txt": "a text\n".encode("utf-16-le")}, {"a.txt", "1"}),
+    "empty": ("language-modelling", {"a.txt": b""}, {"a.txt"}),
+    "blank": ("masked-language-modelling", {"a.txt": b"\n \n"}, {"a.txt"}),
+    "not gzip": ("language-modelling", {"a.gz": b"text\n"}, {"a.gz"}),
+    "cut gzip": ("language-modelling", {"a.gz": PACKED[: len(PACKED) // 2]}, {"a.gz"}),
+    "gzip under another name": ("language-modelling", {"a.txt": PACKED}, {"a.txt", "1", "gzip"}),
+    "unequal": ("translation", {"a": text("1", "2"), "b": text("1")}, {"a", "b", "2", "1"}),
+    "an end lost": ("translation", {"a": b"1\r2\n3\n", "b": b"1\n2\n3\n"}, {"a", "b", "2", "3"}),
+    "no UTF-8 in a target": (
+        "translation",
+        {"a": text("1", "2"), "b": text("1", BAD_BYTE)},
+        {"b", "2", "ef"},
+    ),
+    "no pair": ("translation", {"a": text("", "x"), "b": text("x", "")}, {"2"}),
+    "empty table": ("classification", {"a.tsv": b""}, {"a.tsv"}),
+    "header alone": ("classification", {"a.tsv": text(TABLE[0])}, {"a.tsv"}),
+    "no such column": (
+        "classification",
+        {"a.tsv": text("sentence\tscore", "x\t1")},
+        {"a.tsv", "1", "label", "score"},
+    ),
+    "a column twice": (
+        "classification",
+        {"a.tsv": text("sentence\tlabel\tlabel", "x\t1\t2")},
+        {"a.tsv", "1", "label", "2"},
+    ),
+    "ragged": ("classification", {"a.tsv": table("x", "y", "z\t1\t2")}, {"a.tsv", "22", "2"}),
+    "no UTF-8 in a table": ("classification", {"a.tsv": table() + text(BAD_BYTE)}, {"a.tsv", "22"}),
+    "one class": ("classification", {"a.tsv": text(TABLE[0], "x\tonly", "y\tonly")}, {"only"}),
+    "partition": ("probing", {"a.txt": text("tr\tO\tx", "dev\tO\ty")}, {"a.txt", "2", "dev"}),
+    "fields": ("probing", {"a.txt": text("tr\tO\tx", "va\ty")}, {"a.txt", "2"}),
+    "empty probe": ("probing", {"a.txt": b""}, {"a.txt"}),
+    "cut images": ("images", {"a.idx": IDX[:-1]}, {"a.idx", "47", "48"}),
+    "images too long": ("images", {"a.idx": IDX + b"0"}, {"a.idx", "48"}),
+    "labels of images": ("images", {"a.idx": b"\0\0\x08\x01" + IDX[4:]}, {"a.idx"}),
+    "cut packed images": ("images", {"a.idx": gzip.compress(IDX)[:-9]}, {"a.idx"}),
+    "no images": ("images", {"a.idx": IDX[:4] + bytes(12)}, {"a.idx"}),
+}
+
+
+def names(error: BaseException, wanted: Iterable[str]) -> bool:
+    """Whether the message of an error has all of some names and numbers, as words."""
+    return all(
+        re.search(rf"(?<![\w]){re.escape(each)}(?!\w)|0x{each}", str(error)) for each in wanted
+    )
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_an_error_that_says_where(name, tmp_path):
+    task, files, wanted = BAD[name]
+    for file, content in files.items():
+        (tmp_path / file).write_bytes(content)
+    places = [tmp_path / file for file in files]
+    with pytest.raises(ValueError) as error:
+        road(task, "files", {"train": tuple(places) if len(places) > 1 else places[0]})
+    assert names(error.value, wanted), str(error.value)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "speech-enhancement"])
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_no_file_is_an_error_that_names_it(task, there, tmp_path):
+    place = tmp_path / "place"
+    if there:
+        place.mkdir()
+    with pytest.raises(ValueError, match=re.escape(str(place))):
+        road(task, "files", {"train": (place, place) if task == "translation" else place})
+
+
+@pytest.mark.parametrize(
+    ("problem", "line", "wanted"),
+    [
+        ("classification", "x\tmaybe", {"maybe", "0", "1"}),
+        ("regression", "x\thigh", {"high"}),
+        ("regression", "x\tnan", {"nan"}),
+    ],
+)
+def test_a_label_that_is_none_is_an_error_that_says_where(problem, line, wanted, tmp_path):
+    good, bad = tmp_path / "good.tsv", tmp_path / "bad.tsv"
+    good.write_bytes(table())
+    bad.write_bytes(text(*TABLE[:3], line))
+    with pytest.raises(ValueError) as error:
+        places = {"train": good, "test": bad}
+        road("classification", "files", places, data={"problem": problem})
+    assert names(error.value, {"bad.tsv", "4", *wanted}), str(error.value)
+
+
+HUB: dict[str, tuple[dict[str, str], set[str]]] = {
+    "no such split": ({"test_split": "dev"}, {"dev", "train"}),
+    "no such column": ({"source_field": "texts.de"}, {"texts.de", "texts.en", "texts.fr"}),
+    "a column of no text": ({"source_field": "texts"}, {"texts"}),
+    "no such dataset": ({"name": "/no/such/folder"}, {"/no/such/folder"}),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_dataset_that_cannot_be_read_is_an_error_that_says_what(name):
+    data, wanted = HUB[name]
+    rows = [row("translation", key) for key in range(20)]
+    with pytest.raises(ValueError) as error:
+        road("translation", "hub", {"train": rows}, data=data)
+    assert names(error.value, wanted), str(error.value)
+
+
+# --- images and sounds in folders -------------------------------------------------------------
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error_that_names_it(tmp_path):
+    for name, content in (("a.png", b"no image"), ("b.wav", b"no sound"), ("notes.txt", b"")):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.png"):
+        road("images", "folder", {"train": tmp_path})
+    with pytest.raises(ValueError, match=r"b\.wav"):
+        road("speech-enhancement", "files", {"train": (tmp_path, tmp_path)})
+    (tmp_path / "empty").mkdir()
+    for task in ("images", "speech-enhancement"):
+        place = tmp_path / "empty"
+        with pytest.raises(ValueError, match=re.escape(str(place))):
+            road(task, "folder", {"train": place if task == "images" else (place, place)})
+
+
+def test_hidden_files_and_files_of_other_kinds_are_none(tmp_path):
+    for key in range(30):
+        (tmp_path / f"{key:02}.PNG").write_bytes(png(row("images", key)))
+    for name in ("._00.png", ".DS_Store", "labels.csv"):
+        (tmp_path / name).write_bytes(b"what another program left")
+    own = road("images", "folder", {"train": tmp_path})
+    assert sum(own.told()[0].values()) == 30 and own.told()[1] == 0
+
+
+def test_sounds_without_a_partner_are_left_out_and_told(tmp_path):
+    for side in ("noisy", "clean"):
+        for key in range(20):
+            (tmp_path / side).mkdir(exist_ok=True)
+            (tmp_path / side / f"{key:02}.wav").write_bytes(SOUND)
+    (tmp_path / "noisy" / "99.wav").write_bytes(SOUND)
+    (tmp_path / "clean" / "98.wav").write_bytes(SOUND)
+    (tmp_path / "clean" / "00.wav").write_bytes(wav(row("speech-enhancement", 30)[1]))  # longer
+    own = road("speech-enhancement", "files", {"train": (tmp_path / "noisy", tmp_path / "clean")})
+    assert sum(own.told()[0].values()) == 19 and own.told()[1] == 3
+
+
+# --- data that are built in -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "masked-language-modelling"])
+def test_built_in_data_walk_the_same_road(task):
+    """Offline: no part is empty, no key is in two of them, and reading again gives the same."""
+    own = road(task, "built-in")
+    keys = []
+    for part in PARTS:
+        rows = own.rows(part)
+        assert len(rows) > 2 and rows == own.rows(part)
+        first = task in ("translation", "classification")
+        keys.append({each[0] if first else each for each in rows})
+    if task not in TEXTS:
+        assert not any(one & other for one, other in combinations(keys, 2))
+    assert set(own.told()[0]) == set(PARTS)
+    assert all(own.size(batch) <= 2_000 for batch in own.epoch(0, 2_000))

@@ -1,0 +1,330 @@
+"""Images as colours of a palette, and sounds as spectra; oracles are NumPy, SciPy and soxr."""
+
+import io
+import math
+import tarfile
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy import signal
+from sklearn.datasets import load_digits, load_sample_images
+from support.road import PARTS, RATE, Road, in_each_part, png, road, row, wav, waves_of
+
+FEW = settings(max_examples=max(2, settings.default.max_examples // 3))  # data are prepared in each
+
+# --- images: what is read ---------------------------------------------------------------------
+
+
+def pixels(own: Road, part: str = "train", channels: int = 1) -> np.ndarray:
+    """The images of a part as bytes, of shape (images, height, width, channels)."""
+    found = np.stack([np.frombuffer(image, np.uint8) for image in own.rows(part)])
+    side = math.isqrt(found.shape[1] // channels)
+    return found.reshape(len(found), side, side, channels)
+
+
+def images(folder: Path, files: dict[str, bytes], **data: Any) -> np.ndarray:
+    """What is read of image files, in the order of their names."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    own = road("images", "folder", in_each_part(folder), data=data)
+    return pixels(own, channels=3 if data.get("mode") == "rgb" else 1)
+
+
+def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    content = io.BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+def test_images_of_all_formats_are_the_same_pixels(tmp_path):
+    image = Image.fromarray(row("images", 0))
+    kinds = ["png", "bmp", "gif", "tiff", "webp"]
+    files = {f"{kind}s/a.{kind}": saved(image, kind) for kind in kinds if kind != "webp"}
+    files["webps/a.webp"] = saved(image, "webp", lossless=True)
+    found = images(tmp_path, files)
+    assert len(found) == len(kinds) and (found[..., 0] == row("images", 0)).all()
+
+
+def test_images_are_upright_whole_and_on_white(tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera stood on its side
+    grey = np.array([[255, 0], [255, 0]], np.uint8)
+    clear = np.zeros((2, 2, 4), np.uint8)  # nobody sees that it is black
+    clear[0, 0] = (0, 0, 0, 255)
+    deep = np.array([[0, 65_535], [32_768, 256]], np.uint16)
+    files = {
+        "a.png": saved(Image.fromarray(grey), "png", exif=turned),
+        "b.png": saved(Image.fromarray(clear), "png"),
+        "c.png": saved(Image.fromarray(deep), "png"),
+    }
+    upright, seen, levels = images(tmp_path, files, size=2)[..., 0].tolist()
+    assert upright == [[255, 255], [0, 0]] and seen == [[0, 255], [255, 255]]
+    assert levels == [[0, 255], [128, 1]]
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 14), (30, 6)])
+def test_the_middle_of_an_image_is_taken(shape, tmp_path):
+    """The largest square; of what is around it nothing but the resampling's edge is seen."""
+    side = min(shape)
+    image = np.zeros((*shape, 3), np.uint8)
+    top, left = ((length - side) // 2 for length in shape)
+    image[top : top + side, left : left + side] = (200, 100, 50)
+    found = images(tmp_path, {"a.png": png(image)}, size=2, mode="rgb")
+    assert found.shape == (1, 2, 2, 3)
+    np.testing.assert_allclose(found, np.broadcast_to((200, 100, 50), found.shape), rtol=0.2)
+
+
+@pytest.mark.parametrize("name", ["images.tar", "images.tar.gz"])
+def test_a_tar_file_is_read_as_its_folder(name, tmp_path):
+    folder = tmp_path / "images"
+    files = {f"{'ab'[key % 2]}/{key:02}.png": png(row("images", key)) for key in range(6)}
+    expected = images(folder, files)
+    with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+        archive.add(folder, "images")
+    found = pixels(road("images", "folder", in_each_part(tmp_path / name)))
+    assert (found == expected).all()
+
+
+def test_the_digits_are_those_of_scikit_learn():
+    own = road("images", "built-in", data={"train_fraction": 1.0})
+    found = np.concatenate([pixels(own, part)[..., 0] for part in PARTS])
+    levels = np.rint(found / 255 * 16)
+    assert sorted(levels.tolist()) == sorted(load_digits().images.tolist())
+
+
+def test_photographs_are_divided_by_regions():
+    """Patches that overlap would be known in the test part."""
+    data = {"corpus": "photographs", "size": 8, "train_fraction": 0.02}
+    own = road("images", "built-in", data=data)
+    assert all(len(own.rows(part)) > 10 for part in PARTS)
+    assert not any(set(own.rows(a)) & set(own.rows(b)) for a, b in combinations(PARTS, 2))
+    brightness = np.mean([photograph.mean() for photograph in load_sample_images().images])
+    assert abs(pixels(own, "test", channels=3).mean() - brightness) < 30
+
+
+def test_pairs_of_images_stand_side_by_side(tmp_path):
+    """The parts are divided first: no half of a training image is in another part."""
+    for side in "ab":
+        for key in range(30):
+            place = tmp_path / side / f"{key:02}.png"
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(png(row("images", key + 100 * (side == "b"))))
+    half = {"corpus": "folder", "size": 4, "mode": "grey"}
+    half |= {"validation_fraction": 0.2, "test_fraction": 0.2}
+    left, right = ({**half, "train": str(tmp_path / side)} for side in "ab")
+    data = {"corpus": "pair", "left": left, "right": right, "train_fraction": 1.0}
+    own = road("images", "built-in", data=data)
+    known = [{row("images", key + shift).tobytes() for key in range(30)} for shift in (0, 100)]
+    seen: dict[str, list[set[bytes]]] = {}
+    for part in PARTS:
+        stack = np.stack([np.frombuffer(each, np.uint8).reshape(4, 8) for each in own.rows(part)])
+        halves = stack[:, :, :4], stack[:, :, 4:]
+        seen[part] = [{half.tobytes() for half in of_side} for of_side in halves]
+    for side in (0, 1):
+        sets = [seen[part][side] for part in PARTS]
+        assert not any(one & other for one, other in combinations(sets, 2))
+        assert set.union(*sets) == known[side]
+
+
+# --- images: palettes -------------------------------------------------------------------------
+
+
+@FEW
+@given(st.integers(2, 9), st.sampled_from(["grey", "rgb"]), st.integers(0, 99))
+def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
+    draw = np.random.default_rng(seed)
+    shape = (40, 4, 4) if mode == "grey" else (40, 4, 4, 3)
+    given_images = draw.integers(0, 256, shape, np.uint8)
+    data, palette = {"mode": mode}, {"colors": colors, "pixels_per_image": 16}
+    rows = in_each_part(list(given_images))
+    own = road("images", "folder", rows, data=data, palette=palette)
+    channels = 3 if mode == "rgb" else 1
+    found = pixels(own, channels=channels).reshape(-1, channels).astype(int)
+    true = given_images.reshape(-1, channels).astype(int)
+    known = np.unique(found, axis=0)
+    assert 2 <= len(known) <= colors
+    distances = ((true[:, None] - known) ** 2).sum(-1)  # (pixels, colours)
+    assert (((true - found) ** 2).sum(1) == distances.min(1)).all()
+    # k-means: no colour at random, but the means of what they stand for.
+    for color in known:
+        of_color = true[(found == color).all(1)]
+        assert np.abs(of_color.mean(0) - color).max() < 8
+
+
+def test_few_colours_are_kept_exactly():
+    draw = np.random.default_rng(0)
+    rows = list(draw.choice(np.array([3, 77, 255], np.uint8), (40, 4, 4, 3)))
+    own = road("images", "folder", in_each_part(rows), data={"mode": "rgb"})
+    assert (pixels(own, channels=3) == np.stack(rows)).all()
+
+
+# --- sounds: what is read ---------------------------------------------------------------------
+
+
+def tone(samples: int, rate: int, hertz: float = 440.0) -> np.ndarray:
+    """A sine that fades in and out."""
+    return 0.3 * np.sin(2 * np.pi * hertz * np.arange(samples) / rate) * np.hanning(samples)
+
+
+def heard(content: bytes) -> np.ndarray:
+    """The waveform that is read of a file."""
+    own = road("speech-enhancement", "files", in_each_part([(content, content)] * 2))
+    noisy, clean = waves_of(own, "test", 0)
+    assert np.array_equal(noisy, clean)
+    return clean
+
+
+FILES = {
+    "WAV of 8 bits": ({"subtype": "PCM_U8"}, 2**-7),
+    "WAV of 16 bits": ({"subtype": "PCM_16"}, 2**-15),
+    "WAV of 24 bits": ({"subtype": "PCM_24"}, 2**-23),
+    "WAV of floats": ({"subtype": "FLOAT"}, 2**-24),
+    "FLAC": ({"format": "FLAC"}, 2**-15),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_samples_are_those_of_the_file(name):
+    options, step = FILES[name]
+    wave = tone(2_000, RATE)
+    found = heard(wav(wave, **options))
+    assert len(found) == len(wave) and np.abs(found - wave).max() <= 1.01 * step
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000])
+def test_any_rate_and_number_of_channels_becomes_mono_at_the_rate_of_the_data(rate):
+    """The mean of the channels, resampled as soxr does, and as the sound itself at that rate."""
+    wave = tone(rate // 4, rate)
+    stereo = np.stack([wave, wave / 3], axis=1)
+    found = heard(wav(stereo, rate, subtype="FLOAT"))
+    assert len(found) == RATE // 4
+    np.testing.assert_allclose(found, tone(RATE // 4, RATE) * 2 / 3, atol=0.01)
+    expected = soxr.resample(stereo.mean(1).astype(np.float32), rate, RATE)[: len(found)]
+    np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-4)
+    if rate == 48_000:  # another library, away from the ends
+        other = signal.resample_poly(wave * 2 / 3, RATE, rate)
+        np.testing.assert_allclose(found[200:-200], other[200 : len(found) - 200], atol=1e-3)
+
+
+@FEW
+@given(st.integers(256, 3_000), st.integers(0, 99))
+def test_items_are_the_spectra_of_their_sounds(samples, seed):
+    """Magnitudes of the noisy sound, log magnitudes of the clean one: 32 ms each 16 ms, √Hann."""
+    draw = np.random.default_rng(seed)
+    files = [wav(0.2 * draw.standard_normal(samples), subtype="FLOAT") for _ in range(2)]
+    rows = in_each_part([tuple(files)] * 2)
+    own = road("speech-enhancement", "files", rows, model={"floor": 0.05})
+    batch, waves, hop = own.batch("test", [0]), waves_of(own, "test", 0), RATE * 16 // 1000
+    window = np.sqrt(signal.windows.hann(2 * hop, sym=False))
+    for name, wave in zip(("inputs", "labels"), waves, strict=True):
+        padded = np.pad(wave.astype(np.float64), (hop, 3 * hop))
+        frames = [window * padded[t * hop : (t + 2) * hop] for t in range(batch[name].size(1))]
+        expected = np.abs(np.fft.rfft(frames))
+        expected = np.log(expected + 0.05) if name == "labels" else expected
+        np.testing.assert_allclose(batch[name][0], expected, rtol=1e-3, atol=1e-3)
+    covered = (batch["inputs"].size(1) - 1) * hop
+    assert covered >= samples  # the last frame is no longer than it must be
+    assert covered - samples < 2 * hop
+
+
+# --- sounds: mixing ---------------------------------------------------------------------------
+
+
+def generated(**data: Any) -> Road:
+    return road("speech-enhancement", "built-in", data=data)
+
+
+def decibels(ratio: float) -> float:
+    return 20 * np.log10(ratio)
+
+
+def rms(wave: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(wave, dtype=np.float64))))
+
+
+@pytest.mark.parametrize("noise", ["white", "pink", "brown", "babble"])
+@pytest.mark.parametrize(("snr", "level"), [(-5.0, -30.0), (20.0, -25.0)])
+def test_noise_is_as_loud_as_asked_for(noise, snr, level):
+    own = generated(noise=[noise], snr=[snr, snr], level=[level, level])
+    for part in ("train", "validation", "test"):
+        noisy, clean = waves_of(own, part, 0)
+        assert abs(decibels(rms(clean) / rms(noisy - clean)) - snr) < 0.1
+        loudest = max(np.abs(noisy).max(), np.abs(clean).max())
+        assert abs(decibels(rms(noisy)) - level) < 0.1 or loudest > 0.98  # nothing is clipped
+
+
+@pytest.mark.parametrize(("noise", "slope"), [("white", 0), ("pink", -3.01), ("brown", -6.02)])
+def test_colours_of_noise_fall_by_decibels_an_octave(noise, slope):
+    own = generated(noise=[noise], snr=[0, 0], seconds=8, utterances=3)
+    power = []
+    for index in range(3):
+        noisy, clean = waves_of(own, "validation", index % len(own.items("validation")))
+        found = np.abs(np.fft.rfft(noisy - clean)) ** 2
+        power.append([found[2**k : 2 ** (k + 1)].mean() for k in range(8, 15)])
+    assert abs(np.diff(10 * np.log10(np.mean(power, axis=0))).mean() - slope) < 0.4
+
+
+def test_items_of_training_are_drawn_by_epoch_and_index_and_others_stay():
+    own = generated(seconds=0.25, snr=[0, 20])
+    for part in PARTS:
+        first, second = (own.rows(part, epoch) for epoch in (0, 1))
+        assert len(set(first)) == len(first) and own.rows(part, 0) == first
+        assert (set(first) & set(second) == set()) if part == "train" else first == second
+
+
+def test_an_excerpt_stands_in_its_recording():
+    """In training at any place, the same of the noisy and the clean sound; else at its begin."""
+    draw = np.random.default_rng(0)
+    clean = 0.1 * draw.standard_normal(3 * RATE)
+    noise = 0.01 * draw.standard_normal(len(clean))
+    files = tuple(wav(wave, subtype="FLOAT") for wave in (clean + noise, clean))
+    own = road("speech-enhancement", "files", in_each_part([files]), data={"seconds": 0.25})
+    samples = RATE // 4 // 128 * 128
+    starts = set()
+    for epoch in range(6):
+        own.batch("train", [0], epoch)
+        noisy, found = waves_of(own, "train", 0, whole=False)
+        assert abs(len(found) - samples) <= 256
+        start = int(np.argmax(signal.correlate(clean, found, mode="valid")))
+        np.testing.assert_allclose(found, clean[start : start + len(found)], atol=1e-6)
+        np.testing.assert_allclose(noisy - found, noise[start : start + len(found)], atol=1e-6)
+        starts.add(start)
+    assert len(starts) > 3
+    noisy, found = waves_of(own, "test", 0, whole=False)
+    np.testing.assert_allclose(found, clean[: len(found)], atol=1e-6)
+
+
+def test_generated_voices_differ_and_are_the_same_again():
+    waves = [waves_of(generated(), part, 0)[1] for part in PARTS]
+    for part, wave in zip(PARTS, waves, strict=True):
+        assert np.array_equal(wave, waves_of(generated(), part, 0)[1])
+    for one, other in combinations(waves, 2):
+        length = min(len(one), len(other))
+        assert abs(np.corrcoef(one[:length], other[:length])[0, 1]) < 0.3
+
+
+def test_a_speaker_is_in_one_part(tmp_path):
+    speaker_of = {}
+    for key in range(36):
+        for side, wave in zip(("noisy", "clean"), row("speech-enhancement", key), strict=True):
+            place = tmp_path / side / f"{'abcdefghijkl'[key % 12]}_{key}.wav"
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(wav(wave, subtype="FLOAT"))
+            speaker_of[wave.astype(np.float32).tobytes()] = key % 12
+    data = {"divide_by": "speaker", "speaker_pattern": "^([a-z])_"}
+    data |= {"validation_fraction": 0.2, "test_fraction": 0.2}
+    files = {"train": (tmp_path / "noisy", tmp_path / "clean")}
+    own = road("speech-enhancement", "files", files, data=data)
+    speakers = [
+        {speaker_of[waves_of(own, part, i)[1].tobytes()] for i in range(len(own.items(part)))}
+        for part in PARTS
+    ]
+    assert all(speakers) and sum(map(len, speakers)) == len(set.union(*speakers)) == 12

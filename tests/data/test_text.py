@@ -1,0 +1,281 @@
+"""Texts as tokens: vocabularies, blocks of running text, masks, and probes made of a text."""
+
+import math
+import random
+import re
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.road import (
+    LABELLED,
+    PARTS,
+    TASKS,
+    TEXTS,
+    WORDS,
+    Road,
+    in_each_part,
+    road,
+    row,
+    sentence,
+)
+
+OF_TEXTS = [task for task in TASKS if task in (*TEXTS, *LABELLED, "translation")]
+KEYS = range(60)
+
+
+def walk(task: str, **recipe) -> Road:
+    return road(task, "files", in_each_part([row(task, key) for key in KEYS]), **recipe)
+
+
+@pytest.fixture(scope="module", params=OF_TEXTS)
+def own(request) -> Road:
+    return walk(request.param)
+
+
+# --- vocabularies -----------------------------------------------------------------------------
+
+# Without line ends, and without the names of special tokens, which take a "<".
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="<"))
+
+
+@given(TEXT)
+@example("e\u0301\U0001f642 中文 \u200d\ufeff  two  spaces , don 't")
+def test_any_text_comes_back(own, text):
+    for tokenizer in own.tokenizers.values():
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids, skip_special_tokens=True).strip() == text.strip()
+        assert max(ids) < len(tokenizer)
+
+
+def test_special_tokens_are_names_in_a_text_of_subwords_and_no_tokens():
+    text = "<pad> a <bos> b <eos> c <unk>"
+    own = road("translation", "files", in_each_part([(text, text)] * 3))
+    batch = own.batch("train", [0])
+    assert (batch["input_ids"] < 4).sum() == (batch["labels"] < 4).sum() == 1  # the end
+    assert own.rows()[0] == (text, text)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_what_is_saved_gives_the_ids_of_pairs(joint):
+    own = walk("translation", tokenizer={"vocab_size": 300, "joint": joint})
+    batch = own.batch("train", range(len(KEYS)))
+    for key, ids, labels, mask in zip(
+        KEYS, batch["input_ids"], batch["labels"], batch["attention_mask"].bool(), strict=True
+    ):
+        source, target = row("translation", key)
+        assert own.tokenizers["source"](source)["input_ids"] == ids[mask].tolist()
+        assert own.tokenizers["target"](target)["input_ids"] == labels[labels != -100].tolist()
+
+
+@pytest.mark.parametrize("max_length", [9, 16, 64])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_what_is_saved_gives_the_ids_of_labelled_texts(pairs, max_length):
+    """Long ones are cut in the same way, of a pair the longer text first."""
+    texts = [(sentence(7**key), sentence(5 ** (9 - key)))[: 1 + pairs] for key in range(10)]
+    rows = [(*each, str(number % 2)) for number, each in enumerate(texts)]
+    data = {"max_length": max_length}
+    own = road("classification", "files", in_each_part(rows), data=data)
+    for index, each in enumerate(texts):
+        ids = own.batch("train", [index])["input_ids"][0].tolist()
+        saved = own.tokenizers["source"](*each, truncation=True, max_length=max_length)
+        assert saved["input_ids"] == ids and len(ids) <= max_length
+
+
+@pytest.mark.parametrize("task", TEXTS)
+def test_what_is_saved_gives_the_ids_of_running_text(task):
+    lines = [sentence(key) for key in KEYS]
+    own = road(task, "files", in_each_part(lines), block_length=512)
+    tokenizer = own.tokenizers["source"]
+    if task == "language-modelling":
+        ids = own.batch("train", [0])["input_ids"][0].tolist()
+        assert tokenizer("\n".join([*lines, ""]))["input_ids"] == ids
+    else:
+        (ids,) = own.rows()
+        each = [tokenizer(line)["input_ids"] for line in lines]
+        assert [token for line in each for token in line[1:]] == list(ids)
+        assert {line[0] for line in each} == {tokenizer.bos_token_id}
+
+
+def test_a_vocabulary_has_the_size_that_is_asked_for(own):
+    rows = in_each_part([row(own.name, key) for key in range(300)])
+    model = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
+    for size in (270, 290):
+        made = road(own.name, "files", rows, tokenizer={"vocab_size": size}, model=model)
+        tokenizer = made.tokenizers["source"]
+        assert len(tokenizer) == size == made.task.build_model(made.recipe.model).config.vocab_size
+        special = [tokenizer.pad_token_id, tokenizer.eos_token_id]
+        assert None not in special and special[0] != special[1]
+
+
+@pytest.mark.parametrize("task", TEXTS)
+def test_words_are_numbered_by_frequency_and_rare_ones_are_unknown(task):
+    words = ["a"] * 9 + ["b"] * 7 + ["c"] * 5 + ["d"] * 3 + ["e"]
+    random.Random(0).shuffle(words)
+    lines = in_each_part([" ".join(words)])
+    settings = {"type": "word", "vocab_size": 8, "min_frequency": 2}
+    own = road(task, "files", lines, tokenizer=settings, block_length=64)
+    tokenizer = own.tokenizers["source"]
+    ids = tokenizer.convert_tokens_to_ids(["a", "b", "c"])
+    assert ids == sorted(ids) and len(set(ids)) == 3
+    found = Counter(own.rows()[0])
+    assert [found.pop(token) for token in ids] == [9, 7, 5]
+    assert sorted(found.values()) == [1, 4]  # the end of the line, and what is unknown
+
+
+def test_a_ready_made_tokenizer_is_taken_as_it_is(own, tmp_path):
+    own.task.save_for_tools(tmp_path, own.recipe)
+    if own.name == "language-modelling":
+        pytest.skip("its line end is a token of its own")
+    made = road(
+        own.name,
+        "files",
+        in_each_part([row(own.name, key) for key in range(9)]),
+        tokenizer={"pretrained": str(tmp_path)},
+    )
+    texts = [sentence(key) for key in KEYS]
+    tokenizers = [each.tokenizers["source"] for each in (own, made)]
+    assert tokenizers[0](texts)["input_ids"] == tokenizers[1](texts)["input_ids"]
+
+
+# --- blocks -----------------------------------------------------------------------------------
+
+LINES = st.lists(st.integers(0, 12), min_size=1, max_size=25).filter(any)  # words of each line
+
+
+def in_words(lengths: list[int]) -> list[str]:
+    return [
+        " ".join(WORDS[(i + n) % 10] for n in range(length)) for i, length in enumerate(lengths)
+    ]
+
+
+def blocks(task: str, lengths: list[int], size: int) -> tuple[Road, list[tuple[int, ...]]]:
+    """The tokens of each block of a text whose tokens are words and line ends."""
+    vocabulary = {"type": "word", "vocab_size": 40, "min_frequency": 1}
+    lines = in_each_part(in_words(lengths))
+    own = road(task, "files", lines, tokenizer=vocabulary, block_length=size)
+    return own, own.rows()
+
+
+@given(LINES, st.integers(8, 20))
+def test_blocks_of_language_modelling_cover_the_text_once(lengths, size):
+    """Each token is predicted once; the first of a block from the last of the block before."""
+    own, found = blocks("language-modelling", lengths, size)
+    assert own.text() == in_words(lengths)
+    assert all(len(block) == size for block in found[:-1]) and 1 <= len(found[-1]) <= size
+    read = [own.batch("train", [index])["input_ids"][0].tolist() for index in range(len(found))]
+    assert read[0][0] == own.tokenizers["source"].eos_token_id
+    assert all(block[1:] == list(own) for block, own in zip(read, found, strict=True))
+    assert all(other[0] == one[-1] for one, other in pairwise(read))
+
+
+@given(LINES, st.integers(8, 20))
+@example([7, 7, 0, 7, 0, 0, 7], 8)  # a separator of two documents ends or begins a block
+def test_blocks_of_masked_language_modelling_are_of_full_lines(lengths, size):
+    own, found = blocks("masked-language-modelling", lengths, size)
+    end, room = own.tokenizers["source"].eos_token_id, size - 1  # behind the first token
+    assert " ".join(own.text()).split() == " ".join(in_words(lengths)).split()
+    assert found[0][0] != end
+    for block in found:
+        assert 1 <= len(block) <= room and block[-2:] != (end, end)
+    for one, other in pairwise(found):
+        if one[-1] == end:  # full: the next line would not have fitted
+            rest = other.index(end) + 1 if end in other else len(other)
+            assert len(one) + rest > room and other[0] != end
+        else:  # within a line that is too long for a block
+            assert len(one) == room and end not in one[1:]
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+
+def near(count: int, total: int, share: float) -> bool:
+    """Whether a count of independent draws is within five standard errors of its mean."""
+    return abs(count - total * share) < 5 * math.sqrt(total * share * (1 - share)) + 1
+
+
+@pytest.mark.parametrize(
+    ("fraction", "masked", "replaced"), [(0.15, 0.8, 0.1), (0.5, 0.3, 0.6), (0.3, 1.0, 0.0)]
+)
+def test_masks(fraction, masked, replaced):
+    """Of BERT: which share is predicted, and what is read in its place; never a special token."""
+    lines = in_each_part([sentence(key) for key in range(200)])
+    settings = {"fraction": fraction, "masked": masked, "random": replaced}
+    own = road("masked-language-modelling", "files", lines, masking=settings, block_length=64)
+    tokenizer, size = own.tokenizers["source"], len(own.items())
+    special = torch.tensor(tokenizer.all_special_ids)
+    words = len(tokenizer) - len(special)
+    totals: Counter[str] = Counter()
+    places = np.zeros(64)
+    for epoch in range(30):
+        batch = own.batch("train", range(size), epoch)
+        read, labels = batch["input_ids"], batch["labels"]
+        chosen, hidden = labels != -100, read == tokenizer.mask_token_id
+        text = torch.where(chosen, labels, read)
+        candidates = ~torch.isin(text, special)
+        assert (chosen & ~candidates).sum() == (hidden & ~chosen).sum() == 0
+        others = chosen & ~hidden & (read != labels)
+        assert not torch.isin(read[others], special).any()
+        each = chosen.sum(1) - candidates.sum(1) * fraction  # one token more or less in a block
+        assert each.abs().max() <= 1
+        totals += Counter(
+            chosen=int(chosen.sum()),
+            hidden=int(hidden.sum()),
+            others=int(others.sum()),
+            words=int(candidates.sum()),
+        )
+        places += (chosen[:4] & candidates[:4]).sum(0).numpy()
+    assert near(totals["chosen"], totals["words"], fraction)
+    assert near(totals["hidden"], totals["chosen"], masked)
+    assert near(totals["others"], totals["chosen"], replaced * (words - 1) / words)
+
+
+def test_masks_are_drawn_by_epoch_and_index_and_are_fixed_outside_training():
+    own = walk("masked-language-modelling")
+
+    def labels(part: str, indices, epoch: int) -> list[list[int]]:
+        return [own.batch(part, [i], epoch)["labels"][0].tolist() for i in indices]
+
+    first = labels("train", range(6), 0)
+    assert labels("train", (4, 0, 2), 0) == [first[4], first[0], first[2]]
+    assert labels("train", range(6), 1) != first
+    for part in ("validation", "test"):
+        assert labels(part, range(6), 0) == labels(part, range(6), 1)
+    assert labels("validation", range(6), 0) != labels("test", range(6), 0) != first
+
+
+# --- probes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("probe", "more"), [("SeLen", {"num_bins": 3}), ("WC", {"num_words": 3}), ("BShift", {})]
+)
+def test_probes_are_made_of_the_sentences_themselves(probe, more):
+    """Each label follows from its sentence, and all classes have equal sizes in every part."""
+    draw, words = random.Random(0), [f"{a}{b}en" for a in "bdfgklmnprst" for b in "aeiou"]
+    often = [1 / (1 + rank) for rank in range(len(words))]
+    lines = [f"So {' '.join(draw.choices(words, often, k=4 + k % 9))} {k} ." for k in range(900)]
+    own = road("probing", "text", {"train": lines}, data={"probe": probe, "min_words": 3, **more})
+    known = set(lines)
+    for part in PARTS:
+        rows = own.rows(part)
+        assert len(set(Counter(label for _, label in rows).values())) == 1
+        for text, label in rows:
+            words = re.findall(r"\w+", text)
+            if probe == "SeLen":
+                low, _, high = label.partition("-")
+                assert int(low) <= len(words) <= int(high or low)
+            elif probe == "WC":
+                assert words.count(label) >= 1 and not set(words) & set(own.task.classes) - {label}
+            elif label == "O":
+                assert text in known
+            else:
+                swaps = [
+                    [*words[:i], words[i + 1], words[i], *words[i + 2 :]]
+                    for i in range(1, len(words) - 1)  # the first word stays
+                ]
+                assert text not in known and any(f"{' '.join(each)} ." in known for each in swaps)
