@@ -6,10 +6,10 @@ Random options find rare pairs by chance; these are always tried.
 from typing import Any, NamedTuple
 
 import torch
-from support.nine import NINE, build
 
 from headwise.ops.rotary import Rotary  # a call takes it, and no public name makes it
 from headwise.testing import SystemSubject
+from support.nine import NINE, build
 
 BASE = 10.0  # of rotary positions: tokens that stand near one another are turned far apart
 

@@ -7,8 +7,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from hypothesis import reject, settings
 from hypothesis import strategies as st
-from support.nine import DIM, HEADS, NINE, build
 from torch import Tensor
+
+from support.nine import DIM, HEADS, NINE, build
 
 # Of what takes long where there are many subjects: a third of the profile's examples.
 fewer = settings(max_examples=max(1, settings().max_examples // 3))

@@ -125,7 +125,6 @@ class SystemSubject:
         self.first_position, self.base = first_position, base
         self.causal = site != "encoder_self"
         self.name = f"{type(module).__name__} at {site}"
-        self.name += "" if first_position is None else " with rotary positions"
 
     def parts(self) -> System:
         return self.module
@@ -210,15 +209,26 @@ class _Plan(NamedTuple):
     first_position: int | None = None
 
     def build(self, *, randomize: bool = True) -> SystemSubject:
-        module = self.system.from_plan(self.place, **self.options).double()
+        module = self.system.from_plan(self.place, **self.options).double().eval()
         module = _draw_parameters(module) if randomize else module
         subject = SystemSubject(module, self.place.site, first_position=self.first_position)
-        subject.module.eval()
+        subject.name = self.name
         return subject
+
+    @property
+    def name(self) -> str:
+        blocks = {
+            "rotary positions": self.first_position is not None,
+            "grouped keys": self.place.num_key_value_heads is not None,
+            "norms of queries and keys": self.place.qk_norm,
+        }
+        name = f"{self.system.__name__} at {self.place.site}"
+        with_blocks = ", ".join(block for block, is_there in blocks.items() if is_there)
+        return f"{name} with {with_blocks}" if with_blocks else name
 
     def expect(self, holds: bool | Tensor, problem: str, mend: str) -> None:
         if not holds:
-            raise AssertionError(f"{self.system.__name__} at {self.place.site}: {problem}; {mend}")
+            raise AssertionError(f"{self.name}: {problem}; {mend}")
 
 
 @torch.no_grad()
@@ -236,6 +246,7 @@ def _draw_parameters(module: Any) -> Any:
 def _check_sizes(plan: _Plan) -> None:
     # As it starts: what lives on a simplex, say, does not stay there when randomized.
     subject = plan.build(randomize=False)
+    laws.empty_is_empty(subject, shapes=((3, 7), (1, 1), (3, 1), (0, 7), (3, 0), (0, 0)))
     batch = subject.draw(3, 7, 1)._replace(memory_padding=_MEMORY)
     out = subject.call(batch, padding=_RIGHT)
     mend = "expected AttentionOutput(output, weights, routing)"
@@ -245,7 +256,6 @@ def _check_sizes(plan: _Plan) -> None:
     plan.expect(shapes[0] == shapes[1], problem, "expected (batch, time, embed_dim) as it came")
     if out.routing is not None:
         _expect_routing(plan, out.routing)
-    laws.empty_is_empty(subject)
 
 
 def _expect_routing(plan: _Plan, routing: Any) -> None:
@@ -310,6 +320,7 @@ def _check_half_precision(plan: _Plan) -> None:
 
 def _check_blocks(plan: _Plan) -> None:
     plan = _modern(plan)
+    _check_sizes(plan)
     if plan.first_position is not None:
         subject = plan.build()
         batch = subject.draw(3, 7, 1)
@@ -323,7 +334,7 @@ def _check_blocks(plan: _Plan) -> None:
             "project returns queries as they are, which `placed` turns, and keys from "
             "self._keys_and_values(inputs), which turns them",
         )
-    for check in (_check_sizes, _check_causality, _check_padding, _check_decoding):
+    for check in (_check_causality, _check_padding, _check_decoding):
         check(plan)
 
 
@@ -501,7 +512,7 @@ def _check_ablations(plan: _Plan) -> None:
         )
         if subject.causal:
             subject.name += f" under the ablation {name}"
-            laws.steps_equal_one_pass(subject)
+            laws.steps_equal_one_pass(subject, (("read", 3), ("read", 1)))
         # As it starts: of random parameters, a sum that is to be 1 may be 0.
         started = plan.build(randomize=False)
         _ablate(plan, started.module, name)

@@ -145,6 +145,8 @@ def padding_changes_nothing(
         "with other numbers at padding", _at(second.seen, ~padding), _at(first.seen, ~padding)
     )
     law.same_traces("with other numbers at padding", second, first)
+    at_padding = first.gradients.get("the input", torch.zeros(*padding.shape, 1))[padding]
+    law.expect(not at_padding.any(), "what stands at padding gets a gradient")
     rows, times = ~padding.all(1), ~padding.all(0)
     again = run(subject, noisy[0], padding=padding, train=True, seed=2).seen
     draws = not _equal(_at(again, ~padding).output, _at(first.seen, ~padding).output)
@@ -262,7 +264,7 @@ def copies_are_their_own(
     with torch.no_grad():
         for tensor in (*other.parameters(), *other.buffers()):
             if tensor.is_floating_point():
-                tensor.add_(1.0)
+                tensor.add_(torch.linspace(0, 1, tensor.numel()).view_as(tensor))
     law.same_seen("after its copy has changed", run(subject, batch).seen, before)
 
 
@@ -293,10 +295,7 @@ def every_weight_learns(
         learns = gradient.any() or not gradient.numel() or name.endswith(tuple(may_be_zero))
         mend = "use it for an output, with no detach(), argmax or comparison between"
         law.expect(learns, f"the gradient of {name} is zero throughout", mend)
-    for name, parameter in subject.parts().named_parameters():
-        law.expect(
-            parameter.requires_grad or name not in ran.moved, f"{name} is frozen, and learns"
-        )
+    law.expect(not ran.moved, f"{', '.join(ran.moved)} is frozen, and gets a gradient")
 
 
 def evaluation_draws_nothing(subject: Subject, *, seed: int = 0) -> None:
@@ -392,6 +391,7 @@ def run(
     """One pass, and what it does to buffers and gradients; it leaves no trace in the module."""
     module, found, moved = subject.parts(), dict[str, Tensor](), set[str]()
     with _left_alone(subject, train, seed):
+        frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         if gradients and batch.sequence.is_floating_point():
             batch = batch._replace(sequence=batch.sequence.detach().clone().requires_grad_())
         seen = subject(batch, **given)
@@ -403,7 +403,7 @@ def run(
             if batch.sequence.requires_grad:
                 leaves["the input"] = batch.sequence
             for name, x in leaves.items():
-                if x.requires_grad:
+                if name not in frozen:
                     found[name] = torch.zeros_like(x) if x.grad is None else x.grad
                 elif x.grad is not None:
                     moved.add(name)

@@ -1,0 +1,426 @@
+"""Planted mistakes: each law, and each check of a system, finds the one that it is there for."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+from headwise.testing import CHECKS, Batch, Seen, check_system, laws
+
+
+class Averaging(nn.Module):
+    """Each position averages what it sees: all that the laws ask for, until it is spoilt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weigh = nn.Linear(4, 4).double()
+        self.register_buffer("running", torch.zeros(4, dtype=torch.float64))
+
+    def sees(self, time: int, keys: int, padding: Any, mask: Any) -> Tensor:
+        sees = torch.ones(1, time, keys).tril(keys - time) > 0
+        sees = sees if padding is None else sees & ~padding.unsqueeze(1)
+        return sees if mask is None else sees & ~mask
+
+    def extend(self, x: Tensor, cache: Any) -> Tensor:
+        return x if cache is None else cache.extend(x, x)[0]
+
+    def finish(self, seen: Seen, x: Tensor, real: Tensor) -> Seen:
+        return seen
+
+    def forward(self, x: Tensor, padding: Any, mask: Any, cache: Any) -> Seen:
+        past = self.extend(x.unsqueeze(1), cache).squeeze(1)
+        sees = self.sees(x.size(1), past.size(1), padding, mask).to(x)
+        mean = sees @ past / sees.sum(-1, keepdim=True).clamp(min=1)
+        weights = self.weigh(mean).softmax(-1)
+        real = torch.ones(*x.shape[:2], 1).to(x)
+        real = real if padding is None else real * ~padding[:, -x.size(1) :, None]
+        number = real.sum().clamp(min=1)
+        loss = (mean.square() * real).sum() / number
+        if self.training:
+            self.running.lerp_((mean.detach() * real).sum((0, 1)) / number, 0.1)
+        return self.finish(Seen(x + weights * mean, [weights], loss), x, real)
+
+
+class Toy:
+    """It as a subject."""
+
+    causal = True
+    name = "Toy"
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def draw(self, rows: int, time: int, seed: int) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        return Batch(torch.randn(rows, time, 4, generator=generator, dtype=torch.float64))
+
+    def __call__(self, batch: Batch, *, padding=None, mask=None, cache=None) -> Seen:
+        return self.module(batch.sequence, padding, mask, cache)
+
+    def new_cache(self) -> hw.AttentionCache:
+        return hw.AttentionCache()
+
+    def parts(self) -> nn.Module:
+        return self.module
+
+    def around(self, module: nn.Module) -> "Toy":
+        return Toy(module)
+
+
+def spoilt(**methods: Callable[..., Any]) -> type[Averaging]:
+    return type("Spoilt", (Averaging,), methods)
+
+
+def output(change: Callable[..., Tensor]) -> type[Averaging]:
+    """`change(module, output, x, real)` is the output."""
+    return spoilt(
+        finish=lambda self, seen, x, real: seen._replace(output=change(self, seen.output, x, real))
+    )
+
+
+def loss(change: Callable[..., Tensor]) -> type[Averaging]:
+    return spoilt(
+        finish=lambda self, seen, x, real: seen._replace(loss=change(self, seen.loss, x, real))
+    )
+
+
+def counts_padding(self, seen, x, real):
+    if self.training:
+        self.running.add_(x.detach().mean((0, 1)))
+    return seen
+
+
+def keeps_seeing(self, time, keys, padding, mask):
+    return Averaging.sees(self, time, keys, padding, None)
+
+
+def forgets(self, x, cache):
+    return x if cache is None else Averaging.extend(self, x[:, :, -1:], cache)
+
+
+class Unordered(Averaging):
+    """Remembers a sum where beam search does not see it."""
+
+    def forward(self, x: Tensor, padding: Any, mask: Any, cache: Any) -> Seen:
+        total = x.cumsum(1)
+        if cache is not None:
+            total = total + getattr(cache, "total", 0)
+            cache.total = total[:1, -1:]
+        seen = super().forward(x, padding, mask, cache)
+        return seen._replace(output=seen.output + total)
+
+
+class Hidden(Averaging):
+    """Has a number that no `state_dict()` holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = float(torch.rand(()))
+
+    def finish(self, seen: Seen, x: Tensor, real: Tensor) -> Seen:
+        return seen._replace(output=self.factor * seen.output)
+
+
+def padded(subject: Any) -> None:
+    padding = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]) > 0
+    laws.padding_changes_nothing(subject, padding)
+
+
+def masked(subject: Any) -> None:
+    laws.hidden_changes_nothing(
+        subject, torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0]]) > 0, time=3
+    )
+
+
+def prompted(subject: Any) -> None:
+    laws.steps_equal_one_pass(subject, padding=torch.tensor([[1, 1], [0, 1], [0, 0]]).flip(1) > 0)
+
+
+def loaded(subject: Any) -> None:
+    def how(module: nn.Module) -> nn.Module:
+        other = type(module)()
+        other.load_state_dict(module.state_dict())
+        return other
+
+    laws.copies_are_their_own(subject, how)
+
+
+def shared(subject: Any) -> None:
+    laws.copies_are_their_own(subject, copy.copy)
+
+
+def frozen(subject: Any) -> None:
+    subject.module.weigh.bias.requires_grad_(False)
+    laws.every_weight_learns(subject)
+
+
+def thaws(self, seen, x, real):
+    self.weigh.bias.requires_grad_(True)
+    return seen._replace(output=seen.output + self.weigh.bias)
+
+
+def unseen(x: Tensor) -> Tensor:
+    """Nothing, with a gradient."""
+    return (x - x.detach()).sum()
+
+
+LAWS: dict[Any, list[tuple[type[Averaging], str]]] = {
+    padded: [
+        (output(lambda self, y, x, real: y + x.cumsum(1)), "row 1"),
+        (output(lambda self, y, x, real: y + x.mean((0, 1))), "row 0"),
+        (output(lambda self, y, x, real: y / real), "finite"),
+        (loss(lambda self, loss, x, real: x.square().mean()), "loss"),
+        (loss(lambda self, loss, x, real: loss * real.numel()), "loss"),
+        (spoilt(finish=counts_padding), "running"),
+        (output(lambda self, y, x, real: y + unseen(x * (1 - real))), "gradient"),
+        (output(lambda self, y, x, real: y + unseen(self.weigh(x) * (1 - real))), "weigh.weight"),
+    ],
+    laws.hidden_changes_nothing: [
+        (output(lambda self, y, x, real: y + x.mean(1, keepdim=True)), "position 1"),
+        (output(lambda self, y, x, real: y + x[:, -1:] * self.training), "training"),
+    ],
+    masked: [(spoilt(sees=keeps_seeing), "position 0")],
+    laws.steps_equal_one_pass: [(spoilt(extend=forgets), "read 3"), (Unordered, "reorder")],
+    prompted: [(output(lambda self, y, x, real: y + real.mean()), "read")],
+    loaded: [(Hidden, "copy")],
+    shared: [(Averaging, "copy")],
+    laws.every_weight_learns: [
+        (spoilt(finish=lambda self, seen, x, real: Seen(x + self.weigh.weight[0])), "weigh.bias"),
+        (output(lambda self, y, x, real: y / (x > 9)), "finite"),
+    ],
+    frozen: [(spoilt(finish=thaws), "weigh.bias")],
+    laws.evaluation_draws_nothing: [
+        (output(lambda self, y, x, real: nn.functional.dropout(y)), "random"),
+        (output(lambda self, y, x, real: y + self.running.add_(1.0)), "running"),
+    ],
+    laws.half_precision_is_near: [
+        (output(lambda self, y, x, real: y.float()), "float32"),
+        (output(lambda self, y, x, real: (y * 1e20).square() / 1e40), "finite"),
+        (output(lambda self, y, x, real: (y + 100) - 100), "off"),
+    ],
+    laws.empty_is_empty: [
+        (output(lambda self, y, x, real: y[:, :1]), "0 rows of 4"),
+        (output(lambda self, y, x, real: y + x.std(1, keepdim=True)), "finite"),
+        (output(lambda self, y, x, real: y + x[:, :1] + x[0, 0]), "IndexError"),
+    ],
+}
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law is not shared])
+def test_what_keeps_a_law_passes(law: Any) -> None:
+    law(Toy(Averaging()))
+
+
+@pytest.mark.parametrize(
+    ("law", "kind", "names"),
+    [(law, kind, names) for law, mistakes in LAWS.items() for kind, names in mistakes],
+)
+def test_a_law_finds_its_mistake(law: Any, kind: type[Averaging], names: str) -> None:
+    with pytest.raises(AssertionError) as error:
+        law(Toy(kind()))
+    assert str(error.value).startswith("Toy: ") and names in str(error.value)
+
+
+# What follows is of systems: standard attention with one mistake.
+
+
+class Mistaken(hw.MultiHeadAttention):
+    """Standard attention, whose output subclasses spoil."""
+
+    def combine(self, heads: Tensor, inputs: Any, choice: Any) -> Any:
+        joined, _ = super().combine(heads, inputs, choice)
+        changed = self.spoil(joined, heads, inputs)
+        return changed if isinstance(changed, tuple) else (changed, None)
+
+    def spoil(self, joined: Tensor, heads: Tensor, inputs: Any) -> Any:
+        return joined
+
+
+def mistaken(spoil: Callable[..., Any], base: type = Mistaken, **more: Any) -> type:
+    return type("Mistaken", (base,), {"spoil": spoil, **more})
+
+
+def routing(weights: Any, loss: Any = None) -> type:
+    def spoil(self, joined, heads, inputs):
+        return joined, hw.Routing(torch.tensor(weights), loss=loss)
+
+    return mistaken(spoil)
+
+
+class WithScale(Mistaken):
+    """Has a parameter more."""
+
+    start = staticmethod(lambda size: torch.ones(size))
+    set_by = staticmethod(lambda scale: nn.init.ones_(scale))
+
+    def __init__(self, embed_dim: int, num_heads: int, **options: Any) -> None:
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale = nn.Parameter(self.start(embed_dim))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "scale"):
+            self.set_by(self.scale)
+
+    def spoil(self, joined: Tensor, heads: Tensor, inputs: Any) -> Tensor:
+        return joined * self.scale
+
+
+class Sharpened(hw.MultiHeadAttention):
+    """Reads otherwise than its weights say."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, is_causal: bool) -> Tensor:
+        return super().attend(2 * q, k, v, mask, is_causal)
+
+
+class Halved(hw.MixtureOfAttentiveExperts):
+    """Is not what it says it starts as."""
+
+    def combine(self, heads: Tensor, inputs: Any, choice: Any) -> Any:
+        return super().combine(heads / 2, inputs, choice)
+
+
+class Unturned(hw.MultiHeadAttention):
+    """Computes keys by itself, which nobody turns then."""
+
+    def project(self, inputs: Any) -> Any:
+        return super().project(inputs._replace(rotary=None))
+
+
+class Ungrouped(hw.MultiHeadAttention):
+    """Takes each head to have keys of its own."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, is_causal: bool) -> Tensor:
+        return super().attend(q * (q @ k.mT).isfinite().all(), k, v, mask, is_causal)
+
+
+class Aside(Mistaken):
+    """Has numbers that no `state_dict()` holds."""
+
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.aside = torch.randn(16).double()
+
+    def spoil(self, joined: Tensor, heads: Tensor, inputs: Any) -> Tensor:
+        return joined + self.aside
+
+
+class Unread(Mistaken):
+    """Declares an ablation that forward never looks at."""
+
+    ablations = {"negated": lambda layer: torch.neg}  # noqa: RUF012
+
+
+def with_ablation(function: Callable[..., Any], in_training: bool = False) -> type:
+    def spoil(self, joined, heads, inputs):
+        ablated = self.ablation is not None and (in_training or not self.training)
+        return self.ablation(joined) if ablated else joined
+
+    return mistaken(spoil, ablations={"changed": function})
+
+
+def scaled(layer: Any, *, factor: float = 2.0) -> Callable[[Tensor], Tensor]:
+    if factor > 6:
+        raise ValueError(f"factor is {factor}, expected at most 6")
+    return lambda joined: joined * factor
+
+
+def mean_of_all(self, joined, heads, inputs):
+    return joined + inputs.query.mean(1, keepdim=True)
+
+
+def remembers_nothing(self, joined, heads, inputs):
+    return joined + inputs.query.cumsum(1)
+
+
+def routed_by_padding(self, joined, heads, inputs):
+    return joined, hw.Routing(torch.ones(1), loss=inputs.query.square().mean())
+
+
+def in_float32(self, joined, heads, inputs):
+    return joined * torch.ones(1)
+
+
+def drops(self, joined, heads, inputs):
+    return nn.functional.dropout(joined, 0.5)
+
+
+def simplex(size: int) -> Tensor:
+    return torch.rand(size).softmax(0)
+
+
+SCALE = WithScale.spoil
+SYSTEMS: list[tuple[str, type, set[str]]] = [
+    ("sizes", mistaken(lambda self, y, h, i: y[:, :1]), {"(3, 1, 16)"}),
+    ("sizes", routing([0.5, -0.5]), {"routing.weights", "negative"}),
+    ("sizes", routing([0.5, float("nan")]), {"decisions", "not finite"}),
+    ("sizes", routing([1.0], loss=torch.ones(3)), {"routing.loss"}),
+    ("causality", mistaken(mean_of_all), {"decoder_self"}),
+    ("padding", mistaken(mean_of_all), {"encoder_self", "padding"}),
+    ("padding", mistaken(routed_by_padding), {"loss", "padding"}),
+    ("decoding", mistaken(remembers_nothing), {"decoder_self", "steps"}),
+    ("learning", mistaken(Mistaken.spoil, WithScale), {"scale", "zero"}),
+    ("copies", Aside, {"copy"}),
+    ("evaluation", mistaken(drops), {"random"}),
+    ("half_precision", mistaken(in_float32), {"torch.float32"}),
+    ("blocks", Unturned, {"rotary"}),
+    ("blocks", Ungrouped, {"grouped keys", "RuntimeError"}),
+    ("weights", Sharpened, {"need_weights"}),
+    ("resetting", mistaken(SCALE, WithScale, set_by=lambda self, x: None), {"scale"}),
+    (
+        "resetting",
+        mistaken(SCALE, WithScale, set_by=lambda self, x: x.data.fill_(1.0)),
+        {"scale", "torch.nn.init"},
+    ),
+    ("standard_start", Halved, {"start_as_standard"}),
+    (
+        "decay",
+        mistaken(SCALE, WithScale, start=lambda self, size: torch.ones(1, size)),
+        {"scale", "no_decay", "1"},
+    ),
+    ("rule", mistaken(SCALE, WithScale, start=lambda self, size: simplex(size)), {"scale"}),
+    ("ablations", Unread, {"negated"}),
+    ("ablations", with_ablation(scaled, in_training=True), {"changed", "training"}),
+    ("ablations", with_ablation(lambda layer: lambda y: y * torch.rand(())), {"changed", "draw"}),
+    (
+        "ablations",
+        with_ablation(lambda layer: lambda y: y - y.cumsum(1)),
+        {"changed", "decoder_self", "steps"},
+    ),
+]
+
+
+def test_what_has_no_mistake_passes() -> None:
+    check_system(with_ablation(scaled))
+    check_system(mistaken(SCALE, WithScale))
+
+
+@pytest.mark.parametrize(("check", "system", "names"), SYSTEMS)
+def test_a_check_finds_its_mistake(check: str, system: type, names: set[str]) -> None:
+    others = [name for name in CHECKS if name != check]
+    with pytest.raises(AssertionError) as error:
+        check_system(system, leave_out=others)
+    assert all(name in str(error.value) for name in (system.__name__, *names))
+    with pytest.raises(AssertionError):
+        check_system(system)
+
+
+def test_every_check_has_a_mistake() -> None:
+    assert {check for check, _, _ in SYSTEMS} == CHECKS.keys()
+
+
+def test_options_of_ablations() -> None:
+    ablated = with_ablation(scaled)
+    check_system(ablated, ablation_options={"changed": {"factor": 0.5}})
+    with pytest.raises(AssertionError, match=r"factor is 7"):
+        check_system(ablated, ablation_options={"changed": {"factor": 7.0}})
+
+
+def test_checks_that_are_left_out() -> None:
+    check_system(Unread, leave_out=["ablations"])
+    with pytest.raises(ValueError, match=r"ablation, .*ablations"):
+        check_system(Unread, leave_out=["ablation"])
