@@ -1,6 +1,7 @@
 """The small world of the tests of runs."""
 
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ def recipe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
-        patched.setenv("PYTHONPATH", str(folder))
+        patched.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patched.chdir(folder)
         # Each training ends with a collection, which then leaves out what the libraries hold.
         gc.freeze()

@@ -238,9 +238,6 @@ def test_runs_side_by_side_are_those_one_by_one_and_one_that_is_killed_is_told(
     assert result(folder / "gated-seed1") == result(compared.runs["gated-seed1"])
     of_jobs, of_one = weights(folder / "gated-seed1"), weights(compared.runs["gated-seed1"])
     assert all(torch.equal(of_jobs[name], weight) for name, weight in of_one.items())
-    trouble(None)
-    compare(recipe, folder, "gated,troubled")
-    assert result(folder / "troubled-seed1") == result(compared.runs["standard-seed1"])
 
 
 # Of one size, on several data

@@ -193,7 +193,7 @@ def test_of_two_processes_one_is_refused_and_a_killed_one_holds_nothing(
 # Never half of itself
 
 
-@pytest.mark.parametrize("share", [0.02, 0.15, 0.4, 0.65, 0.95])
+@pytest.mark.parametrize("share", [0.02, 0.25, 0.6, 0.95])
 def test_a_run_that_a_full_disk_ended_says_so_and_goes_on_where_there_is_room(
     finished, writes, recipe, tmp_path, share
 ):
