@@ -77,8 +77,8 @@ class SharedBudget(hw.MultiHeadAttention):
 # %% [markdown]
 # ## Check it
 # `check_system` tries what models ask of every system, at every site: shapes down to an empty
-# batch, causality, padding, decoding with a cache and by beams, gradients, copies, half precision,
-# the count of multiply-accumulates. What only its author knows is the equation.
+# batch, causality, padding, decoding with a cache and by beams, gradients, copies, half precision.
+# What only its author knows is the equation.
 
 # %%
 check_system(SharedBudget)
