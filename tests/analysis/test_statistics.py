@@ -1,0 +1,198 @@
+"""Intervals and tests: scipy's where there are seeds or items alone, the definition for both."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from support import judged
+
+OURS, THEIRS = [3.1, 2.4, 3.9, 2.8], [2.0, 2.7, 1.6]
+
+
+def interval(found):
+    return found.low, found.high
+
+
+def drawn(*shape, mean=0.0, seed=0):
+    return np.random.default_rng(seed).normal(mean, 1.0, shape)
+
+
+# --- one source of chance ---------------------------------------------------------------------
+
+
+def test_without_items_a_difference_is_welchs():
+    expected = scipy.stats.ttest_ind(OURS, THEIRS, equal_var=False)
+    found = judged.difference(judged.by_seeds(OURS), judged.by_seeds(THEIRS))
+    assert found.value == pytest.approx(np.mean(OURS) - np.mean(THEIRS))
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert interval(found) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert found.freedom == pytest.approx(expected.df)
+
+
+def test_without_items_a_mean_has_students_interval():
+    found = judged.mean(judged.by_seeds(OURS))
+    error = scipy.stats.sem(OURS)
+    assert (found.value, found.error) == pytest.approx((np.mean(OURS), error))
+    assert interval(found) == pytest.approx(scipy.stats.t.interval(0.95, 3, np.mean(OURS), error))
+
+
+def test_seeds_that_agree_leave_the_bootstrap_of_items():
+    ours, theirs = drawn(50, mean=0.4), drawn(50, seed=1)
+    found = judged.difference(judged.by_items([ours] * 3), judged.by_items([theirs] * 3))
+    error = judged.resamples_of(ours - theirs).std(ddof=1)
+    # Resampled means have the variance of the mean, but for the chance of a thousand resamples.
+    assert error == pytest.approx(scipy.stats.sem(ours - theirs), rel=0.1)
+    value = (ours - theirs).mean()
+    assert (found.value, found.error) == pytest.approx((value, error))
+    assert found.p_value == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 49))
+
+
+# --- both -------------------------------------------------------------------------------------
+
+
+def test_seeds_and_items_add_up_as_defined():
+    """V_items + Σ max(0, s² − e) / S, with e from what is a seed's own in the resamples."""
+    generator = np.random.default_rng(1)
+    items = generator.normal(size=60)
+    shifts = {"ours": (0.9, 0.2, 1.4), "theirs": (0.1, -0.2)}
+    runs = {
+        name: [items + shift + generator.normal(size=60) for shift in of]
+        for name, of in shifts.items()
+    }
+    resamples = {
+        name: np.array([judged.resamples_of(run) for run in of]) for name, of in runs.items()
+    }
+    found = judged.difference(judged.by_items(runs["ours"]), judged.by_items(runs["theirs"]))
+    means = {name: of.mean(0) for name, of in resamples.items()}
+    variance = np.var(means["ours"] - means["theirs"], ddof=1)
+    doubt = variance**2 / 59
+    for name, of in runs.items():
+        own = sum(np.var(seed - means[name], ddof=1) for seed in resamples[name]) / (len(of) - 1)
+        among = np.var([np.mean(run) for run in of], ddof=1)
+        variance += max(0.0, among - own) / len(of)
+        doubt += (among / len(of)) ** 2 / (len(of) - 1)
+    assert found.error == pytest.approx(math.sqrt(variance))
+    assert found.freedom == pytest.approx(variance**2 / doubt)
+
+
+def test_what_items_do_to_all_systems_is_no_part_of_a_difference():
+    hard = 5.0 * drawn(100)  # easy and hard items, for all runs alike
+    runs = [
+        judged.by_items(mean + hard + 0.1 * drawn(4, 100, seed=seed))
+        for seed, mean in enumerate((2.0, 1.0, 1.5, 1.0), start=1)
+    ]
+    found = judged.difference_of_differences(*runs)
+    assert found.value == pytest.approx(0.5, abs=0.1) and found.error < 0.05
+    assert judged.difference(*runs[:2]).error < 0.05 < judged.mean(runs[0]).error
+
+
+def test_a_difference_of_differences_without_items_is_of_four_means():
+    several = [drawn(5, mean=mean, seed=seed) for seed, mean in enumerate((3.0, 1.0, 2.0, 1.5))]
+    found = judged.difference_of_differences(*map(judged.by_seeds, several))
+    parts = [scores.var(ddof=1) / 5 for scores in several]
+    a, b, c, d = (scores.mean() for scores in several)
+    assert (found.value, found.error) == pytest.approx(((a - b) - (c - d), math.sqrt(sum(parts))))
+    assert found.freedom == pytest.approx(sum(parts) ** 2 / sum(part**2 / 4 for part in parts))
+
+
+def test_a_mean_over_data_sets_counts_them_alike():
+    several = [
+        judged.difference(
+            judged.by_seeds(drawn(3, mean=1.0, seed=seed)), judged.by_seeds(drawn(4, seed=seed + 9))
+        )
+        for seed in range(3)
+    ]
+    found = judged.over_data_sets(several)
+    variance = sum(each.error**2 for each in several) / 9
+    doubt = sum((each.error / 3) ** 4 / each.freedom for each in several)
+    assert found.value == pytest.approx(np.mean([each.value for each in several]))
+    assert found.error == pytest.approx(math.sqrt(variance))
+    half = scipy.stats.t.ppf(0.975, variance**2 / doubt) * found.error
+    assert interval(found) == pytest.approx((found.value - half, found.value + half))
+
+
+# --- what says nothing ------------------------------------------------------------------------
+
+
+def test_a_single_seed_is_never_significant():
+    ours, theirs = drawn(100, mean=3.0), drawn(100, seed=1)
+    one, three = judged.by_items([ours]), judged.by_items([ours] * 3)
+    for system in (one, three):
+        found = judged.difference(system, judged.by_items([theirs]))
+        assert found.p_value < 0.01 and not found.significant and found.detectable is None
+        assert found.source == "items"
+        assert not judged.corrected({"ours": found})["ours"].significant
+    percentiles = np.percentile(judged.resamples_of(ours), [2.5, 97.5])
+    assert interval(judged.mean(one)) == pytest.approx(tuple(percentiles))
+    level = judged.difference(one, one)
+    assert (level.value, level.p_value, level.low, level.high) == (0.0, 1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_few_items_judge_nothing(seeds):
+    for items in (judged.LEAST_ITEMS - 1, judged.LEAST_ITEMS):
+        pair = [judged.by_items(drawn(seeds, items, seed=seed)) for seed in range(2)]
+        assert (judged.difference(*pair) is not None) == (items == judged.LEAST_ITEMS)
+    assert judged.mean(judged.by_items(drawn(seeds, 1))).low is None
+
+
+def test_scores_without_variance_or_without_a_run_judge_nothing():
+    ours, theirs = judged.by_seeds([5.0, 5.0]), judged.by_seeds([4.0, 4.0])
+    assert judged.difference(ours, theirs) is None  # nothing says how much would be chance
+    level = judged.difference(ours, ours)
+    assert (level.value, level.p_value, level.significant, level.detectable) == (0, 1, False, None)
+    assert interval(judged.mean(ours)) == (5.0, 5.0)
+    nothing = judged.by_seeds([])
+    assert judged.mean(nothing) is None and judged.difference(ours, nothing) is None
+
+
+# --- many comparisons, power, errors ----------------------------------------------------------
+
+
+def test_holms_correction_is_that_of_its_definition():
+    for number in (1, 2, 5, 12):
+        p_values = [*np.random.default_rng(number).uniform(0, 0.3, number - 1), 0.02]
+        for each, found in zip(p_values, judged.holm(p_values), strict=True):
+            # The largest of the products of all p-values up to this one in ascending order.
+            smaller = [p for p in p_values if p <= each]
+            expected = max((number - sum(p < q for p in p_values)) * q for q in smaller)
+            assert found == pytest.approx(min(1.0, expected))
+    assert judged.holm([0.02, 0.02, 0.9]) == pytest.approx([0.06, 0.06, 0.9])  # ties
+
+
+def test_differences_that_are_not_there_do_not_count_in_the_correction():
+    pair = [judged.by_seeds(OURS), judged.by_seeds(THEIRS)]
+    found = judged.difference(*pair)
+    table = judged.corrected({"a": found, "none": None, "b": judged.difference(*pair[::-1])})
+    assert table["none"] is None
+    assert table["a"].corrected_p_value == pytest.approx(2 * found.p_value)
+    assert table["a"].p_value == found.p_value
+
+
+@pytest.mark.parametrize("comparisons", [1, 5])
+def test_the_detectable_difference_is_found_with_the_power_that_is_said(comparisons):
+    found = judged.difference(judged.by_seeds(OURS), judged.by_seeds(THEIRS), comparisons)
+    generator = np.random.default_rng(9)
+    chi = np.sqrt(generator.chisquare(found.freedom, 40_000) / found.freedom)
+    t = (generator.normal(size=40_000) + found.detectable / found.error) / chi
+    critical = scipy.stats.t.ppf(1 - 0.05 / comparisons / 2, found.freedom)
+    assert np.mean(t > critical) == pytest.approx(judged.POWER, abs=0.008)  # four standard errors
+
+
+@pytest.mark.parametrize(
+    ("trials", "most"), [(60, 8), pytest.param(2000, 120, marks=pytest.mark.nightly)]
+)
+def test_equally_good_systems_seldom_differ(trials, most):
+    """Of 2,000 true hypotheses 100 may fail by the level of 5%; 120 are two errors more."""
+    generator = np.random.default_rng(10)
+    wrong = 0
+    for _ in range(trials):
+        shared = generator.normal(size=40)
+        own = shared + 0.4 * generator.normal(size=(2, 1, 40))
+        seeds = own + 0.25 * generator.normal(size=(2, 3, 1))
+        runs = seeds + 0.6 * generator.normal(size=(2, 3, 40))
+        found = judged.difference(*map(judged.by_items, runs))
+        wrong += found.significant
+        assert found.significant == (not found.low <= 0 <= found.high)
+    assert wrong <= most
