@@ -172,7 +172,7 @@ class ModelSubject:
             given |= {"decoder_input_ids": batch.sequence, "decoder_attention_mask": padding}
         given = {name: ~x if "mask" in name else x for name, x in given.items() if x is not None}
         if cache is not None:
-            given |= {"past_key_values": cache, "use_cache": True}
+            given |= {"cache": cache, "use_cache": True}
         with hw.record(self.module) as decided:
             out = self.module(**given)
         # The encoder of two stacks decides for positions of the source, not of the sequence.

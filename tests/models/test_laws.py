@@ -1,0 +1,141 @@
+"""The laws over all models with all systems: padding, the future, steps, copies, precision."""
+
+import copy
+import pickle
+import tempfile
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.tiny_models import MODERN, PLANS, QUICK, ModelSubject, blocks, model
+
+from headwise.testing import laws
+
+pytestmark = pytest.mark.quick
+
+_EXAMPLES = settings().max_examples  # of the profile; a law is some ten passes of a model
+FEW = settings(max_examples=max(1, _EXAMPLES // 5))
+SYSTEMS = QUICK if _EXAMPLES < 10 else tuple(PLANS)
+READERS, DECODERS = ("causal", "masked", "classifier", "seq2seq", "speech"), ("causal", "seq2seq")
+# Like other models but for what stands in front of the layers or behind them.
+RELATED = ("adaptive", "images", "regression")
+seeds = st.integers(0, 1000)
+every_system = pytest.mark.parametrize("system", SYSTEMS)
+
+
+def every_model(*kinds, also=RELATED):
+    """Cases of these kinds of models with all systems, and of others with standard attention."""
+    cases = [(kind, system) for kind in kinds for system in SYSTEMS]
+    return pytest.mark.parametrize(
+        ("kind", "system"), [*cases, *((kind, "standard") for kind in also)]
+    )
+
+
+def subject(kind, system, **options):
+    return ModelSubject(kind, model(kind, system, **options))
+
+
+@st.composite
+def paddings(draw, kind, rows=3, time=5):
+    """Where padding stands: right of the sequences, left of them, or anywhere within them."""
+    lengths = torch.tensor([draw(st.integers(1, time)) for _ in range(rows)])
+    right = torch.arange(time) >= lengths.unsqueeze(1)
+    where = "right" if kind == "speech" else draw(st.sampled_from(["left", "right", "within"]))
+    if where == "within":
+        return right[:, draw(st.permutations(range(time)))]
+    return right.flip(1) if where == "left" else right
+
+
+@every_model(*READERS)
+@FEW
+@given(data=st.data(), seed=seeds)
+def test_padding(kind, system, data, seed):
+    made = subject(kind, system, **data.draw(blocks(kind)))
+    source = data.draw(paddings(kind, time=4)) if kind == "seq2seq" else None
+    padding = data.draw(paddings(kind))
+    laws.padding_changes_nothing(made, padding, memory_padding=source, seed=seed)
+
+
+@every_model("causal", "seq2seq", "speech", also=("adaptive", "images"))
+@FEW
+@given(data=st.data(), seed=seeds)
+def test_future(kind, system, data, seed):
+    options = data.draw(blocks(kind)) | ({"lookahead": 0} if kind == "speech" else {})
+    laws.hidden_changes_nothing(subject(kind, system, **options), rows=2, time=5, seed=seed)
+
+
+@every_model(*DECODERS, also=("adaptive", "images"))
+@FEW
+@given(data=st.data(), seed=seeds, left=st.booleans())
+def test_steps(kind, system, data, seed, left):
+    """Read in steps, whose rows a beam search reorders, a text is what it is at once."""
+    made = subject(kind, system, **data.draw(blocks(kind)))
+    padding = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0]]).bool() if left else None
+    laws.steps_equal_one_pass(made, padding=padding, seed=seed)
+
+
+def loaded(made):
+    """A model that reads the weights of another."""
+    other = type(made)(made.config).to(next(made.parameters()).dtype)
+    other.load_state_dict(made.state_dict())
+    return other
+
+
+def saved(made):
+    """A model that was saved, and read from its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        made.save_pretrained(folder)
+        return type(made).from_pretrained(folder)
+
+
+def pickled(made):
+    return pickle.loads(pickle.dumps(made))
+
+
+@every_model(*READERS)
+@FEW
+@given(data=st.data(), how=st.sampled_from([saved, copy.deepcopy, pickled, loaded]))
+def test_copies(kind, system, data, how):
+    laws.copies_are_their_own(subject(kind, system, **data.draw(blocks(kind))), how)
+
+
+@every_model(*READERS)
+@FEW
+@given(data=st.data(), seed=seeds)
+def test_every_weight_learns(kind, system, data, seed):
+    laws.every_weight_learns(subject(kind, system, **data.draw(blocks(kind))), seed=seed)
+
+
+@every_model(*READERS)
+def test_evaluation_draws_nothing(kind, system):
+    rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
+    laws.evaluation_draws_nothing(subject(kind, system, **rates))
+
+
+@every_model(*READERS, also=("images", "regression"))
+def test_half_precision(kind, system):
+    # EM tells clusters apart more sharply with each iteration, and so enlarges what is rounded:
+    # in float32 too, to sixty times its precision after six layers.
+    near = 1.0 if system == "agreement" else 0.1
+    laws.half_precision_is_near(subject(kind, system), near=near)
+
+
+@every_model(*READERS)
+def test_empty(kind, system):
+    laws.empty_is_empty(subject(kind, system))
+
+
+@every_system
+@FEW
+@given(seed=seeds, moved=st.integers(1, 40))
+def test_rotary_positions_count_by_their_distance(system, seed, moved):
+    made = model("causal", system, **MODERN)
+    batch = ModelSubject("causal", made).draw(2, 6, seed)
+    given_ = {"input_ids": batch.sequence, "attention_mask": torch.ones(2, 6)}
+    plain, shifted, spread = (
+        made(**given_, position_ids=positions).logits
+        for positions in (torch.arange(6), torch.arange(6) + moved, 2 * torch.arange(6))
+    )
+    torch.testing.assert_close(shifted, plain)
+    assert (spread - plain).abs().max() > 1e-3
