@@ -56,9 +56,6 @@ def test_a_cache_asks_its_layers_for_all_that_generation_asks_of_it():
     assert cache.get_seq_length() == 3
     changes = ["reorder_cache", "batch_select_indices", "batch_repeat_interleave"]
     assert asked[:6] == [name for name in changes for _ in range(2)]
-    source = inspect.getsource(sys.modules[GenerationMixin.__module__])
-    found = set(re.findall(rf"\b(?:{CACHE}|cache)\"?\]?\.([a-z_]+)\(", source))
-    assert {"reorder_cache", "get_seq_length"} <= found | {"reorder_cache"} <= set(dir(Cache))
 
 
 def test_generation_asks_a_model_for_its_cache_length_and_masks(monkeypatch, gpt2):
@@ -168,15 +165,14 @@ def test_attentions_get_hidden_states_first_and_call_their_projection_once(name)
         assert heads.shape == (3, 5, width_of(each)) and not others
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
 @torch.no_grad()
 def test_masks_are_true_or_zero_at_what_is_attended(name, kind):
     """`(batch, 1, queries, keys)`; and padding is hidden from all, itself too."""
     model, masks = build(name), []
     model.set_attn_implementation(kind)
-    path = next(path for path in attentions(model) if "cross" not in path)
-    attention = model.get_submodule(path)
+    attention = model.get_submodule(next(iter(attentions(model))))
     where = list(inspect.signature(attention.forward).parameters)
     argument = next(each for each in where if each in ("attention_mask", "mask"))
 
@@ -186,14 +182,13 @@ def test_masks_are_true_or_zero_at_what_is_attended(name, kind):
     attention.register_forward_pre_hook(note, with_kwargs=True)
     hidden = padding(3, 5)
     given = {"input_ids": tokens(3, 5), "attention_mask": (~hidden).long()}
-    model(**given, **({"decoder_input_ids": tokens(3, 2)} if name in ("bart", "t5") else {}))
-    mask = masks[0]
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    expected = ~hidden[:, None, None].expand(-1, 1, 5, -1)
+    model(**given, **({"decoder_input_ids": tokens(3, 2)} if name == "t5" else {}))
+    seen = masks[0] if masks[0].dtype == torch.bool else masks[0] > -1e4
+    seen = seen.expand(-1, 1, 5, -1)[:, 0]
+    expected = ~hidden[:, None].expand(-1, 5, -1)
     expected = expected.tril() if name in ("gpt2", "llama") else expected
-    assert torch.equal(seen.expand(-1, 1, 5, -1)[:, 0][~hidden], expected[:, 0][~hidden])
-    own = seen.expand(-1, 1, 5, -1)[:, 0].diagonal(dim1=1, dim2=2)
-    assert torch.equal(own, ~hidden)
+    assert torch.equal(seen[~hidden], expected[~hidden])
+    assert torch.equal(seen.diagonal(dim1=1, dim2=2), ~hidden)
 
 
 def test_eager_attention_gives_its_weights_and_is_asked_of_each_configuration():

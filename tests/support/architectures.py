@@ -21,16 +21,14 @@ VOCABULARY, FIRST, PADDING = 40, 5, 1  # ids below FIRST are special
 TINY = {"heads": 4, "key_heads": 2, "head_dim": 4, "layers": 2}
 
 
-@st.composite
-def sizes(draw: st.DrawFn) -> dict[str, int]:
-    heads = draw(st.integers(2, 6))
-    key_heads = draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
-    return {
-        "heads": heads,
-        "key_heads": key_heads,
-        "head_dim": draw(st.sampled_from([4, 6])),
-        "layers": draw(st.integers(1, 2)),
-    }
+def sizes() -> st.SearchStrategy[dict[str, int]]:
+    grouped = [(heads, keys) for heads in range(2, 7) for keys in range(1, 7) if heads % keys == 0]
+    return st.builds(
+        lambda heads, dim, layers: {
+            "heads": heads[0], "key_heads": heads[1], "head_dim": dim, "layers": layers
+        },
+        st.sampled_from(grouped), st.sampled_from([4, 6]), st.integers(1, 2),
+    )  # fmt: skip
 
 
 _DROPS = (
@@ -54,10 +52,6 @@ def _settings(s: dict[str, int], family: str, more: dict[str, Any]) -> dict[str,
         made |= {"num_layers": layers, "num_decoder_layers": layers}
         for of in ("encoder", "decoder"):
             made |= {f"{of}_layers": layers, f"{of}_attention_heads": heads, f"{of}_ffn_dim": 8}
-    if "layer_types" in more:
-        more = {**more, "layer_types": more["layer_types"] * layers}
-    if "word_embed_proj_dim" in more:
-        more = {**more, "word_embed_proj_dim": width}
     return made | more
 
 
@@ -65,7 +59,7 @@ _WIDE, _SLIDES, _WHOLE = {"head_dim": 10}, {"sliding_window": 8}, {"partial_rota
 _EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok"), 2)
 _EXPERTS |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 8)
 _EXPERTS |= {"num_experts": 3, "num_local_experts": 3, "experts_implementation": "eager"}
-_NEXT = {"head_dim": 16, "layer_types": ["full_attention"], **_EXPERTS}
+_NEXT = {"head_dim": 16, "full_attention_interval": 1, **_EXPERTS}
 _SOUND = {"num_mel_bins": 6, "max_source_positions": 8, "max_target_positions": 64}
 _PIXELS = {"image_size": 8, "patch_size": 4}
 # The class of the model, to which family it belongs, and what is set beside that.
@@ -83,7 +77,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("ViTForImageClassification", "bert", _PIXELS),
     "gpt2": ("GPT2LMHeadModel", "bert", {"n_inner": 8}),
     "gpt-j": ("GPTJForCausalLM", "bert", {"n_inner": 8, "rotary_dim": 2}),
-    "opt": ("OPTForCausalLM", "bert", {"ffn_dim": 8, "word_embed_proj_dim": 0}),
+    "opt": ("OPTForCausalLM", "bert", {"ffn_dim": 8, "word_embed_proj_dim": None}),
     "llama": ("LlamaForCausalLM", "llama", {}),
     "mistral": ("MistralForCausalLM", "llama", _SLIDES),
     "mixtral": ("MixtralForCausalLM", "llama", _EXPERTS),
