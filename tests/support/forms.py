@@ -57,42 +57,40 @@ UNITS = {"ffn_activation": "swiglu", "norm_kind": "rms"}
 
 FORMS = {
     **{name: Form(name, {}) for name in NINE if name != "agreement"},
-    "standard, modern, one key head": Form("standard", {**MODERN, "num_key_value_heads": 1}, True),
-    "standard without bias": Form("standard", {"bias": False, "head_dim": 5}),
-    "mae of two left out, modern": Form(
-        "mae", {**GROUPED, "dropped_heads": 2, "bias": False}, True
-    ),
-    "mae window": Form("mae", {"gate_window": 2}),
-    "mae uniform": Form("mae", {"gate": "uniform"}),
-    "gated elementwise, modern": Form("gated", {**MODERN, "gate": "elementwise"}, True),
-    "gated by no input": Form(
+    "standard-modern-one-key-head": Form("standard", {**MODERN, "num_key_value_heads": 1}, True),
+    "standard-without-bias": Form("standard", {"bias": False, "head_dim": 5}),
+    "mae-of-two-left-out-modern": Form("mae", {**GROUPED, "dropped_heads": 2, "bias": False}, True),
+    "mae-window": Form("mae", {"gate_window": 2}),
+    "mae-uniform": Form("mae", {"gate": "uniform"}),
+    "gated-elementwise-modern": Form("gated", {**MODERN, "gate": "elementwise"}, True),
+    "gated-by-no-input": Form(
         "gated", {"gate_inputs": 0, "gate_bias": True, "gate_start": "neutral"}
     ),
-    "differential, modern": Form("differential", MODERN, True),
-    "moh of routed heads alone": Form("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
-    "moh as the text has it": Form(
+    "differential-modern": Form("differential", MODERN, True),
+    "moh-of-routed-heads-alone": Form("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
+    "moh-as-the-text-has-it": Form(
         "moh", {"shared_heads": 2, "top_k": 1, "scaled_gates": False, "scaled_balance": False}
     ),
     "agreement": Form("agreement", {"num_capsules": 4, "iterations": 2}),
-    "agreement of the paper": Form("agreement", {**_preset("agreement", "paper"), "iterations": 1}),
-    "agreement of the authors": Form(
+    "agreement-of-the-paper": Form("agreement", {**_preset("agreement", "paper"), "iterations": 1}),
+    "agreement-of-the-authors": Form(
         "agreement", {**_preset("agreement", "authors"), "routing": "simple", "num_capsules": 4}
     ),
-    "agreement, modern": Form(
+    "agreement-modern": Form(
         "agreement", {**MODERN, "num_capsules": 4, "activation": "standardised"}, True
     ),
-    "weighted of the paper, merged": Form(
+    "weighted-of-the-paper-merged": Form(
         "weighted", {**_preset("weighted", "paper"), "merged": True, "weights": "softmax"}
     ),
-    "weighted, modern": Form(
+    "weighted-modern": Form(
         "weighted", {**GROUPED, **UNITS, "norm": "pre", "bias": False, "top_k": 2}, True
     ),
-    "moa of all experts, modern": Form("moa", {**GROUPED, "num_experts": 3, "top_k": 3}, True),
-    "moa of the authors": Form("moa", {**_preset("moa", "authors"), "balance": "sequence"}),
-    "tim, modern": Form(
+    "moa-of-all-experts-modern": Form("moa", {**GROUPED, "num_experts": 3, "top_k": 3}, True),
+    "moa-of-the-authors": Form("moa", {**_preset("moa", "authors"), "balance": "sequence"}),
+    "tim-modern": Form(
         "tim", {**GROUPED, **UNITS, "norm": "pre", "num_mechanisms": 2, "bias": True}, True
     ),
-    "tim of four, without exchange": Form("tim", {"num_mechanisms": 4, "exchange_heads": 0}),
+    "tim-of-four-without-exchange": Form("tim", {"num_mechanisms": 4, "exchange_heads": 0}),
 }
 # One of each system, in the blocks of today where it has some.
 DEFAULTS = {name: FORMS[name] for name in NINE}
