@@ -173,7 +173,7 @@ def write_recipe(task: str, folder: Path, **changes: Any) -> Path:
     return path
 
 
-def run(*arguments: object, stdin: str | None = None) -> Result:
+def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
     """`headwise ARGUMENTS` in this process: `exit_code`, `stdout`, `stderr`, `exception`."""
     from headwise.cli import app
 

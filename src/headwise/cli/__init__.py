@@ -70,9 +70,22 @@ _GROUPS = {
     "Look inside": (evaluate, curve, analyse, explore),
     "Use": (predict,),
 }
+_EXAMPLES = {  # the last line of `headwise COMMAND --help`
+    "recipes": "headwise recipes lm-pydoc",
+    "keys": "headwise keys learning_rate",
+    "cost": "headwise cost lm-pydoc --systems standard,moa",
+    "compare": "headwise compare lm-pydoc --systems standard,moa --seeds 1,2 --output runs/mine",
+    "train": "headwise train lm-pydoc --system moa --set training.max_steps=100",
+    "evaluate": "headwise evaluate runs/lm-pydoc-moa --part validation",
+    "curve": "headwise curve runs/transfer-pydoc --over data.train_fraction",
+    "analyse": "headwise analyse runs/lm-pydoc-moa --ablations model",
+    "explore": 'headwise explore runs/lm-pydoc-moa "The with statement"',
+    "predict": 'headwise predict runs/lm-pydoc-moa --text "The with statement"',
+}
 for group, commands in _GROUPS.items():
     for command in commands:
-        app.command(cls=_Command, rich_help_panel=group)(command)
+        example = f"Example: {_EXAMPLES[command.__name__]}"
+        app.command(cls=_Command, rich_help_panel=group, epilog=example)(command)
 app.command("analyze", cls=_Command, hidden=True)(analyse)  # as it is spelt elsewhere
 for former in FORMER:
     app.command(former, cls=_Command, hidden=True)(predict)

@@ -58,7 +58,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     check_can_be_written(folder / LOCK)
-    is_new = not folder.exists()
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
     with no_space_told(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
         # A mark, not a lock of the system: not every shared folder has those.
@@ -72,9 +72,9 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        if is_new:
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
+        with suppress(OSError):  # one is not empty
+            for each in new:
+                each.rmdir()
 
 
 def join() -> None:

@@ -1,0 +1,248 @@
+"""Bad input of any kind is told at once, by the names and the values that are wrong."""
+
+import copy
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.recipes import places, resolved, shipped
+from support.tiny_tasks import run
+
+import headwise as hw
+
+pytestmark = pytest.mark.quick
+
+SHIPPED = shipped()
+DEMO = "interface-strings"
+
+
+def assert_names(message: str, must_name: Collection[str]) -> None:
+    """The message has these words and numbers, and is no longer than a screen."""
+    words = [rf"(?<!\w){re.escape(each)}(?!\w)" for each in must_name]
+    assert all(re.search(word, message) for word in words), (must_name, message)
+    assert len(message) < 4_000
+
+
+def told(call: Callable, *args: Any, **options: Any) -> str:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call(*args, **options)
+    return str(caught.value)
+
+
+# --- systems and models -------------------------------------------------------------------------
+
+CONSTRUCTED = [
+    (hw.MultiHeadAttention, (8, 0), {}, {"num_heads", "0"}),
+    (hw.MultiHeadAttention, (10, 4), {}, {"embed_dim", "10", "num_heads", "4"}),
+    (hw.MultiHeadAttention, (8, 2), {"dropout": 1.0}, {"dropout", "1.0"}),
+    (hw.MultiHeadAttention, (8, 2), {"kdim": -5}, {"kdim", "-5"}),
+    (hw.MAE, (8, 2), {"dropped_heads": 2}, {"dropped_heads", "2", "num_heads"}),
+    (hw.MAE, (8, 2), {"gate": "none"}, {"gate", "none", "uniform"}),
+    (hw.MAE, (8, 2), {"gate_window": 0}, {"gate_window", "0"}),
+    (hw.MAE, (512, 32), {"dropped_heads": 12}, {"225,792,840"}),
+    (hw.MoA, (8, 4, 5, 4), {}, {"top_k", "5", "num_experts", "4"}),
+    (hw.MoA, (8, 4, 2, 4), {"balance": "token"}, {"balance", "token", "batch", "sequence"}),
+    (hw.MoA, (8, 4, 2, 4), {"output_gain": 0}, {"output_gain", "0"}),
+    (hw.MoA.from_size, (8, "8k32e"), {}, {"8k32e", "8K32E64D"}),
+    (hw.MoH, (8, 4), {"shared_heads": 4, "top_k": 1}, {"shared_heads", "4", "3"}),
+    (hw.MoH, (8, 4), {"shared_heads": 1, "top_k": 4}, {"top_k", "4", "3"}),
+    (hw.GatedAttention, (8, 4), {"gate": "both"}, {"gate", "both", "headwise", "elementwise"}),
+    (hw.GatedAttention, (8, 4), {"gate_inputs": 9}, {"gate_inputs", "9", "embed_dim", "8"}),
+    (hw.AgreementAttention, (8, 4), {"routing": "magic"}, {"routing", "magic", "em", "simple"}),
+    (hw.AgreementAttention, (8, 4), {"num_capsules": 5}, {"num_capsules", "5", "embed_dim", "8"}),
+    (hw.AgreementAttention, (8, 4), {"iterations": 10**9}, {"iterations", "1000000000"}),
+    (hw.BranchedAttention, (10, 4, 4), {}, {"embed_dim", "10", "num_branches", "4"}),
+    (hw.BranchedAttention, (8, 2, 4), {"weights": "sparse"}, {"weights", "sparse", "simplex"}),
+    (hw.BranchedAttention, (8, 2, 4), {"top_k": 3}, {"top_k", "3", "num_branches", "2"}),
+    (hw.TIM, (12, 4, 8, 3), {}, {"num_heads", "4", "num_mechanisms", "3"}),
+    (hw.TIM, (12, 4, 8, 2), {"kdim": 6}, {"kdim", "6", "cross_attention"}),
+    (hw.TIM, (12, 4, 8, 2), {"norm": "middle"}, {"norm", "middle", "post", "pre"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "args", "options", "must_name"), CONSTRUCTED, ids=range(len(CONSTRUCTED))
+)
+def test_what_cannot_be_built(make, args, options, must_name):
+    assert_names(told(make, *args, **options), must_name)
+
+
+CONFIGURED = [
+    ({"embed_dim": 30, "num_heads": 8}, {"embed_dim", "30", "num_heads", "8"}),
+    ({"norm": "mid"}, {"norm", "mid", "post", "pre"}),
+    ({"embed_dims": 8}, {"embed_dims", "embed_dim", "CausalLMConfig"}),
+    ({"layers": 0}, {"layers", "0"}),
+    ({"ffn_dim": 10**12}, {"ffn_dim"}),
+    ({"max_positions": 9}, {"max_positions", "9", "positions", "learned"}),
+    ({"attention": "mea"}, {"attention", "mea", "mae"}),
+    ({"attention": {"encoder": "mae"}}, {"encoder", "decoder_self"}),
+    ({"attention": {"system": "moa", "top_k": 9, "num_experts": 4}}, {"top_k", "9", "4"}),
+    ({"attention": {"system": "mae", "droped_heads": 2}}, {"droped_heads", "dropped_heads"}),
+    ({"layers": 2, "attention": {"system": "mae", "layers": [2]}}, {"layers", "2", "1"}),
+    ({"attention": "no_such_module:Class"}, {"no_such_module:Class"}),
+    ({"attention": ":x"}, {":x", "module:Class"}),
+]
+
+
+@pytest.mark.parametrize(("options", "must_name"), CONFIGURED, ids=range(len(CONFIGURED)))
+def test_a_configuration_that_no_model_has(options, must_name):
+    assert_names(told(hw.CausalLMConfig, **options), must_name)
+
+
+SYSTEMS = {
+    "standard": hw.MultiHeadAttention(12, 4),
+    "weighted": hw.BranchedAttention(12, 4, 8),
+    "agreement": hw.AgreementAttention(12, 4),
+    "mae": hw.MAE(12, 4),
+    "moa": hw.MoA(12, 4, 2, 3),
+    "moh": hw.MoH(12, 4, shared_heads=1, top_k=2),
+    "gated": hw.GatedAttention(12, 4),
+    "differential": hw.DifferentialAttention(12, 4),
+}
+X, KEY = torch.randn(2, 5, 12), torch.randn(2, 3, 12)
+SHOWN = torch.zeros(2, 5, dtype=torch.bool)
+CALLED = [
+    ((X[0],), {}, {"query", "(5, 12)", "12"}),
+    ((X[..., :7],), {}, {"query", "(2, 5, 7)", "12"}),
+    ((X, KEY[..., :7]), {}, {"key", "(2, 3, 7)", "12"}),
+    ((X, KEY, KEY[0]), {}, {"value", "(3, 12)", "12"}),
+    ((X, KEY, KEY[:, :2]), {}, {"value", "(2, 2)", "(2, 3)"}),
+    ((X, KEY[:1]), {}, {"key", "1", "query", "2"}),
+    ((X,), {"key_padding_mask": SHOWN.T}, {"key_padding_mask", "(5, 2)", "(2, 5)"}),
+    ((X, KEY), {"key_padding_mask": SHOWN}, {"key_padding_mask", "(2, 5)", "(2, 3)"}),
+    ((X,), {"key_padding_mask": SHOWN.long()}, {"key_padding_mask", "torch.int64", "torch.bool"}),
+    ((X,), {"attn_mask": SHOWN.numpy()}, {"attn_mask", "ndarray"}),
+    ((X, KEY), {"attn_mask": torch.zeros(3, 5)}, {"attn_mask", "(3, 5)", "(5, 3)"}),
+    ((X,), {"attn_mask": torch.zeros(2, 7, 5, 5)}, {"attn_mask", "(2, 7, 5, 5)"}),
+]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(("args", "options", "must_name"), CALLED, ids=range(len(CALLED)))
+def test_a_call_with_wrong_shapes(name, args, options, must_name):
+    assert_names(told(SYSTEMS[name], *args, **options), must_name)
+
+
+# --- recipes ------------------------------------------------------------------------------------
+
+CHANGED = [  # what `--set` takes, for the recipe of the demo
+    ("training.max_steps", {"--set", "training.max_steps"}),
+    ("a..b=1", {"--set", "a..b=1"}),
+    ("trainning.max_steps=5", {"trainning", "training"}),
+    ("training.max_step=5", {"training.max_step", "max_steps"}),
+    ("training.mae.perod=5", {"training.mae.perod", "period"}),
+    ("systems.moa.model.norn=pre", {"norn", "norm", "moa"}),
+    ("training.max_steps=many", {"training.max_steps", "many"}),
+    ("training.max_steps=1.5", {"training.max_steps", "1.5"}),
+    ("training.max_steps=null", {"max_steps", "epochs"}),
+    ("training.patience=true", {"patience", "true"}),
+    ("training.adam_betas=[a, 1]", {"training.adam_betas.0", "a"}),
+    ("training.epochs=.inf", {"training.epochs", "inf"}),
+    ("training=5", {"training", "5"}),
+    ("model.norm=mid", {"model.norm", "mid", "post", "pre"}),
+    ("model.encoder_layers=100000", {"layers", "encoder", "100,000"}),
+    ("model.embed_dim=30", {"embed_dim", "30", "num_heads", "8"}),
+    ("data.language=xx", {"data.language", "xx", "fr", "de", "zh-CN"}),
+    ("data.corpus=file", {"data.corpus", "file", "files"}),
+    ("tokenizer.vocab_size=100", {"vocab_size", "100"}),
+    ("systems.a/b.model.dropout=0", {"systems", "a/b"}),
+    ("seeds=[1, 1]", {"seeds", "1"}),
+    ("task=[1]", {"task", "1", "translation"}),
+    (f"training.max_steps=[{'z' * 100_000}", {"--set"}),  # long values are cut
+]
+
+
+@pytest.mark.parametrize(("change", "must_name"), CHANGED, ids=range(len(CHANGED)))
+def test_a_change_that_no_recipe_has(change, must_name):
+    assert_names(told(resolved, DEMO, change, system="moa"), must_name)
+
+
+FILES = [
+    (b"training: [1", set()),
+    (b"", {"training"}),
+    (b"- 1", set()),
+    (b"a: 1\nb: 2\na: 3", {"a", "3"}),
+    (b"training: {}\ndescription: caf\xe9", {"2"}),
+    (b"model: {embed_dim: 16}", {"training"}),
+]
+
+
+@pytest.mark.parametrize(("content", "must_name"), FILES, ids=range(len(FILES)))
+def test_a_file_that_is_no_recipe(content, must_name, tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    assert_names(told(resolved, path), {"bad.yaml", *must_name})
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """A shipped recipe with a value of a wrong type, and the path of its key."""
+    recipe = copy.deepcopy(SHIPPED[draw(st.sampled_from(list(SHIPPED)))])
+    path = draw(st.sampled_from([path for path in places(recipe) if isinstance(path[-1], str)]))
+    parent: Any = recipe
+    for key in path[:-1]:
+        parent = parent[key]
+    value = parent[path[-1]]
+    wrong: list[Any] = [[[0.5]], {"no_such_key": ["x"]}]
+    if isinstance(value, (int, float)):  # also true and false
+        wrong += ["many", b"\0"]
+    elif isinstance(value, (dict, list)):
+        wrong = [7.5, True]
+    # What anchors share is one object: it is not to be spoilt in several places.
+    parent[path[-1]] = draw(st.sampled_from(wrong))
+    return recipe, path
+
+
+@given(spoilt())
+def test_a_value_of_a_wrong_type_is_told_by_its_key(tmp_path_factory, given_recipe):
+    recipe, path = given_recipe
+    folder = tmp_path_factory.mktemp("spoilt")
+    (folder / "spoilt.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    done = run("cost", folder / "spoilt.yaml")
+    assert done.exit_code == 2 and isinstance(done.exception, SystemExit), (path, done.output)
+    assert_names(done.stderr, {"spoilt.yaml"})
+    assert path[-1] in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout
+    assert [each.name for each in folder.iterdir()] == ["spoilt.yaml"]
+
+
+# --- command lines ------------------------------------------------------------------------------
+
+TYPED = [
+    ("train interface-string", {"interface-string", DEMO}),
+    ("train none.yaml", {"none.yaml"}),
+    ("train", {"lm-pydoc"}),
+    (f"train {DEMO} --set training.max_step=1", {"training.max_step", "max_steps"}),
+    (f"train {DEMO} --system ma", {"ma", "mae-7"}),
+    (f"compare {DEMO} --systems standard,ma", {"ma", "mae-7"}),
+    (f"compare {DEMO} --systems moa,moa", {"--systems", "moa,moa"}),
+    (f"compare {DEMO} --seeds 1,1", {"--seeds", "1,1"}),
+    (f"compare {DEMO} --seeds one", {"--seeds", "one"}),
+    (f"compare {DEMO} --jobs 0", {"--jobs", "0"}),
+    (f"compare {DEMO} --set systems={{}}", {DEMO, "systems"}),
+    (f"compare {DEMO} --set model.attention=moa", {"--set", "model.attention"}),
+    (f"compare {DEMO} --tune model.dropuot=0,0.1", {"dropuot", "dropout"}),
+    (f"cost {DEMO} --lengths 10", {"--lengths", "10"}),
+    ("recipes no-such-recipe", {"no-such-recipe"}),
+    ("evaluate no-such-run", {"no-such-run"}),
+    ("predict no-such-run", {"no-such-run"}),
+    ("analyse no/such/run", {"no/such/run"}),
+    ("explore no/such/run", {"no/such/run"}),
+]
+
+
+@pytest.mark.parametrize(("line", "must_name"), TYPED, ids=[line for line, _ in TYPED])
+def test_a_wrong_command_line_is_told_before_anything_is_written(
+    line, must_name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    done = run(*line.split())
+    assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
+    assert_names(done.stderr, must_name)
+    assert not done.stdout and not list(Path().iterdir())
