@@ -78,22 +78,12 @@ def updates_of(layer, kept):
     return made
 
 
-def by_heads(change):
-    """The output of heads that count as the function of learned weights says."""
-
-    def plain(layer, x):
-        standard = hw.MultiHeadAttention(DIM, HEADS).double().eval()
-        standard.load_state_dict(layer.state_dict(), strict=False)
-        weights, bias = change(layer(x).routing), standard.out_proj.bias
-        each = [heads_in(standard, [head])(x).output - bias for head in range(HEADS)]
-        return (torch.stack(each, -1) * weights.unsqueeze(-2)).sum(-1) + bias
-
-    return plain
-
-
-def chosen_alike(routing):
-    there = torch.zeros_like(routing.weights).scatter(-1, routing.indices, 1.0)
-    return there * routing.weights.sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
+def gated_alike(layer, x):
+    """Each head counts as the mean of the gates of a position: a scale of what all have read."""
+    standard = hw.MultiHeadAttention(DIM, HEADS).double().eval()
+    standard.load_state_dict(layer.state_dict(), strict=False)
+    bias = standard.out_proj.bias
+    return (standard(x).output - bias) * layer(x).routing.weights.mean(-1, keepdim=True) + bias
 
 
 def experts_alike(layer, x):
@@ -101,11 +91,6 @@ def experts_alike(layer, x):
     each = [experts_in(layer, [e], 1)(x).output for e in range(layer.num_experts)]
     picked = layer(x).routing.indices.unsqueeze(-1).expand(-1, -1, -1, DIM)
     return torch.stack(each, 2).gather(2, picked).mean(2)
-
-
-def all_but_the_largest(routing):
-    largest = routing.weights.argmax(-1, keepdim=True)
-    return routing.weights.scatter(-1, largest, 0.0)
 
 
 def without_branch(alpha):
@@ -145,10 +130,7 @@ MEANT = {
     ("moa", "top-k", 1): made(lambda m: experts_in(m, [0, 1, 2, 3, 4], 1)),
     ("moa", "without-expert", 1): made(lambda m: experts_in(m, [0, 2, 3, 4], 2)),
     ("moa", "only-expert", 1): made(lambda m: experts_in(m, [1], 1)),
-    ("moh", "uniform", None): by_heads(chosen_alike),
-    ("moh", "without-largest", None): by_heads(all_but_the_largest),
-    ("gated", "uniform", None): by_heads(lambda r: r.weights.mean(-1, keepdim=True)),
-    ("gated", "without-largest", None): by_heads(all_but_the_largest),
+    ("gated", "uniform", None): gated_alike,
     ("agreement", "uniform", None): made(lambda m: voters_in(m, [0, 1, 2, 3], iterations=1)),
     ("agreement", "without-head", 1): made(lambda m: voters_in(m, [0, 2, 3])),
     ("agreement", "only-head", 1): made(lambda m: voters_in(m, [1])),

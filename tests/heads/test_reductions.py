@@ -1,10 +1,10 @@
 """Where a system must equal standard attention, and ours must equal PyTorch's."""
 
 import copy
-import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.nine import ATTENTIONS, DIM, HEADS, build, inputs, padding, strengthened
 from torch import nn
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.quick
 
 BATCH, TIME, KEYS = 3, 5, 7
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-LATER = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)  # True: what a causal query does not see
+LATER = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)  # True: hidden from a causal query
 MASKED = {
     "no mask": {},
     "causal": {"is_causal": True},
@@ -135,9 +135,9 @@ def test_what_cannot_compute_as_an_attention_is_refused(name):
 # --- special cases of a system ----------------------------------------------------------------
 
 
-def standard_of(module, **options):
+def standard_of(module):
     """Standard attention with the projections of a system that has them."""
-    made = hw.MultiHeadAttention(DIM, HEADS, **options).to(module.out_proj.weight).eval()
+    made = hw.MultiHeadAttention(DIM, HEADS).to(module.out_proj.weight).eval()
     made.load_state_dict(module.state_dict(), strict=False)
     return made
 
@@ -174,52 +174,62 @@ def test_a_neutral_start_is_standard_attention(case, masks):
     )
 
 
-def pytorchs_layer(heads, norm, state, masks):
-    """What PyTorch's layer of these weights makes of x, and where that means something."""
-    layer = nn.TransformerEncoderLayer(
-        DIM, heads, 16, 0.0, norm_first=norm == "pre", batch_first=True
-    ).double()
-    layer.load_state_dict(state)
-    hidden = {"src_key_padding_mask": masks.get("key_padding_mask")}
-    if "is_causal" in masks:
-        hidden = {"src_mask": LATER, "is_causal": True}
-    real = ~masks.get("key_padding_mask", torch.zeros(BATCH, TIME, dtype=torch.bool))
-    return lambda x: layer(x, **hidden)[real], real
+def layer_of(norm, norm1, attend, norm2, feed):
+    """The ordinary layer."""
+    if norm == "post":
+        return lambda x: (lambda y: norm2(y + feed(y)))(norm1(x + attend(x)))
+    return lambda x: (lambda y: y + feed(norm2(y)))(x + attend(norm1(x)))
+
+
+def attention_of(heads, masks, **state):
+    """Standard attention of these weights, the output's among them."""
+    made = hw.MultiHeadAttention(DIM, heads).double()
+    made.load_state_dict({"out_proj.bias": torch.zeros(DIM), **state})
+    return lambda x: made(x, **masks).output
+
+
+@each_mask
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_one_branch_is_the_ordinary_layer(norm, masks):
+    """κ = α = 1, of a feed-forward that is split as of one that is shared; without residual sums
+    it is attention and a feed-forward.
+    """
+    for ffn in ("split", "shared"):
+        how = {"inner": "none"} if norm == "none" else {"norm": norm}
+        ours, x = build("weighted", num_branches=1, ffn=ffn, **how), inputs()
+        assert ours.kappa.item() == ours.alpha.item() == 1
+        state = {name: value for name, value in ours.state_dict().items() if "proj" in name}
+        state["out_proj.weight"] = ours.branch_output[0].t()
+        attend = attention_of(1, masks, **state)
+
+        def feed(z, ours=ours):
+            return ours.ffn_down(ours.ffn_up(z).relu())
+
+        whole = layer_of(norm, ours.norm1, attend, ours.norm2, feed)
+        expected = feed(attend(x)) if norm == "none" else whole(x)
+        torch.testing.assert_close(ours(x, **masks).output, expected, **EXACT)
 
 
 @each_mask
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_one_branch_is_pytorchs_layer(norm, masks):
-    """With κ = α = 1, of a feed-forward that is split as of one that is shared."""
-    for ffn in ("split", "shared"):
-        ours = build("weighted", num_branches=1, norm=norm, ffn=ffn)
-        assert ours.kappa.item() == ours.alpha.item() == 1
-        state = {
-            "self_attn.out_proj.weight": ours.branch_output[0].t(),
-            "self_attn.out_proj.bias": torch.zeros(DIM),
-        }
-        for kind in ("weight", "bias"):
-            packed = [getattr(getattr(ours, f"{letter}_proj"), kind) for letter in "qkv"]
-            state[f"self_attn.in_proj_{kind}"] = torch.cat(packed)
-        for our, their in {"ffn_up": "linear1", "ffn_down": "linear2"}.items():
-            state |= {f"{their}.{n}": w for n, w in getattr(ours, our).state_dict().items()}
-        for name in ("norm1", "norm2"):
-            state |= {f"{name}.{n}": w for n, w in getattr(ours, name).state_dict().items()}
-        expected, real = pytorchs_layer(1, norm, state, masks)
-        x = inputs()
-        torch.testing.assert_close(ours(x, **masks).output[real], expected(x), **EXACT)
+def test_a_single_mechanism_is_the_ordinary_layer(norm, masks):
+    """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
+    tim, x = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True), inputs()
+    w, state = {name: weight[0] for name, weight in tim.state_dict().items()}, {}
+    for part in ("q", "k", "v", "out"):
+        state[f"{part}_proj.weight"] = w[f"self_attention.{part}_weight"].t()
+        state[f"{part}_proj.bias"] = w[f"self_attention.{part}_bias"]
 
+    def feed(z):
+        hidden = (z @ w["ffn_up_weight"] + w["ffn_up_bias"]).relu()
+        return hidden @ w["ffn_down_weight"] + w["ffn_down_bias"]
 
-@each_mask
-def test_one_branch_of_the_letter_is_attention_and_a_feed_forward(masks):
-    layer = build("weighted", num_branches=1, **hw.BranchedAttention.presets["paper"])
-    attention = hw.MultiHeadAttention(DIM, 1).double()
-    state = {name: w for name, w in layer.state_dict().items() if "proj" in name}
-    state |= {"out_proj.weight": layer.branch_output[0].t(), "out_proj.bias": torch.zeros(DIM)}
-    attention.load_state_dict(state)
-    x = inputs()
-    expected = layer.ffn_down(layer.ffn_up(attention(x, **masks).output).relu())
-    torch.testing.assert_close(layer(x, **masks).output, expected, **EXACT)
+    def norm_of(name):
+        return lambda x: F.layer_norm(x, (DIM,), w[f"{name}.weight"], w[f"{name}.bias"])
+
+    attend = attention_of(HEADS, masks, **state)
+    expected = layer_of(norm, norm_of("norm1"), attend, norm_of("norm3"), feed)(x)
+    torch.testing.assert_close(tim(x, **masks).output, expected, **EXACT)
 
 
 @each_mask
@@ -241,55 +251,14 @@ def test_all_experts_of_a_router_at_zero_are_heads_that_share_keys(masks):
     torch.testing.assert_close(out.weights, expected.weights, **EXACT)
 
 
-@each_mask
-def test_experts_that_are_alike_are_one_whatever_is_chosen(masks):
-    moa = build("moa", num_experts=5, top_k=2)
-    for name in ("expert_query", "expert_output"):
-        weight = getattr(moa, name).data
-        weight.copy_(weight[:1].expand_as(weight))
-    alone = build("moa", num_experts=1, top_k=1)
-    state = moa.state_dict()
-    state |= {name: state[name][:1] for name in ("expert_query", "expert_output", "router.weight")}
-    alone.load_state_dict(state)
-    x = inputs()
-    torch.testing.assert_close(moa(x, **masks).output, alone(x, **masks).output, **EXACT)
-
-
-@each_mask
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_single_mechanism_is_pytorchs_layer(norm, masks):
-    """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
-    tim = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True)
-    weights = {name: weight[0] for name, weight in tim.state_dict().items()}
-    packed = [weights[f"self_attention.{letter}_weight"].t() for letter in "qkv"]
-    shifts = [weights[f"self_attention.{letter}_bias"] for letter in "qkv"]
-    state = {
-        "self_attn.in_proj_weight": torch.cat(packed),
-        "self_attn.in_proj_bias": torch.cat(shifts),
-    }
-    maps = {"self_attention.out": "self_attn.out_proj", "ffn_up": "linear1", "ffn_down": "linear2"}
-    for our, their in maps.items():
-        state[f"{their}.weight"] = weights[f"{our}_weight"].t()
-        state[f"{their}.bias"] = weights[f"{our}_bias"]
-    for our, their in {"norm1": "norm1", "norm3": "norm2"}.items():
-        state |= {f"{their}.{kind}": weights[f"{our}.{kind}"] for kind in ("weight", "bias")}
-    expected, real = pytorchs_layer(HEADS, norm, state, masks)
-    x = inputs()
-    torch.testing.assert_close(tim(x, **masks).output[real], expected(x), **EXACT)
-
-
 # --- in PyTorch's layers ----------------------------------------------------------------------
 
 CAUSAL = torch.zeros(TIME, TIME, dtype=torch.float64).masked_fill(LATER, float("-inf"))
 HIDDEN = padding(5, 2, 3, time=TIME)
 
 
-@pytest.fixture
-def _quiet():
-    with warnings.catch_warnings():
-        # PyTorch's own: nested tensors are a prototype, and mixed types of masks deprecated.
-        warnings.filterwarnings("ignore", message=".*(nested|mismatched).*")
-        yield
+# PyTorch's own: nested tensors are a prototype, and mixed types of masks deprecated.
+quietly = pytest.mark.filterwarnings("ignore:.*nested.*", "ignore:.*mismatched.*")
 
 
 def stack(kind, **options):
@@ -307,7 +276,7 @@ def with_ours(model, make):
     return ours
 
 
-@pytest.mark.usefixtures("_quiet")
+@quietly
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
 def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
@@ -330,7 +299,7 @@ def test_standard_attention_changes_no_layer_of_pytorch(kind, training):
                 torch.testing.assert_close(got[real], expected[real], **EXACT)
 
 
-@pytest.mark.usefixtures("_quiet")
+@quietly
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_every_attention_is_called_by_pytorchs_layers(name, gradients):
