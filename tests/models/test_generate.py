@@ -160,11 +160,7 @@ def test_padding_takes_no_learned_position():
         with pytest.raises(ValueError) as error:
             too_long = {"max_new_tokens": STEPS + 1, "eos_token_id": None}
             search(made, given, use_cache=use_cache, **too_long)
-        assert {"max_positions", str(4 + STEPS - 1)} <= set(_words(error))
-
-
-def _words(error):
-    return str(error.value).replace("(", " ").replace(")", " ").replace(":", " ").split()
+        assert "max_positions" in str(error.value) and str(4 + STEPS - 1) in str(error.value)
 
 
 def test_a_draft_changes_nothing():

@@ -139,3 +139,23 @@ def test_rotary_positions_count_by_their_distance(system, seed, moved):
     )
     torch.testing.assert_close(shifted, plain)
     assert (spread - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_the_first_layer_reads_tokens_and_their_positions(positions, scaled):
+    """Padding takes no position; the scale is the root of the width, as published."""
+    made = model("causal", positions=positions, scale_embeddings=scaled)
+    ids, mask = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[0, 1, 1, 1]])
+    words, scale = made.get_input_embeddings()(ids)[0, 1:], 4.0 if scaled else 1.0
+    given_ = {"input_ids": ids, "attention_mask": mask, "output_hidden_states": True}
+    found = made(**given_).hidden_states[0][0, 1:] - scale * words
+    if positions == "learned":
+        (table,) = (p for p in made.parameters() if p.shape == (made.config.max_positions, 16))
+        expected = scale * table[:3]
+    elif positions == "rotary":
+        expected = torch.zeros(3, 16)
+    else:
+        angles = torch.arange(3).unsqueeze(1) / 10_000 ** (torch.arange(0, 16, 2) / 16)
+        expected = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+    torch.testing.assert_close(found, expected.double(), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,196 @@
+"""Plans of attention: which system stands where, which options it has, and what is refused."""
+
+import copy
+import json
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tiny_models import PLANS, config, model, systems_of, tokens
+
+import headwise as hw
+
+CLASSES = {
+    "standard": hw.MultiHeadAttention,
+    "weighted": hw.BranchedAttention,
+    "agreement": hw.AgreementAttention,
+    "mae": hw.MAE,
+    "tim": hw.TIM,
+    "moa": hw.MoA,
+    "moh": hw.MoH,
+    "gated": hw.GatedAttention,
+    "differential": hw.DifferentialAttention,
+}
+NAMES = {made: name for name, made in CLASSES.items()}
+# Weighted takes the place of the feed-forward too, TIM that of a whole layer.
+ANYWHERE = sorted(CLASSES.keys() - {"weighted", "tim"})
+OPTIONS = {
+    name: plan if isinstance(plan, dict) else {"system": name} for name, plan in PLANS.items()
+}
+SITES = ("encoder_self", "decoder_self", "decoder_cross")
+
+
+def build(plan, encoder=2, decoder=2, **options):
+    """An encoder-decoder without weights."""
+    sizes = {"encoder_layers": encoder, "decoder_layers": decoder, **options}
+    with torch.device("meta"):
+        return hw.Seq2SeqLM(config("seq2seq", attention=plan, **sizes))
+
+
+def parameters(made):
+    return sum(parameter.numel() for parameter in made.parameters())
+
+
+@st.composite
+def placements(draw):
+    """The name of a system for each site of three layers."""
+    found = {}
+    for layer in range(3):
+        whole = draw(st.booleans())  # a layer of TIM, in which nothing else stands
+        found["encoder_self", layer] = draw(st.sampled_from(list(CLASSES)))
+        found["decoder_self", layer] = "tim" if whole else draw(st.sampled_from(ANYWHERE))
+        behind = ["standard"] if whole else [*ANYWHERE, "weighted"]
+        found["decoder_cross", layer] = draw(st.sampled_from(behind))
+    return found
+
+
+@given(expected=placements())
+def test_any_plan_stands_as_it_is_written(expected):
+    """By sites and layers, also of a configuration that was written to JSON and read."""
+    plan = {site: [] for site in SITES}
+    for (site, layer), name in expected.items():
+        plan[site].append({**OPTIONS[name], "layers": [layer]})
+    before = copy.deepcopy(plan)
+    made = build(plan, 3, 3)
+    assert plan == before  # it is not written into
+    read = hw.Seq2SeqLMConfig.from_dict(json.loads(made.config.to_json_string()))
+    with torch.device("meta"):
+        again = hw.Seq2SeqLM(read)
+    for each in (made, again):
+        found = {place: NAMES[type(module)] for place, module in systems_of(each).items()}
+        in_others = {("decoder_cross", i) for (_, i), name in found.items() if name == "tim"}
+        assert found == {place: expected[place] for place in expected if place in found}
+        assert expected.keys() - found.keys() <= in_others
+    assert parameters(made) == parameters(again)
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ("mae", {"encoder_self": "mmmm", "decoder_self": "mmm", "decoder_cross": "mmm"}),
+        ({"encoder_self": "mae"}, {"encoder_self": "mmmm"}),
+        ({"decoder_cross": {"system": "mae", "layers": [2, 0]}}, {"decoder_cross": "msm"}),
+        ({"system": "mae", "layers": "low"}, dict(zip(SITES, ("mmss", "mms", "mms"), strict=True))),
+        ({"encoder_self": {"system": "mae", "layers": "middle"}}, {"encoder_self": "ssms"}),
+        ({"agreement": "low"}, {"encoder_self": "aass"}),  # as in its paper
+        ("weighted", {"encoder_self": "wwww", "decoder_cross": "www"}),  # before a feed-forward
+        ("tim", {"encoder_self": "ssts"}),  # as in its paper, but the first two and the last
+    ],
+    ids=str,
+)
+def test_what_is_not_named_is_standard(plan, expected):
+    found = dict.fromkeys(SITES, "")
+    for (site, _), module in sorted(systems_of(build(plan, 4, 3)).items()):
+        found[site] += NAMES[type(module)][0]
+    assert found == dict(zip(SITES, ("ssss", "sss", "sss"), strict=True)) | expected
+
+
+def test_options_are_those_of_the_constructor():
+    made = systems_of(build({"encoder_self": PLANS["moa"], "decoder_cross": PLANS["moh"]}))
+    moa, moh = made["encoder_self", 1], made["decoder_cross", 0]
+    assert (moa.num_experts, moa.top_k, moa.head_dim) == (5, 2, 4)
+    assert (moh.shared_heads, moh.top_k) == (1, 2)
+    paper = build({"system": "weighted", "preset": "paper"})
+    assert parameters(paper) != parameters(build("weighted"))
+    for name in ANYWHERE:  # what the model sets reaches every system
+        made = systems_of(build(OPTIONS[name], num_key_value_heads=2, attention_dropout=0.25))
+        found = {(module.num_key_value_heads, module.dropout) for module in made.values()}
+        assert found == {(2, 0.25)}
+
+
+REFUSED = [
+    (7, {"attention", "7", "encoder_self"}),
+    ({"encoder_self": {"layers": [0]}}, {"attention.encoder_self", "system"}),
+    ({"system": "mae", "embed_dim": 2}, {"mae", "embed_dim"}),
+    ({"system": "moa", "size": "8x"}, {"size", "8x", "8K32E64D"}),
+    ({"system": "mae", "layers": "lowest"}, {"layers", "lowest", "low", "middle"}),
+    ({"encoder_self": ["mae", {"system": "gated", "layers": [0]}]}, {"encoder_self", "0"}),
+    ("tim", {"tim", "2"}),  # none of two layers is left for it
+    ({"decoder_self": "weighted"}, {"weighted", "decoder_self", "decoder_cross"}),
+    ({"decoder_cross": PLANS["tim"]}, {"tim", "decoder_cross", "decoder_self"}),
+    ({"decoder_self": PLANS["tim"], "decoder_cross": "mae"}, {"tim", "mae", "decoder_cross"}),
+    ("torch.nn:Linear", {"torch.nn", "Linear"}),
+    ("headwise:NoHeads", {"headwise", "NoHeads"}),
+]
+
+
+@pytest.mark.parametrize(("plan", "must_name"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_stand_is_refused_by_name(plan, must_name):
+    with pytest.raises((ValueError, TypeError)) as error:
+        build(plan)
+    assert not [name for name in must_name if name not in str(error.value)], error.value
+
+
+class Scaled(hw.MultiHeadAttention):
+    """A system of a user's own."""
+
+    def __init__(self, embed_dim, num_heads, scale=1.0, **options):
+        super().__init__(embed_dim, num_heads, **options)
+        self.scale = scale
+
+    def forward(self, query, *others, **options):
+        return super().forward(self.scale * query, *others, **options)
+
+
+def test_a_system_of_ones_own_stands_where_it_is_named(tmp_path):
+    """By its module, which is imported, and its class; with its options, saved and loaded."""
+    plan = {"system": f"{__name__}:{Scaled.__name__}", "scale": 2.0, "layers": [1]}
+    made, ids = model("causal", plan, positions="rotary", qk_norm=True), tokens(2, 5)
+    first, second = systems_of(made).values()
+    assert (type(first), type(second), second.scale) == (hw.MultiHeadAttention, Scaled, 2.0)
+    made.save_pretrained(tmp_path)
+    loaded = hw.CausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded(ids).logits, made(ids).logits)
+
+
+def test_a_folder_runs_no_code_that_it_names(tmp_path, monkeypatch):
+    """A class whose module is not imported is refused, though Python would find it."""
+    code = "import pathlib; pathlib.Path(__file__).with_name('ran').touch()"
+    (tmp_path / "hostile_heads.py").write_text(code, encoding="utf-8")
+    model("causal").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**values, "attention": "hostile_heads:A"}), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for load in (hw.CausalLM, hw.CausalLMConfig):
+        with pytest.raises(ValueError, match="hostile_heads"):
+            load.from_pretrained(tmp_path)
+    assert not (tmp_path / "ran").exists() and "hostile_heads" not in sys.modules
+
+
+def test_what_is_given_in_loading_takes_the_place_of_what_was_saved(tmp_path):
+    config("causal", "mae", norm="pre").save_pretrained(tmp_path)
+    read = hw.CausalLMConfig.from_pretrained(tmp_path, norm="post", positions="learned")
+    assert (read.attention, read.norm, read.max_positions, read.hidden_size) == (
+        *("mae", "post", read.max_length + 1, 16),
+    )
+
+
+def test_numbers_of_parameters():
+    """Of the transformer by hand, and of the speech paper's baseline, six millions."""
+    d, f, words = 16, 24, 23 * 16
+    layer = 4 * (d * d + d) + (d * f + f) + (f * d + d) + 4 * d
+    modern = {"bias": False, "norm_kind": "rms", "ffn_activation": "swiglu", "norm": "pre"}
+    for kind, options, expected in (
+        ("causal", {}, words + 2 * layer),
+        ("causal", {"positions": "learned", "max_positions": 9}, words + 9 * d + 2 * layer),
+        ("causal", modern, words + 2 * (4 * d * d + 3 * d * f + 2 * d) + d),
+        ("causal", {"num_key_value_heads": 2}, words + 2 * (layer - d * d - d)),
+        ("seq2seq", {}, words + 4 * layer + 2 * (4 * (d * d + d) + 2 * d)),
+    ):
+        assert parameters(model(kind, **options)) == expected, (kind, options)
+    with torch.device("meta"):
+        baseline = hw.SpeechEnhancer(hw.SpeechEnhancerConfig())
+    assert parameters(baseline) == pytest.approx(6e6, rel=0.03)

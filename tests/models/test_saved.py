@@ -1,0 +1,202 @@
+"""Models that were saved, loaded, converted, checkpointed, resized or trained stay right."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from support.tiny_models import KINDS, PLANS, VOCABULARY, blocks, inputs, labels, model, systems_of
+
+import headwise as hw
+
+AUTO = {
+    "causal": transformers.AutoModelForCausalLM,
+    "masked": transformers.AutoModelForMaskedLM,
+    "classifier": transformers.AutoModelForSequenceClassification,
+    "seq2seq": transformers.AutoModelForSeq2SeqLM,
+    "speech": transformers.AutoModel,
+}
+FEW = settings(max_examples=max(1, settings().max_examples // 5))
+
+
+@pytest.mark.parametrize("kind", AUTO)
+def test_the_auto_classes_load_it(kind, tmp_path):
+    """In shards too; the class without a head gives hidden states, and is saved for the other."""
+    made, given_ = model(kind, "mae"), inputs(kind)
+    made.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1 and not list(tmp_path.glob("*.bin"))
+    loaded = AUTO[kind].from_pretrained(tmp_path)
+    assert type(loaded) is type(made) and not loaded.training
+    torch.testing.assert_close(loaded(**given_).logits, made(**given_).logits)
+    half = AUTO[kind].from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    if kind == "speech":
+        return
+    body = transformers.AutoModel.from_pretrained(tmp_path)
+    hidden = made.base_model(**given_).last_hidden_state
+    torch.testing.assert_close(body(**given_).last_hidden_state, hidden)
+    body.save_pretrained(tmp_path / "body")
+    again = AUTO[kind].from_pretrained(tmp_path / "body").base_model.state_dict()
+    assert all(torch.equal(again[name], value) for name, value in body.state_dict().items())
+
+
+def test_importing_headwise_lets_the_auto_classes_know_its_models(tmp_path):
+    model("causal", "moa").config.save_pretrained(tmp_path)
+    code = "import sys, headwise; from transformers import AutoConfig as Auto; "
+    code += "print(type(Auto.from_pretrained(sys.argv[1])).__name__)"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "CausalLMConfig"
+
+
+def test_weights_that_are_missing_are_told_and_drawn(tmp_path):
+    made, path = model("seq2seq", "mae"), tmp_path / "model.safetensors"
+    made.save_pretrained(tmp_path)
+    lost = {
+        "model.encoder.layers.0.self_attention.gate.output.weight",
+        "model.encoder.layers.0.self_attention.gate.norm.running_var",
+        "model.decoder.layers.1.cross_attention.q_proj.weight",
+    }
+    kept = {name: value for name, value in load_file(path).items() if name not in lost}
+    save_file(kept, path, {"format": "pt"})
+    loaded, told = hw.Seq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(told["missing_keys"]) == lost and not told["unexpected_keys"]
+    state = loaded.state_dict()
+    for name, value in made.state_dict().items():
+        assert state[name].isfinite().all()
+        assert torch.equal(state[name], value) == (name not in lost), name
+
+
+@pytest.mark.parametrize("damage", ["cut", "wider", "gone", "a pickle"])
+def test_a_damaged_file_is_an_error(damage, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model("causal").save_pretrained("saved")
+    path = Path("saved/model.safetensors")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-500])
+    elif damage == "wider":
+        tensors = load_file(path)
+        name = next(name for name in tensors if name.endswith("q_proj.weight"))
+        save_file({**tensors, name: torch.zeros(16, 17)}, path, {"format": "pt"})
+    else:
+        path.unlink()
+    if damage == "a pickle":
+        torch.save({"decoder": Hostile()}, "saved/pytorch_model.bin")
+    with pytest.raises(Exception) as error:
+        hw.CausalLM.from_pretrained("saved")
+    assert error.type.__module__.split(".")[0] in ("builtins", "safetensors", "safetensors_rust")
+    assert not Path("ran").exists()
+
+
+class Hostile:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@FEW
+@given(data=st.data(), plan=st.sampled_from(["mae", "gated", {**PLANS["moh"], "top_k": 3}]))
+def test_other_systems_start_with_the_output_of_a_trained_model(kind, data, plan):
+    """What is frozen stays so, and the two share no memory."""
+    standard, given_ = model(kind, **data.draw(blocks(kind))), inputs(kind)
+    next(iter(standard.parameters())).requires_grad_(False)
+    before = copy.deepcopy(standard.state_dict())
+    made = standard.with_attention(plan)
+    assert (made.config.attention, standard.config.attention) == (plan, "standard")
+    assert not made.training and not next(iter(made.parameters())).requires_grad
+    expected = standard(**given_).logits
+    torch.testing.assert_close(made(**given_).logits, expected, rtol=1e-6, atol=1e-6)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(value, before[n]) for n, value in standard.state_dict().items())
+
+
+def test_a_system_that_cannot_start_so_is_refused_by_name():
+    standard = model("seq2seq")
+    for plan, must_name in (
+        ({"decoder_cross": "moa"}, {"decoder_cross", "moa"}),
+        ({"decoder_self": {"system": "agreement", "layers": [1]}}, {"decoder_self", "agreement"}),
+        ({"decoder_cross": "weighted"}, {"decoder_cross", "weighted"}),
+        (PLANS["tim"], {"encoder_self", "tim"}),
+        (PLANS["moh"] | {"top_k": 1}, {"moh", "top_k", "1"}),
+    ):
+        with pytest.raises(ValueError) as error:
+            standard.with_attention(plan)
+        assert not [name for name in must_name if name not in str(error.value)], error.value
+    fewer = standard.with_attention(PLANS["moh"], neutral=False)
+    assert {type(module) for module in systems_of(fewer).values()} == {hw.MoH}
+    state = fewer.state_dict()
+    assert all(torch.equal(state[n], value) for n, value in standard.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["causal", "seq2seq"])
+@pytest.mark.parametrize("system", PLANS)
+def test_layers_computed_twice_learn_the_same(kind, system):
+    """Gradient checkpointing changes no loss, gradient, statistic, or random number."""
+    rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
+    plain, found = model(kind, system, **rates).train(), []
+    twice = copy.deepcopy(plain)
+    twice.gradient_checkpointing_enable()
+    for made in (plain, twice):
+        torch.manual_seed(3)
+        loss = made(**inputs(kind), labels=labels(kind)).loss
+        loss.backward()
+        gradients = [parameter.grad for parameter in made.parameters()]
+        found.append([loss.detach(), torch.rand(1), *gradients, *made.buffers()])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked", "classifier", "seq2seq"])
+@FEW
+@given(data=st.data(), more=st.integers(1, 5))
+def test_a_vocabulary_grows(kind, data, more):
+    """Known tokens have the logits that they had, also of a tied output, and new ones learn."""
+    shared = {"share_embeddings": "all"} if kind == "seq2seq" else {}  # two cannot be resized
+    made, given_ = model(kind, "mae", **data.draw(blocks(kind)) | shared), inputs(kind)
+    size, targets = VOCABULARY + more, labels(kind)
+    with torch.no_grad():
+        before = made(**given_).logits
+        made.resize_token_embeddings(size)
+        assert made.config.vocab_size == len(made.get_input_embeddings().weight) == size
+        after = made(**given_).logits
+    torch.testing.assert_close(after[..., : before.size(-1)], before)
+    if kind != "classifier":
+        assert after.size(-1) == size
+        targets[-1, -1] = size - 1
+    given_["input_ids"][0, 0] = size - 1
+    made(**given_, labels=targets).loss.backward()
+    assert made.get_input_embeddings().weight.grad[-1].any()
+
+
+@pytest.mark.parametrize("system", ["standard", "moa"])
+def test_the_trainer_of_transformers_accumulates(system, tmp_path):
+    """A step of three batches with other numbers of labels is a step of all their labels."""
+    texts, targets = inputs("causal", 6)["input_ids"], labels("causal", 6)
+    made = model("causal", system)
+    by_hand, count = copy.deepcopy(made).train(), (targets[:, 1:] != -100).sum()
+    for part, of_part in zip(texts.split(2), targets.split(2), strict=True):
+        by_hand(input_ids=part, labels=of_part, num_items_in_batch=count).loss.backward()
+    torch.optim.SGD(by_hand.parameters(), lr=0.1).step()
+    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "max_steps": 1}
+    quiet = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
+    plain = {"max_grad_norm": 0.0, "train_sampling_strategy": "sequential"}
+    arguments = transformers.TrainingArguments(str(tmp_path), **size, **quiet, **plain)
+    rows = [{"input_ids": x, "labels": y} for x, y in zip(texts, targets, strict=True)]
+    optimizers = (torch.optim.SGD(made.parameters(), lr=0.1), None)
+    transformers.Trainer(made, arguments, train_dataset=rows, optimizers=optimizers).train()
+    for found, expected in zip(made.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_compiled_model_is_the_model():
+    made, given_ = model("causal", "mae", layers=1), inputs("causal")
+    compiled = torch.compile(made, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**given_).logits, made(**given_).logits)
