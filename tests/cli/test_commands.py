@@ -1,0 +1,255 @@
+"""Every command: its help, its JSON beside its text, how it ends, and what it leaves."""
+
+import json
+import multiprocessing
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.recipes import shipped
+from support.tiny_tasks import answer, read_json, run, write_recipe
+
+from headwise.cli import app
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
+# What design keeps; others may be there.
+KEPT = ("train", "compare", "evaluate", "predict", "analyse", "explore", "cost", "recipes")
+
+
+COMPARE = "compare tiny.yaml --systems standard,mae --output compared"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a recipe, runs of a comparison, and files that are none of both."""
+    folder = tmp_path_factory.mktemp("place")
+    recipe = write_recipe("classification", folder)
+    recipe.rename(folder / "tiny.yaml")
+    (folder / "broken.yaml").write_text("model: [", encoding="utf-8")
+    (folder / "bytes").write_bytes(bytes(range(256)))
+    (folder / "text").write_text("one two\nthree\n", encoding="utf-8")
+    (folder / "empty").mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.delenv("COLUMNS", raising=False)
+        (folder / "compared.json").write_text(json.dumps(answer(*COMPARE.split())))
+        yield folder
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_help_of_a_command_ends_with_an_example_that_it_takes(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    said = run(name, "--help").stdout
+    options = [option for each in COMMANDS[name].params for option in each.opts]
+    assert all(option in said for option in options if option.startswith("-"))
+    (line,) = re.findall(rf"headwise {name} \w.*$", said, re.MULTILINE)
+    _, _, *arguments = shlex.split(line)
+    with COMMANDS[name].make_context(name, arguments) as context:
+        assert set(context.params) == {each.name for each in COMMANDS[name].params}
+    for key in {"recipe", "recipes"} & set(context.params):
+        named = context.params[key]
+        assert {*([named] if isinstance(named, str) else named)} <= set(shipped())
+
+
+def test_help_and_errors_of_names_do_not_wait_for_pytorch():
+    program = "import sys; from headwise.cli import app\ntry: app()\nexcept SystemExit: pass\n"
+    program += "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
+    for line in (["--help"], ["train", "no-such-recipe"], ["recipes"]):
+        subprocess.run([sys.executable, "-c", program, *line], check=True, capture_output=True)
+
+
+# --- text and JSON ------------------------------------------------------------------------------
+
+
+def of_scores(found: dict[str, Any]) -> list[str]:
+    """The scores and their intervals as the text has them."""
+    return [
+        f"{score['name']} {score['value']:.{score['digits'] + 1}f} "
+        f"[{score['low']:.{score['digits'] + 1}f}, {score['high']:.{score['digits'] + 1}f}]"
+        for score in found["scores"]
+    ]
+
+
+LINES: dict[str, Callable[[Any], list[str]]] = {  # to what the text has of the JSON
+    "evaluate compared/mae-seed1": of_scores,
+    "evaluate compared/standard-seed1 --part train": lambda of: [*of_scores(of), "train"],
+    "evaluate compared/mae-seed1 --against compared/standard-seed1": lambda of: [
+        *of_scores(of),
+        *of_scores(of["against"]),
+        f"{of['difference']['value']:+.2f} [{of['difference']['low']:+.2f}",
+    ],
+    "train tiny.yaml --system moa --output trained": lambda of: [
+        f"{of['validation_loss']:.3f}",
+        *of_scores(of),
+        of["model"],
+    ],
+    COMPARE: lambda of: [
+        of["report"],
+        *(each["name"] for each in of["systems"]),
+        *(f"{each['runs'][0]['validation_loss']:.3f}" for each in of["systems"]),
+    ],
+    "predict compared/mae-seed1 --text one --text two": lambda of: [
+        f"{each['label']} {each['probability']:.4f}" for each in of["predictions"]
+    ],
+    "analyse compared/mae-seed1 --ablations none": lambda of: [*of["findings"], of["page"]],
+    "explore compared/mae-seed1": lambda of: [of["page"]],
+    "cost tiny.yaml --systems standard,mae": lambda of: list(of["recipes"][0]["systems"]),
+    "recipes": lambda of: [f"{each['name']} " for each in of],
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_text_and_json_say_the_same(place, line):
+    """And the text can be read where there is no terminal: nothing colours it or moves a cursor."""
+    found = read_json((place / "compared.json").read_text()) if line == COMPARE else None
+    found = found or answer(*line.split())
+    done = run(*line.split())
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    for said in LINES[line](found):
+        assert " ".join(said.split()) in text
+    assert not re.search(r"[\x1b\r]", done.output)
+
+
+def test_the_json_of_every_command_is_compared_with_its_text():
+    assert {line.split()[0] for line in LINES} == set(KEPT)
+
+
+def test_of_an_error_there_is_no_json(place):
+    for line in ("evaluate compared/mae-seed1 --part tset", "train broken.yaml", "predict empty"):
+        done = run(*line.split(), "--json")
+        assert (done.exit_code, done.stdout) == (2, "") and done.stderr
+
+
+def test_a_training_that_diverges_is_told(place):
+    """Its loss is no number, which JSON has not; whoever waits for the command is told by 1."""
+    line = "train tiny.yaml --output diverged --set training.learning_rate=1e30"
+    done = run(*line.split(), "--set", "training.warmup_steps=0", "--json")
+    assert done.exit_code == 1 and "nan" in done.stderr
+    assert read_json(done.stdout)["validation_loss"] is None
+
+
+WRONG = [
+    ("--part tset", {"--part", "tset", "test", "validation"}),
+    ("--set evaluation.ablatio=1", {"ablatio", "ablation"}),
+    ("--set training.seed=2", {"training.seed"}),
+    ("--ablate mae=unifrm", {"unifrm", "uniform"}),
+    ("--against none", {"none"}),
+    ("--data fil=train.tsv", {"fil", "file"}),
+]
+
+
+@pytest.mark.parametrize(("options", "must_name"), WRONG, ids=[line for line, _ in WRONG])
+def test_what_a_run_cannot_be_asked(place, options, must_name):
+    done = run("evaluate", "compared/mae-seed1", *options.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert all(name in done.stderr for name in must_name)
+
+
+# --- any command line ---------------------------------------------------------------------------
+
+FILES = ["compared/mae-seed1", "compared/standard-seed1", "tiny.yaml", "broken.yaml", "none.yaml"]
+FILES += ["empty", "bytes", "text", "missing/x", ".", "/dev/null", "\0", "compared/mae-seed1/model"]
+WORDS = ["", " ", "-", "--", "-x", "=", ",", "a,b", "a=b", "mae", "mae=uniform", "x" * 5000]
+WORDS += ["\u00e9\u202e", "[bold]", "{0}", "0", "-1", "1.5", "nan", "1e30", "9" * 30, "2,2"]
+# What each parameter expects: without it, all lines would end at the first word that is wrong.
+SENSIBLE = {
+    "run": FILES[:2],
+    "runs": FILES[:2],
+    "arguments": FILES[:2],
+    "recipe": ["tiny.yaml"],
+    "recipes": ["tiny.yaml", "lm-pydoc"],
+    "name": ["lm-pydoc"],
+    "system": ["standard", "mae"],
+    "systems": ["standard"],
+    "seeds": ["1"],
+    "jobs": ["1"],
+    "lengths": ["3"],
+    "part": ["test", "validation"],
+    "data": ["file=train.tsv"],
+    "against": FILES[:2],
+    "ablate": ["mae=uniform"],
+    "ablations": ["none"],
+    "item": ["0", "999"],
+    "output": ["made", "made.html"],
+    "changes": ["data.max_length=32", "training.max_steps=0", "model.num_heads=3", "data=[]"],
+}
+LEFT_OUT = ("on", "serve", "open_page", "port", "match", "tune", "tune_steps", "tune_equal")
+LEFT_OUT += ("papers",)  # what waits for somebody, and what takes long
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    """A command of headwise with parameters, most of which are what it expects."""
+    name = draw(st.sampled_from(KEPT))
+    line = [name]
+    for parameter in COMMANDS[name].params:
+        is_argument = parameter.param_type_name == "argument"
+        # Without these all systems would be trained, and all units ablated.
+        wanted = is_argument or parameter.name in ("systems", "ablations")
+        wanted |= draw(st.integers(0, 3)) == 3
+        if not wanted or parameter.name in LEFT_OUT:
+            continue
+        line += [] if is_argument else [parameter.opts[0]]
+        if is_argument or not parameter.is_flag:
+            is_sensible = parameter.name in SENSIBLE and draw(st.integers(0, 5)) < 5
+            values = SENSIBLE[parameter.name] if is_sensible else FILES + WORDS
+            line.append(draw(st.sampled_from(values)))
+    return line
+
+
+@settings(max_examples=max(2, settings.default.max_examples // 2))
+@given(line=command_lines(), stdin=st.sampled_from(["one two\n", "", "\0", "caf\udce9"]))
+def test_any_command_line_ends_well(place, line, stdin):
+    before = sorted(place.rglob("*"))
+    done = run(*line, stdin=stdin.encode(errors="surrogateescape"))
+    assert_ended_well(done)
+    if done.exit_code == 2:
+        assert sorted(place.rglob("*")) == before
+
+
+def assert_ended_well(done: Result) -> None:
+    if not isinstance(done.exception, (SystemExit, type(None))):
+        pytest.fail("".join(traceback.format_exception(done.exception)))
+    assert done.exit_code in (0, 1, 2)
+    assert "Traceback" not in done.output and len(done.stderr) < 8_000
+    assert bool(done.exit_code) <= bool(done.stderr.strip())
+
+
+def test_ctrl_c_leaves_what_the_same_command_goes_on_from(place):
+    line = ["train", "tiny.yaml", "--output", "stopped", "--set", "training.max_steps=1000"]
+    process = multiprocessing.get_context("fork").Process(target=_work, args=(line,))
+    process.start()
+    until = time.monotonic() + 120
+    while not list(place.glob("stopped/checkpoint-*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(120)
+    assert process.exitcode == 130
+    said = (place / "said").read_text(encoding="utf-8")
+    assert "Traceback" not in said and re.search(r"\d", said)
+    assert not list(place.glob("stopped/result.json"))
+    assert not [path for path in place.rglob("*") if re.search(r"partial|\.lock", path.name)]
+    assert list(place.glob("stopped/checkpoint-*"))
+
+
+def _work(line: list[str]) -> None:
+    done = run(*line)
+    Path("said").write_text(done.stderr, encoding="utf-8")
+    sys.exit(done.exit_code)
