@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from torch.optim import optimizer as torch_optimizer
+from torch.optim import optimizer as of_optimizers
 
 FORK = multiprocessing.get_context("fork")
 # What Python does with files, as its audit events name it.
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
     said: str
 
 
-def forked(work: Callable[[], Any], *before: Callable[[], None]) -> Ended:
+def forked(work: Callable[[], Any], *before: Callable[[], Any]) -> Ended:
     """Does work in a process of its own, which first calls what is given behind it."""
 
     def both() -> None:
@@ -53,7 +53,7 @@ def forked(work: Callable[[], Any], *before: Callable[[], None]) -> Ended:
         return Ended(process.exitcode, Path(folder, "said").read_text(encoding="utf-8"))
 
 
-def killed_at(moment: int, folder: Path) -> Callable[[], None]:
+def killed_at(moment: int, folder: Path) -> Callable[[], Any]:
     """`kill -9` comes when the process does the n-th thing with files, from 1.
 
     It opens one in the folder, or makes, renames or removes one anywhere.
@@ -70,7 +70,7 @@ def killed_at(moment: int, folder: Path) -> Callable[[], None]:
     return lambda: sys.addaudithook(watch)
 
 
-def signalled_at(step: int, number: int) -> Callable[[], None]:
+def signalled_at(step: int, number: int) -> Callable[[], Any]:
     """A signal comes before the optimizer takes its n-th step, from 1."""
     left = step
 
@@ -80,10 +80,7 @@ def signalled_at(step: int, number: int) -> Callable[[], None]:
         if left == 0:
             signal.raise_signal(number)
 
-    def install() -> None:
-        torch_optimizer.register_optimizer_step_pre_hook(count)
-
-    return install
+    return lambda: of_optimizers.register_optimizer_step_pre_hook(count)
 
 
 def on_ranks(number: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -1,21 +1,19 @@
-"""A training that takes a moment. No other file of the tests names the trainer or its files.
+"""A training that takes a moment; no other file of the tests names the trainer.
 
-headwise has no public name for its trainer, which users have through `headwise train`: whoever
-builds it anew edits this file. What can be seen from outside is: items as they are joined into
-batches, and the optimizer by torch's hooks.
+Users have it through `headwise train`, and it has no public name: whoever builds it anew edits this
+file. Seen from outside are the items that are joined into batches, and the optimizer, by hooks.
 """
 
 import io
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 from torch import Tensor
-from torch.optim import optimizer as torch_optimizer
+from torch.optim import optimizer as of_optimizers
 
 import headwise as hw
 from headwise.files import NoSpaceError, clear_leftovers, written_whole
@@ -76,12 +74,7 @@ class Trained(NamedTuple):
 
 
 def train(
-    folder: Path,
-    network: Any = None,
-    *,
-    data: Any = None,
-    collate: Callable[[list[Any]], dict[str, Tensor]] = join,
-    **settings: Any,
+    folder: Path, network: Any = None, *, data: Any = None, collate: Any = join, **settings: Any
 ) -> Trained:
     """Train on 80 reversals, in 11 batches of up to 60 tokens, or on other data."""
     network = model() if network is None else network
@@ -89,21 +82,7 @@ def train(
     defaults |= {"log_every": 1, "evaluate_every": 2, "precision": "float32"}
     how = TrainingSettings(**{**defaults, **settings})
     parts = data or (Reversals(), Reversals(12, seed=1))
-    written = io.StringIO()
-    console = Console(file=written, width=10_000)
-    with _watched(network) as (rates, weights):
-        run = run_training(network, *parts, collate, how, folder, console=console)
-    losses, validations = (
-        {record["step"]: record[kind] for record in run.history if kind in record}
-        for kind in ("loss", "eval_loss")
-    )
-    found = (run.model, losses, validations, run.steps, run.best_step)
-    return Trained(*found, rates, weights, written.getvalue())
-
-
-@contextmanager
-def _watched(network: Any) -> Iterator[tuple[list[float], list[dict[str, Tensor]]]]:
-    """Notes the learning rate before each step, and the weights after it."""
+    console = Console(file=io.StringIO(), width=10_000)
     rates: list[float] = []
     weights: list[dict[str, Tensor]] = []
 
@@ -113,12 +92,13 @@ def _watched(network: Any) -> Iterator[tuple[list[float], list[dict[str, Tensor]
     def after(*_: Any) -> None:
         weights.append({name: x.detach().clone() for name, x in network.state_dict().items()})
 
-    handles = [
-        torch_optimizer.register_optimizer_step_pre_hook(before),
-        torch_optimizer.register_optimizer_step_post_hook(after),
-    ]
-    try:
-        yield rates, weights
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack:
+        stack.callback(of_optimizers.register_optimizer_step_pre_hook(before).remove)
+        stack.callback(of_optimizers.register_optimizer_step_post_hook(after).remove)
+        run = run_training(network, *parts, collate, how, folder, console=console)
+    losses, validations = (
+        {record["step"]: record[kind] for record in run.history if kind in record}
+        for kind in ("loss", "eval_loss")
+    )
+    found = (run.model, losses, validations, run.steps, run.best_step)
+    return Trained(*found, rates, weights, console.file.getvalue())

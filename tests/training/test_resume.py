@@ -1,16 +1,11 @@
 """A run that is killed, interrupted, damaged or out of space ends as one that nobody disturbed."""
 
 import errno
-import os
-import resource
 import shutil
 import signal
-from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
-import soundfile
 import torch
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -20,12 +15,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from safetensors.torch import save_file
 from support import run_folders, tiny_tasks
 from support import toy_training as toy
 from support.failing_disk import failing
 from support.processes import Ended, forked, killed_at, signalled_at
-from tokenizers import Tokenizer, models
 
 from headwise.cli import app
 
@@ -193,95 +186,36 @@ def test_any_mishaps_in_any_order(machine):
     run_state_machine_as_test(machine, settings=how)
 
 
-# --- folders that take the place of others ----------------------------------------------------
+# --- what a training has waited for -----------------------------------------------------------
 
 
-def write_folder(path: Path, name: str) -> None:
-    with toy.written_whole(path) as new:
-        (new / "inside").mkdir(parents=True)
-        for file in ("a", "inside/b"):
-            (new / file).write_text(name)
+class Signalled:
+    """A collate function: while the n-th batch is joined, Ctrl-C comes."""
+
+    def __init__(self, call: int) -> None:
+        self.left = call
+
+    def __call__(self, items: list) -> dict[str, torch.Tensor]:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return toy.join(items)
 
 
-def read_folder(path: Path) -> list[str]:
-    return [(path / file).read_text() for file in ("a", "inside/b")]
+TOO_FAST = {"optimizer": "nesterov", "learning_rate": 1.0, "momentum": 0.5, "evaluate_every": 1}
+FALLS = {"schedule": "plateau", "plateau": {"patience": 2, "factor": 0.1}, "patience": 4}
 
 
-@pytest.mark.parametrize("end", ["kill", "error"])
-@pytest.mark.parametrize("next_start", ["of a command", "of a writer"])
-def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, next_start):
-    """Ended at each thing that is done with files, one of the two is whole, or is put back."""
-    found = []
-    for moment in count(1):
-        path = tmp_path / str(moment) / "model"
-        write_folder(path, "old")
-        stop = killed_at(moment, path.parent)
-        if end == "error":
-            stop = failing(path.parent, errno.EIO, moment - 1).__enter__
-        ended = forked(lambda path=path: write_folder(path, "new"), stop)
-        if next_start == "of a command":
-            toy.clear_leftovers(list(path.parent.iterdir()))
-        else:
-            with pytest.raises(ZeroDivisionError), toy.written_whole(path):
-                raise ZeroDivisionError
-        found.append(read_folder(path))
-        assert [each.name for each in path.parent.iterdir()] == ["model"]
-        if ended.status == 0:
-            break
-    old = found.count(["old"] * 2)
-    assert found == [["old"] * 2] * old + [["new"] * 2] * (len(found) - old) and old > 5
-
-
-# --- a full disk ------------------------------------------------------------------------------
-
-
-@contextmanager
-def no_space():
-    """No file can have more than 10,000 bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-TENSOR = torch.zeros(100_000)
-WORDS = Tokenizer(models.WordLevel({f"word {n}": n for n in range(10_000)}, "word 0"))
-WRITERS = {
-    "python": lambda path: path.write_text("1" * 100_000),
-    "safetensors": lambda path: save_file({"weight": TENSOR}, path),
-    "torch": lambda path: torch.save([TENSOR] * 3, path),
-    "tokenizers": lambda path: WORDS.save(str(path)),
-    "soundfile": lambda path: soundfile.write(path, TENSOR.numpy(), 8_000, format="WAV"),
-}
-
-
-@pytest.mark.parametrize("is_folder", [False, True])
-@pytest.mark.parametrize("library", WRITERS)
-def test_a_full_disk_is_told_whichever_library_writes(tmp_path, library, is_folder):
-    target = tmp_path / "model"
-    with no_space(), pytest.raises(toy.NoSpaceError) as told, toy.written_whole(target) as new:
-        if is_folder:
-            new.mkdir()
-        WRITERS[library](new / "weights" if is_folder else new)
-    assert str(target) in str(told.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("[enforce fail at inline_container.cc:672] unexpected pos"),
-        RuntimeError("basic_ios::clear: iostream error"),
-        soundfile.LibsndfileError(2, "Error opening 'x': "),  # "System error."
-        OSError(errno.EACCES, os.strerror(errno.EACCES)),
-        ValueError("os error 28"),
-    ],
-)
-def test_an_error_on_a_disk_with_space_stays_what_it_is(tmp_path, error):
-    """Of a full disk it would end all other runs too."""
-    with pytest.raises(type(error)) as told, toy.written_whole(tmp_path / "model") as new:
-        new.write_text("half")
-        raise error
-    assert told.value is error and list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("calls", [(4, 3), (7, 2, 5)])
+def test_a_training_that_goes_on_has_waited_as_long(tmp_path, calls):
+    """For a better loss, after which the rate falls and the training ends; dropout draws on."""
+    how = {**TOO_FAST, **FALLS, "max_steps": 14}
+    whole = toy.train(tmp_path / "whole", toy.model(dropout=0.2), **how)
+    assert whole.rates[-1] < 0.5 and whole.steps < 14
+    for call in calls:
+        with pytest.raises(toy.Interrupted):
+            toy.train(tmp_path / "run", toy.model(dropout=0.2), collate=Signalled(call), **how)
+    run = toy.train(tmp_path / "run", toy.model(seed=9, dropout=0.2), **how)
+    assert (run.steps, run.validations) == (whole.steps, whole.validations)
+    state = run.model.state_dict()
+    assert all(torch.equal(state[name], x) for name, x in whole.model.state_dict().items())
