@@ -1,0 +1,387 @@
+"""The contract of every task, through the command line: what is trained, told, kept and shown.
+
+Three systems are trained on each task: `standard` for as many steps as show that it learns, and
+two for a few steps. What the commands say of them is compared with what transformers, sacrebleu,
+scikit-learn or a plain loop make of the model in the folder and of the files of the data.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+import soundfile
+import torch
+import transformers
+from PIL import Image
+from sklearn.metrics import accuracy_score
+from support import run_folders, tiny_tasks
+from support.explored import read_page
+from support.tiny_tasks import answer, lines, pairs, write_lines
+from torch.nn import functional
+
+import headwise as hw
+
+SYSTEMS = ("standard", "mae", "moa")
+LEARNS = {"max_steps": 40, "evaluate_every": 20, "learning_rate": 0.01}
+PARTS = {"train": 110, "validation": 20, "test": 21}  # the number of texts of each
+TEXT = "one two three"
+MODELS = {
+    "translation": transformers.AutoModelForSeq2SeqLM,
+    "language-modelling": transformers.AutoModelForCausalLM,
+    "masked-language-modelling": transformers.AutoModelForMaskedLM,
+    "classification": transformers.AutoModelForSequenceClassification,
+    "probing": transformers.AutoModelForSequenceClassification,
+}
+
+
+class World:
+    """The data of a task, whose parts are known, and a run of each system."""
+
+    def __init__(self, task: str, folder: Path) -> None:
+        self.task, self.folder = task, folder
+        changes: dict[str, Any] = {}
+        if files := self._write_parts():
+            changes["data"] = {"corpus": "files", **files}
+        if task == "translation":
+            changes["tokenizer"] = {"vocab_size": 360}
+        if task == "language-modelling":  # windows without context, and the likeliest tokens
+            generation = {"max_new_tokens": 4, "temperature": 0}
+            changes["evaluation"] = {"context": 0, "samples": 2, "generation": generation}
+        self.recipe = tiny_tasks.write_recipe(task, folder, **changes)
+        self.trained = {system: self.train(system) for system in SYSTEMS}
+
+    def train(self, system: str) -> dict[str, Any]:
+        command = ("train", self.recipe, "--system", system, "--output", self.folder / system)
+        learns = LEARNS if system == "standard" else {}
+        changes = (("--set", f"training.{key}={value}") for key, value in learns.items())
+        return answer(*command, *chain.from_iterable(changes))
+
+    def _write_parts(self) -> dict[str, Any]:
+        """Writes a file, or two, for each part, if the task reads texts from files."""
+        places: dict[str, Any] = {}
+        for part, texts in self.texts.items():
+            if self.task == "translation":
+                sides = zip(("source", "target"), zip(*texts, strict=True), strict=True)
+                places[part] = {
+                    side: write_lines(self.folder / f"{part}.{side}", list(of))
+                    for side, of in sides
+                }
+            elif self.task == "classification":
+                rows = ["sentence\tlabel", *map("\t".join, texts)]
+                places["max_length"] = 64
+                places[part] = write_lines(self.folder / f"{part}.tsv", rows)
+            elif self.task.endswith("language-modelling"):
+                places[part] = write_lines(self.folder / f"{part}.txt", texts)
+        return places
+
+    @cached_property
+    def texts(self) -> dict[str, list[Any]]:
+        """What stands in each part: texts, or pairs of text and translation or label."""
+        if self.task == "translation":
+            drawn: list[Any] = pairs(sum(PARTS.values()))
+        elif self.task == "probing":  # the file that tiny_tasks writes names the parts
+            drawn = [(line, str(len(line.split()) // 4)) for line in lines(120)]
+            return {"validation": drawn[80:100], "test": drawn[100:]}
+        else:
+            drawn = lines(sum(PARTS.values()))
+            if self.task == "classification":
+                drawn = [(line, "long" if len(line.split()) > 6 else "short") for line in drawn]
+        rest = iter(drawn)
+        return {part: [next(rest) for _ in range(number)] for part, number in PARTS.items()}
+
+    def open(self, system: str) -> tuple[Any, Any]:
+        """The model and the tokenizer of a run, as transformers opens them."""
+        folder = self.folder / system / "model"
+        model = MODELS[self.task].from_pretrained(folder)
+        return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
+
+    def predict(self, system: str, texts: list[str]) -> list[dict[str, Any]]:
+        given = [part for text in texts for part in ("--text", text)]
+        return answer("predict", self.folder / system, *given)["predictions"]
+
+
+@pytest.fixture(scope="module", params=tiny_tasks.RECIPES)
+def world(request, tmp_path_factory) -> World:
+    return World(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def only(*tasks: str) -> Callable:
+    """The test is of these tasks."""
+    return pytest.mark.parametrize("world", tasks, indirect=True, scope="module")
+
+
+def assert_scores(found: list[dict], expected: list[dict]) -> None:
+    """The same names, values and ends of intervals."""
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["name"] == theirs["name"]
+        for key in ("value", "low", "high"):
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-6)
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def test_the_loss_of_40_steps_falls(world):
+    found = run_folders.result(world.folder / "standard")
+    losses = [record["loss"] for record in found["history"] if "loss" in record]
+    assert len(losses) == found["steps"] == 40
+    assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:3])
+    assert [each["step"] for each in found["history"] if "eval_loss" in each] == [20, 40]
+
+
+def test_a_finished_run_is_not_trained_again(world):
+    for system in SYSTEMS:
+        before = (world.folder / system / "model" / "model.safetensors").stat().st_mtime_ns
+        again = world.train(system)
+        assert again == world.trained[system]  # also the seconds that the clock measured
+        after = (world.folder / system / "model" / "model.safetensors").stat().st_mtime_ns
+        assert after == before
+
+
+def test_nothing_half_written_stays(world):
+    names = {path.name for path in world.folder.rglob("*")}
+    assert not [name for name in names if re.search(r"partial|te?mp\b|~$", name)]
+    for system in SYSTEMS:
+        assert run_folders.weights(world.folder / system)
+
+
+@only("translation", "language-modelling", "classification", "probing")
+def test_the_validation_loss_is_that_of_a_plain_loop(world):
+    """No label smoothing, no auxiliary loss, every label once; a decoder reads what was before."""
+    for system in SYSTEMS:
+        losses = torch.cat(list(plain_losses(world, system, "validation")))
+        told = world.trained[system]["validation_loss"]
+        assert told == pytest.approx(losses.mean().item(), rel=1e-4)
+
+
+def plain_losses(world: World, system: str, part: str) -> Iterator[torch.Tensor]:
+    """The nats of each label of a part, text by text."""
+    model, tokenizer = world.open(system)
+    for given, labels in plain_inputs(world, model, tokenizer, part):
+        with torch.no_grad():
+            logits = model(**given).logits.flatten(0, -2)
+        yield functional.cross_entropy(logits, labels, reduction="none").double()
+
+
+def plain_inputs(world: World, model: Any, tokenizer: Any, part: str) -> Iterator[tuple]:
+    """What a model reads and the labels, for each text of a part."""
+    if world.task == "language-modelling":
+        (stream,) = tokenizer(as_one_text(world, part), return_tensors="pt").input_ids
+        for begin in range(0, len(stream) - 1, 16):  # the recipe's block_length
+            block = stream[begin : begin + 17]
+            yield {"input_ids": block[None, :-1]}, block[1:]
+        return
+    for text, other in world.texts[part]:
+        given = dict(tokenizer(text, return_tensors="pt"))
+        if world.task == "translation":
+            (labels,) = tokenizer(text_target=other, return_tensors="pt").input_ids
+            start = torch.tensor([model.config.decoder_start_token_id])
+            given["decoder_input_ids"] = torch.cat([start, labels[:-1]])[None]
+        else:
+            labels = torch.tensor([model.config.label2id[other]])
+        yield given, labels
+
+
+def as_one_text(world: World, part: str) -> str:
+    return "".join(f"{line}\n" for line in world.texts[part])
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def test_evaluation_gives_the_scores_of_the_run_again(world):
+    for system in ("standard", "moa"):
+        found = answer("evaluate", world.folder / system)
+        assert_scores(found["scores"], world.trained[system]["scores"])
+        assert found["part"] == "test"
+        kept = run_folders.rows(world.folder / system)
+        assert found["items"] == len(kept)
+        if world.task in ("translation", "classification", "probing"):
+            assert found["items"] == len(world.texts["test"])
+    other = answer("evaluate", world.folder / "standard", "--part", "validation")
+    assert other["part"] == "validation"
+    assert other["scores"][0]["value"] != world.trained["standard"]["scores"][0]["value"]
+
+
+@only("translation")
+def test_scores_of_translations_are_those_of_sacrebleu(world):
+    sources, references = map(list, zip(*world.texts["test"], strict=True))
+    for system in SYSTEMS:
+        made = [each["text"] for each in world.predict(system, sources)]
+        bleu, chrf = world.trained[system]["scores"]
+        assert bleu["value"] == pytest.approx(sacrebleu.corpus_bleu(made, [references]).score)
+        assert chrf["value"] == pytest.approx(sacrebleu.corpus_chrf(made, [references]).score)
+    assert bleu["value"] != world.trained["standard"]["scores"][0]["value"] > 0
+
+
+@only("language-modelling")
+def test_perplexity_is_that_of_a_plain_loop(world):
+    text = as_one_text(world, "test")
+    units = {"word perplexity": len(text.split()) + text.count("\n")}
+    for system in SYSTEMS:
+        losses = torch.cat(list(plain_losses(world, system, "test")))
+        units["token perplexity"] = len(losses)
+        expected = {name: math.exp(losses.sum() / number) for name, number in units.items()}
+        expected["bits per byte"] = losses.sum().item() / math.log(2) / len(text.encode())
+        found = {score["name"]: score["value"] for score in world.trained[system]["scores"]}
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+@only("classification", "probing")
+def test_accuracy_is_that_of_scikit_learn(world):
+    texts, labels = map(list, zip(*world.texts["test"], strict=True))
+    for system in SYSTEMS:
+        found = [each["label"] for each in world.predict(system, texts)]
+        (score,) = world.trained[system]["scores"]
+        assert score["value"] == pytest.approx(100 * accuracy_score(labels, found))
+
+
+@only("masked-language-modelling", "images", "speech-enhancement")
+def test_scores_follow_from_what_was_kept_of_each_item(world):
+    """What is masked, and which images and voices are tested, only the run knows."""
+    for system in SYSTEMS:
+        rows = np.array(run_folders.rows(world.folder / system))
+        found = {score["name"]: score["value"] for score in world.trained[system]["scores"]}
+        sums = rows.sum(0)
+        if world.task == "masked-language-modelling":  # nats, hidden tokens, those that are found
+            expected = {"perplexity": math.exp(sums[0] / sums[1])}
+            expected["accuracy"] = 100 * sums[2] / sums[1]
+        elif world.task == "images":  # nats, pixels
+            expected = {"bits per dimension": sums[0] / sums[1] / math.log(2)}
+        else:
+            expected = {"PESQ": rows.mean(), "PESQ gain": rows.mean() - found["PESQ noisy"]}
+            expected["SI-SDR gain"] = found["SI-SDR"] - found["SI-SDR noisy"]
+        assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+# --- prediction ---------------------------------------------------------------------------------
+
+
+@only("translation")
+def test_translations_are_those_of_generate(world):
+    texts = [text for text, _ in world.texts["test"][:4]]
+    for system in SYSTEMS:
+        model, tokenizer = world.open(system)
+        for text, found in zip(texts, world.predict(system, texts), strict=True):
+            given = tokenizer(text, return_tensors="pt")
+            longest = given.input_ids.size(1) + 3  # max_length_extra of the recipe
+            (ids,) = model.generate(**given, num_beams=2, max_length=longest + 1)
+            assert found["text"] == tokenizer.decode(ids, skip_special_tokens=True).strip()
+
+
+@only("language-modelling")
+def test_continuations_are_those_of_the_pipeline(world):
+    for system in SYSTEMS:
+        write = transformers.pipeline("text-generation", model=str(world.folder / system / "model"))
+        (found,) = world.predict(system, [TEXT])
+        (made,) = write(TEXT)
+        assert made["generated_text"].startswith(TEXT)
+        assert found["text"] == made["generated_text"].removesuffix("\n")
+
+
+@only("masked-language-modelling")
+def test_filled_masks_are_those_of_the_pipeline(world):
+    text = "one <mask> three"
+    for system in SYSTEMS:
+        fill = transformers.pipeline("fill-mask", model=str(world.folder / system / "model"))
+        (found,) = world.predict(system, [text])
+        assert found["text"] == fill(text)[0]["sequence"]
+
+
+@only("classification", "probing")
+def test_classes_and_probabilities_are_those_of_the_pipeline(world):
+    texts = [text for text, _ in world.texts["test"][:4]]
+    for system in SYSTEMS:
+        model = str(world.folder / system / "model")
+        classify = transformers.pipeline("text-classification", model=model)
+        for text, found in zip(texts, world.predict(system, texts), strict=True):
+            (made,) = classify(text)
+            assert found["label"] == made["label"]
+            assert found["probability"] == pytest.approx(made["score"], rel=1e-4)
+
+
+@only("images")
+def test_images_are_drawn_from_a_seed(world, tmp_path):
+    drawn = {}
+    for seed in (1, 1, 2):
+        made = answer(
+            *("predict", world.folder / "mae", "--number", 3, "--output", tmp_path / "drawn.png"),
+            *("--set", f"evaluation.seed={seed}"),
+        )
+        (prediction,) = made["predictions"]
+        with Image.open(prediction["written"]) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        assert np.array_equal(pixels, drawn.setdefault(seed, pixels))
+    assert not np.array_equal(drawn[1], drawn[2])
+
+
+@only("speech-enhancement")
+def test_a_sound_of_any_length_and_rate_keeps_both(world, tmp_path):
+    noise = 0.1 * np.random.default_rng(0).standard_normal(7_003)
+    soundfile.write(tmp_path / "noisy.wav", noise, 16_000)
+    made = answer("predict", world.folder / "moa", tmp_path / "noisy.wav", tmp_path / "clean.wav")
+    (prediction,) = made["predictions"]
+    clean, rate = soundfile.read(prediction["written"])
+    assert (rate, clean.shape) == (16_000, noise.shape)
+    assert np.isfinite(clean).all() and np.abs(clean - noise).max() > 0
+
+
+# --- looking inside -----------------------------------------------------------------------------
+
+
+def test_an_analysis_is_whole_and_finite(world):
+    """`answer` takes no NaN: a number that is not finite is null, and here none is."""
+    found = answer("analyse", world.folder / "moa", "--ablations", "none")
+    assert Path(found["page"]).read_text(encoding="utf-8").rstrip().endswith("</html>")
+    (of_run,) = found["runs"]
+    assert of_run["sequences"] == len(run_folders.rows(world.folder / "moa"))
+    kept = (world.folder / "moa" / "analysis.json").read_text(encoding="utf-8")
+    assert tiny_tasks.read_json(kept)["runs"] == found["runs"]
+
+
+def test_the_explorer_shows_the_decisions_of_record(world, tmp_path):
+    options = [TEXT] if world.task in MODELS else []
+    options += ["--target", "un deux"] if world.task == "translation" else []
+    for system in ("mae", "moa"):
+        page = answer(
+            "explore", world.folder / system, *options, "--output", tmp_path / f"{system}.html"
+        )["page"]
+        shown = read_page(Path(page))
+        assert len(shown.decisions) == (3 if world.task == "translation" else 1)
+        for decision in shown.decisions:
+            assert decision.sum(-1) == pytest.approx(1, abs=4 / 255)
+        if world.task not in MODELS:
+            continue  # which pixels and sounds a model reads only the page knows
+        for routing, decision, chosen in zip(
+            recorded(world, system, shown.tokens), shown.decisions, shown.chosen, strict=True
+        ):
+            weights = routing.weights.reshape(-1, routing.weights.size(-1))
+            expected = (weights / weights.sum(-1, keepdim=True)).numpy()
+            assert decision == pytest.approx(expected, abs=1 / 250)
+            assert chosen is None or chosen == routing.indices[0].tolist()
+
+
+def recorded(world: World, system: str, tokens: dict[str, list[str]]) -> list[hw.Routing]:
+    """What each system decides about the text that the page shows."""
+    model, tokenizer = world.open(system)
+    given = dict(tokenizer(TEXT, return_tensors="pt"))
+    if world.task == "translation":
+        start = model.config.decoder_start_token_id
+        made = [start, *tokenizer(text_target="un deux").input_ids]
+        given["decoder_input_ids"] = torch.tensor([made[: len(tokens["decoder"])]])
+    elif world.task == "language-modelling":  # the page goes on to what the model writes
+        longest = len(tokens["decoder"])
+        given = {"input_ids": model.generate(**given, do_sample=False, max_length=longest)}
+    elif world.task == "masked-language-modelling":  # the page hides some of the tokens
+        hidden = torch.tensor([token == tokenizer.mask_token for token in tokens["encoder"]])
+        given["input_ids"][0, hidden] = tokenizer.mask_token_id
+    with hw.record(model) as found, torch.no_grad():
+        model(**given)
+    return [routing for (routing,) in found.values()]
