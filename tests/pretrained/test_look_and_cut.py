@@ -93,7 +93,7 @@ def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
 def test_an_error_leaves_the_model_as_it_was(name):
     model = build(name).train().requires_grad_(False)
     given, path = called(name, model), next(iter(attentions(model)))
-    before, names = model(**given).logits, list(model.state_dict())
+    before, parts = model(**given).logits, [name for name, _ in model.named_modules()]
 
     def fails(*_):
         raise KeyError("mine")
@@ -110,7 +110,7 @@ def test_an_error_leaves_the_model_as_it_was(name):
     for call in (in_the_middle, *measures):
         with pytest.raises(KeyError, match="mine"):
             call()
-        assert list(model.state_dict()) == names
+        assert [name for name, _ in model.named_modules()] == parts
         assert not any(parameter.requires_grad for parameter in model.parameters())
         assert torch.equal(model.train()(**given).logits, before)
 
@@ -290,11 +290,8 @@ def test_pruned_heads_are_ablated_ones(name):
     assert hw.prune_heads(pruned, chosen) is pruned
     with without(model, chosen):
         assert_near(pruned(**given).logits, model(**given).logits)
-    cut, whole = attentions(pruned), attentions(model)
     for path in chosen:
-        assert width_of(cut[path]) * 2 == width_of(whole[path])
-    sizes = [sum(p.numel() for p in each.parameters()) for each in (pruned, model)]
-    assert sizes[0] < sizes[1]
+        assert width_of(attentions(pruned)[path]) * 2 == width_of(attentions(model)[path])
 
 
 @pytest.mark.parametrize("name", [name for name in EIGHT if name != "t5"])
@@ -315,13 +312,10 @@ def test_heads_are_pruned_at_once_or_one_after_another(name, data):
     with without(model, {path: gone}, of=size["heads"]):
         given = called(name, model)
         assert_near(once(**given).logits, model(**given).logits)
-    if group > 1:
-        return
-    later = copy.deepcopy(model)
-    for number, head in enumerate(gone):
-        hw.prune_heads(later, {path: head - number})  # its number has become smaller
-    for one, other in zip(once.parameters(), later.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for number, head in enumerate(gone if group == 1 else []):
+        hw.prune_heads(model, {path: head - number})  # its number has become smaller
+    for one, other in zip(once.parameters(), model.parameters(), strict=True):
+        assert group > 1 or torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "phi3", "bart", "bert to bert"])
@@ -330,7 +324,7 @@ def test_pruned_models_are_saved_loaded_gated_and_generate(name, tmp_path):
     model = build(name)
     paths = list(attentions(model))
     hw.prune_heads(model, {paths[-1]: [0, 1]})
-    hw.prune_heads(model, {paths[0]: [0, 3]})
+    hw.prune_heads(model, {paths[-1]: 1, paths[0]: [0, 3]})  # 1 was 3 before
     with pytest.warns(UserWarning, match="load_pruned"):
         model.save_pretrained(tmp_path)
     loaded = hw.load_pruned(type(model), tmp_path).eval()
