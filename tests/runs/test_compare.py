@@ -179,6 +179,17 @@ def test_means_and_intervals_over_seeds_and_items_follow_from_the_rows(compared)
     assert systems["standard"]["difference"] is None
 
 
+def test_of_single_runs_the_difference_is_over_the_items_alone_in_pairs(compared, copied, recipe):
+    compare(recipe, copied, "standard,gated", "--seeds", "1")  # which are finished
+    paired = right(compared.runs["gated-seed1"]) - right(compared.runs["standard-seed1"])
+    said = comparison(copied)["systems"]["gated"]["difference"]
+    error = paired.std() / math.sqrt(PARTS["test"])
+    assert said["value"] == pytest.approx(paired.mean(), abs=1e-9)
+    assert said["error"] == pytest.approx(error, rel=0.12)
+    for end, deviations in (("low", -1.96), ("high", 1.96)):
+        assert said[end] == pytest.approx(paired.mean() + deviations * error, abs=0.4 * error)
+
+
 # What is finished, and what fails
 
 
