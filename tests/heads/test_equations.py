@@ -53,7 +53,9 @@ def any_call(data: Any, name: str, module: Any, rows: int, time: int, keys: int)
     heads = 1 if name == "moa" else module.num_heads
     given = data.draw(masks(rows, heads, time, keys))
     if getattr(module, "gate_window", None) is not None:
-        return {"is_causal": given["is_causal"]}  # what a mask leaves of a window no paper says
+        # What other masks leave of a window no paper says.
+        left = data.draw(paddings(rows, keys, ("left",)))
+        return {"is_causal": True, "key_padding_mask": left}
     return given
 
 

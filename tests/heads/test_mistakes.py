@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,21 +72,24 @@ class Toy:
         return Toy(module)
 
 
-def spoilt(**methods: Callable[..., Any]) -> type[Averaging]:
-    return type("Spoilt", (Averaging,), methods)
+def spoilt(base: type[Averaging] = Averaging, **methods: Callable[..., Any]) -> type[Averaging]:
+    return type("Spoilt", (base,), methods)
 
 
-def output(change: Callable[..., Tensor]) -> type[Averaging]:
+def output(change: Callable[..., Tensor], base: type[Averaging] = Averaging) -> type[Averaging]:
     """`change(module, output, x, real)` is the output."""
-    return spoilt(
-        finish=lambda self, seen, x, real: seen._replace(output=change(self, seen.output, x, real))
-    )
+
+    def finish(self, seen, x, real):
+        return seen._replace(output=change(self, seen.output, x, real))
+
+    return spoilt(base, finish=finish)
 
 
 def loss(change: Callable[..., Tensor]) -> type[Averaging]:
-    return spoilt(
-        finish=lambda self, seen, x, real: seen._replace(loss=change(self, seen.loss, x, real))
-    )
+    def finish(self, seen, x, real):
+        return seen._replace(loss=change(self, seen.loss, x, real))
+
+    return spoilt(finish=finish)
 
 
 def counts_padding(self, seen, x, real):
@@ -125,42 +129,23 @@ class Hidden(Averaging):
         return seen._replace(output=self.factor * seen.output)
 
 
-def padded(subject: Any) -> None:
-    padding = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]) > 0
-    laws.padding_changes_nothing(subject, padding)
+def loaded(module: nn.Module) -> nn.Module:
+    other = type(module)()
+    other.load_state_dict(module.state_dict())
+    return other
 
 
-def masked(subject: Any) -> None:
-    laws.hidden_changes_nothing(
-        subject, torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0]]) > 0, time=3
-    )
+class Frozen(Averaging):
+    """Has a parameter that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weigh.bias.requires_grad_(False)
 
 
-def prompted(subject: Any) -> None:
-    laws.steps_equal_one_pass(subject, padding=torch.tensor([[1, 1], [0, 1], [0, 0]]).flip(1) > 0)
-
-
-def loaded(subject: Any) -> None:
-    def how(module: nn.Module) -> nn.Module:
-        other = type(module)()
-        other.load_state_dict(module.state_dict())
-        return other
-
-    laws.copies_are_their_own(subject, how)
-
-
-def shared(subject: Any) -> None:
-    laws.copies_are_their_own(subject, copy.copy)
-
-
-def frozen(subject: Any) -> None:
-    subject.module.weigh.bias.requires_grad_(False)
-    laws.every_weight_learns(subject)
-
-
-def thaws(self, seen, x, real):
+def thaws(self, y, x, real):
     self.weigh.bias.requires_grad_(True)
-    return seen._replace(output=seen.output + self.weigh.bias)
+    return y + self.weigh.bias
 
 
 def unseen(x: Tensor) -> Tensor:
@@ -168,60 +153,63 @@ def unseen(x: Tensor) -> Tensor:
     return (x - x.detach()).sum()
 
 
-LAWS: dict[Any, list[tuple[type[Averaging], str]]] = {
-    padded: [
-        (output(lambda self, y, x, real: y + x.cumsum(1)), "row 1"),
-        (output(lambda self, y, x, real: y + x.mean((0, 1))), "row 0"),
-        (output(lambda self, y, x, real: y / real), "finite"),
-        (loss(lambda self, loss, x, real: x.square().mean()), "loss"),
-        (loss(lambda self, loss, x, real: loss * real.numel()), "loss"),
-        (spoilt(finish=counts_padding), "running"),
-        (output(lambda self, y, x, real: y + unseen(x * (1 - real))), "gradient"),
-        (output(lambda self, y, x, real: y + unseen(self.weigh(x) * (1 - real))), "weigh.weight"),
-    ],
-    laws.hidden_changes_nothing: [
-        (output(lambda self, y, x, real: y + x.mean(1, keepdim=True)), "position 1"),
-        (output(lambda self, y, x, real: y + x[:, -1:] * self.training), "training"),
-    ],
-    masked: [(spoilt(sees=keeps_seeing), "position 0")],
-    laws.steps_equal_one_pass: [(spoilt(extend=forgets), "read 3"), (Unordered, "reorder")],
-    prompted: [(output(lambda self, y, x, real: y + real.mean()), "read")],
-    loaded: [(Hidden, "copy")],
-    shared: [(Averaging, "copy")],
-    laws.every_weight_learns: [
-        (spoilt(finish=lambda self, seen, x, real: Seen(x + self.weigh.weight[0])), "weigh.bias"),
-        (output(lambda self, y, x, real: y / (x > 9)), "finite"),
-    ],
-    frozen: [(spoilt(finish=thaws), "weigh.bias")],
-    laws.evaluation_draws_nothing: [
-        (output(lambda self, y, x, real: nn.functional.dropout(y)), "random"),
-        (output(lambda self, y, x, real: y + self.running.add_(1.0)), "running"),
-    ],
-    laws.half_precision_is_near: [
-        (output(lambda self, y, x, real: y.float()), "float32"),
-        (output(lambda self, y, x, real: (y * 1e20).square() / 1e40), "finite"),
-        (output(lambda self, y, x, real: (y + 100) - 100), "off"),
-    ],
-    laws.empty_is_empty: [
-        (output(lambda self, y, x, real: y[:, :1]), "0 rows of 4"),
-        (output(lambda self, y, x, real: y + x.std(1, keepdim=True)), "finite"),
-        (output(lambda self, y, x, real: y + x[:, :1] + x[0, 0]), "IndexError"),
-    ],
+PADDING = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]) > 0
+PROMPT = torch.tensor([[0, 0], [1, 0], [1, 1]]) > 0
+MASK = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0]]) > 0
+LAWS: dict[str, Callable[[Any], None]] = {
+    "padding": partial(laws.padding_changes_nothing, padding=PADDING),
+    "future": laws.hidden_changes_nothing,
+    "mask": partial(laws.hidden_changes_nothing, mask=MASK, time=3),
+    "steps": laws.steps_equal_one_pass,
+    "prompt": partial(laws.steps_equal_one_pass, padding=PROMPT),
+    "state dict": partial(laws.copies_are_their_own, how=loaded),
+    "copy": laws.copies_are_their_own,
+    "learning": laws.every_weight_learns,
+    "evaluation": laws.evaluation_draws_nothing,
+    "precision": laws.half_precision_is_near,
+    "nothing": laws.empty_is_empty,
 }
+MISTAKES: list[tuple[str, type[Averaging], str]] = [
+    ("padding", output(lambda self, y, x, real: y + x.cumsum(1)), "row 1"),
+    ("padding", output(lambda self, y, x, real: y + x.mean((0, 1))), "row 0"),
+    ("padding", output(lambda self, y, x, real: y / real), "finite"),
+    ("padding", loss(lambda self, loss, x, real: x.square().mean()), "loss"),
+    ("padding", loss(lambda self, loss, x, real: loss * real.numel()), "loss"),
+    ("padding", spoilt(finish=counts_padding), "running"),
+    ("padding", output(lambda self, y, x, real: y + unseen(x * (1 - real))), "gradient"),
+    ("padding", output(lambda self, y, x, real: y + unseen(self.weigh(x) * (1 - real))), "weigh"),
+    ("future", output(lambda self, y, x, real: y + x.mean(1, keepdim=True)), "position 1"),
+    ("future", output(lambda self, y, x, real: y + x[:, -1:] * self.training), "training"),
+    ("mask", spoilt(sees=keeps_seeing), "position 0"),
+    ("steps", spoilt(extend=forgets), "read 3"),
+    ("steps", Unordered, "reorder"),
+    ("prompt", output(lambda self, y, x, real: y + real.mean()), "read"),
+    ("state dict", Hidden, "copy"),
+    ("copy", spoilt(__deepcopy__=lambda self, _: copy.copy(self)), "copy"),
+    ("learning", output(lambda self, y, x, real: x + self.weigh.weight[0]), "weigh.bias"),
+    ("learning", output(lambda self, y, x, real: y / (x > 9)), "finite"),
+    ("learning", output(thaws, Frozen), "weigh.bias"),
+    ("evaluation", output(lambda self, y, x, real: nn.functional.dropout(y)), "random"),
+    ("evaluation", output(lambda self, y, x, real: y + self.running.add_(1.0)), "running"),
+    ("precision", output(lambda self, y, x, real: y.float()), "float32"),
+    ("precision", output(lambda self, y, x, real: (y * 1e20).square() / 1e40), "finite"),
+    ("precision", output(lambda self, y, x, real: (y + 100) - 100), "off"),
+    ("nothing", output(lambda self, y, x, real: y[:, :1]), "0 rows of 4"),
+    ("nothing", output(lambda self, y, x, real: y + 0 * x / (x.size(1) - 1)), "finite"),
+    ("nothing", output(lambda self, y, x, real: y + x[:, :1] + x[0, 0]), "IndexError"),
+]
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if law is not shared])
-def test_what_keeps_a_law_passes(law: Any) -> None:
-    law(Toy(Averaging()))
+@pytest.mark.parametrize("law", LAWS)
+def test_what_keeps_a_law_passes(law: str) -> None:
+    LAWS[law](Toy(Averaging()))
+    LAWS[law](Toy(Frozen()))
 
 
-@pytest.mark.parametrize(
-    ("law", "kind", "names"),
-    [(law, kind, names) for law, mistakes in LAWS.items() for kind, names in mistakes],
-)
-def test_a_law_finds_its_mistake(law: Any, kind: type[Averaging], names: str) -> None:
+@pytest.mark.parametrize(("law", "kind", "names"), MISTAKES)
+def test_a_law_finds_its_mistake(law: str, kind: type[Averaging], names: str) -> None:
     with pytest.raises(AssertionError) as error:
-        law(Toy(kind()))
+        LAWS[law](Toy(kind()))
     assert str(error.value).startswith("Toy: ") and names in str(error.value)
 
 
@@ -329,28 +317,12 @@ def scaled(layer: Any, *, factor: float = 2.0) -> Callable[[Tensor], Tensor]:
     return lambda joined: joined * factor
 
 
-def mean_of_all(self, joined, heads, inputs):
-    return joined + inputs.query.mean(1, keepdim=True)
+def mean_of_all(self, y, heads, inputs):
+    return y + inputs.query.mean(1, keepdim=True)
 
 
-def remembers_nothing(self, joined, heads, inputs):
-    return joined + inputs.query.cumsum(1)
-
-
-def routed_by_padding(self, joined, heads, inputs):
-    return joined, hw.Routing(torch.ones(1), loss=inputs.query.square().mean())
-
-
-def in_float32(self, joined, heads, inputs):
-    return joined * torch.ones(1)
-
-
-def drops(self, joined, heads, inputs):
-    return nn.functional.dropout(joined, 0.5)
-
-
-def simplex(size: int) -> Tensor:
-    return torch.rand(size).softmax(0)
+def routed_by_padding(self, y, heads, inputs):
+    return y, hw.Routing(torch.ones(1), loss=inputs.query.square().mean())
 
 
 SCALE = WithScale.spoil
@@ -362,11 +334,11 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
     ("causality", mistaken(mean_of_all), {"decoder_self"}),
     ("padding", mistaken(mean_of_all), {"encoder_self", "padding"}),
     ("padding", mistaken(routed_by_padding), {"loss", "padding"}),
-    ("decoding", mistaken(remembers_nothing), {"decoder_self", "steps"}),
+    ("decoding", mistaken(lambda self, y, h, i: y + i.query.cumsum(1)), {"decoder_self", "steps"}),
     ("learning", mistaken(Mistaken.spoil, WithScale), {"scale", "zero"}),
     ("copies", Aside, {"copy"}),
-    ("evaluation", mistaken(drops), {"random"}),
-    ("half_precision", mistaken(in_float32), {"torch.float32"}),
+    ("evaluation", mistaken(lambda self, y, h, i: nn.functional.dropout(y)), {"random"}),
+    ("half_precision", mistaken(lambda self, y, h, i: y * torch.ones(1)), {"torch.float32"}),
     ("blocks", Unturned, {"rotary"}),
     ("blocks", Ungrouped, {"grouped keys", "RuntimeError"}),
     ("weights", Sharpened, {"need_weights"}),
@@ -382,7 +354,11 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
         mistaken(SCALE, WithScale, start=lambda self, size: torch.ones(1, size)),
         {"scale", "no_decay", "1"},
     ),
-    ("rule", mistaken(SCALE, WithScale, start=lambda self, size: simplex(size)), {"scale"}),
+    (
+        "rule",
+        mistaken(SCALE, WithScale, start=lambda self, size: torch.rand(size).softmax(0)),
+        {"scale"},
+    ),
     ("ablations", Unread, {"negated"}),
     ("ablations", with_ablation(scaled, in_training=True), {"changed", "training"}),
     ("ablations", with_ablation(lambda layer: lambda y: y * torch.rand(())), {"changed", "draw"}),

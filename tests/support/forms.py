@@ -26,8 +26,9 @@ class Form(NamedTuple):
     options: dict[str, Any]
     rotary: bool = False
 
-    def build(self, **more: Any) -> Any:
+    def build(self, seed: int = 0, **more: Any) -> Any:
         """A module in float64 with random parameters and statistics."""
+        torch.manual_seed(seed)
         return build(self.system, **{**self.options, **more})
 
     def subject(self, site: str = "encoder_self", **more: Any) -> SystemSubject:

@@ -413,16 +413,20 @@ def simple_routing(v, iterations, squash, over_heads) -> tuple[Tensor, Tensor]:
 
 
 def em_routing(v, iterations, limit, activation, beta_a, beta_u) -> tuple[Tensor, Tensor]:
-    """Algorithm 2 for the votes v[h][n] of one token; also each head's mean share."""
+    """Algorithm 2 for the votes v[h][n] of one token; also each head's mean share.
+
+    The C of a capsule may all be too small for a number, while their shares are not.
+    """
     heads, capsules = range(len(v)), range(len(v[0]))
-    c = [[ZERO + 1 / len(capsules)] * len(capsules) for _ in heads]
+    log_c = [[ZERO - math.log(len(capsules))] * len(capsules) for _ in heads]
     for i in range(iterations):
-        rate, shares = limit * (1 - 0.95 ** (i + 1)), shares_of(c)
+        rate = limit * (1 - 0.95 ** (i + 1))
+        columns = [softmax([row[n] for row in log_c]) for n in capsules]
         mus, logits, costs = [], [], []
-        for n in capsules:
-            total = sum(c[h][n] for h in heads)
-            mu = sum(shares[h][n] * v[h][n] for h in heads)
-            variance = sum(shares[h][n] * (v[h][n] - mu) ** 2 for h in heads).clamp(min=1e-6)
+        for n, shares in enumerate(columns):
+            total = sum(torch.exp(log_c[h][n]) for h in heads)
+            mu = sum(shares[h] * v[h][n] for h in heads)
+            variance = sum(shares[h] * (v[h][n] - mu) ** 2 for h in heads).clamp(min=1e-6)
             sigma = torch.sqrt(variance)
             chi = (torch.log(sigma) + (1 + math.log(2 * math.pi)) / 2).sum() * total
             mus.append(mu)
@@ -430,14 +434,16 @@ def em_routing(v, iterations, limit, activation, beta_a, beta_u) -> tuple[Tensor
             scale = -torch.log(sigma * math.sqrt(2 * math.pi))
             logits.append([(scale - (v[h][n] - mu) ** 2 / (2 * variance)).sum() for h in heads])
         if activation == "standardised":
-            rate = 1 + 2 * i / (iterations - 1)
+            rate = 1 + 2 * i / max(1, iterations - 1)
             mean = sum(costs) / len(costs)
             deviation = torch.sqrt(sum((x - mean) ** 2 for x in costs) / len(costs) + 1e-9)
             costs = [(x - mean) / deviation for x in costs]
-        a = [sigmoid(rate * (beta_a[n] - costs[n])) for n in capsules]
-        a = [ZERO + 1 for _ in capsules] if activation == "none" else a
-        c = [softmax([torch.log(a[n]) + logits[n][h] for n in capsules]) for h in heads]
-    return torch.cat([a[n] * mus[n] for n in capsules]), mean_share(shares)
+        log_a = [-torch.logaddexp(ZERO, -rate * (beta_a[n] - costs[n])) for n in capsules]
+        log_a = [ZERO for _ in capsules] if activation == "none" else log_a
+        rows = [[log_a[n] + logits[n][h] for n in capsules] for h in heads]
+        log_c = [[x - torch.logsumexp(torch.stack(row), 0) for x in row] for row in rows]
+    shares = [[columns[n][h] for n in capsules] for h in heads]
+    return torch.cat([torch.exp(log_a[n]) * mus[n] for n in capsules]), mean_share(shares)
 
 
 # The Weighted Transformer

@@ -264,7 +264,7 @@ def copies_are_their_own(
     with torch.no_grad():
         for tensor in (*other.parameters(), *other.buffers()):
             if tensor.is_floating_point():
-                tensor.add_(torch.linspace(0, 1, tensor.numel()).view_as(tensor))
+                tensor.add_(torch.linspace(1, 2, tensor.numel()).view_as(tensor))
     law.same_seen("after its copy has changed", run(subject, batch).seen, before)
 
 
