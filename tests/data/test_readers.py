@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.road import PARTS, TASKS, TEXTS, in_each_part, png, road, row, sentence, wav
+from support.data_files import PARTS, TASKS, TEXTS, png, row, sentence, wav
+from support.road import in_each_part, road
 
 BAD_BYTE = b"na\xefve"  # Latin-1
 

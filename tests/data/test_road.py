@@ -10,22 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.road import (
-    PARTS,
-    RATE,
-    SOURCES,
-    STREAMED,
-    TASKS,
-    TEXTS,
-    Road,
-    in_each_part,
-    index_batches,
-    png,
-    road,
-    row,
-    sentence,
-    wav,
-)
+from support.data_files import PARTS, RATE, TASKS, TEXTS, png, row, sentence, wav
+from support.road import SOURCES, STREAMED, Road, in_each_part, index_batches, road
 
 WALKS = [(task, source) for task in TASKS for source in SOURCES[task]]
 STREAMS = [(task, source) for task in STREAMED for source in SOURCES[task]]
@@ -188,9 +174,9 @@ def test_the_order_is_another_in_each_epoch_and_for_each_seed(task, held_out):
     if held_out and task not in STREAMED:
         pytest.skip("it reads no stream")
     own = walk(task, held_out=held_out)
-    orders = [order(own, epoch, seed=seed) for seed in (0, 1) for epoch in (0, 1, 2)]
+    orders = [order(own, epoch, seed=seed) for seed, epoch in ((0, 0), (0, 1), (1, 0))]
     assert all(one != other for one, other in combinations(orders, 2))
-    assert order(own, 1, seed=1) == orders[4]
+    assert order(own, 1, seed=0) == orders[1]
 
 
 # --- 5: going on from a position --------------------------------------------------------------
@@ -204,14 +190,13 @@ def test_what_goes_on_from_a_position_is_the_same_rest(task, held_out, data):
     """A position is JSON, and another process that reads the same data goes on from it."""
     if held_out and task not in STREAMED:
         pytest.skip("it reads no stream")
-    own, source = walk(task, held_out=held_out), data.draw(st.sampled_from(SOURCES[task]))
+    source = data.draw(st.sampled_from(SOURCES[task]))
     world = data.draw(st.integers(1, 3))
     share = {"world": world, "rank": data.draw(st.integers(0, world - 1)), "seed": 3}
-    at = data.draw(st.integers(1, 20))
+    at = data.draw(st.integers(1, 14))
     whole = list(islice(walk(task, source, held_out).batches(BUDGET, **share), at + 5))
     position = json.loads(json.dumps(whole[at - 1][2]))
-    own = Road(task, own.recipe, type(own.task).prepare(walk(task, source, held_out).recipe))
-    rest = list(islice(own.batches(BUDGET, position, **share), 5))
+    rest = list(islice(walk(task, source, held_out).again().batches(BUDGET, position, **share), 5))
     for found, expected in zip(rest, whole[at:], strict=True):
         (epoch, batch, behind), (same_epoch, same, same_behind) = found, expected
         assert (epoch, behind) == (same_epoch, same_behind)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import signal
 from sklearn.datasets import load_digits, load_sample_images
-from support.road import PARTS, RATE, Road, in_each_part, png, road, row, wav, waves_of
+from support.data_files import PARTS, RATE, png, row, wav
+from support.road import Road, in_each_part, road, waves_of
 
 FEW = settings(max_examples=max(2, settings.default.max_examples // 3))  # data are prepared in each
 

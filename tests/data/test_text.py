@@ -11,18 +11,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.road import (
-    LABELLED,
-    PARTS,
-    TASKS,
-    TEXTS,
-    WORDS,
-    Road,
-    in_each_part,
-    road,
-    row,
-    sentence,
-)
+from support.data_files import LABELLED, PARTS, TASKS, TEXTS, WORDS, row, sentence
+from support.road import Road, in_each_part, road
 
 OF_TEXTS = [task for task in TASKS if task in (*TEXTS, *LABELLED, "translation")]
 KEYS = range(60)
@@ -107,7 +97,7 @@ def test_a_vocabulary_has_the_size_that_is_asked_for(own):
     for size in (270, 290):
         made = road(own.name, "files", rows, tokenizer={"vocab_size": size}, model=model)
         tokenizer = made.tokenizers["source"]
-        assert len(tokenizer) == size == made.task.build_model(made.recipe.model).config.vocab_size
+        assert len(tokenizer) == size == made.model().config.vocab_size
         special = [tokenizer.pad_token_id, tokenizer.eos_token_id]
         assert None not in special and special[0] != special[1]
 
@@ -128,7 +118,7 @@ def test_words_are_numbered_by_frequency_and_rare_ones_are_unknown(task):
 
 
 def test_a_ready_made_tokenizer_is_taken_as_it_is(own, tmp_path):
-    own.task.save_for_tools(tmp_path, own.recipe)
+    own.save(tmp_path)
     if own.name == "language-modelling":
         pytest.skip("its line end is a token of its own")
     made = road(
@@ -270,7 +260,7 @@ def test_probes_are_made_of_the_sentences_themselves(probe, more):
                 low, _, high = label.partition("-")
                 assert int(low) <= len(words) <= int(high or low)
             elif probe == "WC":
-                assert words.count(label) >= 1 and not set(words) & set(own.task.classes) - {label}
+                assert words.count(label) >= 1 and not set(words) & set(own.classes) - {label}
             elif label == "O":
                 assert text in known
             else:

@@ -4,10 +4,8 @@ Tests of data name a task, the source in which its rows stand, and the rows. How
 data, who reads them and what a task is made of is known here and nowhere else.
 """
 
-import io
 import json
 import re
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,24 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
-import datasets
-import numpy as np
-import pyarrow.parquet
-import soundfile
 import torch
-from PIL import Image
 from transformers import AutoTokenizer
 
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 
-TEXTS = ("language-modelling", "masked-language-modelling")
-LABELLED = ("classification", "probing")
-TASKS = ("translation", *TEXTS, *LABELLED, "images", "speech-enhancement")
-STREAMED = ("translation", *TEXTS, "classification")
-PARTS = ("train", "validation", "test")
-RATE = 8_000
+STREAMED = ("translation", *TEXTS, "classification")  # tasks that can read a stream
 
 # Data that need no files; small where they can be.
 _DOCUMENTED = {"packages": ["logging", "email"]}
@@ -59,97 +48,12 @@ SOURCES = {  # where rows of a task may stand
     "images": ("files", "folder", "hub"),
     "probing": ("files",),
 }
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _PLACE = TemporaryDirectory(prefix="headwise-road-")
-
-
-def sentence(key: int) -> str:
-    """Returns a text of one to five words or so that no other key has."""
-    return " ".join(WORDS[int(digit)] for digit in str(37 * key))
-
-
-def row(task: str, key: int) -> Any:
-    """Returns a row of data that no other key has: texts, a grey image, or two waveforms."""
-    text, draw = sentence(key), np.random.default_rng(key)
-    if task == "images":  # all have the same four levels
-        return draw.permutation(80 * (np.arange(16) % 4)).reshape(4, 4).astype(np.uint8)
-    if task == "speech-enhancement":
-        clean = 0.1 * draw.standard_normal(2_000 + 40 * (key % 40))
-        return clean + 0.01 * draw.standard_normal(len(clean)), clean
-    if task in LABELLED:
-        return text, ("even", "odd")[key % 2]
-    return (text, text[::-1]) if task == "translation" else text
 
 
 def in_each_part(rows: Any) -> dict[str, Any]:
     """Returns rows, or what names them, as those of all parts: nothing is divided off then."""
     return dict.fromkeys(PARTS, rows)
-
-
-# --- writing rows, and naming them in a recipe ------------------------------------------------
-
-
-def _write(task: str, source: str, part: str, rows: Any, folder: Path) -> Any:
-    """Writes the rows of a part; returns what names them in a recipe."""
-    if isinstance(rows, (Path, tuple)):
-        return rows  # the files of a part, as they are
-    if source == "hub":
-        return _write_split(task, part, rows, folder)
-    if task == "translation":
-        return tuple(
-            _text(folder / f"{part}.{side}", [pair[side] for pair in rows]) for side in (0, 1)
-        )
-    if task in TEXTS or source == "text":
-        return _text(folder / f"{part}.txt", rows)
-    if task == "classification":
-        names = "sentence\tother\tlabel" if len(rows[0]) == 3 else "sentence\tlabel"
-        return _text(folder / f"{part}.tsv", [names, *map("\t".join, rows)])
-    if source == "folder" or task == "speech-enhancement":
-        for number, each in enumerate(rows):
-            for name, content in _files(task, each).items():
-                path = folder / part / name.format(number)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-        names = [folder / part / side for side in ("noisy", "clean")]
-        return tuple(names) if task == "speech-enhancement" else folder / part
-    path = folder / f"{part}.idx"
-    images = np.asarray(rows, np.uint8).reshape(-1, 4, 4)
-    path.write_bytes(struct.pack(">IIII", 0x803, *images.shape) + images.tobytes())
-    return path
-
-
-def _files(task: str, each: Any) -> dict[str, bytes]:
-    """Returns the files of an image or of two sounds; bytes are what a file has in their place."""
-    if task == "images":
-        return {"{:03}.png": each if isinstance(each, bytes) else png(each)}
-    return {
-        f"{side}/{{:03}}.wav": wave if isinstance(wave, bytes) else wav(wave)
-        for side, wave in zip(("noisy", "clean"), each, strict=True)
-    }
-
-
-def _write_split(task: str, part: str, rows: Any, folder: Path) -> str:
-    """Writes a split as datasets of the hub have it: JSON lines of texts, else parquet."""
-    if task in ("images", "speech-enhancement"):
-        kind = datasets.Image() if task == "images" else datasets.Audio(decode=False)
-        names = ["image"] if task == "images" else ["noisy", "clean"]
-        files = [
-            [{"bytes": content, "path": None} for content in _files(task, each).values()]
-            for each in rows
-        ]
-        columns = dict(zip(names, map(list, zip(*files, strict=True)), strict=True))
-        schema = datasets.Features(dict.fromkeys(names, kind)).arrow_schema
-        table = pyarrow.table(columns, schema=schema)
-        pyarrow.parquet.write_table(table, folder / f"{part}.parquet")
-        return part
-    names = {"translation": ("en", "fr"), "classification": ("sentence", "label")}
-    fields = names.get(task, ("text",))
-    records = [
-        dict(zip(fields, (each,) if isinstance(each, str) else each, strict=True)) for each in rows
-    ]
-    nested = [{"texts": record} for record in records] if task == "translation" else records
-    _text(folder / f"{part}.jsonl", map(json.dumps, nested))
-    return part
 
 
 def _keys(task: str, source: str, places: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -172,28 +76,6 @@ def _keys(task: str, source: str, places: dict[str, Any], folder: Path) -> dict[
         }
     corpus = {"images": "folder" if source == "folder" else "idx", "speech-enhancement": "pairs"}
     return {"corpus": corpus.get(task, "files"), **places}
-
-
-def _text(path: Path, lines: Any) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
-    return path
-
-
-def png(image: np.ndarray) -> bytes:
-    """Returns an image as a PNG."""
-    content = io.BytesIO()
-    Image.fromarray(image).save(content, "PNG")
-    return content.getvalue()
-
-
-def wav(wave: np.ndarray, rate: int = RATE, **options: str) -> bytes:
-    """Returns a sound as a file, by default a WAV of 16 bits."""
-    content = io.BytesIO()
-    soundfile.write(content, wave, rate, **{"format": "WAV", **options})
-    return content.getvalue()
-
-
-# --- a task on its data -----------------------------------------------------------------------
 
 
 def road(
@@ -220,8 +102,8 @@ def road(
             lines = [
                 f"{short[p]}\t{label}\t{text}" for p, own in rows.items() for text, label in own
             ]
-            rows = {"train": _text(folder / "probe.txt", lines)}
-        places = {part: _write(task, source, part, own, folder) for part, own in rows.items()}
+            rows = {"train": text_file(folder / "probe.txt", lines)}
+        places = {part: written(task, source, part, own, folder) for part, own in rows.items()}
         keys = {**_keys(task, source, places, folder), **OWN.get(task, {})}
         if task == "classification" and isinstance(rows["train"], list):
             keys["pair_field"] = "other" if len(rows["train"][0]) == 3 else None
@@ -248,10 +130,22 @@ class Road:
     recipe: Any
     task: Any
 
+    def again(self) -> "Road":
+        """The same data, prepared again, as another process does."""
+        return Road(self.name, self.recipe, task_class(self.name).prepare(self.recipe))
+
+    def model(self) -> torch.nn.Module:
+        """A model of the recipe, with random weights."""
+        return self.task.build_model(self.recipe.model)
+
+    def save(self, folder: Path) -> None:
+        """Writes what a run has beside the weights of its model, such as a tokenizer."""
+        self.task.save_for_tools(folder, self.recipe)
+
     @property
-    def parts(self) -> list[str]:
-        """The names of the parts and of further test sets."""
-        return ["train", "validation", "test", *self.task.tests]
+    def classes(self) -> list[str]:
+        """The names of the classes of labelled texts."""
+        return self.task.classes
 
     def items(self, part: str = "train") -> Any:
         """The encoded items of a part."""
@@ -266,8 +160,7 @@ class Road:
 
     def rows(self, part: str = "train", epoch: int = 0) -> list[Any]:
         """What each item of a part holds, see `rows_of`."""
-        number = len(self.items(part))
-        return [self.rows_of(self.batch(part, [index], epoch))[0] for index in range(number)]
+        return self.rows_of(self.batch(part, range(len(self.items(part))), epoch))
 
     def rows_of(self, batch: dict[str, torch.Tensor]) -> list[Any]:
         """What stands in each row of a batch, without its padding.
@@ -294,7 +187,7 @@ class Road:
                 for one, of, other in zip(ids, mask, labels, strict=True)
             ]
         if self.name in LABELLED:
-            names = self.task.classes
+            names = self.classes
             return [
                 (*filter(None, self.lines(one[of])), names[int(y)] if names else float(y))
                 for one, of, y in zip(ids, mask, labels, strict=True)
@@ -316,7 +209,7 @@ class Road:
     def tokenizers(self) -> dict[str, Any]:
         """The tokenizer that a run saves beside its model, as transformers reads it."""
         with TemporaryDirectory() as folder:
-            self.task.save_for_tools(Path(folder), self.recipe)
+            self.save(Path(folder))
             target = Path(folder, "target")
             return {
                 "source": AutoTokenizer.from_pretrained(folder),
@@ -339,9 +232,9 @@ class Road:
         """How many rows the facts on the data name: of each part, and left out of all."""
         notes = {name: text.replace(",", "") for name, text in self.task.notes.items()}
         what = r"(\d+) (?:pairs|lines|examples|images|recordings)"
-        found = {part: re.search(what, notes.get(part, "")) for part in self.parts}
+        found = {part: re.search(what, notes.get(part, "")) for part in PARTS}
         kept = {part: int(each[1]) for part, each in found.items() if each}
-        left_out = [note.split(";")[0] for part, note in notes.items() if part in self.parts]
+        left_out = [note.split(";")[0] for part, note in notes.items() if part in PARTS]
         left_out = re.findall(r"(\d+) (?:with an empty side|too long)", " ".join(left_out))
         skipped = notes.get("skipped", "")
         left_out += re.findall(r"(\d+) with", skipped) or re.findall(r"^\d+", skipped)
