@@ -5,8 +5,10 @@ What is drawn is compared with numbers of before, recorded by `pytest --update-g
 
 import pytest
 import torch
-from support import loops, tiny_models
+from support import loops
 from support.nine import NINE
+
+import headwise as hw
 
 # With what its constructor asks for, and the defaults of all else.
 ASKED = {
@@ -78,27 +80,51 @@ def test_all_is_drawn_anew_by_reset_parameters(name, form):
         assert (sizes[0] > 0) == (sizes[1] > 0) and sizes[0] <= 4 * sizes[1]
 
 
-@pytest.mark.parametrize("kind", ["causal", "masked", "classifier", "seq2seq", "speech"])
+SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 24, "dropout": 0.1}
+WORDS = {"vocab_size": 23, "layers": 2, **SIZES}
+PAIRS = {"vocab_size": 23, "encoder_layers": 2, "decoder_layers": 2}
+SOUND = {"layers": 2, "sampling_rate": 500, "front_channels": [8]}
+KINDS = {
+    "causal": (hw.CausalLM, WORDS),
+    "masked": (hw.MaskedLM, WORDS),
+    "classifier": (hw.SequenceClassifier, {**WORDS, "num_labels": 3}),
+    "seq2seq": (
+        hw.Seq2SeqLM,
+        {**SIZES, "vocab_size": 23, "encoder_layers": 2, "decoder_layers": 2},
+    ),
+    "speech": (
+        hw.SpeechEnhancer,
+        {**SIZES, "layers": 2, "sampling_rate": 500, "front_channels": [8]},
+    ),
+}
+PLANS = {"tim": {"system": "tim", "layers": "all"}, "moa": {"system": "moa", "size": "2K5E4D"}}
+
+
+def batch(kind):
+    """What a model reads, and its labels."""
+    if kind == "speech":
+        frames = torch.rand(3, 6, 9, dtype=torch.float64)
+        return {"inputs": frames, "labels": frames.log()}
+    ids = torch.randint(3, 23, (3, 6))
+    return {"input_ids": ids, "labels": ids[:, 0] % 3 if kind == "classifier" else ids.flip(1)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NINE)
 def test_the_first_losses_of_a_model(name, kind, golden):
     """Trained by the rules for three steps, with what is dropped, drawn and decayed."""
-    torch.manual_seed(0)
-    made, sizes = tiny_models.KINDS[kind]
-    plan = tiny_models.PLANS[name]
-    model = made(made.config_class(**{**sizes, "attention": plan, "dropout": 0.1})).double()
-    given = [
-        {**tiny_models.inputs(kind, seed=seed), "labels": tiny_models.labels(kind, seed=seed)}
-        for seed in range(3)
-    ]
+    made, sizes = KINDS[kind]
+    model = made(made.config_class(**sizes, attention=PLANS.get(name, name))).double()
+    without_ties(model)
     losses = []
 
-    def losses_of(batch):
-        loss = model(**batch).loss
+    def losses_of(given):
+        loss = model(**given).loss
         losses.append(loss.item())
         yield loss
 
-    without_ties(model)
     torch.manual_seed(1)
     settings = {"mae": {"period": 2, "unit": "steps"}} if name == "mae" else {}
-    loops.train(model.train(), losses_of, given, settings=settings, lr=0.01)
+    batches = [batch(kind) for _ in range(3)]
+    loops.train(model.train(), losses_of, batches, settings=settings, lr=0.01)
     golden(f"losses {name} {kind}", losses)
