@@ -91,7 +91,7 @@ def test_decoding_in_steps(form: str, data: Any) -> None:
 @each_form
 def test_copies(form: str) -> None:
     def loaded(module: Any) -> Any:
-        other = FORMS[form].subject(subject.site).parts()
+        other = FORMS[form].subject(subject.site, seed=1).parts()
         other.load_state_dict(module.state_dict())
         return other
 
