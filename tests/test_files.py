@@ -3,8 +3,8 @@
 import errno
 import os
 import resource
+import shutil
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ def read_folder(path: Path) -> list[str]:
 def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, next_start):
     """Ended at each thing that is done with files, one of the two is whole, or is put back."""
     found = []
-    for moment in count(1):
+    for moment in range(1, 60):
         path = tmp_path / str(moment) / "model"
         write_folder(path, "old")
         stop = killed_at(moment, path.parent)
@@ -48,11 +48,28 @@ def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, n
             with pytest.raises(ZeroDivisionError), toy.written_whole(path):
                 raise ZeroDivisionError
         found.append(read_folder(path))
+        assert len(set(found[-1])) == 1
         assert [each.name for each in path.parent.iterdir()] == ["model"]
         if ended.status == 0:
             break
     old = found.count(["old"] * 2)
-    assert found == [["old"] * 2] * old + [["new"] * 2] * (len(found) - old) and old > 5
+    assert ended.status == 0 and old > 5
+    assert found == [["old"] * 2] * old + [["new"] * 2] * (len(found) - old)
+
+
+def test_a_folder_that_is_half_removed_is_not_put_back(tmp_path):
+    """Where a process is killed while it removes the old folder, and a user removes the new one."""
+    for moment in range(1, 60):
+        path = tmp_path / str(moment) / "model"
+        write_folder(path, "old")
+        ended = forked(lambda path=path: write_folder(path, "new"), killed_at(moment, path.parent))
+        if path.is_dir() and read_folder(path)[0] == "new":
+            shutil.rmtree(path)
+        toy.clear_leftovers(list(path.parent.iterdir()))
+        assert not path.exists() or read_folder(path) == ["old"] * 2
+        if ended.status == 0:
+            break
+    assert ended.status == 0 and moment > 5
 
 
 # --- a full disk ------------------------------------------------------------------------------
