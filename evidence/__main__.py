@@ -1,7 +1,6 @@
 """`python -m evidence`: the papers' claims, put to the test."""
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +13,7 @@ from evidence.answers import answer
 from evidence.claims import SCALES, Claim, Scale, papers
 from evidence.experiments import FIRST_SEED, Conditions, Places, needed_runs
 from evidence.judging import verdict_on
-from evidence.page import claims_page, out_of_date, write_page
-from evidence.planning import plan as planned_minutes
+from evidence.page import claims_page, write_page
 from evidence.questions import Question, claims_and_questions, find_questions
 from evidence.training import measure_times, run_experiment, run_question
 from headwise.cli.printing import clear_errors, print_error, print_path, silence
@@ -32,7 +30,7 @@ Ids = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[ID]...",
-        help="Claims: W1 M1, or questions why: data-size. By default all claims.",
+        help="Claims: W1 M1, or questions why: data-size.",
     ),
 ]
 ScaleName = Annotated[
@@ -49,7 +47,6 @@ Data = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder in which runs are trained.")]
 Results = Annotated[Path, typer.Option(help="Folder in which results are kept.")]
 _DATA, _RUNS, _RESULTS = Path("data"), Path("runs/claims"), Path("evidence/results")
-_PLANNED = ("", "runs", "tries", "steps", "min/run", "min", "left")
 
 
 @app.command("list")
@@ -77,17 +74,9 @@ def run(
     data: Data = _DATA,
     runs: Runs = _RUNS,
     results: Results = _RESULTS,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Train again what the code computes otherwise today.")
-    ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Train for all claims, without asking first.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Train for all claims.")] = False,
 ) -> None:
-    """Train the runs that claims lack and print the verdicts; a stopped run continues.
-
-    Without an ID it says how long all of them take, and asks before it goes on.
-    """
+    """Train the runs that claims lack and print the verdicts; a stopped run continues."""
     with clear_errors("The same command goes on from here."):
         at, places, console = _scale(scale), Places(data, runs, results), Console()
         asked, questions = claims_and_questions(ids or [], at)
@@ -97,15 +86,18 @@ def run(
                 f"--all is given with the claims {' '.join(ids)}, expected one of both"
             )
         if not ids and not every:
-            _ask_for_all(asked, at, numbers, places)
+            raise ValueError(
+                "no claim is named, expected some, as in python -m evidence run W1, or --all: to "
+                "train for all claims takes many hours"
+            )
         try:
             for name, needed in needed_runs(asked, at).items():
                 of = Conditions(at, name, places)
-                run_experiment(of, needed.systems, numbers, console, jobs=jobs, renew=renew)
+                run_experiment(of, needed.systems, numbers, console, jobs=jobs)
                 if needed.times:
-                    measure_times(of, needed.times, console, renew=renew)
+                    measure_times(of, needed.times, console)
             for question in questions.values():
-                run_question(question, numbers, places, console, jobs=jobs, renew=renew)
+                run_question(question, numbers, places, console, jobs=jobs)
         except RunsFailed as error:
             print_error(f"{error}\nThe same command tries again.")
             raise typer.Exit(1) from None
@@ -129,49 +121,9 @@ def why(
 
 
 @app.command()
-def plan(
-    ids: Ids = None,
-    scale: ScaleName = "laptop",
-    seeds: Seeds = 5,
-    first: First = FIRST_SEED,
-    results: Results = _RESULTS,
-) -> None:
-    """Say how long the runs of claims take, and how long those that are missing."""
-    with clear_errors():
-        at = _scale(scale)
-        asked, questions = claims_and_questions(ids or [], at)
-        places, table, before = _places_to_read(results), Table(box=None, pad_edge=False), ""
-        for number, header in enumerate(_PLANNED):
-            table.add_column(header, justify="right" if number else "left")
-        rows = planned_minutes(
-            needed_runs(asked, at), questions.values(), at, range(first, first + seeds), places
-        )
-        for row in rows:
-            if row.experiment != before:
-                table.add_row(Text(row.experiment, style="underline"))
-                before = row.experiment
-            steps = "–" if row.steps is None else f"{row.steps:,}"
-            minutes = ["–" if x is None else f"{x:,.1f}" for x in (row.each, row.total, row.left)]
-            table.add_row(row.system, f"{row.kept}/{row.runs}", str(row.tries), steps, *minutes)
-        console = Console()
-        console.print(table)
-        total, left = sum(row.total or 0.0 for row in rows), sum(row.left or 0.0 for row in rows)
-        unknown = sum(row.total is None for row in rows)
-        console.print(
-            f"{total:.0f} minutes on one core, {total / 120:.1f} hours on two; "
-            f"of these {left:.0f} minutes are left"
-            + (f"; of {unknown} rows no run tells" if unknown else ""),
-            highlight=False,
-        )
-
-
-@app.command()
 def page(
     output: Annotated[Path, typer.Option(help="File of the page.")] = Path("docs/claims.md"),
     results: Results = _RESULTS,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing, and fail if a file is another.")
-    ] = False,
 ) -> None:
     """Write docs/claims.md, its pictures and the verdicts in docs/results.md from what is kept."""
     with clear_errors():
@@ -182,32 +134,8 @@ def page(
             for name, claim in paper.claims.items()
             for scale in SCALES
         }
-        made = claims_page(papers(), verdicts, places)
-        if not check:
-            write_page(output, made)
-            print_path(Console(), "page", output)
-            return
-        if old := out_of_date(output, made):
-            named = ", ".join(old)
-            print_error(f"{output} is not what the results say ({named}): python -m evidence page")
-            raise typer.Exit(1)
-
-
-def _ask_for_all(asked: dict[str, Claim], at: Scale, seeds: Sequence[int], places: Places) -> None:
-    """Says how long the runs take that all claims lack, and asks whether to begin."""
-    rows = planned_minutes(needed_runs(asked, at), [], at, seeds, places)
-    minutes = sum(row.left or 0.0 for row in rows)
-    unknown = sum(row.total is None for row in rows)
-    if not minutes and not unknown:
-        return  # all of them have been trained
-    said = f"all claims at scale {at} take about {minutes / 60:.1f} hours on one core"
-    said += f", and {unknown} systems whose time is not known" if unknown else ""
-    if not sys.stdin.isatty():
-        raise ValueError(
-            f"{said}: name some, as in python -m evidence run W1, or add --all to train for all; "
-            f"python -m evidence plan shows the minutes of each system"
-        )
-    typer.confirm(f"{said[0].upper()}{said[1:]}. Begin?", abort=True)
+        write_page(output, claims_page(papers(), verdicts, places))
+        print_path(Console(), "page", output)
 
 
 def _print_verdicts(asked: dict[str, Claim], at: Scale, places: Places, console: Console) -> None:

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 from evidence.claims import Quantity, Subject
 from evidence.experiments import Conditions, Places
-from evidence.fingerprint import is_stale
 from evidence.judging import interval
 from evidence.quantities import Found, find_quantity
 from evidence.questions import Question
@@ -78,7 +77,6 @@ class Answer(NamedTuple):
     seeds: int  # at the least
     collapsed: int  # runs that count for nothing
     minutes: float
-    stale: list[str]  # systems
 
     @property
     def is_known(self) -> bool:
@@ -96,8 +94,6 @@ class Answer(NamedTuple):
         question = self.question
         values = ", ".join(str(value) for value in question.at)
         said = f"{question.over} at {values}; experiment {question.experiment}"
-        if self.stale:
-            said += f"; stale: {', '.join(self.stale)}"
         return [said, *(self._line(system) for system in self.trends)]
 
     def _line(self, system: str) -> str:
@@ -120,13 +116,9 @@ def answer(question: Question, places: Places) -> Answer:
         for system in question.systems
     }
     runs: dict[tuple[str, Conditions], list[Run]] = {}
-    stale: dict[str, None] = {}
     for system, at_points in where.items():
         for conditions in dict.fromkeys(at_points):
-            found = conditions.runs(system, question.dataset)
-            runs[system, conditions] = found
-            if is_stale(found, conditions.recipe(system, question.dataset)):
-                stale[system] = None
+            runs[system, conditions] = conditions.runs(system, question.dataset)
 
     def at_points_of(
         quantity: Quantity, kept: Callable[[Sequence[Run]], list[Run]] = sound
@@ -172,7 +164,6 @@ def answer(question: Question, places: Places) -> Answer:
         seeds=min(len(sound(of)) for of in runs.values()),
         collapsed=collapsed,
         minutes=sum(run.minutes for _, run in kept),
-        stale=list(stale),
     )
 
 

@@ -233,8 +233,7 @@ _UNCOUNTED: dict[str, Any] = {
 def recipe_hash(recipe: Recipe) -> str:
     """Returns a hash of a recipe of one system, whatever its seed, loggers and description.
 
-    What has its default does not count, so that a new key changes no hash. Nor does a new default,
-    but what is computed by it has another fingerprint.
+    What has its default does not count, so that a new key changes no hash; nor does a new default.
     """
     given, all_values = (
         flatten(

@@ -10,7 +10,6 @@ import numpy as np
 
 from evidence.claims import SCALES, Against, Claim, Quantity, Scale, Subject, Within
 from evidence.experiments import Conditions, Places, tested_by
-from evidence.fingerprint import computes_alike, fingerprint
 from evidence.quantities import Evidence, Found, within_runs
 from evidence.results import Times, finite, sound
 from evidence.verdicts import (
@@ -67,7 +66,6 @@ def verdict_on(claim: Claim, scale: Scale, places: Places) -> Verdict:
         parameters=(min(sizes), max(sizes)) if sizes else (),
         minutes=sum(run.minutes for of in runs for run in of),
         machines=sorted({run.machine for of in runs for run in of}),
-        stale=list(evidence.stale),
     )
 
 
@@ -253,10 +251,6 @@ def _on_times(test: Against | Within, evidence: Evidence) -> Finding:
     if not isinstance(test, Within) or not measured:
         return Finding(str(test), "not run")
     baseline = measured[0][0].baseline
-    for system in dict.fromkeys([name, baseline]):
-        today = fingerprint(evidence.conditions.recipe(system, None))
-        if not all(computes_alike(times.fingerprints[system], today) for times, _ in measured):
-            evidence.stale[system] = None
     # Measurements differ by more than the rounds within one, so that theirs is the larger chance.
     found = [each for _, each in measured]
     low, high = min(each.low for each in found), max(each.high for each in found)

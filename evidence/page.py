@@ -33,6 +33,7 @@ Verdicts = Mapping[tuple[str, Scale], Verdict]
 PICTURES = "pictures"  # the folder beside the page
 # The page beside it that has the opening, and stands in the repository.
 SUMMARY = "results.md"
+_TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 _OPENING = re.compile(
     r"(?<=<!-- verdicts: python -m evidence page -->\n).*?(?=<!-- end)", re.DOTALL
 )
@@ -42,6 +43,14 @@ _OF_TRAINING = (
     *("clip_norm", "precision", "patience"),
 )
 _OF_HEADS = ("num_key_value_heads", "head_dim")
+
+
+def _without_tags(value: Any) -> Any:
+    """What a template says, in which a name from elsewhere, as of a machine, opens no HTML tag."""
+    return _TAG.sub("&lt;", value) if isinstance(value, str) else value
+
+
+_PAGES = TEMPLATES.overlay(finalize=_without_tags)
 
 
 class ClaimsPage(NamedTuple):
@@ -94,7 +103,7 @@ def claims_page(papers: list[Paper], verdicts: Verdicts, places: Places) -> Clai
     }
 
     def rendered(name: str, **values: Any) -> str:
-        return TEMPLATES.get_template(f"{name}.md.jinja").render(**shared, **values)
+        return _PAGES.get_template(f"{name}.md.jinja").render(**shared, **values)
 
     declared = [Conditions(s, name, places) for s in SCALES[:2] for name in experiments(s)]
     below = {f"{paper.name}.md": rendered("paper", paper=paper) for paper in papers}
@@ -123,15 +132,6 @@ def write_page(path: Path, page: ClaimsPage) -> None:
             old.unlink()
 
 
-def out_of_date(path: Path, page: ClaimsPage) -> list[str]:
-    """Returns which of the files that are there say something else than the page."""
-    return [
-        file.name
-        for file, text in page.files(path).items()
-        if file.is_file() and file.read_text(encoding="utf-8") != text
-    ]
-
-
 def totals(
     claims: Mapping[str, Claim], verdicts: Verdicts, results: Sequence[Sequence[ExperimentResult]]
 ) -> dict[str, Any]:
@@ -146,7 +146,6 @@ def totals(
     return {
         "kinds": {kind: kinds.count(kind) for kind in MARKS},
         "provisional": sum(of.is_provisional for of in known.values()),
-        "stale": sum(bool(of.stale) for of in known.values()),
         "runs": len(runs),
         "collapsed": sum(len(s.collapsed) for result in here for s in result.systems),
         "machines": Counter(run.machine for run in runs),

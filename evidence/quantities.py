@@ -7,7 +7,6 @@ import numpy as np
 
 from evidence.claims import AtScale, Quantity, Subject
 from evidence.experiments import Conditions
-from evidence.fingerprint import is_stale
 from evidence.results import LOSS, Run, check_data, rows_key, sound
 from headwise.analysis.ablations.quality import MEAN_LOSS
 from headwise.analysis.results import AttentionRecord
@@ -46,7 +45,6 @@ class Evidence:
         self.quantity = quantity
         self.counted = counted  # the runs of a system that count
         self.used: dict[tuple[str, str | None], list[Run]] = {}
-        self.stale: dict[str, None] = {}
 
     def runs(self, subject: Subject) -> list[Run]:
         """Returns the runs of a system with the recipe of today, by their seeds."""
@@ -56,8 +54,6 @@ class Evidence:
             found = self.conditions.runs(*key)
             same_data = [run for other, of in self.used.items() if other[1] == key[1] for run in of]
             check_data([*same_data, *found])
-            if is_stale(found, self.recipe(subject)):
-                self.stale[here.system] = None
             self.used[key] = found
         return self.used[key]
 

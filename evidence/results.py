@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from filelock import SoftFileLock
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from headwise.analysis.results import AttentionRecord, Tries, Try
 from headwise.analysis.speed import OverRounds
@@ -27,10 +27,14 @@ LOSS = "loss"  # the name of the rows of the test loss
 MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
 
 
+# Records stay as they were made: a key of a former edition is passed over.
+_MEASURED: ConfigDict = {**RECORD, "extra": "ignore"}
+
+
 class Run(BaseModel):
     """One system trained with one seed, as the claims need it."""
 
-    model_config = RECORD
+    model_config = _MEASURED
 
     kind: Literal["run"] = "run"
     at: str  # question and value, as in `data-size/0.3`; empty for the experiment's own
@@ -39,7 +43,6 @@ class Run(BaseModel):
     seed: int
     recipe: str  # its hash, without the folders of a machine
     data: str  # their hash
-    fingerprint: list[float]
     parameters: int
     macs: int
     steps: int
@@ -114,14 +117,13 @@ class Choice(BaseModel):
 class Times(BaseModel):
     """One measurement of the times of systems, relative to those of the first of the experiment."""
 
-    model_config = RECORD
+    model_config = _MEASURED
 
     kind: Literal["times"] = "times"
     number: int
     baseline: str
     step: dict[str, OverRounds]  # of a forward and backward pass
     token: dict[str, OverRounds]  # of decoding a token; empty if none does
-    fingerprints: dict[str, list[float]]
     machine: str
     versions: dict[str, str]
 
@@ -160,12 +162,14 @@ class Table(NamedTuple):
         """Writes a record, in the place of one of the same run, try, choice or measurement."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with SoftFileLock(self.path.with_suffix(".lock")):
-            records = {each.key: each for each in self.records()} | {record.key: record}
+            known = self.path.read_bytes().splitlines() if self.path.is_file() else []
+            # The others keep their lines, letter by letter.
+            lines = {of.key: line for of, line in zip(self.records(), known, strict=True)}
+            lines[record.key] = record.model_dump_json().encode()
             if isinstance(record, Choice):  # which has the tries
-                before = self.find(Tried, at=record.at, system=record.system)
-                records = {key: records[key] for key in records.keys() - {of.key for of in before}}
-            lines = [records[key].model_dump_json() + "\n" for key in sorted(records)]
-            write_text(self.path, "".join(lines))
+                for tried in self.find(Tried, at=record.at, system=record.system):
+                    del lines[tried.key]
+            write_text(self.path, "".join(lines[key].decode() + "\n" for key in sorted(lines)))
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,6 @@ import numpy as np
 
 from evidence.claims import SCALES, Quantity, Subject
 from evidence.experiments import Conditions, Places, experiments
-from evidence.fingerprint import is_stale
 from evidence.judging import interval
 from evidence.quantities import Found, find_quantity
 from evidence.results import Run, sound
@@ -29,7 +28,6 @@ class SystemResult(NamedTuple):
     is_tuned: bool
     runs: Sequence[Run]  # without those that collapsed; at least one
     collapsed: Sequence[Run]
-    is_stale: bool
     score: Found | None  # the first of the test part
     loss: Found | None  # on the test part
 
@@ -50,7 +48,7 @@ class SystemResult(NamedTuple):
         rate = self.recipe.training.learning_rate
         machines = dict.fromkeys(run.machine for run in self.runs)
         return [
-            self.name + (" (stale)" if self.is_stale else ""),
+            self.name,
             f"{len(self.runs)}" + (f", {len(self.collapsed)} collapsed" if self.collapsed else ""),
             count(self.runs[0].parameters),
             count(self.runs[0].macs),
@@ -140,7 +138,6 @@ def _of_system(conditions: Conditions, name: str, dataset: str | None) -> System
         is_tuned=bool(conditions.choice(name)),
         runs=kept,
         collapsed=[run for run in runs if run not in kept],
-        is_stale=is_stale(kept, recipe),
         score=find_quantity(Quantity(kind="score"), here, kept, recipe),
         loss=find_quantity(Quantity(kind="loss"), here, kept, recipe),
     )

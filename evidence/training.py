@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 
 from evidence.experiments import Conditions, Places, recipe_hash, wanted_ablations
-from evidence.fingerprint import computes_alike, fingerprint
 from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
 from evidence.tuning import let_choose
@@ -62,15 +61,13 @@ class AskedRun:
             return (), ()
         return wanted_ablations(self.conditions.scale, self.conditions.name, self.system)
 
-    def record(self, *, renew: bool = False) -> Run | None:
+    def record(self) -> Run | None:
         """Returns the record of the run, if it has all that is wanted."""
         losses, scores = self.wanted
         for run in self.conditions.runs(self.system, self.dataset):
             has_all = set(losses) <= set(run.ablations) and set(scores) <= set(run.ablated_scores)
             if run.seed == self.seed and has_all:
-                recipe = self.conditions.recipe(self.system, self.dataset)
-                is_old = renew and not computes_alike(run.fingerprint, fingerprint(recipe))
-                return None if is_old else run
+                return run
         return None
 
 
@@ -81,7 +78,6 @@ def run_experiment(
     console: Console,
     *,
     jobs: int = 1,
-    renew: bool = False,
 ) -> None:
     """Trains what is missing of an experiment; without anything missing, no data are read."""
     asked = [
@@ -93,7 +89,7 @@ def run_experiment(
     ]
 
     def is_there(run: AskedRun) -> bool:
-        return run.record(renew=renew) is not None
+        return run.record() is not None
 
     if all(map(is_there, asked)):
         return
@@ -107,11 +103,9 @@ def run_experiment(
     # Again, since the recipes of today have what the systems have chosen.
     waiting = [run for run in asked if not is_there(run)]
     for run in waiting:
-        # A finished run of other code goes, and one without its model, which cannot be asked what
-        # the table lacks; one that was stopped goes on.
-        is_old = renew and run.record() and not run.record(renew=True)
-        has_model = (run.folder / MODEL).exists()
-        if (run.folder / RESULT).exists() and (is_old or not has_model):
+        # A finished run without its model goes, which cannot be asked what the table lacks; one
+        # that was stopped goes on.
+        if (run.folder / RESULT).exists() and not (run.folder / MODEL).exists():
             shutil.rmtree(run.folder)
     planned = [_planned(run, tasks[run.dataset]) for run in waiting]
     kept = set()
@@ -135,7 +129,6 @@ def run_question(
     console: Console,
     *,
     jobs: int = 1,
-    renew: bool = False,
 ) -> None:
     """Trains what is missing for a question, the runs of the experiment that it shares included."""
     own = Conditions(question.scale, question.experiment, places)
@@ -144,7 +137,7 @@ def run_question(
     if not question.tuned_at_every_point and _to_choose(own, systems):
         _let_choose(own, systems, {}, console, jobs)
     for conditions, some in question.runs(places):
-        run_experiment(conditions, {question.dataset: some}, seeds, console, jobs=jobs, renew=renew)
+        run_experiment(conditions, {question.dataset: some}, seeds, console, jobs=jobs)
 
 
 def _read_task(conditions: Conditions, system: str, dataset: str | None, console: Console) -> Task:
@@ -202,7 +195,6 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
         seed=run.seed,
         recipe=recipe_hash(recipe),
         data=task.digest(),
-        fingerprint=fingerprint(recipe),
         minutes=result.seconds / 60,
         history=thinned(result.history),
         loss=loss(),
@@ -268,39 +260,27 @@ def _let_choose(
     let_choose(conditions, prepared, console, jobs)
 
 
-def measure_times(
-    conditions: Conditions, systems: Sequence[str], console: Console, *, renew: bool = False
-) -> None:
+def measure_times(conditions: Conditions, systems: Sequence[str], console: Console) -> None:
     """Measures the times of a training step and of decoding a token, where it is not done yet.
 
     All systems are given the same batches, and generate the same number of tokens. Other work on
     the machine disturbs them: there are several measurements, each with models of its own. One
     thread does all the work: how several wait for each other is not the system's.
     """
-    plain = conditions.plain
-    baseline, *others = plain.system_names
+    baseline, *others = conditions.plain.system_names
     known = {times.number: times for times in conditions.table.find(Times)}
     # Other claims may need what is known already, and all are measured in turns with the baseline.
-    named = {*systems, *(system for times in known.values() for system in times.fingerprints)}
-    today = {
-        system: fingerprint(plain.system(system))
-        for system in [baseline, *(other for other in others if other in named)]
-    }
-
-    def serves(before: Mapping[str, list[float]]) -> bool:
-        has_all = today.keys() <= before.keys()
-        alike = has_all and all(computes_alike(before[name], now) for name, now in today.items())
-        return alike if renew else has_all
-
+    named = {*systems, *(system for times in known.values() for system in times.step)}
+    asked = [baseline, *(other for other in others if other in named)]
     missing = [
         number
         for number in range(1, MEASUREMENTS + 1)
-        if number not in known or not serves(known[number].fingerprints)
+        if number not in known or not set(asked) <= known[number].step.keys()
     ]
     if not missing:
         return
     console.print(f"{conditions.title}: times", style="bold", highlight=False, markup=False)
-    recipes = {system: conditions.file.system(system) for system in today}
+    recipes = {system: conditions.file.system(system) for system in asked}
     task = _read_task(conditions, baseline, None, console)
     threads = torch.get_num_threads()
     for number in missing:
@@ -315,7 +295,6 @@ def measure_times(
                 baseline=baseline,
                 step=step_times(recipes, models, task),
                 token={system: speed.relative_time for system, speed in token.items()},
-                fingerprints=today,
                 machine=machine(),
                 versions=versions(),
             )

@@ -100,7 +100,6 @@ class Verdict(NamedTuple):
     parameters: Sequence[int] = ()  # the smallest and the largest model
     minutes: float = 0.0
     machines: Sequence[str] = ()
-    stale: Sequence[str] = ()  # systems for which the code computes otherwise today
 
     @property
     def all_findings(self) -> list[Finding]:
@@ -115,11 +114,9 @@ class Verdict(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a table calls it, marked where it is provisional or out of date."""
+        """What a table calls it, marked where it is provisional."""
         seeds = f"{self.seeds} seeds" + (" that did not collapse" if self.collapsed else "")
-        marks = [f"provisional: {seeds}"] if self.is_provisional else []
-        marks += ["stale"] if self.stale else []
-        return f"{self.kind} ({', '.join(marks)})" if marks else self.kind
+        return f"{self.kind} (provisional: {seeds})" if self.is_provisional else self.kind
 
     @property
     def key_figure(self) -> str:
