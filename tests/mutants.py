@@ -21,7 +21,8 @@ from typing import NamedTuple
 import yaml
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = shutil.ignore_patterns(".*", "runs", "build", "old")
+# Of the project's folder itself; src/headwise/runs is another.
+LEFT_OUT = {"runs", "build", "dist"}
 
 
 class Mutant(NamedTuple):
@@ -41,7 +42,7 @@ def is_caught(mutant: Mutant, seconds: int) -> bool:
     """Whether a test fails, or hangs, in a copy of the project that has the mistake."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "headwise"
-        shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+        shutil.copytree(ROOT, copy, ignore=_left_out)
         path = copy / "src/headwise" / mutant.file
         path.write_text(path.read_text(encoding="utf-8").replace(mutant.old, mutant.new), "utf-8")
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
@@ -65,6 +66,11 @@ def is_caught(mutant: Mutant, seconds: int) -> bool:
             f"{mutant.file}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-500:]}"
         )
     return done.returncode == 1
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    is_root = Path(folder) == ROOT
+    return {n for n in names if (is_root and (n in LEFT_OUT or n.startswith("."))) or n == "old"}
 
 
 def main() -> int:

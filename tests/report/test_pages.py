@@ -1,0 +1,160 @@
+"""The pages of commands: the numbers that the commands answer, whole, safe, and without a network.
+
+Descriptions, labels and texts of the data are hostile throughout: they end whatever they may stand
+in, and begin elements of their own.
+"""
+
+import math
+
+import pytest
+from support.pages import Page, leaves, numbers, payload
+from support.tiny_tasks import answer, lines, run, write_lines, write_recipe
+
+ATTACK = "'\"--></title></style></script><script>alert(1)</script><img src=//x.example/y onerror=z>"
+
+
+def hostile(folder, **changes):
+    """A recipe whose every text is hostile: its description, labels and sentences."""
+    rows = [
+        f"{line} {ATTACK if number % 9 == 0 else ''}\t{'long' if len(line) > 30 else ATTACK}"
+        for number, line in enumerate(lines(120))
+    ]
+    train = write_lines(folder / "train.tsv", ["sentence\tlabel", *rows])
+    systems = {
+        "standard": {"description": ATTACK},
+        "mae": {"description": ATTACK, "model": {"attention": "mae"}},
+        "moa": {"model": {"attention": {"system": "moa", "size": "2K4E8D"}}},
+    }
+    data = {"corpus": "files", "train": train, "max_length": 160}
+    return write_recipe(
+        "classification",
+        folder,
+        **{"description": ATTACK, "systems": systems, "data": data, **changes},
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of pages by name, and what the commands answered beside them."""
+    folder = tmp_path_factory.mktemp("pages")
+    recipe, out = hostile(folder), folder / "runs"
+    compared = answer("compare", recipe, "--seeds", "1,2", "--output", out)
+    analysed = answer("analyse", out / "mae-seed1", out / "moa-seed1", "--output", folder / "a")
+    explored = folder / "explored.html"
+    done = run("explore", out / "moa-seed1", f"one two {ATTACK}", "--output", explored)
+    assert done.exit_code == 0, done.output
+    pages = {
+        "comparison": out / "report.html",
+        "analysis": folder / "a" / "analysis.html",
+        "explorer": explored,
+    }
+    return pages, compared, analysed
+
+
+PAGES = ("comparison", "analysis", "explorer")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_well_formed(made, name):
+    page = Page(made[0][name])
+    assert page.html.lstrip().lower().startswith("<!doctype html>")
+    assert "title" in {tag for tag, _ in page.elements}
+    assert "nan" not in page.text.lower().split()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_loads_nothing(made, name):
+    assert Page(made[0][name]).loads() == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_text_of_the_data_becomes_markup(made, name):
+    page = Page(made[0][name])
+    assert page.handlers() == []
+    assert not [found for tag, found in page.elements if tag == "img" and "x.example" in str(found)]
+    assert "<script>alert(1)" not in page.html
+    if name == "comparison":
+        assert "alert(1)" in page.text  # the description is shown as it is
+
+
+def systems_of(made):
+    return {system["name"]: system for system in made[1]["systems"]}
+
+
+@pytest.mark.parametrize("system", ["standard", "mae", "moa"])
+def test_the_table_has_the_numbers_of_the_comparison(made, system):
+    found = systems_of(made)[system]
+    cells = Page(made[0]["comparison"]).row(system)
+    shown = numbers(" ".join(cells[1:]))
+    expected = [x for score in found["estimates"].values() for x in (score["value"], score["low"])]
+    expected += [found["runs"][0]["parameters"], found["runs"][0]["macs"]]
+    if found["difference"]:
+        expected += [found["difference"][key] for key in ("value", "low", "high", "p_value")]
+    percent = [100 * x for x in expected]  # of scores that pages give in percent
+    for value, hundredfold in zip(expected, percent, strict=True):
+        there = any(number.is_of(value) or number.is_of(hundredfold) for number in shown)
+        assert there, (value, cells)
+
+
+@pytest.mark.parametrize("system", ["standard", "mae", "moa"])
+def test_the_table_has_no_other_numbers(made, system):
+    found = systems_of(made)[system]
+    known = [x for x in leaves(found) if math.isfinite(x)]
+    losses = [run["validation_loss"] for run in found["runs"]]
+    mean = sum(losses) / len(losses)
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1))
+    known += [mean, deviation]
+    for score in found["estimates"]:
+        values = [s["value"] for run in found["runs"] for s in run["scores"] if s["name"] == score]
+        center = sum(values) / len(values)
+        known.append(math.sqrt(sum((x - center) ** 2 for x in values) / (len(values) - 1)))
+    known += [100 * x for x in known]
+    cells = Page(made[0]["comparison"]).row(system)
+    for cell in cells[1:]:
+        for number in numbers(cell):
+            assert any(number.is_of(x) for x in known), (number, cell)
+
+
+def test_the_runs_of_a_comparison_are_on_its_page(made):
+    page = Page(made[0]["comparison"])
+    shown = numbers(" ".join(cell for row in page.rows for cell in row))
+    for system in made[1]["systems"]:
+        for each in system["runs"]:
+            loss = each["validation_loss"]
+            assert any(number.is_of(loss) and number.off < 0.001 for number in shown), loss
+
+
+def test_the_analysis_shows_what_it_found(made):
+    page = Page(made[0]["analysis"])
+    shown = numbers(page.text)
+    assert len(made[2]["runs"]) == 2
+    for analysed in made[2]["runs"]:
+        for module in analysed["entropy"]["modules"]:
+            assert any(number.is_of(module["spread"]["mean"]["value"]) for number in shown)
+
+
+def test_the_page_of_the_explorer_holds_its_text(made):
+    tokens = payload(made[0]["explorer"])["runs"][0]["stacks"]
+    text = "".join(token for stack in tokens.values() for token in stack["tokens"])
+    assert "alert(1)" in text.replace(" ", "")
+
+
+def test_pages_are_small(made):
+    for path in made[0].values():
+        assert path.stat().st_size < 700_000, path
+
+
+def test_a_single_system_has_a_page_without_a_comparison(tmp_path):
+    found = answer("compare", hostile(tmp_path), "--systems", "mae", "--output", tmp_path / "r")
+    page = Page(tmp_path / "r" / "report.html")
+    assert page.row("mae") and found["systems"][0]["difference"] is None
+
+
+def test_runs_that_diverged_still_have_a_page(tmp_path):
+    training = {"learning_rate": 1e30, "warmup_steps": 0}
+    recipe = hostile(tmp_path, training=training)
+    done = run("compare", recipe, "--systems", "standard,mae", "--output", tmp_path / "r")
+    page = Page(tmp_path / "r" / "report.html")
+    assert done.exit_code in (0, 1), done.output
+    assert page.row("standard") and page.row("mae")
+    assert "nan" not in page.text.lower().split()

@@ -1,0 +1,105 @@
+"""A page as its reader sees it: elements, what it would load, visible text, rows of tables."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VOID = {"meta", "link", "br", "img", "input", "hr", "col", "source", "wbr"}
+_LOADING = {"src", "href", "data", "poster", "srcset", "action", "formaction", "xlink:href"}
+_NUMBER = re.compile(r"(?<![\w.])[-−+±]?(\d[\d,]*(?:\.\d+)?)([kMGT%×x]?)(?![\d.]*\w)")
+_SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "%": 0.01, "×": 1.0, "x": 1.0}
+
+
+class Number(NamedTuple):
+    """A number as a page writes it: its size without sign, and half of its last digit."""
+
+    size: float
+    off: float
+
+    def is_of(self, value: float) -> bool:
+        return abs(self.size - abs(value)) <= self.off * (1 + 1e-9) + 1e-12
+
+
+class Page(HTMLParser):
+    """Reads a page; one that is not nested well, or has an id twice, fails."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.html = path.read_text(encoding="utf-8")
+        self._open: list[str] = []
+        self.feed(self.html)
+        assert not self._open, f"{self._open} is never closed"
+        ids = [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+        assert len(ids) == len(set(ids)), "an id stands twice"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self._open):
+            self.text += data
+            if {"td", "th"} & set(self._open) and self.rows and self.rows[-1]:
+                self.rows[-1][-1] += f" {data.strip()}"
+
+    def loads(self) -> list[str]:
+        """What a browser would fetch: addresses that are neither of the page nor in it."""
+        named = [
+            value or ""
+            for tag, attributes in self.elements
+            for name, value in attributes.items()
+            if name in _LOADING and not (tag == "a" and name == "href")
+        ]
+        named += re.findall(r"url\(\s*['\"]?([^'\")]+)", self.html)
+        named += re.findall(r"@import\s+['\"]?([^'\";]+)", self.html)
+        return [address for address in named if not address.startswith(("data:", "#"))]
+
+    def handlers(self) -> list[str]:
+        """Attributes whose values are scripts."""
+        return [name for _, found in self.elements for name in found if name.startswith("on")]
+
+    def row(self, name: str) -> list[str]:
+        """The cells of the first row of a table that begins with a name."""
+        return next(row for row in self.rows if row and row[0].split()[:1] == [name])
+
+
+def numbers(text: str) -> list[Number]:
+    """The numbers of a text."""
+    found = []
+    for digits, unit in _NUMBER.findall(text):
+        plain = digits.replace(",", "")
+        decimals = len(plain.partition(".")[2])
+        found.append(Number(float(plain) * _SCALE[unit], 0.5 * 10**-decimals * _SCALE[unit]))
+    return found
+
+
+def leaves(value: Any) -> list[float]:
+    """All numbers of a document."""
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return [number for inner in inside for number in leaves(inner)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def payload(page: Path) -> Any:
+    """The data that the page of `headwise explore` holds."""
+    text = page.read_text(encoding="utf-8")
+    (found,) = re.findall(r'<script type="application/json" id="payload">(.*?)</script>', text)
+    return json.loads(found)
