@@ -1,10 +1,7 @@
 """Images as colours of a palette, and sounds as spectra; oracles are NumPy, SciPy and soxr."""
 
-import io
 import math
-import tarfile
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +9,7 @@ import pytest
 import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from scipy import signal
-from sklearn.datasets import load_digits, load_sample_images
 from support.data_files import PARTS, RATE, png, row, wav
 from support.road import Road, in_each_part, road, waves_of
 
@@ -30,47 +25,6 @@ def pixels(own: Road, part: str = "train", channels: int = 1) -> np.ndarray:
     return found.reshape(len(found), side, side, channels)
 
 
-def images(folder: Path, files: dict[str, bytes], **data: Any) -> np.ndarray:
-    """What is read of image files, in the order of their names."""
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    own = road("images", "folder", in_each_part(folder), data=data)
-    return pixels(own, channels=3 if data.get("mode") == "rgb" else 1)
-
-
-def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    content = io.BytesIO()
-    image.save(content, kind, **options)
-    return content.getvalue()
-
-
-def test_images_of_all_formats_are_the_same_pixels(tmp_path):
-    image = Image.fromarray(row("images", 0))
-    kinds = ["png", "bmp", "gif", "tiff", "webp"]
-    files = {f"{kind}s/a.{kind}": saved(image, kind) for kind in kinds if kind != "webp"}
-    files["webps/a.webp"] = saved(image, "webp", lossless=True)
-    found = images(tmp_path, files)
-    assert len(found) == len(kinds) and (found[..., 0] == row("images", 0)).all()
-
-
-def test_images_are_upright_whole_and_on_white(tmp_path):
-    turned = Image.Exif()
-    turned[0x0112] = 6  # the camera stood on its side
-    grey = np.array([[255, 0], [255, 0]], np.uint8)
-    clear = np.zeros((2, 2, 4), np.uint8)  # nobody sees that it is black
-    clear[0, 0] = (0, 0, 0, 255)
-    deep = np.array([[0, 65_535], [32_768, 256]], np.uint16)
-    files = {
-        "a.png": saved(Image.fromarray(grey), "png", exif=turned),
-        "b.png": saved(Image.fromarray(clear), "png"),
-        "c.png": saved(Image.fromarray(deep), "png"),
-    }
-    upright, seen, levels = images(tmp_path, files, size=2)[..., 0].tolist()
-    assert upright == [[255, 255], [0, 0]] and seen == [[0, 255], [255, 255]]
-    assert levels == [[0, 255], [128, 1]]
-
-
 @pytest.mark.parametrize("shape", [(8, 8), (8, 14), (30, 6)])
 def test_the_middle_of_an_image_is_taken(shape, tmp_path):
     """The largest square; of what is around it nothing but the resampling's edge is seen."""
@@ -78,27 +32,10 @@ def test_the_middle_of_an_image_is_taken(shape, tmp_path):
     image = np.zeros((*shape, 3), np.uint8)
     top, left = ((length - side) // 2 for length in shape)
     image[top : top + side, left : left + side] = (200, 100, 50)
-    found = images(tmp_path, {"a.png": png(image)}, size=2, mode="rgb")
-    assert found.shape == (1, 2, 2, 3)
-    np.testing.assert_allclose(found, np.broadcast_to((200, 100, 50), found.shape), rtol=0.2)
-
-
-@pytest.mark.parametrize("name", ["images.tar", "images.tar.gz"])
-def test_a_tar_file_is_read_as_its_folder(name, tmp_path):
-    folder = tmp_path / "images"
-    files = {f"{'ab'[key % 2]}/{key:02}.png": png(row("images", key)) for key in range(6)}
-    expected = images(folder, files)
-    with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
-        archive.add(folder, "images")
-    found = pixels(road("images", "folder", in_each_part(tmp_path / name)))
-    assert (found == expected).all()
-
-
-def test_the_digits_are_those_of_scikit_learn():
-    own = road("images", "built-in", data={"train_fraction": 1.0})
-    found = np.concatenate([pixels(own, part)[..., 0] for part in PARTS])
-    levels = np.rint(found / 255 * 16)
-    assert sorted(levels.tolist()) == sorted(load_digits().images.tolist())
+    (tmp_path / "a.png").write_bytes(png(image))
+    data = {"size": 2, "mode": "rgb"}
+    (found,) = pixels(road("images", "folder", in_each_part(tmp_path), data=data), channels=3)
+    np.testing.assert_allclose(found, np.broadcast_to((200, 100, 50), (2, 2, 3)), rtol=0.2)
 
 
 def test_photographs_are_divided_by_regions():
@@ -107,17 +44,14 @@ def test_photographs_are_divided_by_regions():
     own = road("images", "built-in", data=data)
     assert all(len(own.rows(part)) > 10 for part in PARTS)
     assert not any(set(own.rows(a)) & set(own.rows(b)) for a, b in combinations(PARTS, 2))
-    brightness = np.mean([photograph.mean() for photograph in load_sample_images().images])
-    assert abs(pixels(own, "test", channels=3).mean() - brightness) < 30
 
 
 def test_pairs_of_images_stand_side_by_side(tmp_path):
     """The parts are divided first: no half of a training image is in another part."""
-    for side in "ab":
+    for side, shift in (("a", 0), ("b", 100)):
+        (tmp_path / side).mkdir()
         for key in range(30):
-            place = tmp_path / side / f"{key:02}.png"
-            place.parent.mkdir(exist_ok=True)
-            place.write_bytes(png(row("images", key + 100 * (side == "b"))))
+            (tmp_path / side / f"{key:02}.png").write_bytes(png(row("images", key + shift)))
     half = {"corpus": "folder", "size": 4, "mode": "grey"}
     half |= {"validation_fraction": 0.2, "test_fraction": 0.2}
     left, right = ({**half, "train": str(tmp_path / side)} for side in "ab")
@@ -161,8 +95,7 @@ def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
 
 
 def test_few_colours_are_kept_exactly():
-    draw = np.random.default_rng(0)
-    rows = list(draw.choice(np.array([3, 77, 255], np.uint8), (40, 4, 4, 3)))
+    rows = list(np.random.default_rng(0).choice(np.array([3, 77, 255], np.uint8), (40, 4, 4, 3)))
     own = road("images", "folder", in_each_part(rows), data={"mode": "rgb"})
     assert (pixels(own, channels=3) == np.stack(rows)).all()
 
@@ -183,24 +116,7 @@ def heard(content: bytes) -> np.ndarray:
     return clean
 
 
-FILES = {
-    "WAV of 8 bits": ({"subtype": "PCM_U8"}, 2**-7),
-    "WAV of 16 bits": ({"subtype": "PCM_16"}, 2**-15),
-    "WAV of 24 bits": ({"subtype": "PCM_24"}, 2**-23),
-    "WAV of floats": ({"subtype": "FLOAT"}, 2**-24),
-    "FLAC": ({"format": "FLAC"}, 2**-15),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_samples_are_those_of_the_file(name):
-    options, step = FILES[name]
-    wave = tone(2_000, RATE)
-    found = heard(wav(wave, **options))
-    assert len(found) == len(wave) and np.abs(found - wave).max() <= 1.01 * step
-
-
-@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("rate", [8_000, 22_050, 48_000])
 def test_any_rate_and_number_of_channels_becomes_mono_at_the_rate_of_the_data(rate):
     """The mean of the channels, resampled as soxr does, and as the sound itself at that rate."""
     wave = tone(rate // 4, rate)
@@ -210,9 +126,6 @@ def test_any_rate_and_number_of_channels_becomes_mono_at_the_rate_of_the_data(ra
     np.testing.assert_allclose(found, tone(RATE // 4, RATE) * 2 / 3, atol=0.01)
     expected = soxr.resample(stereo.mean(1).astype(np.float32), rate, RATE)[: len(found)]
     np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-4)
-    if rate == 48_000:  # another library, away from the ends
-        other = signal.resample_poly(wave * 2 / 3, RATE, rate)
-        np.testing.assert_allclose(found[200:-200], other[200 : len(found) - 200], atol=1e-3)
 
 
 @FEW
@@ -243,23 +156,19 @@ def generated(**data: Any) -> Road:
     return road("speech-enhancement", "built-in", data=data)
 
 
-def decibels(ratio: float) -> float:
-    return 20 * np.log10(ratio)
-
-
-def rms(wave: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(wave, dtype=np.float64))))
+def decibels(wave: np.ndarray) -> float:
+    return 10 * np.log10(np.mean(np.square(wave, dtype=np.float64)))
 
 
 @pytest.mark.parametrize("noise", ["white", "pink", "brown", "babble"])
 @pytest.mark.parametrize(("snr", "level"), [(-5.0, -30.0), (20.0, -25.0)])
 def test_noise_is_as_loud_as_asked_for(noise, snr, level):
     own = generated(noise=[noise], snr=[snr, snr], level=[level, level])
-    for part in ("train", "validation", "test"):
+    for part in PARTS:
         noisy, clean = waves_of(own, part, 0)
-        assert abs(decibels(rms(clean) / rms(noisy - clean)) - snr) < 0.1
+        assert abs(decibels(clean) - decibels(noisy - clean) - snr) < 0.1
         loudest = max(np.abs(noisy).max(), np.abs(clean).max())
-        assert abs(decibels(rms(noisy)) - level) < 0.1 or loudest > 0.98  # nothing is clipped
+        assert abs(decibels(noisy) - level) < 0.1 or loudest > 0.98  # nothing is clipped
 
 
 @pytest.mark.parametrize(("noise", "slope"), [("white", 0), ("pink", -3.01), ("brown", -6.02)])
@@ -301,15 +210,6 @@ def test_an_excerpt_stands_in_its_recording():
     assert len(starts) > 3
     noisy, found = waves_of(own, "test", 0, whole=False)
     np.testing.assert_allclose(found, clean[: len(found)], atol=1e-6)
-
-
-def test_generated_voices_differ_and_are_the_same_again():
-    waves = [waves_of(generated(), part, 0)[1] for part in PARTS]
-    for part, wave in zip(PARTS, waves, strict=True):
-        assert np.array_equal(wave, waves_of(generated(), part, 0)[1])
-    for one, other in combinations(waves, 2):
-        length = min(len(one), len(other))
-        assert abs(np.corrcoef(one[:length], other[:length])[0, 1]) < 0.3
 
 
 def test_a_speaker_is_in_one_part(tmp_path):

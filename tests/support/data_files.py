@@ -15,7 +15,7 @@ from PIL import Image
 TEXTS = ("language-modelling", "masked-language-modelling")
 LABELLED = ("classification", "probing")
 TASKS = ("translation", *TEXTS, *LABELLED, "images", "speech-enhancement")
-STREAMED = ("translation", *TEXTS, "classification")
+STREAMED = ("translation", *TEXTS, "classification")  # tasks that can read a stream
 PARTS = ("train", "validation", "test")
 RATE = 8_000
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

@@ -22,8 +22,6 @@ from headwise.recipes.catalogue import task_class
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 
-STREAMED = ("translation", *TEXTS, "classification")  # tasks that can read a stream
-
 # Data that need no files; small where they can be.
 _DOCUMENTED = {"packages": ["logging", "email"]}
 BUILT_IN: dict[str, dict[str, Any]] = {
@@ -138,15 +136,6 @@ class Road:
         """A model of the recipe, with random weights."""
         return self.task.build_model(self.recipe.model)
 
-    def save(self, folder: Path) -> None:
-        """Writes what a run has beside the weights of its model, such as a tokenizer."""
-        self.task.save_for_tools(folder, self.recipe)
-
-    @property
-    def classes(self) -> list[str]:
-        """The names of the classes of labelled texts."""
-        return self.task.classes
-
     def items(self, part: str = "train") -> Any:
         """The encoded items of a part."""
         return self.task.part(part)
@@ -187,7 +176,7 @@ class Road:
                 for one, of, other in zip(ids, mask, labels, strict=True)
             ]
         if self.name in LABELLED:
-            names = self.classes
+            names = self.task.classes
             return [
                 (*filter(None, self.lines(one[of])), names[int(y)] if names else float(y))
                 for one, of, y in zip(ids, mask, labels, strict=True)
@@ -209,7 +198,7 @@ class Road:
     def tokenizers(self) -> dict[str, Any]:
         """The tokenizer that a run saves beside its model, as transformers reads it."""
         with TemporaryDirectory() as folder:
-            self.save(Path(folder))
+            self.task.save_for_tools(Path(folder), self.recipe)
             target = Path(folder, "target")
             return {
                 "source": AutoTokenizer.from_pretrained(folder),

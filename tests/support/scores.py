@@ -11,13 +11,12 @@ import torch
 
 from headwise.recipes.catalogue import task_class
 from headwise.tasks.bleu import TranslationEvaluation, corpus_scores
-from headwise.tasks.metrics import pesq_score, si_sdr, specialisation
+from headwise.tasks.metrics import pesq_score, si_sdr
 from headwise.tasks.outcome import Score
 from headwise.tasks.significance import bootstrap_interval, resampled_scores, score_of
-from support.road import Road, waves_of
+from support.road import Road
 
-# Of two waveforms, of weights of pixels; and the waveforms of an item.
-__all__ = ["pesq_score", "si_sdr", "specialisation", "waves_of"]
+__all__ = ["pesq_score", "si_sdr"]  # of two waveforms
 
 
 class Scored(NamedTuple):

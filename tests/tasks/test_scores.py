@@ -1,8 +1,6 @@
 """Scores: the numbers of sacrebleu, SciPy, scikit-learn and pesq, or of a plain loop."""
 
-import importlib.util
 import math
-import re
 
 import numpy as np
 import pytest
@@ -11,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score
 from support import scores
 from support.data_files import WORDS, row
-from support.road import Road, in_each_part, road
+from support.road import Road, in_each_part, road, waves_of
 
 MODEL = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8}
 
@@ -36,27 +33,18 @@ def network(own: Road) -> torch.nn.Module:
 # --- translations -----------------------------------------------------------------------------
 
 REFERENCES = [
-    f"Der {a} Hund-Katzen-Streit im {b} Garten, den {c} sahen, ist vorbei."
+    f"Der {a} Hund im {b} Garten, den {c} sahen, ist vorbei."
     for a in ("alte", "neue", "kleine")
     for b in ("schönen", "grünen", "weiten")
     for c in ("wir", "sie")
 ]
-
-
-def damaged(share: float, seed: int = 0) -> list[str]:
-    draw = np.random.default_rng(seed)
-    return [" ".join(w for w in text.split() if draw.random() > share) for text in REFERENCES]
-
-
+DRAW = np.random.default_rng(0)
+DAMAGED = [" ".join(w for w in text.split() if DRAW.random() > 0.2) for text in REFERENCES]
 MADE = {
-    "damaged": damaged(0.2),
-    "perfect": REFERENCES,
-    "some empty": [text if n % 3 else "" for n, text in enumerate(damaged(0.3))],
+    "damaged": DAMAGED,
+    "some empty": [text if n % 3 else "" for n, text in enumerate(DAMAGED)],
     "all empty": [""] * len(REFERENCES),
-    "no match": ["zzzz qqq"] * len(REFERENCES),
-    "too long": [f"{text} {text}" for text in damaged(0.1)],
 }
-KINDS = ("sacrebleu", "tokenized", "pretokenized", "compound-split")
 
 
 def metrics(kind: str, language: str = "") -> tuple[BLEU, CHRF]:
@@ -77,12 +65,6 @@ def as_sacrebleu(made: list[str], references: list[str], kind: str, language: st
         assert len(score.rows) == len(made)
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])
-@pytest.mark.parametrize("name", MADE)
-def test_scores_and_signatures_are_those_of_sacrebleu(name, kind):
-    as_sacrebleu(MADE[name], REFERENCES, kind)
-
-
 @given(st.lists(st.tuples(*[st.lists(st.sampled_from(WORDS[:4]), max_size=9)] * 2), min_size=1))
 def test_scores_of_any_words_are_those_of_sacrebleu(pairs):
     made, references = ([" ".join(pair[side]) for pair in pairs] for side in (0, 1))
@@ -95,24 +77,10 @@ def test_texts_without_spaces_are_counted_in_characters(language):
     as_sacrebleu(["打开那个新的文件。", "", "关闭窗口吗"], references, "sacrebleu", language)
 
 
-def test_compounds_are_split_at_their_hyphens_on_both_sides():
-    """As tensor2tensor's script does, of which published WMT14 figures are."""
-    tokenize = BLEU().tokenizer
-
-    def split(text: str) -> str:
-        return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokenize(text))
-
-    plain = BLEU(tokenize="none", smooth_method="none", force=True)
-    for name in ("damaged", "some empty"):
-        texts, references = ([split(text) for text in of] for of in (MADE[name], REFERENCES))
-        found = scores.translations(MADE[name], REFERENCES, "compound-split")["BLEU"]
-        assert found.value == plain.corpus_score(texts, [references]).score
-        assert found.value != scores.translations(MADE[name], REFERENCES, "tokenized")["BLEU"].value
-
-
-@pytest.mark.parametrize("kind", KINDS[:3])
-@pytest.mark.parametrize("name", ["damaged", "some empty", "all empty"])
+@pytest.mark.parametrize("kind", ["sacrebleu", "tokenized", "pretokenized"])
+@pytest.mark.parametrize("name", MADE)
 def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, kind):
+    as_sacrebleu(MADE[name], REFERENCES, kind)  # of all sentences, once
     number = len(REFERENCES)
     counts = np.random.default_rng(0).multinomial(number, [1 / number] * number, size=4)
     found = scores.translations(MADE[name], REFERENCES, kind)
@@ -126,9 +94,9 @@ def test_the_score_of_a_resample_is_that_of_the_repeated_sentences(name, kind):
 # --- running text -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("context", [0, 5, 15])
-def test_perplexities_are_those_of_a_plain_loop(context):
-    """Each token once, from at least so many before it; by word, by token, and bits per byte."""
+@pytest.mark.parametrize("context", [5, 15])
+def test_perplexity_with_a_context_is_that_of_a_plain_loop(context):
+    """Each token counts once, and is predicted from at least so many before it."""
     own = walk("language-modelling", evaluation={"context": context, "samples": 0})
     model, size = network(own), 16
     tokens = [token for block in own.rows("test") for token in block]
@@ -140,17 +108,11 @@ def test_perplexities_are_those_of_a_plain_loop(context):
         with torch.no_grad():
             logits = model(input_ids=seen[None]).logits[0, -1].double()
         nats -= float(logits.log_softmax(-1)[stream[target]])
-    lines = own.text("test")
     found = scores.evaluated(own, model)
+    assert found["token perplexity"].value == pytest.approx(math.exp(nats / len(tokens)), rel=1e-4)
     for name, score in found.items():
         assert (score.low, score.high) == scores.interval(own.name, name, score.rows)
         assert score.low <= score.value <= score.high and not score.higher_is_better
-    words = sum(len(line.split()) + 1 for line in lines)  # and the ends of lines
-    assert found["word perplexity"].value == pytest.approx(math.exp(nats / words), rel=1e-4)
-    assert found["token perplexity"].value == pytest.approx(math.exp(nats / len(tokens)), rel=1e-4)
-    size_in_bytes = sum(len(f"{line}\n".encode()) for line in lines)
-    bits = nats / math.log(2) / size_in_bytes
-    assert found["bits per byte"].value == pytest.approx(bits, rel=1e-4)
 
 
 def test_hidden_words_are_scored_as_a_plain_loop_does():
@@ -176,12 +138,6 @@ def test_hidden_words_are_scored_as_a_plain_loop_does():
 
 
 # --- labels and numbers -----------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
-def test_accuracy_is_that_of_scikit_learn(rows):
-    expected = 100 * accuracy_score(*zip(*rows, strict=True))
-    assert scores.value("classification", "accuracy", rows) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 6])  # with many ties, some, none
@@ -233,24 +189,6 @@ def test_bits_per_dimension_are_those_of_a_plain_loop():
     assert found.value == pytest.approx(bits / pixels, rel=1e-4) and not found.higher_is_better
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_specialisation_is_the_share_of_the_variance_between_the_sides(ahead):
-    """Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖², pixel by pixel; s of the pixel read or predicted."""
-    weights = torch.rand(2, 3, 4, 5, dtype=torch.float64).softmax(-1)
-    pixels: dict[bool, list[torch.Tensor]] = {True: [], False: []}
-    for image in weights:
-        for place, weight in enumerate(image.flatten(0, 1)):
-            if place + ahead < 12:
-                pixels[(place + ahead) % 4 >= 2].append(weight)
-    sides = [torch.stack(side) for side in pixels.values()]
-    every = torch.cat(sides)
-    between = sum(len(side) * ((side.mean(0) - every.mean(0)) ** 2).sum() for side in sides)
-    expected = float(between / ((every - every.mean(0)) ** 2).sum())
-    found = scores.specialisation(weights, predicted=bool(ahead))
-    assert found == pytest.approx(expected, abs=1e-12)
-    assert scores.specialisation(torch.full((2, 2, 4, 3), 1 / 3)) == 0
-
-
 # --- speech -----------------------------------------------------------------------------------
 
 
@@ -266,27 +204,18 @@ def test_si_sdr_is_its_equation_and_knows_no_scale(seed, scale):
 
 
 def test_speech_is_scored_before_and_after():
-    own = road(
-        "speech-enhancement",
-        "built-in",
-        evaluation={"pictures": 0},
-        model={**MODEL, "layers": 1, "front_channels": [8]},
-    )
+    small = {**MODEL, "layers": 1, "front_channels": [8]}
+    own = road("speech-enhancement", "built-in", evaluation={"pictures": 0}, model=small)
     found = scores.evaluated(own, network(own))
-    waves = [scores.waves_of(own, "test", index) for index in range(len(own.items("test")))]
+    waves = [waves_of(own, "test", index) for index in range(len(own.items("test")))]
     before = [scores.si_sdr(clean, noisy) for noisy, clean in waves]
     np.testing.assert_allclose(found["SI-SDR noisy"].rows[:, 0], before, rtol=1e-6)
     gain = found["SI-SDR"].rows - found["SI-SDR noisy"].rows
     np.testing.assert_allclose(found["SI-SDR gain"].rows, gain)
-    assert found["SI-SDR gain"].value == pytest.approx(gain.mean())
-    has_pesq = importlib.util.find_spec("pesq") is not None
-    assert ("PESQ" in found) == has_pesq
-    if has_pesq:
-        from pesq import pesq
-
-        expected = [pesq(8_000, clean, noisy, "nb") for noisy, clean in waves]
-        np.testing.assert_allclose(found["PESQ noisy"].rows[:, 0], expected, rtol=1e-6)
-        assert math.isnan(scores.pesq_score(0 * waves[0][1], waves[0][0], 8_000))
+    pesq = pytest.importorskip("pesq").pesq
+    expected = [pesq(8_000, clean, noisy, "nb") for noisy, clean in waves]
+    np.testing.assert_allclose(found["PESQ noisy"].rows[:, 0], expected, rtol=1e-6)
+    assert math.isnan(scores.pesq_score(0 * waves[0][1], waves[0][0], 8_000))
 
 
 # --- intervals --------------------------------------------------------------------------------
