@@ -228,3 +228,18 @@ def test_a_wrong_command_line_is_told_before_anything_is_written(
     assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
     assert_names(done.stderr, must_name)
     assert not done.stdout and not list(Path().iterdir())
+
+
+def test_settings_of_a_rule_under_two_of_its_names_are_the_same_or_an_error():
+    layer = hw.MixtureOfAttentiveExperts(embed_dim=8, num_heads=2)
+    by_name, by_class = "mae", f"{type(layer).__module__}:{type(layer).__qualname__}"
+
+    def periods(first, second):
+        settings = {by_name: {"period": first}, by_class: {"period": second}}
+        rules = hw.training_rules(layer, total_steps=12, settings=settings)
+        return [rule.settings.period for rule in rules.rules.values()]
+
+    assert periods(3, 3) == [3]
+    with pytest.raises(ValueError) as caught:
+        periods(3, 4)
+    assert repr(by_name) in str(caught.value) and repr(by_class) in str(caught.value)

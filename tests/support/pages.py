@@ -1,10 +1,17 @@
-"""A page as its reader sees it: elements, what it would load, visible text, rows of tables."""
+"""A page as its reader sees it: elements, what it would load, visible text, rows of tables.
 
+And what the page of `headwise explore` holds for its browser.
+"""
+
+import base64
 import json
 import re
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "col", "source", "wbr"}
 _LOADING = {"src", "href", "data", "poster", "srcset", "action", "formaction", "xlink:href"}
@@ -103,3 +110,29 @@ def payload(page: Path) -> Any:
     text = page.read_text(encoding="utf-8")
     (found,) = re.findall(r'<script type="application/json" id="payload">(.*?)</script>', text)
     return json.loads(found)
+
+
+class Explored(NamedTuple):
+    """One model on a page."""
+
+    tokens: dict[str, list[str]]  # the stacks to the names of what stands at their positions
+    decisions: list[np.ndarray]  # of each system that decides: positions × units, or 1 × units
+    chosen: list[list[list[int]] | None]  # of each of these, the units that each position chose
+
+
+def read_page(page: Path) -> Explored:
+    """The first model of a page."""
+    model = payload(page)["runs"][0]
+    places = [place for place in model["places"] if place["units"]]
+    return Explored(
+        {name: stack["tokens"] for name, stack in model["stacks"].items()},
+        [_numbers(place["weights"]) for place in places],
+        [place["chosen"] for place in places],
+    )
+
+
+def _numbers(blob: dict[str, Any]) -> np.ndarray:
+    """An array whose numbers are a byte each, without signs."""
+    unpacked = zlib.decompress(base64.b64decode(blob["data"]), -zlib.MAX_WBITS)
+    steps = np.frombuffer(unpacked, np.uint8).reshape(blob["shape"])
+    return blob["scale"] * (steps / blob["levels"]) ** blob["power"]

@@ -22,7 +22,7 @@ import transformers
 from PIL import Image
 from sklearn.metrics import accuracy_score
 from support import run_folders, tiny_tasks
-from support.explored import read_page
+from support.pages import read_page
 from support.tiny_tasks import answer, lines, pairs, write_lines
 from torch.nn import functional
 

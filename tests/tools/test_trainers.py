@@ -108,6 +108,8 @@ def test_tensorboard_has_the_figures_of_a_run(tmp_path):
     assert done.exit_code == 0, done.output
     (file,) = (tmp_path / "run").rglob("events.*")
     events = EventAccumulator(str(file)).Reload()
-    expected = {row["step"]: row["loss"] for row in result(tmp_path / "run")["history"] if "loss" in row}
+    expected = {
+        row["step"]: row["loss"] for row in result(tmp_path / "run")["history"] if "loss" in row
+    }
     found = {event.step: event.value for event in events.Scalars("train/loss")}
     assert found and found == pytest.approx(expected, rel=1e-5)
