@@ -12,8 +12,6 @@ from support.tiny_models import MODERN, PLANS, QUICK, ModelSubject, blocks, mode
 
 from headwise.testing import laws
 
-pytestmark = pytest.mark.quick
-
 _EXAMPLES = settings().max_examples  # of the profile; a law is some ten passes of a model
 FEW = settings(max_examples=max(1, _EXAMPLES // 5))
 IS_QUICK = _EXAMPLES < 10
@@ -45,6 +43,7 @@ def paddings(draw, kind, rows=3, time=5):
     return right.flip(1) if where == "left" else right
 
 
+@pytest.mark.quick
 @every_model("causal", "classifier", "seq2seq")
 @FEW
 @given(data=st.data(), seed=seeds)
@@ -55,6 +54,7 @@ def test_padding(kind, system, data, seed):
     laws.padding_changes_nothing(made, padding, memory_padding=source, seed=seed)
 
 
+@pytest.mark.quick
 @every_model("causal", "seq2seq", also=("adaptive", "images", "speech"))
 @FEW
 @given(data=st.data(), seed=seeds)
@@ -63,6 +63,7 @@ def test_future(kind, system, data, seed):
     laws.hidden_changes_nothing(subject(kind, system, **options), rows=2, time=5, seed=seed)
 
 
+@pytest.mark.quick
 @every_model("causal", "seq2seq", also=("adaptive", "images"))
 @FEW
 @given(data=st.data(), seed=seeds, left=st.booleans())
@@ -139,6 +140,7 @@ def test_rotary_positions_count_by_their_distance(system, seed, moved):
     assert (spread - plain).abs().max() > 1e-3
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_the_first_layer_reads_tokens_and_their_positions(positions, scaled):

@@ -144,13 +144,6 @@ def test_adaptive_logits_are_log_probabilities(seed):
         torch.testing.assert_close(band - band[..., :1], of_products - of_products[..., :1])
 
 
-def test_a_gain_is_added_to_the_noisy_sound():
-    given_ = inputs("speech")
-    magnitude, gain = (model("speech", predicts=each)(**given_) for each in ("magnitude", "gain"))
-    noisy = torch.log(given_["inputs"] + 0.1)
-    torch.testing.assert_close(gain.logits, magnitude.logits + noisy)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_summed_in_float32_at_least(kind):
     made, given_ = model(kind), batch(kind, seed=4)
