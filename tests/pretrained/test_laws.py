@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from itertools import cycle
+from itertools import cycle, product
 
 import pytest
 import torch
@@ -37,14 +37,15 @@ BY_POSITION = {"gated": {}, "moh": {}, "mae": {"gate_window": 1}}
 
 
 def over(names, systems=OPTIONS, *, dear=False):
-    """One system after another over the models; of what is dear, eight models are enough a day."""
-    turn = [(name, system) for name, system in zip(names, cycle(systems), strict=False)]
-    night = [(name, system) for name in EIGHT if name in names for system in systems]
-    night = [case for case in night if case not in turn]
-    night += [case for case in turn if dear and case[0] not in EIGHT]
-    turn = [case for case in turn if case not in night]
-    turn += [pytest.param(*case, marks=pytest.mark.nightly) for case in night]
-    return pytest.mark.parametrize(("name", "system"), turn)
+    """One system after another over the models, by day over eight of them if that is dear.
+
+    By night all of that, and each system over each of the eight.
+    """
+    turn = list(zip(names, cycle(systems), strict=False))
+    day = [case for case in turn if not dear or case[0] in EIGHT]
+    every = dict.fromkeys([*turn, *product([name for name in EIGHT if name in names], systems)])
+    night = [pytest.param(*case, marks=pytest.mark.nightly) for case in every if case not in day]
+    return pytest.mark.parametrize(("name", "system"), day + night)
 
 
 def subject(name, system="mae", **options):
@@ -55,7 +56,7 @@ def subject(name, system="mae", **options):
 @settings(max_examples=2)
 @given(size=sizes())
 def test_gates_change_nothing_before_they_are_trained(name, system, size):
-    """And leave nothing behind when they are removed."""
+    """To the last bit, and leave nothing behind when they are removed."""
     model = build(name, size)
     this = Pretrained(name, model)
     batch, mask = this.draw(3, 5, 0), None if name == "vit" else padding(3, 5)
@@ -63,7 +64,9 @@ def test_gates_change_nothing_before_they_are_trained(name, system, size):
     options = {"top_k": size["heads"] - 1} if system == "moh" else {}
     assert hw.gate_heads(model, system.split()[0], **STARTS[system], **options) is model
     assert list(model.state_dict()) != names
-    assert_near(this(batch, padding=mask).output, before)
+    after = this(batch, padding=mask).output
+    assert_near(after, before)
+    assert torch.equal(after, before) or "softplus" in system  # whose 1 is rounded
     assert hw.remove_gates(model) is model
     assert list(model.state_dict()) == names
     assert torch.equal(this(batch, padding=mask).output, before)
@@ -72,7 +75,7 @@ def test_gates_change_nothing_before_they_are_trained(name, system, size):
 @over([name for name in MODELS if name != "vit"], dear=True)
 def test_padding(name, system):
     this = subject(name, system)
-    left = name in ("t5", "mt5") or (this.places and name != "roberta" and name not in PAIRS)
+    left = name == "t5" or (this.places and name != "roberta" and name not in PAIRS)
     source = padding(3, 5) if this.module.main_input_name == "input_ids" else None
     for side in ("left", "right") if left else ("right",):
         laws.padding_changes_nothing(this, padding(3, 4, side), memory_padding=source)

@@ -5,7 +5,6 @@ on the models' own weights.
 """
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -23,21 +22,21 @@ from support.architectures import (
     build,
     called,
     gate,
+    labelled,
     padding,
+    refused,
     sizes,
     tokens,
     width_of,
     without,
 )
+from support.reference import gate as gate_by_hand
 
 import headwise as hw
 
 # Heads that have norms, sinks or biases of their own, or share their map with others.
-WHOLE = ("cohere", "olmo2", "stablelm", "gpt-oss", "gpt-neox")
+WHOLE = ("olmo2", "gpt-oss", "gpt-neox")
 CUT = [name for name in MODELS if name not in WHOLE and "t5" not in name]
-
-
-# --- switched off -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,19 +102,16 @@ def test_an_error_leaves_the_model_as_it_was(name):
             model(**given)
             fails()
 
-    measures = (
-        partial(hw.head_importance, model, [given], loss=fails, by=by)
-        for by in ("gradient", "removal")
-    )
-    for call in (in_the_middle, *measures):
+    def measure(by):
+        hw.head_importance(model, [given], loss=fails, by=by)
+
+    for call in (in_the_middle, lambda: measure("gradient"), lambda: measure("removal")):
         with pytest.raises(KeyError, match="mine"):
             call()
         assert [name for name, _ in model.named_modules()] == parts
         assert not any(parameter.requires_grad for parameter in model.parameters())
         assert torch.equal(model.train()(**given).logits, before)
 
-
-# --- seen -------------------------------------------------------------------------------------
 
 # Where the values of the heads come from, of one layer.
 VALUES = {"bert": "self.value", "gpt2": "c_attn", "llama": "v_proj", "bart": "v_proj"}
@@ -156,27 +152,12 @@ def test_decisions_scale_what_each_head_reads(name, system):
     assert_near(seen["made"][real].float(), expected[real].float())
     if system == "mae":  # decides by the mean of what is real, of a decoder up to each position
         p = {k: v.double() for k, v in model.get_submodule(place.path).state_dict().items()}
-        x = (seen["hidden"] * real.unsqueeze(-1)).double()
-        count = real.cumsum(1) if name in DECODERS else real.sum(1, keepdim=True)
-        mean = x.cumsum(1) if name in DECODERS else x.sum(1, keepdim=True)
-        mean = mean / count.clamp(min=1).unsqueeze(-1) - p["gate.norm.running_mean"]
-        x = mean / (p["gate.norm.running_var"] + 1e-5).sqrt() * p["gate.norm.weight"]
-        x = (x + p["gate.norm.bias"]) @ p["gate.hidden.weight"].T + p["gate.hidden.bias"]
-        gates = (x.tanh() @ p["gate.output.weight"].T + p["gate.output.bias"]).softmax(-1)
-        found = routing.weights[real] if name in DECODERS else routing.weights
-        assert_near(found.float(), (gates[real] if name in DECODERS else gates[:, 0]).float())
-
-
-def labelled(name):
-    """A model, and a batch whose items have labels and padding of other lengths."""
-    model = build(name)
-    given = called(name, model)
-    given.pop("use_cache", None)
-    if name in ("roberta", "vit"):
-        return model, {**given, "labels": torch.tensor([0, 1, 1])}
-    labels = tokens(3, 5)
-    labels[1, 2:] = -100
-    return model, {**given, "labels": labels}
+        for row, position in real.nonzero().tolist():
+            last = position + 1 if name in DECODERS else 5
+            sights = seen["hidden"][row, :last][real[row, :last]].double()
+            expected = torch.stack(gate_by_hand(p, list(sights), 16)).float()
+            found = routing.weights[row, position] if name in DECODERS else routing.weights[row]
+            assert_near(found.float(), expected)
 
 
 def losses(model, batch):
@@ -191,45 +172,36 @@ def losses(model, batch):
 
 
 @torch.no_grad()
-def by_hand(model, batch, by):
-    """`(items, heads)` by path: of losses without a head, or with a little more or less of it."""
-    found = {}
-    for path, projection in attentions(model).items():
-        scale = torch.ones(4, dtype=torch.float64)
+def by_hand(model, batch, path, by):
+    """`(items, 4 heads)`: how losses change without a head, or with a little more or less of it."""
 
-        def scaled(_, args, scale=scale):
-            return (args[0].unflatten(-1, (4, -1)) * scale.unsqueeze(-1)).flatten(-2), *args[1:]
+    def loss(head, left):
+        with without(model, {path: [head]}, left=left):
+            return losses(model, batch)
 
-        def loss(head, value, scale=scale):
-            scale[head] = value
-            made = losses(model, batch)
-            scale[head] = 1.0
-            return made
-
-        hook = projection.register_forward_pre_hook(scaled)
-        if by == "removal":
-            each = [loss(head, 0.0) - loss(head, 1.0) for head in range(4)]
-        else:
-            each = [(loss(head, 1 + 1e-4) - loss(head, 1 - 1e-4)) / 2e-4 for head in range(4)]
-            each = [difference.abs() for difference in each]
-        hook.remove()
-        found[path] = torch.stack(each, 1)
-    return found
+    if by == "removal":
+        return torch.stack([loss(head, 0.0) - loss(head, 1.0) for head in range(4)], 1)
+    each = [loss(head, 1 + 1e-4) - loss(head, 1 - 1e-4) for head in range(4)]
+    return torch.stack(each, 1).abs() / 2e-4
 
 
 @pytest.mark.parametrize("by", ["gradient", "removal"])
-@pytest.mark.parametrize("name", ["gpt2", "bert", "marian", "roberta", "vit"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bart", "roberta"])
 def test_importance(name, by):
     """Means and intervals over items of finite differences, or of losses without each head."""
-    model, batch = labelled(name)
+    model = build(name)
+    batch, paths = labelled(name, model), list(attentions(model))
+    batch.pop("use_cache", None)  # all that is left are tensors of items
     model.train().requires_grad_(False)
-    found, expected = hw.head_importance(model, [batch], by=by), by_hand(model, batch, by)
-    assert len(found) == sum(each.size(1) for each in expected.values())
-    for head in found:
-        values = expected[head.path][:, head.head].numpy()
-        assert head.importance == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
-        interval = tuple(ttest_1samp(values, 0).confidence_interval(0.95))
-        assert (head.low, head.high) == pytest.approx(interval, rel=1e-4, abs=1e-6)
+    found = hw.head_importance(model, [batch], by=by)
+    assert len(found) == 4 * len(paths)
+    for path in paths[-2:]:
+        expected = by_hand(model, batch, path, by).numpy()
+        for head in (each for each in found if each.path == path):
+            values = expected[:, head.head]
+            assert head.importance == pytest.approx(values.mean(), rel=1e-5, abs=1e-7)
+            interval = tuple(ttest_1samp(values, 0).confidence_interval(0.95))
+            assert (head.low, head.high) == pytest.approx(interval, rel=1e-4, abs=1e-6)
     ranked = [head.importance for head in found]
     assert ranked == sorted(ranked, reverse=True) and ranked[0] > 1e-4
     assert model.training and not any(p.requires_grad for p in model.parameters())
@@ -240,7 +212,8 @@ def test_importance(name, by):
 
 def test_importance_within_attentions_and_the_least_important_heads():
     """Each attention keeps its most important head."""
-    model, batch = labelled("bert")
+    model = build("bert")
+    batch = labelled("bert", model)
     plain = hw.head_importance(model, [batch])
     shares = {head[:4]: head[4] for head in hw.head_importance(model, [batch], normalized=True)}
     best = {}
@@ -254,29 +227,7 @@ def test_importance_within_attentions_and_the_least_important_heads():
         assert sorted((path, head) for path in cut for head in cut[path]) == sorted(free[:number])
     (cut,) = plain.least(1, group=2).values()
     assert sorted(cut) in ([0, 1], [2, 3])
-    for call in (lambda: plain.least(7), lambda: plain.least(1, group=0)):
-        with pytest.raises(ValueError, match=r"7|0"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("change", "must_name"),
-    [
-        ({"by": "gradients"}, {"gradients", "gradient", "removal"}),
-        ({"data": []}, {"data"}),
-        ({"data": [{"input_ids": tokens(2, 3)}]}, {"labels"}),
-        ({"loss": lambda model, batch: torch.zeros(())}, {"loss", "()", "(items,)"}),
-        ({"data": [{"input_ids": tokens(2, 3), "labels": torch.full((2, 3), -100)}]}, {"-100"}),
-    ],
-)
-def test_importance_of_nothing_is_refused(change, must_name):
-    model, batch = labelled("gpt2")
-    with pytest.raises(ValueError) as caught:
-        hw.head_importance(model, **{"data": [batch], **change})
-    assert all(name in str(caught.value) for name in must_name)
-
-
-# --- cut out ----------------------------------------------------------------------------------
+    refused({"7"}, plain.least, 7)
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -328,28 +279,22 @@ def test_pruned_models_are_saved_loaded_gated_and_generate(name, tmp_path):
     with pytest.warns(UserWarning, match="load_pruned"):
         model.save_pretrained(tmp_path)
     loaded = hw.load_pruned(type(model), tmp_path).eval()
-    assert type(loaded) is type(model)
     given = called(name, model)
     expected = model(**given).logits
     state = loaded.state_dict()
     assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
-    assert_near(loaded(**given).logits, expected)
     if name != "bert":
         read = {"input_ids": tokens(2, 5), "max_new_tokens": 4}
         one, other = (model.generate(**read, use_cache=cache) for cache in (True, False))
         assert torch.equal(one, other)
     assert_near(hw.gate_heads(loaded, "gated")(**given).logits, expected)
-    with pytest.raises(ValueError, match=type(model).__name__):
-        hw.load_pruned(type(build("mistral")), tmp_path)
+    refused({type(model).__name__}, hw.load_pruned, type(build("mistral")), tmp_path)
 
 
 REFUSED = [
     ("gpt2", {0: [4]}, {"h.0.attn", "4", "3"}),
     ("gpt2", {0: [1], "transformer.h.1.attn": [0, 1, 2, 3]}, {"h.1.attn", "4"}),
-    ("gpt2", {0: [1], 5: [0]}, {"5", "h.0.attn"}),
     ("gpt2", {0: [1], "lm_head": [0]}, {"lm_head", "h.0.attn"}),
-    ("gpt2", {0: torch.tensor([False, True, False, False])}, {"False", "True"}),
-    ("gpt2", [0, 1], {"list", "heads"}),
     ("llama", {0: [1]}, {"layers.0.self_attn", "[1, 2]", "2 groups"}),
     ("bart", {0: [1]}, {"0", "encoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"}),
     *((name, None, {"ttention"}) for name in WHOLE),
@@ -361,8 +306,6 @@ def test_what_cannot_be_pruned_is_refused_and_stays(name, heads, must_name):
     model = build(name)
     before = copy.deepcopy(model.state_dict())
     heads = {next(iter(attentions(model))): [2, 3]} if heads is None else heads
-    with pytest.raises(ValueError) as caught:
-        hw.prune_heads(model, heads)
-    assert all(name in str(caught.value) for name in must_name), caught.value
+    refused(must_name, hw.prune_heads, model, heads)
     after = model.state_dict()
     assert all(torch.equal(after[key], tensor) for key, tensor in before.items())
