@@ -217,7 +217,7 @@ def steps_equal_one_pass(
     """
     mend = "what a step has to know of earlier ones belongs into the cache, a row for each sequence"
     law = _Law(subject, "steps equal one pass", mend)
-    cache, read, steps = subject.new_cache(), subject.draw(rows, 0, seed), list[Seen]()
+    cache, read, steps = subject.new_cache(), subject.draw(rows, 0, seed), list[list[Tensor]]()
     pads = torch.zeros(rows, 0, dtype=torch.bool) if padding is None else padding
     actions = list(actions)
     for number, (action, value) in enumerate(actions, start=1):
@@ -227,22 +227,23 @@ def steps_equal_one_pass(
             read = read._replace(sequence=torch.cat([read.sequence, new], dim=1))
             pads = F.pad(pads, (0, max(0, length + value - pads.size(1))))
             given = None if padding is None else pads[:, : length + value]
-            new_batch = read._replace(sequence=new)
             with torch.no_grad():  # as generate() does
-                steps.append(run(subject, new_batch, padding=given, cache=cache).seen)
+                step = run(subject, read._replace(sequence=new), padding=given, cache=cache).seen
+            steps.append([step.output, *(x for x in step.decisions if x.dim() > 2)])
             continue
         index = torch.arange(size).repeat_interleave(value) if action == "repeat" else value
         index = torch.as_tensor(index)
-        method = {"reorder": "reorder_cache", "select": "batch_select_indices"}.get(action)
-        getattr(cache, method or "batch_repeat_interleave")(index if method else value)
+        if action == "repeat":
+            cache.batch_repeat_interleave(value)
+        else:
+            change = cache.reorder_cache if action == "reorder" else cache.batch_select_indices
+            change(index)
         read, pads = read.rows(index), pads[index]
-        steps = [
-            Seen(s.output[index], [x[index] for x in s.decisions if x.dim() > 2]) for s in steps
-        ]
+        steps = [[x[index] for x in step] for step in steps]
     real = ~pads[:, : read.sequence.size(1)]
     whole = run(subject, read, padding=None if padding is None else ~real).seen
-    decided = zip(*([x for x in step.decisions if x.dim() > 2] for step in steps), strict=True)
-    together = Seen(torch.cat([s.output for s in steps], 1), [torch.cat(x, 1) for x in decided])
+    output, *decisions = (torch.cat(x, 1) for x in zip(*steps, strict=True))
+    together = Seen(output, decisions)
     which = "after " + ", ".join(f"{action} {value}" for action, value in actions)
     law.same_seen(which, _at(together, real, False), _at(whole, real, False))
 
@@ -287,9 +288,8 @@ def every_weight_learns(
     batch = subject.draw(rows, time, seed)
     ran = run(subject, batch, padding=padding, train=True, gradients=True)
     for name, gradient in ran.gradients.items():
-        problem = f"the gradient of {name} is not finite" + (
-            "" if padding is None else " beside padding"
-        )
+        beside = "" if padding is None else " beside padding"
+        problem = f"the gradient of {name} is not finite{beside}"
         mend = "look for a division, a logarithm or a root of 0, also one that where() hides"
         law.expect(gradient.isfinite().all(), problem, mend)
         learns = gradient.any() or not gradient.numel() or name.endswith(tuple(may_be_zero))
