@@ -198,12 +198,14 @@ class Conditions:
 
     def recipe(self, system: str, dataset: str | None) -> Recipe:
         """Returns the recipe of a system, with the names of folders as they stand."""
-        return self.plain.system(system, dataset, self.choice(system))
+        return _recipe_of(self.plain, system, dataset, tuple(self.choice(system)))[0]
 
     def runs(self, system: str, dataset: str | None) -> list[Run]:
         """Returns the runs of a system that were made with the recipe of today, by their seeds."""
         known = self.table.find(Run, at=self.at, dataset=dataset, system=system)
-        expected = recipe_hash(self.recipe(system, dataset)) if known else ""
+        if not known:
+            return []
+        _, expected = _recipe_of(self.plain, system, dataset, tuple(self.choice(system)))
         found = [run for run in known if run.recipe == expected]
         check_data(found)
         return found
@@ -221,6 +223,15 @@ def _recipe_file(name: str, systems: tuple[str, ...], text: str, *changes: str) 
         raw["systems"] = {system: raw["systems"][system] for system in systems}
         parsed = [each for each in parsed if each[0][0] != "systems" or each[0][1] in systems]
     return RecipeFile(name, raw, parsed)
+
+
+@cache
+def _recipe_of(
+    file: RecipeFile, system: str, dataset: str | None, choice: tuple[Change, ...]
+) -> tuple[Recipe, str]:
+    """Returns the recipe of a system with its hash, made once for all claims about it."""
+    recipe = file.system(system, dataset, choice)
+    return recipe, recipe_hash(recipe)
 
 
 _KINDS = ("task", "corpus")  # each kind has its own name as the default

@@ -30,6 +30,10 @@ class Found(NamedTuple):
         return float(self.values.scores.mean())
 
 
+# To resample takes long, and several claims ask for the same.
+_FOUND: dict[tuple[Quantity | Subject | Run, ...], Found | None] = {}
+
+
 class Evidence:
     """The runs of the systems that the tests of a claim name, as they are read."""
 
@@ -72,6 +76,15 @@ def find_quantity(
     quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
 ) -> Found | None:
     """Returns a quantity of a system from the records of its seeds; None if they do not have it."""
+    key = (quantity, subject, *runs)  # of which the recipe follows
+    if key not in _FOUND:
+        _FOUND[key] = _quantity(quantity, subject, runs, recipe)
+    return _FOUND[key]
+
+
+def _quantity(
+    quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
+) -> Found | None:
     wanted = {*subject.without, *([subject.ablated] if subject.ablated else [])}
     if not runs or any(wanted - set(run.ablations) for run in runs):
         return None

@@ -63,6 +63,9 @@ class Run(BaseModel):
     def key(self) -> tuple[str | int, ...]:
         return (self.kind, self.at, self.dataset or "", self.system, self.seed)
 
+    def __hash__(self) -> int:
+        return id(self)  # what was read does not change
+
     def __str__(self) -> str:
         return " ".join(filter(None, (self.at, self.dataset, self.system, f"seed {self.seed}")))
 
