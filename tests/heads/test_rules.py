@@ -242,7 +242,7 @@ def test_after_each_step_both_are_the_nearest_point_of_the_simplex(kappa, alpha)
     slopes = [torch.tensor(slope, dtype=torch.float64) for slope in (kappa, alpha)]
     reached = [w.detach() - s for w, s in zip((layer.kappa, layer.alpha), slopes, strict=True)]
     settings = {"learning_rate": 1.0, "warmup_steps": 1, "freeze_last": 0}
-    how = {"settings": {"weighted": settings}, "optimizer": loops.sgd}
+    how = {"settings": {"weighted": settings}, "optimizer": torch.optim.SGD}
     loops.train(layer, lambda _: [layer.kappa @ slopes[0] + layer.alpha @ slopes[1]], [None], **how)
     for weights, point in zip((layer.kappa, layer.alpha), reached, strict=True):
         torch.testing.assert_close(weights.detach(), nearest(point), rtol=1e-9, atol=1e-9)
@@ -275,7 +275,7 @@ def test_a_frozen_weight_counts_in_no_norm_that_is_clipped():
         def losses_of(x, layer=layer, scale=scale):
             yield (layer(x).output - x).square().mean() + scale * layer.kappa.sum()
 
-        how = {"settings": {"weighted": {"freeze_last": 1}}, "optimizer": loops.sgd}
+        how = {"settings": {"weighted": {"freeze_last": 1}}, "optimizer": torch.optim.SGD}
         loops.train(layer, losses_of, [x], clip=0.1, **how)
         found.append(values(layer))
     torch.testing.assert_close(*found)
@@ -285,7 +285,6 @@ def test_a_frozen_weight_counts_in_no_norm_that_is_clipped():
     ("settings", "peak", "warmup", "frozen"),
     [
         ({}, (16 / 3) ** -0.5 * 400**-0.5, 400, 4),
-        ({"warmup_steps": 5}, (16 / 3) ** -0.5 * 5**-0.5, 5, 4),
         ({"learning_rate": 0.2, "warmup_steps": 5, "freeze_last": 2}, 0.2, 5, 2),
     ],
 )

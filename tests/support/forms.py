@@ -6,10 +6,10 @@ Random options find rare pairs by chance; these are always tried.
 from typing import Any, NamedTuple
 
 import torch
+from support.nine import NINE, build
 
 from headwise.ops.rotary import Rotary  # a call takes it, and no public name makes it
 from headwise.testing import SystemSubject
-from support.nine import NINE, build
 
 BASE = 10.0  # of rotary positions: tokens that stand near one another are turned far apart
 
@@ -93,5 +93,3 @@ FORMS = {
     ),
     "tim-of-four-without-exchange": Form("tim", {"num_mechanisms": 4, "exchange_heads": 0}),
 }
-# One of each system, in the blocks of today where it has some.
-DEFAULTS = {name: FORMS[name] for name in NINE}

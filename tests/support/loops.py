@@ -24,14 +24,6 @@ class Trained(NamedTuple):
     state: tuple[Any, Any]
 
 
-def adamw(groups: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups)
-
-
-def sgd(groups: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups)
-
-
 def train(
     model: nn.Module,
     losses_of: Callable[[Any], Iterable[Tensor]],
@@ -41,7 +33,7 @@ def train(
     steps_per_epoch: int | None = None,
     settings: dict[str, Any] | None = None,
     lr: float = 0.01,
-    optimizer: Callable[[Any], torch.optim.Optimizer] = adamw,
+    optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.AdamW,
     scaler: torch.amp.GradScaler | None = None,
     clip: float | None = None,
     resumed: tuple[Any, Any] | None = None,

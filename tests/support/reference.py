@@ -35,20 +35,19 @@ def expected(
     padding = given.pop("query_padding_mask", None)
     if padding is None and key is None:
         padding = is_hidden(given.get("key_padding_mask"))
-    is_cross = key is not None
-    key = query if key is None else key
-    rows = (p, query, key, key if value is None else value, module)
+    value = value if value is not None else query if key is None else key
+    rows = (p, query, query if key is None else key, value, module)
     if name == "MultiHeadAttention":
         return standard(*rows, **given), None, None
     if name == "MixtureOfAttentiveExperts":
-        return *mae(*rows, padding, is_cross, **given), None
-    systems = {"GatedAttention": gated, "DifferentialAttention": differential}
-    systems |= {"AgreementAttention": agreement, "BranchedAttention": branched}
-    if name in systems:
-        return *systems[name](*rows, **given), None
+        return *mae(*rows, padding, key is not None, **given), None
     if name == "MixtureOfHeads":
         return *moh(*rows, **given), moh_loss(p, query, module, padding)
-    return *moa(*rows, **given), moa_loss(p, query, module, padding)
+    if name == "MixtureOfAttentionHeads":
+        return *moa(*rows, **given), moa_loss(p, query, module, padding)
+    systems = {"GatedAttention": gated, "DifferentialAttention": differential}
+    systems |= {"AgreementAttention": agreement, "BranchedAttention": branched}
+    return *systems[name](*rows, **given), None
 
 
 def is_hidden(mask: Tensor | None) -> Tensor | None:
@@ -145,7 +144,11 @@ def turned(x: Tensor, position: int, base: float) -> Tensor:
 def placed(p: dict[str, Any], name: str, heads: list[Tensor], position: int) -> list[Tensor]:
     """Queries or keys of one position, normed and turned where there is a norm and a base."""
     if f"{name}.weight" in p:
-        heads = [norm(x, p[f"{name}.weight"], None, 1e-6) for x in heads]
+        scales = p[f"{name}.weight"]
+        eps = 1e-6 if scales.dim() == 1 else 1e-5
+        scales = scales.view(-1, len(heads[0]))  # one, or of TIM one for each mechanism
+        number = len(heads)
+        heads = [norm(x, scales[i * len(scales) // number], None, eps) for i, x in enumerate(heads)]
     return [turned(x, position, p["rotary"]) for x in heads] if "rotary" in p else heads
 
 
@@ -269,16 +272,14 @@ def gated(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
         return (2.0 if module.neutral_start else 1.0) * sigmoid(logit)
 
     def compute(b, t):
-        y, x = output_bias(p), query[b, t]
-        read_by = heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)
-        rows = [
-            [j * size + e if module.elementwise else j for e in range(size)] for j in range(heads)
-        ]
-        gates = [[scale(x, row) for row in of_head] for of_head in rows]
-        for j, o in enumerate(read_by):
-            for e in range(size):
-                y = y + gates[j][e] * o[e] * p["out_proj.weight"][:, j * size + e]
-        return y, torch.stack([sum(of_head) / size for of_head in gates])
+        y, means = output_bias(p), []
+        for j, o in enumerate(heads_read(p, query[b], key[b], value[b], heads, b, t, **masks)):
+            rows = [j * size + e if module.elementwise else j for e in range(size)]
+            gates = [scale(query[b, t], row) for row in rows]
+            for e, gate_of_entry in enumerate(gates):
+                y = y + gate_of_entry * o[e] * p["out_proj.weight"][:, j * size + e]
+            means.append(sum(gates) / size)
+        return y, torch.stack(means)
 
     return over_queries(query, compute)
 
@@ -337,14 +338,19 @@ def real_tokens(query: Tensor, padding: Tensor | None) -> list[Tensor]:
     return [query[at] for at in places if padding is None or not padding[at]]
 
 
+def loads(weight: Tensor, tokens: list[Tensor], top_k: int) -> list[tuple[int, Tensor]]:
+    """Of each unit of a router, how many tokens choose it, and its summed probability."""
+    of_tokens = [softmax(list(weight @ x)) for x in tokens]
+    chosen = [most_likely(of, top_k) for of in of_tokens]
+    units = range(len(weight))
+    return [(sum(i in of for of in chosen), sum((of[i] for of in of_tokens), ZERO)) for i in units]
+
+
 def moh_loss(p, query, module, padding=None) -> Tensor:
     """β Σᵢ Pᵢ fᵢ over the routed heads, of the real tokens of all rows."""
-    of_tokens = [softmax(list(p["routed_router.weight"] @ x)) for x in real_tokens(query, padding)]
-    chosen = [most_likely(of, module.top_k) for of in of_tokens]
-    loss, count = ZERO, max(1, len(of_tokens))
-    for i in range(module.routed_heads):
-        f = sum(i in of for of in chosen) / count
-        loss = loss + f * sum((of[i] for of in of_tokens), ZERO) / count
+    tokens = real_tokens(query, padding)
+    of_heads = loads(p["routed_router.weight"], tokens, module.top_k)
+    loss = sum((f * big_p for f, big_p in of_heads), ZERO) / max(1, len(tokens)) ** 2
     return module.balance_coef * (module.routed_heads if module.scaled_balance else 1) * loss
 
 
@@ -519,8 +525,7 @@ def moa(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
     def compute(b, t):
         probabilities = softmax(list(p["router.weight"] @ query[b, t]))
         chosen = most_likely(probabilities, module.top_k)
-        total = sum(probabilities[i] for i in chosen)
-        total = total.detach() if module.detach_normalizer else total
+        total = sum(probabilities[i] for i in chosen).detach()
         ks, vs = memory_of(p, key[b], value[b], kept)
         biases = [bias_of(b, 0, t, s, module.top_k, **masks) for s in range(key.size(1))]
         y, weights = torch.zeros(query.size(2), dtype=torch.float64), [ZERO] * len(probabilities)
@@ -551,23 +556,29 @@ def moa_loss(p, query, module, padding=None) -> Tensor:
 
 def balance_loss(p, tokens, module) -> Tensor:
     """E Σᵢ fᵢ/Σf · Pᵢ/ΣP (equations 13 to 15)."""
-    of_tokens = [softmax(list(p["router.weight"] @ x)) for x in tokens]
-    chosen = [most_likely(of, module.top_k) for of in of_tokens]
-    experts = range(module.num_experts)
-    f = [float(sum(i in of for of in chosen)) for i in experts]
-    big_p = [sum(of[i] for of in of_tokens) for i in experts]
-    return len(experts) * sum(f[i] / sum(f) * big_p[i] / sum(big_p) for i in experts)
+    of_experts = loads(p["router.weight"], tokens, module.top_k)
+    all_f, all_p = (sum(each) for each in zip(*of_experts, strict=True))
+    return len(of_experts) * sum(f / all_f * big_p / all_p for f, big_p in of_experts)
 
 
 # TIM
 
 
-def grouped(h: Tensor, p: dict[str, Tensor], name: str) -> Tensor:
-    """GroupLinear(h, W, n_s) = [h_j W_j] of one position, and a bias of each group if there is."""
-    weight = p[f"{name}_weight"]
-    bias = p.get(f"{name}_bias", torch.zeros(len(weight), 1, dtype=torch.float64))
-    groups = zip(slices(h, len(weight)), weight, bias, strict=True)
-    return torch.cat([h_j @ w + b for h_j, w, b in groups])
+def with_linear_maps(p: dict[str, Tensor]) -> dict[str, Tensor]:
+    """GroupLinear(h, W, n_s) = [h_j W_j] is a linear map whose matrix is block diagonal."""
+    maps = dict(p)
+    for name, x in p.items():
+        if name.endswith("_weight"):
+            maps[f"{name[:-7]}_proj.weight"] = torch.block_diag(*x.mT)
+        elif name.endswith("_bias"):
+            maps[f"{name[:-5]}_proj.bias"] = x.flatten()
+    return maps
+
+
+def part_of(p: dict[str, Tensor], name: str) -> dict[str, Any]:
+    """The maps of one of the attentions, by the names that they have in the other systems."""
+    prefix = f"{name}."
+    return {n.removeprefix(prefix): x for n, x in p.items() if n.startswith(prefix)}
 
 
 def grouped_norm(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
@@ -579,45 +590,30 @@ def grouped_norm(p: dict[str, Tensor], name: str, h: Tensor) -> Tensor:
     )
 
 
-def tim_attention(p, name, queries, memory, heads, b, t, base=None, **masks) -> Tensor:
+def tim_attention(p, queries, memory, heads, b, t, **masks) -> Tensor:
     """Step 2: Attention(Q, K, V, n_s H), then GroupLinear with W^O, at position t of row b."""
-
-    def in_place(kind, of_heads, position):
-        if f"{name}.{kind}_norm.weight" in p:
-            scales = p[f"{name}.{kind}_norm.weight"]  # one for each mechanism
-            of = [i * len(scales) // len(of_heads) for i in range(len(of_heads))]
-            pairs = zip(of_heads, of, strict=True)
-            of_heads = [norm(x, scales[j], None, 1e-5) for x, j in pairs]
-        return of_heads if base is None else [turned(x, position, base) for x in of_heads]
-
-    q = in_place("q", slices(grouped(queries[t], p, f"{name}.q"), heads), t)
-    keys = [grouped(m, p, f"{name}.k") for m in memory]
-    kept = len(keys[0]) // len(q[0])
-    ks = [in_place("k", slices(k, kept), s) for s, k in enumerate(keys)]
-    vs = [slices(grouped(m, p, f"{name}.v"), kept) for m in memory]
-    out = []
-    for i in range(heads):
-        biases = [bias_of(b, i, t, s, heads, **masks) for s in range(len(memory))]
-        j = i * kept // heads
-        out.append(read(q[i], [k[j] for k in ks], [v[j] for v in vs], biases))
-    return grouped(torch.cat(out), p, f"{name}.out")
+    return linear(
+        p, "out_proj", torch.cat(heads_read(p, queries, memory, memory, heads, b, t, **masks))
+    )
 
 
-def tim_exchange(p: dict[str, Tensor], h: Tensor, heads: int) -> Tensor:
+def tim_exchange(p: dict[str, Tensor], h: Tensor, mechanisms: int, heads: int) -> Tensor:
     """Step 3 at one position: mechanisms attend to mechanisms."""
-    mechanisms = len(p["exchange.q_weight"])
     # Each mechanism's heads, the first mechanism's first.
-    q, k, v = (slices(grouped(h, p, f"exchange.{x}"), mechanisms * heads) for x in "qkv")
+    q, k, v = (slices(linear(p, f"{x}_proj", h), mechanisms * heads) for x in "qkv")
     nothing, out = [0.0] * mechanisms, []
     for i in range(mechanisms * heads):
         others = range(i % heads, mechanisms * heads, heads)
         out.append(read(q[i], [k[j] for j in others], [v[j] for j in others], nothing))
-    return grouped(torch.cat(out), p, "exchange.out")
+    return linear(p, "out_proj", torch.cat(out))
 
 
 def tim(p, x, memory, module, base, memory_key_padding_mask=None, **masks):
     """A layer of independent mechanisms (algorithm 1), and the competition c if there is one."""
-    heads = module.num_heads
+    p, heads, mechanisms = with_linear_maps(p), module.num_heads, module.num_mechanisms
+    of_self, of_cross = part_of(p, "self_attention"), part_of(p, "cross_attention")
+    if base is not None:
+        of_self["rotary"] = base
 
     def sublayer(name, rows, update):
         """`update` maps the rows that it is given, and a position, to what is added there."""
@@ -626,30 +622,30 @@ def tim(p, x, memory, module, base, memory_key_padding_mask=None, **masks):
         return added if module.pre_norm else [grouped_norm(p, name, h) for h in added]
 
     def feed_forward(h):
-        hidden = slices(grouped(h, p, "ffn_up"), len(p["ffn_up_weight"]))
+        hidden = slices(linear(p, "ffn_up_proj", h), mechanisms)
         active = [activation(module.ffn_activation, of_mechanism) for of_mechanism in hidden]
-        return grouped(torch.cat(active), p, "ffn_down")
+        return linear(p, "ffn_down_proj", torch.cat(active))
 
     def row(b):
         compete = []
 
         def competing(h, t):
-            read_here = tim_attention(p, "self_attention", h, h, heads, b, t, base, **masks)
+            read_here = tim_attention(of_self, h, h, heads, b, t, **masks)
             if "competition_weight" not in p:
                 return read_here
-            compete.append(torch.stack(softmax(list(grouped(x[b, t], p, "competition")))))
+            compete.append(torch.stack(softmax(list(linear(p, "competition_proj", x[b, t])))))
             parts = slices(read_here, len(compete[t]))
             return torch.cat([c * part for c, part in zip(compete[t], parts, strict=True)])
 
         def of_memory(h, t):
             mask = {"key_padding_mask": memory_key_padding_mask}
-            return tim_attention(p, "cross_attention", h, memory[b], heads, b, t, **mask)
+            return tim_attention(of_cross, h, memory[b], heads, b, t, **mask)
 
         h = sublayer("norm1", list(x[b]), competing)
         h = h if memory is None else sublayer("cross_norm", h, of_memory)
         if module.exchange is not None:
-            exchange_heads = module.exchange.num_heads
-            h = sublayer("norm2", h, lambda h, t: tim_exchange(p, h[t], exchange_heads))
+            exchange, number = part_of(p, "exchange"), module.exchange.num_heads
+            h = sublayer("norm2", h, lambda h, t: tim_exchange(exchange, h[t], mechanisms, number))
         h = sublayer("norm3", h, lambda h, t: feed_forward(h[t]))
         return torch.stack(h), torch.stack(compete).detach() if compete else None
 

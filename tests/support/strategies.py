@@ -7,9 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from hypothesis import reject, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
 from support.nine import DIM, HEADS, NINE, build
+from torch import Tensor
 
 # Of what takes long where there are many subjects: a third of the profile's examples.
 fewer = settings(max_examples=max(1, settings().max_examples // 3))
@@ -30,40 +29,32 @@ NUMBERS = {
     "balance_coef": (0.0, 0.5),
     "z_coef": (0.0, 0.5),
 }
-# What `blocks` draws, or a test gives.
+# What a test gives.
 GIVEN = ("num_heads", "num_branches", "embed_dim", "kdim", "vdim", "cross_attention", "norm_eps")
+# Shared heads of keys, norms, widths and biases, which all systems have.
 BLOCKS = ("num_key_value_heads", "qk_norm", "head_dim", "bias")
 # What draws numbers at a pass, changes the first weights alone, or has no equation of a paper.
 LEFT_OUT = (
     *("dropout", "noisy", "noise_floor", "output_gain", "key_gain", "vote_gain", "start"),
     *("gate_init", "gate_statistics", "gate_scaling", "scaled_heads", "router_start", "router"),
     *("expert_bias", "gate_inputs", "gate_activation", "gate_bias", "competition_input"),
+    *("detach_normalizer",),
 )
-
-
-def options(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Options of a system, drawn from the types of its constructor, without its blocks.
-
-    What the constructor refuses is drawn again.
-    """
-    return _kwargs(name, exclude=BLOCKS).filter(lambda drawn: _is_taken(name, drawn))
-
-
-@st.composite
-def blocks(draw: Any, name: str) -> tuple[dict[str, Any], bool]:
-    """Shared heads of keys, norms, widths and biases, and whether positions are rotary."""
-    drawn = draw(_kwargs(name, only=BLOCKS))
-    width = drawn.get("head_dim") or NINE[name][1].get("head_dim", DIM // HEADS)
-    return drawn, width % 2 == 0 and draw(st.booleans())
 
 
 @st.composite
 def any_system(draw: Any, name: str, **more: Any) -> tuple[Any, bool]:
-    """A system with any options and blocks, and whether its positions are rotary."""
-    drawn, (settled, rotary) = draw(options(name)), draw(blocks(name))
+    """A system with any options and blocks, and whether its positions are rotary.
+
+    Options are drawn from the types of its constructor; what that refuses is drawn again.
+    """
+    drawn = draw(_kwargs(name, exclude=BLOCKS).filter(lambda drawn: _is_taken(name, drawn)))
+    drawn |= draw(_kwargs(name, only=BLOCKS))
+    width = drawn.get("head_dim") or NINE[name][1].get("head_dim", DIM // HEADS)
+    rotary = width % 2 == 0 and draw(st.booleans())
     torch.manual_seed(draw(st.integers(0, 99)))
     try:
-        return build(name, **{**drawn, **settled, **more}), rotary
+        return build(name, **drawn, **more), rotary
     except ValueError:  # options and blocks that do not go together
         reject()
 

@@ -129,7 +129,10 @@ def padding_changes_nothing(
     law.finite(together, "of a padded batch")
     for row in torch.nonzero(~padding.all(1)).flatten().tolist():
         real = ~padding[[row]]
-        single = run(subject, _without_padding(batch.rows([row]), padding[row])).seen
+        unpadded = batch._replace(sequence=batch.sequence[:, ~padding[row]]).rows([row])
+        if unpadded.memory is not None and unpadded.memory_padding is not None:
+            unpadded = unpadded._replace(memory=unpadded.memory[:, ~unpadded.memory_padding[0]])
+        single = run(subject, unpadded._replace(memory_padding=None)).seen
         where = torch.zeros_like(padding)
         where[row] = real
         mine, alone = _at(together, where), _at(single, torch.ones(1, int(real.sum())) > 0)
@@ -474,13 +477,6 @@ def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: 
     if memory is not None and other.memory is not None and batch.memory_padding is not None:
         memory = mixed(memory, other.memory, batch.memory_padding)
     return batch._replace(sequence=mixed(batch.sequence, other.sequence, where), memory=memory)
-
-
-def _without_padding(batch: Batch, padding: Tensor) -> Batch:
-    """A batch of one row, and of what is real of it and of its memory."""
-    memory, hidden = batch.memory, batch.memory_padding
-    memory = memory if memory is None or hidden is None else memory[:, ~hidden[0]]
-    return Batch(batch.sequence[:, ~padding], memory)
 
 
 def _at(seen: Seen, where: Tensor, whole: bool = True) -> Seen:
