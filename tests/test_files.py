@@ -12,8 +12,7 @@ import soundfile
 import torch
 from safetensors.torch import save_file
 from support import toy_training as toy
-from support.failing_disk import failing
-from support.processes import forked, killed_at
+from support.processes import forked, killed_at, unwritable
 from tokenizers import Tokenizer, models
 
 # --- folders that take the place of others ----------------------------------------------------
@@ -40,7 +39,7 @@ def test_a_folder_that_takes_the_place_of_another_is_never_lost(tmp_path, end, n
         write_folder(path, "old")
         stop = killed_at(moment, path.parent)
         if end == "error":
-            stop = failing(path.parent, errno.EIO, moment - 1).__enter__
+            stop = unwritable(path.parent, errno.EIO, moment - 1)
         ended = forked(lambda path=path: write_folder(path, "new"), stop)
         if next_start == "of a command":
             toy.clear_leftovers(list(path.parent.iterdir()))

@@ -5,16 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from support.run_folders import (
-    OWN_CODE,
-    comparison,
-    headwise,
-    recipe_of,
-    result,
-    runs,
-    set_loss,
-    tries,
-)
+from support.run_folders import compare, comparison, recipe_of, result, runs, set_loss, tries
 from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
 
 KEY = "training.learning_rate"
@@ -22,17 +13,12 @@ RATES = [0.001, 0.02, 1e30]  # with the last of which no loss is a number
 GRID = ("--tune", f"{KEY}=" + ",".join(map(str, RATES)))
 
 
-def tune(recipe, folder, systems, *options, status=0):
-    given = ("--systems", systems, "--output", folder, *OWN_CODE, *options)
-    return headwise("compare", recipe, *given, status=status).output
-
-
 @pytest.fixture(scope="module")
 def tuned(recipe, tmp_path_factory):
     """Two systems that were tuned; and what the models of the tries, and all later ones, saw."""
     folder = tmp_path_factory.mktemp("runs") / "tuned"
     with watched() as seen:
-        tune(recipe, folder, "standard,gated", *GRID)
+        compare(recipe, folder, "standard,gated", *GRID)
     trained = [number for number, each in enumerate(seen) if each.batches]
     first_run = trained[2 * len(RATES)]
     return SimpleNamespace(folder=folder, tries=seen[:first_run], runs=seen[first_run:])
@@ -84,7 +70,7 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
         for value, loss in zip(("0.001", "0.02", "1e+30"), losses, strict=True):
             set_loss(copied, system, value, loss)
         shutil.rmtree(copied / f"{system}-seed1")
-    said = tune(recipe, copied, "standard,gated", *GRID)
+    said = compare(recipe, copied, "standard,gated", *GRID)
     chosen = {
         system: [each.values[KEY] for each in tries(copied, system) if each.is_chosen]
         for system in ("standard", "gated")
@@ -101,7 +87,7 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
 def test_runs_of_another_choice_do_not_pass_for_those_of_this_one(copied, recipe):
     set_loss(copied, "gated", "0.001", 0.0)
     before = result(copied / "gated-seed1")
-    said = tune(recipe, copied, "standard,gated", *GRID, status=2)
+    said = compare(recipe, copied, "standard,gated", *GRID, status=2)
     for known in ("gated-seed1", KEY, "0.02", "0.001"):
         assert known in said
     assert result(copied / "gated-seed1") == before
@@ -109,11 +95,11 @@ def test_runs_of_another_choice_do_not_pass_for_those_of_this_one(copied, recipe
 
 def test_interrupted_tuning_goes_on_to_the_same_choice(tuned, copied, recipe, trouble):
     trouble("SIGINT")
-    tune(recipe, copied, "troubled", *GRID, status=130)
+    compare(recipe, copied, "troubled", *GRID, status=130)
     assert "troubled-seed1" not in runs(copied)
     trouble(None)
     with watched() as seen:
-        tune(recipe, copied, "standard,troubled", *GRID)
+        compare(recipe, copied, "standard,troubled", *GRID)
     # Of the first try two steps are left; the tries of the other system are finished.
     trained = [len(each.batches) for each in seen if each.batches]
     assert trained[:4] == [STEPS - 4, STEPS, EVALUATE_EVERY, STEPS]
@@ -124,7 +110,7 @@ def test_interrupted_tuning_goes_on_to_the_same_choice(tuned, copied, recipe, tr
 
 def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(recipe, tmp_path):
     grid = ("--tune", f"{KEY}=1e29,1e30")
-    assert "standard" in tune(recipe, tmp_path / "runs", "standard", *grid, status=2)
+    assert "standard" in compare(recipe, tmp_path / "runs", "standard", *grid, status=2)
     assert not runs(tmp_path / "runs")
 
 
@@ -143,6 +129,6 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
 def test_what_would_be_unfair_to_tune_is_refused_before_anything_is_read(
     recipe, tmp_path, options, named
 ):
-    said = tune(recipe, tmp_path / "runs", "standard", *options, status=2)
+    said = compare(recipe, tmp_path / "runs", "standard", *options, status=2)
     assert all(name in said for name in named)
     assert not (tmp_path / "runs").exists()

@@ -2,10 +2,11 @@
 
 They are forked, since to import anew what tests have imported takes seconds.
 
-ended = forked(lambda: train(folder), killed_at(7))
+ended = forked(lambda: train(folder), killed_at(7, folder))
 figures = on_ranks(2, course, folder)
 """
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -27,6 +28,8 @@ from torch.optim import optimizer as of_optimizers
 FORK = multiprocessing.get_context("fork")
 # What Python does with files, as its audit events name it.
 _OF_NAMES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir")
+_TAKES_ROOM = ("os.mkdir", "os.rename", "os.link", "os.symlink")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 SECONDS = 300  # after which a process that hangs fails the test
 
 
@@ -35,6 +38,13 @@ class Ended(NamedTuple):
 
     status: int
     said: str
+
+
+def begun(work: Callable[[], Any], said: Path) -> Any:
+    """Begins work in a process of its own; all that it prints goes into a file."""
+    process = FORK.Process(target=_work, args=(work, said))
+    process.start()
+    return process
 
 
 def forked(work: Callable[[], Any], *before: Callable[[], Any]) -> Ended:
@@ -46,8 +56,7 @@ def forked(work: Callable[[], Any], *before: Callable[[], Any]) -> Ended:
         work()
 
     with tempfile.TemporaryDirectory() as folder:
-        process = FORK.Process(target=_work, args=(both, Path(folder, "said")))
-        process.start()
+        process = begun(both, Path(folder, "said"))
         process.join(SECONDS)
         _end(process)
         return Ended(process.exitcode, Path(folder, "said").read_text(encoding="utf-8"))
@@ -66,6 +75,27 @@ def killed_at(moment: int, folder: Path) -> Callable[[], Any]:
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    return lambda: sys.addaudithook(watch)
+
+
+def unwritable(folder: Path, error: int = errno.EROFS, after: int = 0) -> Callable[[], Any]:
+    """The process can write nothing more in a folder: it is read-only or, with `ENOSPC`, full.
+
+    Args:
+        after: how many files can still be opened, made or renamed.
+    """
+    left = after
+
+    def watch(event: str, arguments: tuple) -> None:
+        nonlocal left
+        writes = event in _TAKES_ROOM or (event == "open" and int(arguments[2] or 0) & _WRITES)
+        # A temporary file may stand beside the folder, and be moved into it.
+        names = [str(each) for each in arguments if isinstance(each, (str, os.PathLike))]
+        if writes and any(name.startswith(str(folder)) for name in names):
+            left -= 1
+            if left < 0:
+                raise OSError(error, os.strerror(error), names[0])
 
     return lambda: sys.addaudithook(watch)
 
@@ -103,11 +133,9 @@ def on_ranks(number: int, work: Callable[..., Any], *arguments: Any) -> list[Any
     with tempfile.TemporaryDirectory() as folder:
         paths = [(Path(folder, f"found {n}"), Path(folder, f"said {n}")) for n in range(number)]
         processes = [
-            FORK.Process(target=_work, args=(lambda n=n: of_rank(n, paths[n][0]), paths[n][1]))
-            for n in range(number)
+            begun(lambda n=n, found=found: of_rank(n, found), said)
+            for n, (found, said) in enumerate(paths)
         ]
-        for process in processes:
-            process.start()
         until = time.monotonic() + SECONDS
         while any(process.is_alive() for process in processes) and time.monotonic() < until:
             if any(process.exitcode for process in processes):
@@ -127,7 +155,6 @@ def _end(process: Any) -> None:
 
 
 def _work(work: Callable[[], Any], said: Path) -> None:
-    """What a forked process does: all that it prints goes into a file."""
     with said.open("wb") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)

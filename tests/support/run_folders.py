@@ -35,6 +35,18 @@ def headwise(*arguments: object, status: int | None = 0) -> Result:
     return done
 
 
+def compare(recipe: Path, folder: Path, systems: str, *options: str, status: int | None = 0) -> str:
+    """Compares systems; returns what the command said."""
+    given = ("--systems", systems, "--output", folder, *OWN_CODE, *options)
+    return headwise("compare", recipe, *given, status=status).output
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The content of each file by its path in the folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def recipe_of(run: Path) -> dict[str, Any]:
     return yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
 

@@ -6,6 +6,7 @@ file. Seen from outside are the items that are joined into batches, and the opti
 
 import io
 import random
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,19 @@ def join(items: list[dict[str, Any]]) -> dict[str, Tensor]:
 
     tokens = padded("input_ids", 0)
     return {"input_ids": tokens, "attention_mask": tokens != 0, "labels": padded("labels", -100)}
+
+
+class Signalled:
+    """A collate function: while the n-th batch is joined, Ctrl-C comes."""
+
+    def __init__(self, call: int) -> None:
+        self.left = call
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, Tensor]:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return join(items)
 
 
 def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> hw.Seq2SeqLM:

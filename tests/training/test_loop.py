@@ -1,7 +1,7 @@
 """The loop of training: its steps, its losses, its learning rate, and what is kept in the end."""
 
 import math
-from collections import Counter
+from itertools import accumulate
 
 import pytest
 import torch
@@ -195,15 +195,14 @@ def test_an_epoch_is_all_data_in_batches_within_the_budget(tmp_path):
     data = (joined.data, toy.Reversals(12, seed=1))
     how = {"max_steps": None, "epochs": 2.5, "evaluate_every": 10, "log_every": 7}
     run = toy.train(tmp_path, data=data, collate=joined, **how)
-    epoch = next(
-        n for n in range(1, len(joined.batches)) if sum(map(len, joined.batches[:n])) == 80
-    )
+    items = list(accumulate(map(len, joined.batches)))
+    epoch = items.index(80) + 1
     assert run.steps == math.ceil(2.5 * epoch)
     first, second = joined.batches[:epoch], joined.batches[epoch : 2 * epoch]
     for batches in (first, second):
         assert sorted(i for batch in batches for i in batch) == list(range(80))
         assert all(len(b) * max(joined.data.lengths[i] for i in b) <= 60 for b in batches)
-    assert first != second and Counter(map(len, first)) == Counter(map(len, second))
+    assert first != second
     # The last step is validated wherever it falls; training losses are means since the last one.
     assert list(run.validations) == [*range(10, run.steps, 10), run.steps]
     assert list(run.losses) == list(range(7, run.steps + 1, 7))
@@ -254,9 +253,7 @@ def test_the_final_model_is_of_the_steps_that_were_asked_for(tmp_path, final, pa
         bound = 1e-6 if final == "average" else 0  # a mean is kept in float32
         torch.testing.assert_close(weight, mean.to(weight.dtype), rtol=bound, atol=bound)
     written = hw.Seq2SeqLM.from_pretrained(tmp_path / "model").state_dict()
-    assert all(
-        torch.equal(written[name], weight) for name, weight in run.model.state_dict().items()
-    )
+    assert all(torch.equal(written[name], x) for name, x in run.model.state_dict().items())
 
 
 def test_a_training_that_diverges_ends_and_says_what_to_try(tmp_path):

@@ -1,20 +1,15 @@
 """Processes that share each batch train as one process does."""
 
 import os
-import signal
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import cache
-from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from support import run_folders, tiny_tasks
 from support import toy_training as toy
 from support.processes import on_ranks
@@ -29,41 +24,23 @@ NESTEROV = {"optimizer": "nesterov", "learning_rate": 2.0, "momentum": 0.9}  # t
 LAST = {"max_steps": 4, "final_model": "last", "evaluate_every": 2}
 
 
-class Scenario(NamedTuple):
-    """A plan of attentions, settings of the training, and options of the model."""
-
-    attention: Any
-    settings: Mapping[str, Any] = MappingProxyType({})
-    options: Mapping[str, Any] = MappingProxyType({})
-
-
-SCENARIOS = {
-    "accumulated and clipped": Scenario(
+# A plan of attentions, settings of the training, and options of the model.
+SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "accumulated and clipped": (
         "standard",
         {"gradient_accumulation": 2, "clip_norm": 0.5},
         {"norm": "pre", "share_embeddings": "none"},
     ),
-    "weights on a simplex": Scenario("weighted"),
-    "experts and gates in turns": Scenario(MAE, {"mae": G_STEPS}),
-    "groups of experts, accumulated": Scenario(MAE_6, {"mae": G_STEPS, "gradient_accumulation": 2}),
-    "loads of experts": Scenario(EXPERTS, {"gradient_accumulation": 2}),
-    "stopped early": Scenario(
-        "standard", {"max_steps": 7, "evaluate_every": 1, "patience": 1, **NESTEROV}
+    "weights on a simplex": ("weighted", {}, {}),
+    "experts and gates in turns": (MAE, {"mae": G_STEPS}, {}),
+    "groups of experts, accumulated": (MAE_6, {"mae": G_STEPS, "gradient_accumulation": 2}, {}),
+    "loads of experts": (EXPERTS, {"gradient_accumulation": 2}, {}),
+    "stopped early": (
+        "standard",
+        {"max_steps": 7, "evaluate_every": 1, "patience": 1, **NESTEROV},
+        {},
     ),
 }
-
-
-class Signalled:
-    """A collate function: while a process joins its third batch, a signal reaches it alone."""
-
-    def __init__(self, rank: int) -> None:
-        self.left = 3 if rank == 1 else 0
-
-    def __call__(self, items: list[Any]) -> dict[str, torch.Tensor]:
-        self.left -= 1
-        if self.left == 0:
-            signal.raise_signal(signal.SIGINT)
-        return toy.join(items)
 
 
 def course(name: str, folder: Path, *, stopped: bool = False, **settings: Any) -> list[Any]:
@@ -71,15 +48,15 @@ def course(name: str, folder: Path, *, stopped: bool = False, **settings: Any) -
 
     Where it is `stopped`, a signal comes to the second process, and the training goes on.
     """
-    scenario = SCENARIOS[name]
+    attention, of_scenario, options = SCENARIOS[name]
 
     def train(**more: Any) -> toy.Trained:
-        model = toy.model(scenario.attention, **scenario.options)
-        return toy.train(folder, model, **{**LAST, **scenario.settings, **settings, **more})
+        model = toy.model(attention, **options)
+        return toy.train(folder, model, **{**LAST, **of_scenario, **settings, **more})
 
     if stopped:
         with pytest.raises(toy.Interrupted):
-            train(collate=Signalled(int(os.environ["RANK"])))
+            train(collate=toy.Signalled(3 if os.environ["RANK"] == "1" else 0))
     run = train()
     weights = {name: weight.tolist() for name, weight in sorted(run.model.state_dict().items())}
     return [run.losses, run.validations, weights]
@@ -89,16 +66,11 @@ def courses(folder: Path, names: tuple[str, ...], **settings: Any) -> dict[str, 
     return {name: course(name, folder / name, **settings) for name in names}
 
 
-@cache
-def of_one(folder: Path, name: str) -> list[Any]:
-    return course(name, folder / name)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The course of a scenario in one process."""
     folder = tmp_path_factory.mktemp("alone")
-    return lambda name: of_one(folder, name)
+    return cache(lambda name: course(name, folder / name))
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:
@@ -112,27 +84,6 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 
 
 # --- batches ----------------------------------------------------------------------------------
-
-
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40),
-    world=st.integers(1, 6),
-    budget=st.integers(30, 400),
-    epoch=st.integers(0, 2),
-)
-def test_the_shares_of_all_processes_are_the_batches_of_one(lengths, world, budget, epoch):
-    """Or an error names the budget, the processes and the sequences that leave no room."""
-    share = {"epoch": epoch, "seed": 2, "world_size": world}
-    batches = index_batches(lengths, budget, epoch=epoch, seed=2)
-    if min(map(len, batches)) >= world:
-        ranks = [index_batches(lengths, budget, rank=rank, **share) for rank in range(world)]
-        assert [list(chain(*own)) for own in zip(*ranks, strict=True)] == batches
-        assert all(own for rank in ranks for own in rank)
-        return
-    assert world > 1 and (len(lengths) < world or budget < 2 * world * max(lengths))
-    with pytest.raises(ValueError) as told:
-        index_batches(lengths, budget, rank=0, **share)
-    assert str(world) in str(told.value)
 
 
 def test_a_budget_without_room_for_all_processes_is_an_error_before_training(tmp_path):
@@ -150,13 +101,15 @@ def test_a_budget_without_room_for_all_processes_is_an_error_before_training(tmp
 # --- courses ----------------------------------------------------------------------------------
 
 
-def test_two_processes_take_the_steps_of_one(alone, tmp_path):
+@pytest.mark.parametrize(
+    "number", [2, *(pytest.param(number, marks=pytest.mark.nightly) for number in (3, 4))]
+)
+def test_processes_take_the_steps_of_one(alone, tmp_path, number):
     """Gradients, clipping, rules and statistics are those of whole batches."""
-    names = tuple(SCENARIOS)
-    first, second = on_ranks(2, courses, tmp_path, names)
-    assert first == second
-    for name in names:
-        assert_same(first[name], alone(name))
+    first, *others = on_ranks(number, courses, tmp_path, tuple(SCENARIOS))
+    assert all(other == first for other in others)
+    for name, found in first.items():
+        assert_same(found, alone(name))
     assert max(first["stopped early"][0]) == 3
 
 
@@ -168,13 +121,6 @@ def test_processes_stop_together_and_go_on(alone, tmp_path):
         return course(name, tmp_path, stopped=True)
 
     for found in on_ranks(2, work):
-        assert_same(found, alone(name))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("number", [3, 4])
-def test_more_processes_take_the_steps_of_one(alone, tmp_path, number):
-    for name, found in on_ranks(number, courses, tmp_path, tuple(SCENARIOS))[0].items():
         assert_same(found, alone(name))
 
 
@@ -190,7 +136,7 @@ def test_a_divided_model_takes_the_steps_of_a_whole_one(alone, tmp_path):
         assert_same(divided[name], alone(name))
     for name in DIVIDED:
         for path in sorted((tmp_path / name).iterdir())[1:]:  # all but the first checkpoint
-            subprocess.run(["rm", "-r", path], check=True)
+            shutil.rmtree(path)
         assert_same(course(name, tmp_path / name), alone(name))
 
 

@@ -9,25 +9,17 @@ import pytest
 import torch
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from support import run_folders, tiny_tasks
 from support import toy_training as toy
-from support.failing_disk import failing
-from support.processes import Ended, forked, killed_at, signalled_at
+from support.processes import Ended, forked, killed_at, signalled_at, unwritable
+from support.run_folders import files_of
 
 from headwise.cli import app
 
 # Of what a run is made: its system, and its data. MAE's gates and experts take turns, and what a
 # stream has given is not given again.
-RECIPES = {
-    "standard": {},
-    "mae": {"data": {"streaming": True, "held_out_rows": 20, "shuffle_rows": 60}},
-}
+DATA = {"standard": {}, "mae": {"streaming": True, "held_out_rows": 20, "shuffle_rows": 60}}
 STEPS = 6
 
 
@@ -100,7 +92,7 @@ class Run(RuleBasedStateMachine):
     @rule(other=st.sampled_from(["recipe", "data"]))
     def refused(self, other: str) -> None:
         """What is not this run's recipe or data is refused, and nothing is changed."""
-        text, before = self.place / "text.txt", content(self.folder)
+        text, before = self.place / "text.txt", files_of(self.folder)
         kept = text.read_bytes()
         if other == "data":
             text.write_bytes(kept + b"one two three\n")
@@ -108,16 +100,17 @@ class Run(RuleBasedStateMachine):
         ended = self.train(change=change)
         text.write_bytes(kept)
         assert ended.status == 2 and str(self.folder) in ended.said
-        assert content(self.folder) == before
+        assert files_of(self.folder) == before
 
     @rule(after=st.integers(0, 120))
     def full(self, after: int) -> None:
         """The disk is full after so many files."""
-        ended = self.train(failing(self.folder, errno.ENOSPC, after).__enter__)
+        ended = self.train(unwritable(self.folder, errno.ENOSPC, after))
         if ended.status:
             assert ended.status in (1, 2) and "Traceback" not in ended.said
             assert str(self.folder) in " ".join(ended.said.split()), ended.said
-        assert not half_written(self.folder)
+        names = [path.name for path in self.folder.rglob(".*")]
+        assert not [name for name in names if name.startswith((".partial", ".replaced"))]
 
     def teardown(self) -> None:
         """In the end it is the run that nobody disturbed, and trains no further."""
@@ -127,22 +120,14 @@ class Run(RuleBasedStateMachine):
         assert left(self.folder) == left(whole)
         weights, expected = run_folders.weights(self.folder), run_folders.weights(whole)
         assert all(torch.equal(weights[name], expected[name]) for name in expected | weights)
-        before = content(self.folder)
+        before = files_of(self.folder)
         assert self.train(signalled_at(1, signal.SIGKILL)).status == 0
-        assert content(self.folder) == before
+        assert files_of(self.folder) == before
 
 
 def command(place: Path, system: str, folder: Path, *change: str) -> list[str]:
     recipe = str(place / "language-modelling.yaml")
     return ["train", recipe, "--system", system, "--output", str(folder), *change]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def half_written(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob(".*") if path.name.startswith((".partial", ".replaced"))]
 
 
 def left(folder: Path) -> dict:
@@ -153,13 +138,13 @@ def left(folder: Path) -> dict:
     return {"names": names, "scores": result["scores"], "rows": run_folders.rows(folder)}
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+@pytest.fixture(scope="module", params=DATA)
 def machine(request, tmp_path_factory):
     """The state machine of a system's run, beside one that nobody disturbed."""
     place = tmp_path_factory.mktemp(request.param)
     how = {"max_steps": STEPS, "final_model": "average", "average_last": 2}
-    recipe = tiny_tasks.RECIPES["language-modelling"](place)["data"]
-    data = {**recipe, **RECIPES[request.param].get("data", {})}
+    recipe = tiny_tasks.RECIPES["language-modelling"](place)
+    data = {**recipe["data"], **DATA[request.param]}
     tiny_tasks.write_recipe("language-modelling", place, data=data, training=how)
     done = tiny_tasks.run(*command(place, request.param, place / "whole"))
     assert done.exit_code == 0, done.output
@@ -189,19 +174,6 @@ def test_any_mishaps_in_any_order(machine):
 # --- what a training has waited for -----------------------------------------------------------
 
 
-class Signalled:
-    """A collate function: while the n-th batch is joined, Ctrl-C comes."""
-
-    def __init__(self, call: int) -> None:
-        self.left = call
-
-    def __call__(self, items: list) -> dict[str, torch.Tensor]:
-        self.left -= 1
-        if self.left == 0:
-            signal.raise_signal(signal.SIGINT)
-        return toy.join(items)
-
-
 TOO_FAST = {"optimizer": "nesterov", "learning_rate": 1.0, "momentum": 0.5, "evaluate_every": 1}
 FALLS = {"schedule": "plateau", "plateau": {"patience": 2, "factor": 0.1}, "patience": 4}
 
@@ -214,7 +186,7 @@ def test_a_training_that_goes_on_has_waited_as_long(tmp_path, calls):
     assert whole.rates[-1] < 0.5 and whole.steps < 14
     for call in calls:
         with pytest.raises(toy.Interrupted):
-            toy.train(tmp_path / "run", toy.model(dropout=0.2), collate=Signalled(call), **how)
+            toy.train(tmp_path / "run", toy.model(dropout=0.2), collate=toy.Signalled(call), **how)
     run = toy.train(tmp_path / "run", toy.model(seed=9, dropout=0.2), **how)
     assert (run.steps, run.validations) == (whole.steps, whole.validations)
     state = run.model.state_dict()
