@@ -4,7 +4,6 @@ import json
 import math
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -29,10 +28,6 @@ def against(holds: str, margin: float = 0.02) -> dict:
     return {"of": "weighted", "holds": holds, "than": "standard", "margin": margin}
 
 
-def within(**bounds: float) -> dict:
-    return {"of": "weighted"} | bounds
-
-
 # Tests of a claim, the test losses of the seeds of its two systems, and what is to be said.
 CASES = {
     "B1": ([against("better")], BEST, MADE, HOLDS),
@@ -43,28 +38,22 @@ CASES = {
     "B6": ([against("better")], BEST[:1], MADE[:1], OPEN),
     "N1": ([against("not better")], BEST, MADE, FAILS),
     "N2": ([against("not better")], NEAR, MADE, HOLDS),
-    "N3": ([against("not better")], WIDE, MADE, OPEN),
     "W1": ([against("not worse")], NEAR, MADE, HOLDS),
     "W2": ([against("not worse")], MADE, BEST, FAILS),
-    "W3": ([against("not worse")], WIDE, MADE, OPEN),
     # The advantage is -0.001; its interval ends at 0.0131, and at 0.0161 where two tests may fail.
     "K1": ([against("better", 0.015), against("not worse", 1.0)], NEAR, MADE, OPEN),
     "K2": ([against("better", 0.017), against("not worse", 1.0)], NEAR, MADE, FAILS),
-    "R1": ([within(at_most=2.6)], BEST, [], HOLDS),
-    "R2": ([within(at_most=2.4)], BEST, [], FAILS),
-    "R3": ([within(at_least=2.505)], BEST, [], OPEN),
+    "R1": ([{"of": "weighted", "at_most": 2.6}], BEST, [], HOLDS),
+    "R3": ([{"of": "weighted", "at_least": 2.505}], BEST, [], OPEN),
     # Collapsed runs leave open what they change, but for a failure that they make worse.
     "C1": ([against("better")], MADE, [*BEST, FAR], OPEN),
     "C2": ([against("better")], [*MADE, FAR], BEST, FAILS),
     "C3": ([against("not better")], [*BEST, FAR], MADE, OPEN),
-    "C4": ([within(at_least=2.4, at_most=2.6)], [*BEST, FAR], [], OPEN),
     "D1": ([against("better")], [*BEST, LOST], MADE, OPEN),  # nothing holds of what diverges
     "D2": ([against("better")], [LOST] * 4, MADE, OPEN),  # and lost runs do not miss
     "E1": ([against("better")], BEST, MADE, "not testable here"),  # fails the condition of entry
-    # Times, whose three measurements reach from 1.05 to 1.15.
-    "T1": ([within(at_most=1.20)], [], [], HOLDS),
-    "T2": ([within(at_most=1.12)], [], [], OPEN),
-    "T3": ([within(at_most=1.04)], [], [], FAILS),
+    "T1": ([{"of": "weighted", "at_most": 1.20}], [], [], HOLDS),
+    "T2": ([{"of": "weighted", "at_most": 1.04}], [], [], FAILS),
 }
 
 
@@ -82,15 +71,15 @@ def catalogue(tmp_path_factory):
     for name, (tests, *_) in CASES.items():
         kind = "time of a step" if name.startswith("T") else "loss"
         found[name] = {**said, "quantity": {"kind": kind}, "tests": tests, "experiment": name}
-    found["E1"] |= {"entry": [within(at_most=1.0)], "otherwise": "too small"}
+    found["E1"] |= {"entry": [{"of": "weighted", "at_most": 1.0}], "otherwise": "too small"}
     paper = {"paper": SCRIPT, "link": "https://example.org", "system": "It", "claims": found}
     experiments = {name: {"recipe": "interface-strings", "changes": TINY} for name in found}
-    scales = {"laptop": experiments, "gpu": {}, "paper": {}}
     folder = tmp_path_factory.mktemp("catalogue")
     (folder / "papers").mkdir()
-    files = {"papers/1-made.yaml": paper, "scales.yaml": scales, "questions.yaml": {}}
-    for file, values in files.items():
-        (folder / file).write_text(yaml.safe_dump(values))
+    (folder / "questions.yaml").touch()
+    (folder / "papers" / "1-made.yaml").write_text(yaml.safe_dump(paper))
+    scales = {"laptop": experiments, "gpu": {}, "paper": {}}
+    (folder / "scales.yaml").write_text(yaml.safe_dump(scales))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "CATALOGUE", folder)
         yield
@@ -134,8 +123,7 @@ def pages(catalogue, tmp_path_factory):
 def cells(pages: Path, name: str) -> list[str]:
     """The row of a claim in the table of its paper: its name, verdict and figure."""
     text = (pages / "claims" / "made.md").read_text()
-    (row,) = [line for line in text.splitlines() if line.startswith(f"| [{name}]")]
-    return row.split(" | ")
+    return text.split(f"\n| [{name}]")[1].splitlines()[0].split(" | ")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -145,16 +133,14 @@ def test_the_verdict_on_a_claim_is_that_of_its_rule(pages, name):
 
 def test_the_interval_of_a_difference_is_that_of_welch(pages):
     shown = re.findall(r"[−+]\d\.\d{3}", cells(pages, "B1")[2])
-    low, high = stats.ttest_ind(BEST, MADE, equal_var=False).confidence_interval()
+    ends = stats.ttest_ind(BEST, MADE, equal_var=False).confidence_interval()
     found = [float(number.replace("−", "-")) for number in shown]
-    assert found == pytest.approx([-0.1, low, high], abs=5.1e-4)
+    assert found == pytest.approx([-0.1, *ends], abs=5.1e-4)
 
 
 def test_names_from_elsewhere_are_text_on_pages_and_pictures(pages):
-    texts = [path.read_text() for path in [pages / "claims.md", *pages.glob("claims/*.md")]]
-    assert all(of not in text for of in ("<script", "<img") for text in texts)
-    picture = ElementTree.parse(pages / "pictures" / "claims-laptop.svg").getroot()
-    assert SCRIPT in picture.get("aria-label")
+    texts = [path.read_text() for of in ("md", "svg") for path in pages.rglob(f"*.{of}")]
+    assert len(texts) > 3 and not re.search("<script|<img", "".join(texts))
 
 
 def test_the_kept_results_give_the_verdicts_of_the_page_of_results(tmp_path, monkeypatch):
@@ -176,20 +162,13 @@ def test_a_record_of_a_wrong_shape_is_named_by_its_file_and_line(catalogue, tmp_
     assert str(path) in told and re.search(r"\b2\b", told.replace(str(path), ""))
 
 
-def test_no_verdict_rests_on_runs_of_different_data(catalogue, tmp_path):
-    ours, theirs = records("B1", "weighted", BEST), records("B1", "standard", MADE)
-    write(tmp_path, "B1", [*ours, *({**run, "data": "other"} for run in theirs)])
-    told = command("list", "--results", tmp_path, code=2)
-    assert "weighted" in told and "standard" in told
-
-
 @pytest.mark.nightly
 def test_a_claim_is_run_once_and_leaves_other_records_as_they_are(catalogue, tmp_path, monkeypatch):
     line = json.dumps(records("B1", "weighted", [LOST])[0] | {"at": "another/1"})
     path = write(tmp_path, "B1", [json.loads(line)])
     told = ["run", "B1", "--seeds", 1, "--data", tmp_path, "--results", tmp_path]
     command(*told, "--runs", tmp_path / "runs")
-    assert line in path.read_text().splitlines()
-    assert len(path.read_text().splitlines()) == 3
+    kept = path.read_text().splitlines()
+    assert line in kept and len(kept) == 3
     monkeypatch.setattr(torch.Tensor, "backward", None)
     assert "B1" in command(*told, "--runs", tmp_path / "none")
