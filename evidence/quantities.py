@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 # To resample takes long, and several claims ask for the same.
-_FOUND: dict[tuple[Quantity | Subject | Run, ...], Found | None] = {}
+_FOUND: dict[tuple[Quantity, Subject, tuple[Run, ...]], Found | None] = {}
 
 
 class Evidence:
@@ -76,7 +76,7 @@ def find_quantity(
     quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
 ) -> Found | None:
     """Returns a quantity of a system from the records of its seeds; None if they do not have it."""
-    key = (quantity, subject, *runs)  # of which the recipe follows
+    key = (quantity, subject, tuple(runs))  # of which the recipe follows
     if key not in _FOUND:
         _FOUND[key] = _quantity(quantity, subject, runs, recipe)
     return _FOUND[key]
