@@ -100,12 +100,12 @@ def test_each_form_equals_the_equations(form: str, data: Any) -> None:
 
 @pytest.mark.parametrize("name", NINE)
 def test_float_masks_equal_the_equations(name: str) -> None:
-    """-1e4 hides as -inf does, also from decisions; what is a bias hides nothing."""
+    """-1e4 hides as -inf does, also from decisions; biases hide nothing, and are added up."""
     module, x = FORMS[name].build(), drawn(2, 3, DIM)
     hidden = torch.zeros(2, 3, dtype=torch.float64).masked_fill(padding(2, 3, time=3), -1e4)
     equal_to_the_loops(module, x, key_padding_mask=hidden)
     biases = torch.randn(3, 3, dtype=torch.float64)
-    equal_to_the_loops(module, x, attn_mask=biases)
+    equal_to_the_loops(module, x, key_padding_mask=hidden, attn_mask=biases)
     biases[0, 1] = biases[2, 0] = -1e4
     equal_to_the_loops(module, x, attn_mask=biases)
 
