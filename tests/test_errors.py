@@ -63,7 +63,7 @@ CONSTRUCTED = [
 @pytest.mark.parametrize(
     ("make", "args", "options", "must_name"), CONSTRUCTED, ids=range(len(CONSTRUCTED))
 )
-def test_what_cannot_be_built(make, args, options, must_name):
+def test_a_wrong_argument_of_a_constructor_is_named(make, args, options, must_name):
     assert_names(told(make, *args, **options), must_name)
 
 

@@ -72,7 +72,7 @@ def mean(values):
     return math.fsum(values) / len(values)
 
 
-def test_entropy(asked):
+def test_entropy_equals_a_plain_loop(asked):
     rows, answers = asked
     assert set(answers["entropy"]) == set(rows) and rows
     for path, of in by_position(rows, answers).items():
@@ -81,7 +81,7 @@ def test_entropy(asked):
         assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_load(asked):
+def test_load_equals_a_plain_loop(asked):
     rows, answers = asked
     for path, of in by_position(rows, answers).items():
         found, units = answers["load"][path], len(of[0][2])
@@ -150,7 +150,7 @@ def test_the_share_of_decisions_that_tokens_explain(asked):
         assert answers["explained"][path, "token"] == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_likeness_of_layers(asked):
+def test_likeness_of_layers_equals_a_plain_loop(asked):
     rows, answers = asked
     for paths, likeness in answers["layers"].items():
         for i, one in enumerate(paths):

@@ -156,7 +156,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "must_name"), WRONG, ids=[line for line, _ in WRONG])
-def test_what_a_run_cannot_be_asked(place, options, must_name):
+def test_options_that_a_run_lacks_are_refused_by_name(place, options, must_name):
     done = run("evaluate", "compared/mae-seed1", *options.split())
     assert (done.exit_code, done.stdout) == (2, "")
     assert all(name in done.stderr for name in must_name)
@@ -216,7 +216,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 @settings(max_examples=max(2, settings.default.max_examples // 2))
 @given(line=command_lines(), stdin=st.sampled_from(["one two\n", "", "\0", "caf\udce9"]))
-def test_any_command_line_ends_well(place, line, stdin):
+def test_no_command_line_ends_in_a_traceback(place, line, stdin):
     before = sorted(place.rglob("*"))
     done = run(*line, stdin=stdin.encode(errors="surrogateescape"))
     assert_ended_well(done)

@@ -239,7 +239,7 @@ CHANGES = [  # what `--set` takes, of which system, and what comes of it
 
 
 @pytest.mark.parametrize(("change", "system", "expected"), CHANGES)
-def test_a_change_from_outside(small, change, system, expected):
+def test_set_changes_the_recipe(small, change, system, expected):
     found = resolved(small, change, system=system, dataset="french")
     assert {key: value(found, key) for key in expected} == expected
     assert found["task"] == "translation" and found["training"]["log_every"] == 10

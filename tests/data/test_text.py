@@ -160,7 +160,7 @@ def near(count: int, total: int, share: float) -> bool:
 @pytest.mark.parametrize(
     ("fraction", "masked", "replaced"), [(0.15, 0.8, 0.1), (0.5, 0.3, 0.6), (0.3, 1.0, 0.0)]
 )
-def test_masks(fraction, masked, replaced):
+def test_masking_hides_as_many_tokens_as_asked(fraction, masked, replaced):
     """Of BERT: which share is predicted, and what is read in its place; never a special token."""
     lines = in_each_part([sentence(key) for key in range(200)])
     settings = {"fraction": fraction, "masked": masked, "random": replaced}

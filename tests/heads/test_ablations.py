@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.ablations import ablated
-from support.nine import DIM, HEADS, build, inputs
+from support.forms import DIM, HEADS, build, inputs
 from torch import nn
 
 import headwise as hw

@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.forms import BASE, FORMS, turns
-from support.nine import DIM, NINE, build, padding
+from support.forms import BASE, DIM, FORMS, NINE, build, padding, turns
 from support.reference import expected
 from support.strategies import any_system, fewer, masks, paddings
 from torch import Tensor

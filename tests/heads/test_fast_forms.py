@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import torch
-from support.nine import build, inputs, padding
+from support.forms import build, inputs, padding
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.forms import FORMS
-from support.nine import NINE
+from support.forms import FORMS, NINE
 from support.strategies import cache_actions, fewer, masks, paddings
 
 from headwise.testing import SITES, SystemSubject, check_system, laws

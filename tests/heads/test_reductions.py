@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from support.nine import ATTENTIONS, DIM, HEADS, build, inputs, padding, strengthened
+from support.forms import ATTENTIONS, DIM, HEADS, build, inputs, padding, strengthened
 from torch import nn
 
 import headwise as hw

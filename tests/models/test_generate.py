@@ -79,7 +79,7 @@ def test_greedy_search_is_a_plain_loop(name, system):
 
 @every_model
 @every_system
-def test_beam_search_keeps_rows_apart(name, system):
+def test_beam_search_is_the_same_with_a_cache_and_without(name, system):
     """With a cache it finds what it finds without, for a prompt alone and in a padded batch.
 
     The score of what is found is the sum of its log-probabilities in a whole pass.

@@ -15,18 +15,18 @@ import numpy as np
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "col", "source", "wbr"}
 _LOADING = {"src", "href", "data", "poster", "srcset", "action", "formaction", "xlink:href"}
-_NUMBER = re.compile(r"(?<![\w.])[-−+±]?(\d[\d,]*(?:\.\d+)?)([kMGT%×x]?)(?![\d.]*\w)")
+_NUMBER = re.compile(r"(?<![\w.])([-−]?)\+?(\d[\d,]*(?:\.\d+)?)([kMGT%×x]?)(?![\d.]*\w)")
 _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "%": 0.01, "×": 1.0, "x": 1.0}
 
 
 class Number(NamedTuple):
-    """A number as a page writes it: its size without sign, and half of its last digit."""
+    """A number as a page writes it, and half of its last digit."""
 
-    size: float
+    value: float
     off: float
 
     def is_of(self, value: float) -> bool:
-        return abs(self.size - abs(value)) <= self.off * (1 + 1e-9) + 1e-12
+        return abs(self.value - value) <= self.off * (1 + 1e-9) + 1e-12
 
 
 class Page(HTMLParser):
@@ -82,18 +82,24 @@ class Page(HTMLParser):
         """Attributes whose values are scripts."""
         return [name for _, found in self.elements for name in found if name.startswith("on")]
 
-    def row(self, name: str) -> list[str]:
-        """The cells of the first row of a table that begins with a name."""
-        return next(row for row in self.rows if row and row[0].split()[:1] == [name])
+    def row(self, name: str) -> dict[str, str]:
+        """The cells of the first row that begins with a name, by the headings of its table."""
+        headings: list[str] = []
+        for row in self.rows:
+            if row and row[0].split()[:1] == [name]:
+                return {h.strip(): cell for h, cell in zip(headings, row, strict=True)}
+            headings = row if row and row[0].strip() == "System" else headings
+        raise AssertionError(f"no row begins with {name}")
 
 
 def numbers(text: str) -> list[Number]:
     """The numbers of a text."""
     found = []
-    for digits, unit in _NUMBER.findall(text):
+    for sign, digits, unit in _NUMBER.findall(text):
         plain = digits.replace(",", "")
-        decimals = len(plain.partition(".")[2])
-        found.append(Number(float(plain) * _SCALE[unit], 0.5 * 10**-decimals * _SCALE[unit]))
+        decimals, scale = len(plain.partition(".")[2]), _SCALE[unit]
+        value = -float(plain) if sign else float(plain)
+        found.append(Number(value * scale, 0.5 * 10**-decimals * scale))
     return found
 
 

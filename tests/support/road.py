@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import torch
+from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 from transformers import AutoTokenizer
 
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
-from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 
 # Data that need no files; small where they can be.
 _DOCUMENTED = {"packages": ["logging", "email"]}

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import yaml
 from click.testing import Result
 from safetensors.torch import load_file
-from torch import Tensor
-
 from support import tiny_tasks
+from torch import Tensor
 
 # What a command needs to import the classes that a recipe names.
 OWN_CODE = ("--trust",)

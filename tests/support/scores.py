@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from support.road import Road
 
 from headwise.recipes.catalogue import task_class
 from headwise.tasks.bleu import TranslationEvaluation, corpus_scores
 from headwise.tasks.metrics import pesq_score, si_sdr
 from headwise.tasks.outcome import Score
 from headwise.tasks.significance import bootstrap_interval, resampled_scores, score_of
-from support.road import Road
 
 __all__ = ["pesq_score", "si_sdr"]  # of two waveforms
 

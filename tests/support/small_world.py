@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from support import tiny_tasks
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel
-
-from support import tiny_tasks
 
 STEPS, EVALUATE_EVERY = 6, 3
 BATCH_TOKENS, MAX_LENGTH = 256, 64

@@ -7,12 +7,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from hypothesis import reject, settings
 from hypothesis import strategies as st
-from support.nine import DIM, HEADS, NINE, build
+from support.forms import DIM, HEADS, NINE, build
 from torch import Tensor
 
 # Of what takes long where there are many subjects: a third of the profile's examples.
 fewer = settings(max_examples=max(1, settings().max_examples // 3))
-# Numbers that fit the sizes of `support.nine`, where they are not simply small.
+# Numbers that fit the sizes of `support.forms`, where they are not simply small.
 NUMBERS = {
     "num_experts": (3, 4, 5),
     "num_key_value_heads": (1, 2),

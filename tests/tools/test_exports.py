@@ -20,7 +20,7 @@ def padded(kind: str, batch: int, time: int, target: int) -> dict:
 
 @pytest.mark.parametrize("kind", SHORT)
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_onnx(kind, system, tmp_path):
+def test_onnx_runtime_gives_the_same_logits(kind, system, tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     made = model(kind, system, **SHORT[kind]).float()
@@ -60,7 +60,7 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_evaluation_harness(system, tokenizer, tmp_path):
+def test_the_evaluation_harness_gives_the_same_numbers(system, tokenizer, tmp_path):
     huggingface = pytest.importorskip("lm_eval.models.huggingface")
     from lm_eval.api.instance import Instance
 

@@ -151,7 +151,7 @@ def machine(request, tmp_path_factory):
     return type("RunOfSystem", (Run,), {"system": request.param, "place": place})
 
 
-def test_one_of_each_mishap(machine):
+def test_killed_interrupted_full_or_damaged_a_run_ends_with_the_same_weights(machine):
     run = machine()
     run.killed(moment=60)
     run.interrupted(step=3, number=signal.SIGINT)
@@ -179,7 +179,7 @@ FALLS = {"schedule": "plateau", "plateau": {"patience": 2, "factor": 0.1}, "pati
 
 
 @pytest.mark.parametrize("calls", [(4, 3), (7, 2, 5)])
-def test_a_training_that_goes_on_has_waited_as_long(tmp_path, calls):
+def test_a_resumed_run_keeps_the_count_of_its_patience(tmp_path, calls):
     """For a better loss, after which the rate falls and the training ends; dropout draws on."""
     how = {**TOO_FAST, **FALLS, "max_steps": 14}
     whole = toy.train(tmp_path / "whole", toy.model(dropout=0.2), **how)

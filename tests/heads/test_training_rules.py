@@ -9,7 +9,7 @@ import transformers
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support import loops
-from support.nine import build, inputs
+from support.forms import build, inputs
 from torch import nn
 
 import headwise as hw

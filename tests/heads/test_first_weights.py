@@ -6,7 +6,7 @@ What is drawn is compared with numbers of before, recorded by `pytest --update-g
 import pytest
 import torch
 from support import loops
-from support.nine import NINE
+from support.forms import NINE
 
 import headwise as hw
 

@@ -345,7 +345,9 @@ def test_what_has_no_mistake_passes() -> None:
 
 
 @pytest.mark.parametrize(("check", "system", "names"), SYSTEMS)
-def test_a_check_finds_its_mistake(check: str, system: type, names: set[str]) -> None:
+def test_check_system_finds_the_mistake_of_a_users_system(
+    check: str, system: type, names: set[str]
+) -> None:
     others = [name for name in CHECKS if name != check]
     with pytest.raises(AssertionError) as error:
         check_system(system, leave_out=others)

@@ -73,7 +73,7 @@ def divided(task: str, source: str, rows: list[Any]) -> dict[str, Counter]:
 @pytest.mark.parametrize("task", ["translation", "classification", "images"])
 @FEW
 @given(data=st.data())
-def test_division(task, data):
+def test_parts_are_disjoint_whatever_the_order_of_rows(task, data):
     """Order and repetition of rows change nothing of it, nor does the source in which they stand.
 
     A text that comes again with another translation or label is the same key.
@@ -111,7 +111,7 @@ def test_running_text_is_cut_between_lines(task, source):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_train_fraction(task):
+def test_train_fractions_are_nested_and_never_empty(task):
     """A larger share has all of a smaller one, none is empty, and the other parts stay whole."""
     rows = three_parts(task, train=300 if task in TEXTS else 60)
     found = []
@@ -244,7 +244,7 @@ def test_items_hold_what_was_written(task, source):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("task", TASKS)
-def test_padding_is_ignored(task):
+def test_a_padded_batch_holds_the_items_and_masks_the_rest(task):
     """A row of a batch is the item alone, and behind it labels of -100 and a mask of 0."""
     own, indices = walk(task), [*range(5), len(walk(task).items()) - 1]
     batch = own.batch("train", indices)
