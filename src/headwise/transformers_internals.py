@@ -1,8 +1,8 @@
 """What headwise takes from transformers that its documentation does not promise.
 
 All of it stands here, one assumption after the other, and headwise uses the names below. When a
-release of transformers breaks an assumption, its test in `tests/pretrained/test_transformers_assumptions.py`
-fails, and this file is what has to change.
+release of transformers breaks an assumption, this file is what has to change;
+`tests/pretrained/test_transformers_assumptions.py` has those that stay.
 """
 
 from collections.abc import Callable, Iterator, Mapping
