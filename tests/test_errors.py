@@ -243,15 +243,3 @@ def test_settings_of_a_rule_under_two_of_its_names_are_the_same_or_an_error():
     with pytest.raises(ValueError) as caught:
         periods(3, 4)
     assert repr(by_name) in str(caught.value) and repr(by_class) in str(caught.value)
-
-
-class OtherExperts(hw.MixtureOfAttentiveExperts):
-    """A system that shares the rule of another."""
-
-
-def test_two_systems_of_a_model_that_share_a_rule_share_its_settings():
-    layers = torch.nn.ModuleList([hw.MixtureOfAttentiveExperts(8, 2), OtherExperts(8, 2)])
-    other = f"{__name__}:OtherExperts"
-    with pytest.raises(ValueError) as caught:
-        hw.TrainingRules(layers, {"mae": {"period": 3}, other: {"period": 4}})
-    assert "mae" in str(caught.value) and other in str(caught.value)

@@ -7,7 +7,7 @@ do nothing else.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -105,8 +105,6 @@ class TrainingRules:
         for rule, systems in held.items():
             name = names[rule]
             self.keys[name] = keys = _keys_of(rule, systems, settings)
-            own = {rule_name(type(module)) for module in systems.values()}
-            self._check_same(name, rule, settings, [key for key in keys if key in own])
             given = settings[name if name in keys else keys[0]] if keys else None
             self.rules[name] = rule(model, systems, _settings(name, rule, given))
         self.total_steps = 0
@@ -133,23 +131,15 @@ class TrainingRules:
                     f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
                 )
         for name, keys in self.keys.items():
-            self._check_same(name, type(self.rules[name]), settings, keys)
-
-    def _check_same(
-        self, name: str, rule: type[Rule], settings: Mapping[str, Any], keys: Sequence[str]
-    ) -> None:
-        """Raises `ValueError` for settings of one rule that differ under these names of it.
-
-        A recipe has settings for systems that share a rule; those of a single model follow one.
-        """
-        found = {key: _settings(name, rule, settings[key]) for key in keys}
-        for key in keys[1:]:
-            if found[key] != found[keys[0]]:
-                raise ValueError(
-                    f"settings of one rule of training are given under two of its names, "
-                    f"{keys[0]!r}: {settings[keys[0]]!r} and {key!r}: {settings[key]!r}, "
-                    f"expected them once: name them {name!r} alone"
-                )
+            rule = type(self.rules[name])
+            found = {key: _settings(name, rule, settings[key]) for key in keys}
+            for key in keys[1:]:
+                if found[key] != found[keys[0]]:
+                    raise ValueError(
+                        f"settings of one rule of training are given under two of its names, "
+                        f"{keys[0]!r}: {settings[keys[0]]!r} and {key!r}: {settings[key]!r}, "
+                        f"expected them once: name them {name!r} alone"
+                    )
 
     @property
     def moment(self) -> Moment:
