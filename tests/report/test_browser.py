@@ -19,19 +19,24 @@ pytestmark = pytest.mark.skipif(
 def pages(tmp_path_factory):
     """Pages of a translation and of images, by name."""
     folder = tmp_path_factory.mktemp("pages")
-    for task in ("translation", "images"):
-        (folder / task).mkdir()
-        recipe = write_recipe(task, folder / task)
-        out = folder / task / "runs"
-        explored = [out / "moa-seed1", out / "mae-seed1"]
-        explored += ["one two three"] if task == "translation" else []
-        for command in (
-            ("compare", recipe, "--systems", "mae,moa", "--output", out),
-            ("analyse", out / "moa-seed1", "--output", folder / task / "a"),
-            ("explore", *explored, "--output", folder / task / "explored.html"),
-        ):
-            done = run(*command)
-            assert done.exit_code == 0, (command, done.output)
+    translation, images = folder / "translation", folder / "images"
+    for path in (translation, images):
+        path.mkdir()
+    recipes = [write_recipe(path.name, path) for path in (translation, images)]
+    explored = ("moa-seed1", "mae-seed1")
+    pairs = [[path / "runs" / name for name in explored] for path in (translation, images)]
+    for command in (
+        ("compare", recipes[0], "--systems", "mae,moa", "--output", translation / "runs"),
+        ("analyse", translation / "runs/moa-seed1", "--output", translation / "a"),
+        *(
+            ("train", recipes[1], "--system", name[:3], "--output", images / "runs" / name)
+            for name in explored
+        ),
+        ("explore", *pairs[0], "one two three", "--output", translation / "explored.html"),
+        ("explore", *pairs[1], "--output", images / "explored.html"),
+    ):
+        done = run(*command)
+        assert done.exit_code == 0, (command, done.output)
     return {
         "comparison": folder / "translation/runs/report.html",
         "analysis": folder / "translation/a/analysis.html",
