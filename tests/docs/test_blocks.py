@@ -3,6 +3,7 @@
 import re
 import runpy
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ PAGES = [
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 ]
 WRITTEN_BY_MAKE = re.compile(r"keys\.md|claims(\.md|/)")
+# Blocks that need a tool of others, which `make nightly ONLY=tools` installs.
+OF_TOOLS = {"peft": "import peft", "pytorch_lightning": "headwise.training.lightning"}
 # A page whose blocks go on with the names of those before, and what is made shorter in it.
 IN_ONE_SESSION = {"docs/look-inside.md": ("steps = 400", "steps = 4")}
 
@@ -61,7 +64,8 @@ def test_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     session: dict[str, object] = {"__name__": "page"}
     given = cards() if page == "docs/index.md" else []
     for kind, code in fences(page):
-        if kind != "python":
+        missing = [tool for tool, said in OF_TOOLS.items() if said in code and not find_spec(tool)]
+        if kind != "python" or missing:
             continue
         if page not in IN_ONE_SESSION:
             session = given.pop(0) if given else {"__name__": "page"}
