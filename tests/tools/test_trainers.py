@@ -30,6 +30,7 @@ def weights_by_own_loop(system: str) -> dict:
     made = model("causal", system).train()
 
     def loss(batch):
+        torch.manual_seed(7)  # which experts are drawn; loaders of data draw numbers too
         yield made(**batch, labels=batch["input_ids"]).loss
 
     train(made, loss, BATCHES, settings=RULES if system == "mae" else None, lr=0.01)
@@ -47,6 +48,7 @@ def test_lightning_ends_with_the_weights_of_the_own_loop(system, tmp_path):
             self.model = model("causal", system).train()
 
         def training_step(self, batch):
+            torch.manual_seed(7)
             return self.model(**batch).loss
 
         def configure_optimizers(self):
