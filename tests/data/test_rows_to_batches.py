@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.data_files import (
     PARTS,
@@ -131,6 +131,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=8
 
 @pytest.mark.quick
 @given(LENGTHS, st.integers(1, 8), st.integers(0, 60), st.integers(0, 3))
+@example([(1, 1)] * 24 + [(12, 12)], 1, 12, 0)  # half of the last two would be over the budget
 def test_batches_of_any_lengths(lengths, world, room, epoch):
     """Each item comes once, within the budget; each process has a share of every batch."""
     longest = max(map(max, lengths))
