@@ -219,7 +219,10 @@ class _Plan(NamedTuple):
 
 @torch.no_grad()
 def _draw_parameters(module: Any) -> Any:
-    """What starts as 0 or 1, or as that of standard attention, would hide mistakes."""
+    """Adds random numbers to all parameters, and draws running statistics anew.
+
+    What starts as 0 or 1, or as that of standard attention, would hide mistakes.
+    """
     for parameter in module.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.5)
     for norm in module.modules():
