@@ -70,8 +70,9 @@ def predict(
         predictions: list[dict[str, Any]] = []
 
         def tell(line: str, **facts: Any) -> None:
-            predictions.append(facts or {"text": line})
-            if not as_json:
+            if as_json:
+                predictions.append(facts or {"text": line})
+            else:  # line by line, and nothing is kept of a long input
                 typer.echo(line)
 
         wish = Wish(tell, inputs or (), texts or (), number, output)
