@@ -1,50 +1,30 @@
-"""Attention in three steps, each of which a subclass may change: project, attend, combine."""
+"""Attention in three steps, each of which a system may change: project, attend, combine.
 
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+    project   q, k, v = projections of query, key, value        (batch, heads, time, head_dim)
+    attend    oᵢ = softmax(qᵢ kᵢᵀ / √head_dim) vᵢ
+    combine   y  = a function of o₁ … o_H and of the input       (batch, time, embed_dim)
+
+Masks mean what they mean in `nn.MultiheadAttention`: a boolean `True` is not attended, a float
+mask is added. A query that may attend to nothing reads zeros.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from typing_extensions import Self
 
-from headwise.heads.ablations import Changed, Heads
+from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
-from headwise.heads.heads_read import HeadsRead, Observer
-from headwise.heads.system import AttentionOutput, Macs, Place, Routing, System
-from headwise.heads.torch_layers import InTorchLayers
-from headwise.ops.attention import Implementation, attention_weights, dot_product_attention
-from headwise.ops.bounds import check_among, check_positive, checked
-from headwise.ops.masks import (
-    causal_mask,
-    check_attention_mask,
-    check_inputs,
-    check_padding_mask,
-    merge_masks,
-    of_queries,
-    padding_positions,
-)
-from headwise.ops.norms import norm_of
-from headwise.ops.recompute import is_repeated
+from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
+from headwise.ops.checks import did_you_mean
+from headwise.ops.layers import norm_of
 from headwise.ops.rotary import Rotary
 
-Bias = bool | Literal["qkv"]
-
-
-class Sizes(TypedDict, total=False):
-    """Options that most attentions have; see `headwise.MultiHeadAttention` for what they mean."""
-
-    head_dim: int | None
-    num_key_value_heads: int | None
-    kdim: int | None
-    vdim: int | None
-    dropout: float
-    qk_norm: bool
-    norm_eps: float
-
-
-class Projections(Sizes, total=False):
-    """The options of standard attention."""
-
-    bias: Bias
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+# In a float mask, what is as low as this hides in every dtype: e^-1000 is 0 also in float64.
+_HIDES = -1000.0
 
 
 class Inputs(NamedTuple):
@@ -69,21 +49,34 @@ class Inputs(NamedTuple):
     rotary: Rotary | None = None
 
 
-class Projected(NamedTuple):
-    """Queries, keys and values by head, and what projecting decided for `combine` to use.
+class Read(NamedTuple):
+    """One call of an attention, for its observers: tensors are the call's own, with their graph.
 
-    `attend` and `attention_weights` get q as `placed` leaves it: what they need beside queries,
-    such as a number for each head and position, stands in further columns of q, which they split
-    off; `placed` then is the subclass's own.
+    Attributes:
+        attention: the module.
+        inputs: what the call was given.
+        q: queries, `(batch, heads, queries, head_dim)`.
+        k, v: keys and values, `(batch, key heads, keys, head_dim)`.
+        mask: what is not attended, as `merge_masks` gives it.
+        heads: what each head reads, `(batch, heads, queries, head_dim)`.
+        routing: what the attention decided, or None.
     """
 
-    q: Tensor  # (batch, heads, queries, head_dim)
-    k: Tensor  # (batch, key heads, keys, head_dim)
+    attention: "Attention"
+    inputs: Inputs
+    q: Tensor
+    k: Tensor
     v: Tensor
-    choice: Any = None
+    mask: Tensor | None
+    heads: Tensor
+    routing: Routing | None
+
+    def weights(self) -> Tensor:
+        """The attention weights, `(batch, heads, queries, keys)`, computed for the asking."""
+        return self.attention.attention_weights(self.q, self.k, self.mask)
 
 
-class Attention(InTorchLayers, System):
+class Attention(System):
     """The three steps that all attentions share: project, attend, combine.
 
     A subclass makes the parameters, and changes the steps that its paper changes. As they stand,
@@ -91,95 +84,90 @@ class Attention(InTorchLayers, System):
     attention; `combine` is each subclass's own.
 
     Args:
-        embed_dim, num_heads, head_dim, kdim, vdim, dropout, num_key_value_heads, qk_norm,
+        embed_dim, num_heads, head_dim, num_key_value_heads, kdim, vdim, dropout, bias, qk_norm,
             norm_eps: as in `MultiHeadAttention`.
+        dense: whether to make `q_proj`, `k_proj` and `v_proj`.
 
     Attributes:
-        chooses_heads: whether each query has heads of its own, those of `routing.indices`.
-        heads_are_units: whether the units of its decisions are its heads, in their order.
-        implementation: how `attend` is computed, see `headwise.ops.attention`; a model sets it to
-            its `attn_implementation`.
-        observers: who is called with the `HeadsRead` of each call; see
-            `headwise.models.decisions`.
-        heads_are_given: whether another module's heads have read already, whose queries and keys
-            this one does not see; see `MultiHeadAttention.over_heads`.
+        observers: who is called with the `Read` of each call.
     """
 
-    chooses_heads: ClassVar[bool] = False
-    heads_are_units: ClassVar[bool] = False
-    shown: ClassVar[tuple[str, ...]] = ("embed_dim", "num_heads", "head_dim")
-    implementation: Implementation = "sdpa"
-    observers: tuple[Observer, ...] = ()
-    heads_are_given: bool = False
+    edits: ClassVar[tuple[str, ...]] = HEADS
+    observers: tuple[Callable[[Read], None], ...] = ()
+    # What PyTorch's own layers read of their attention, in evaluation.
+    batch_first: ClassVar[bool] = True
+    in_proj_bias: ClassVar[None] = None
+    _qkv_same_embed_dim: ClassVar[bool] = False
 
-    q_proj: nn.Linear
-    k_proj: nn.Linear
-    v_proj: nn.Linear
-    q_norm: Any  # a norm with `reset_parameters`, or None
-    k_norm: Any
-
-    @checked
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
+        *,
         head_dim: int | None = None,
+        num_key_value_heads: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         dropout: float = 0.0,
-        num_key_value_heads: int | None = None,
+        bias: bool | Literal["qkv"] = True,
         qk_norm: bool = False,
         norm_eps: float = 1e-6,
+        dense: bool = True,
+        **unknown: Any,
     ) -> None:
         super().__init__()
-        kdim = embed_dim if kdim is None else kdim
-        vdim = embed_dim if vdim is None else vdim
-        check_positive(embed_dim=embed_dim, num_heads=num_heads, kdim=kdim, vdim=vdim)
-        if head_dim is None:
-            if embed_dim % num_heads:
-                raise ValueError(
-                    f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; "
-                    f"choose sizes that divide, or give head_dim"
-                )
-            head_dim = embed_dim // num_heads
-        check_positive(head_dim=head_dim, norm_eps=norm_eps)
-        self.embed_dim = embed_dim
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.kdim = kdim
-        self.vdim = vdim
+        for name in unknown:
+            known = ["head_dim", "num_key_value_heads", "kdim", "vdim", "dropout", "bias"]
+            hint = did_you_mean(name, [*known, "qk_norm", "norm_eps"])
+            if name == "batch_first":
+                hint = ": it always takes (batch, time, embed_dim); leave batch_first out"
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
+        if head_dim is None and embed_dim % num_heads:
+            raise ValueError(
+                f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; choose "
+                f"sizes that divide, or give head_dim"
+            )
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.num_key_value_heads = num_heads if num_key_value_heads is None else num_key_value_heads
+        if self.num_key_value_heads < 1 or num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_key_value_heads is {num_key_value_heads}, expected a divisor of num_heads = "
+                f"{num_heads}: as many heads share each head of keys"
+            )
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
         self.dropout = dropout
-        self.num_key_value_heads = key_heads(num_heads, num_key_value_heads)
-        self.q_norm = self.k_norm = None
-        if qk_norm:
-            self.q_norm = norm_of("rms", head_dim, norm_eps)
-            self.k_norm = norm_of("rms", head_dim, norm_eps)
+        self.q_norm: Any = norm_of("rms", self.head_dim, norm_eps) if qk_norm else None
+        self.k_norm: Any = norm_of("rms", self.head_dim, norm_eps) if qk_norm else None
+        if dense:
+            keys = self.num_key_value_heads * self.head_dim
+            self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bool(bias))
+            self.k_proj = nn.Linear(self.kdim, keys, bias=bool(bias))
+            self.v_proj = nn.Linear(self.vdim, keys, bias=bool(bias))
 
     @classmethod
-    def from_plan(cls, place: Place, **options: Any) -> Self:
-        sizes = {"num_heads": place.num_heads, "dropout": place.attention_dropout}
-        return cls(place.embed_dim, **{**sizes, **place.projections(), **options})
+    def from_config(cls, config: Any, site: str, **options: Any) -> Self:
+        return cls(config.embed_dim, **{**config.attention_options(), **options})
 
-    def dense_projections(self, bias: Bias) -> None:
-        """Make `q_proj`, `k_proj` and `v_proj`."""
-        check_among("bias", bias, (True, False, "qkv"))
-        inner_dim = self.num_heads * self.head_dim
-        key_dim = self.num_key_value_heads * self.head_dim
-        self.q_proj = nn.Linear(self.embed_dim, inner_dim, bias=bool(bias))
-        self.k_proj = nn.Linear(self.kdim, key_dim, bias=bool(bias))
-        self.v_proj = nn.Linear(self.vdim, key_dim, bias=bool(bias))
+    @property
+    def num_units(self) -> int:
+        return self.num_heads
 
-    def reset_projections(self) -> None:
-        """Draw them afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
-        for proj in (self.q_proj, self.k_proj, self.v_proj):
+    @property
+    def in_proj_weight(self) -> "_NoPackedWeights":
+        return _NoPackedWeights(next((p.device for p in self.parameters()), None))
+
+    def reset_parameters(self) -> None:
+        """Draws the projections afresh, as `nn.MultiheadAttention` does (Glorot uniform)."""
+        for name in PROJECTIONS:
+            proj = getattr(self, name, None)
+            if proj is None:
+                continue
             # nn.MultiheadAttention draws the three as one matrix of three times the height.
             nn.init.xavier_uniform_(proj.weight, gain=2**-0.5)
             if proj.bias is not None:
                 nn.init.zeros_(proj.bias)
-        self.reset_norms()
-
-    def reset_norms(self) -> None:
-        """The norms of queries and keys start without a scale."""
         for norm in (self.q_norm, self.k_norm):
             if norm is not None:
                 norm.reset_parameters()
@@ -189,7 +177,7 @@ class Attention(InTorchLayers, System):
         query: Tensor,
         key: Tensor | None = None,
         value: Tensor | None = None,
-        *,
+        *by_position: Any,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
@@ -208,8 +196,8 @@ class Attention(InTorchLayers, System):
             key_padding_mask: `(batch, keys)`; boolean `True` is padding and is not attended, a
                 float mask is added.
             attn_mask: `(queries, keys)`, `(batch * heads, queries, keys)` or
-                `(batch, 1 or heads, queries, keys)`; boolean `True` is not attended, a float
-                mask is added. Systems that decide by masks take -1000 or less for not attended.
+                `(batch, 1 or heads, queries, keys)`; boolean `True` is not attended, a float mask
+                is added. Systems that decide by masks take -1000 or less for not attended.
             is_causal: position t attends to positions ≤ t; no mask has to be given for that.
             need_weights: also return the attention weights, `(batch, heads, queries, keys)`.
             average_attn_weights: return their mean over the heads, `(batch, queries, keys)`.
@@ -220,97 +208,103 @@ class Attention(InTorchLayers, System):
                 saw, and `key_padding_mask` then covers all keys, cached ones first.
             rotary: the positions of the queries, by which queries and keys are turned; in
                 self-attention only, where they are those of the keys too.
+
+        Returns:
+            `y, weights`, and what was decided as the attribute `routing`.
+
+        Raises:
+            TypeError: masks that are not given by name.
+            ValueError: inputs that do not fit; the message names the argument.
         """
-        is_self_attention = key is None or key is query or value is query
-        offset = 0 if cache is None or cache.static else cache.get_seq_length()
+        if by_position:
+            raise TypeError(
+                "masks are given by name: attention(x, x, x, key_padding_mask=..., attn_mask=...)"
+            )
+        is_self = key is None or key is query or value is query
         key = query if key is None else key
         value = key if value is None else value
-        widths = (self.embed_dim, self.kdim, self.vdim)
-        check_inputs(widths, query, key, value, key_padding_mask, query_padding_mask)
-        if cache is not None and not torch.compiler.is_compiling():
-            cache.check_call(self, key, is_self_attention)
-        # Before the cache gets the keys of this call: who mends a mask can call again.
-        keys = key.size(1)
-        if cache is not None:
-            keys = cache.get_max_length() if isinstance(offset, Tensor) else keys + offset
-        check_padding_mask("key_padding_mask", key_padding_mask, query.size(0), keys)
-        check_attention_mask(attn_mask, query.size(0), self.num_heads, query.size(1), keys)
-        if query_padding_mask is None and is_self_attention and key_padding_mask is not None:
-            # The queries are the last of the keys.
-            query_padding_mask = of_queries(key_padding_mask, offset, query.size(1))
-        query_padding = padding_positions(query_padding_mask)
-        masks = (query_padding, is_causal, attn_mask)
-        if rotary is not None and not is_self_attention:
-            raise ValueError(
-                "rotary is given with keys of their own, expected None: it turns queries and keys "
-                "by the same positions, in self-attention; leave rotary out, or leave key out"
-            )
-        inputs = Inputs(query, key, value, *masks, cache, is_self_attention, rotary)
+        offset = 0 if cache is None or cache.static else cache.get_seq_length()
+        check_call(self, query, key, value, offset, key_padding_mask, attn_mask)
+        check_uses(cache, rotary, is_self, query, query_padding_mask)
+        if query_padding_mask is None and is_self and key_padding_mask is not None:
+            # The queries are the last of the keys; [-0:] would be all of them.
+            query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - query.size(1) :]
+        padding = None if query_padding_mask is None else hides(query_padding_mask)
+        inputs = Inputs(
+            query, key, value, padding, is_causal, attn_mask, cache, is_self, rotary
+        )
         q, k, v, choice = self.project(inputs)
-        q = self.placed(q, inputs)
+        # PyTorch's kernel has a fast path for a plain causal mask.
+        plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
         shape = (q.size(1), q.size(2), k.size(2))
-        # PyTorch's kernel has a fast path for a plain causal mask. To a compiler a comparison is no
-        # boolean unless it decides a branch.
-        plain = False
-        if is_causal and not isinstance(offset, Tensor) and offset == 0:
-            alone = getattr(self.implementation, "takes_padding_alone", False)
-            plain = (key_padding_mask is None or alone) and attn_mask is None
         given = (key_padding_mask, attn_mask, is_causal and not plain)
-        mask = merge_masks(*given, *shape, offset=offset, device=query.device)
-        heads = self.attend(q, k, v, mask, plain)
-        if plain and mask is not None and (self.observers or need_weights):
-            mask, plain = merge_masks(key_padding_mask, None, True, *shape, device=q.device), False
-        # Other ablations, which have other objects there, are for the steps that they change.
-        if isinstance(self.ablation, Heads) and not self.training:
-            heads = self.ablation(heads)
+        mask = merge_masks(*given, *shape, offset=offset, device=q.device)
+        heads = self.ablated(self.attend(q, k, v, mask, plain))
         output, routing = self.combine(heads, inputs, choice)
-        if routing is not None:
-            routing = routing._replace(padding=query_padding)
-        for observer in self.observers:
-            if not is_repeated():
-                observer(HeadsRead(self, inputs, q, k, v, mask, plain, heads, routing))
-
+        routing = None if routing is None else routing._replace(padding=padding)
         weights = None
-        if need_weights:
+        if need_weights or self.observers:
             mask = causal_mask(*shape[1:], device=q.device) if plain else mask
+        for observer in () if is_repeated() else self.observers:
+            observer(Read(self, inputs, q, k, v, mask, heads, routing))
+        if need_weights:
             weights = self.attention_weights(q, k, mask)
             weights = weights.mean(1) if average_attn_weights else weights
         return AttentionOutput(output, weights, routing)
 
-    def project(self, inputs: Inputs) -> Projected:
-        """Queries, keys and values, by head; the queries neither normed nor turned."""
-        q = self._by_head(self.q_proj(inputs.query))
-        return Projected(q, *self._keys_and_values(inputs))
+    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """Queries, keys and values, `(batch, heads, time, head_dim)`, and what `combine` needs."""
+        q = self.placed(self.by_head(self.q_proj(inputs.query)), self.q_norm, inputs.rotary)
+        return q, *self.keys_and_values(inputs), None
 
-    def project_memory(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Keys and values of this call's own inputs, by head; the cache is the caller's."""
-        return self._by_head(self.k_proj(inputs.key)), self._by_head(self.v_proj(inputs.value))
-
-    def placed(self, q: Tensor, inputs: Inputs) -> Tensor:
-        """Queries as keys meet them: normed and turned, where the attention is to."""
-        return self._placed(q, self.q_norm, inputs.rotary)
+    def keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Those of this call and of the calls before it, which the cache holds."""
+        cache = inputs.cache
+        if cache is not None and cache.static and cache.keys is not None:
+            return cache.keys, cache.values  # type: ignore[return-value]
+        k = self.placed(self.by_head(self.k_proj(inputs.key)), self.k_norm, inputs.rotary)
+        v = self.by_head(self.v_proj(inputs.value))
+        return (k, v) if cache is None else cache.extend(k, v)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """What each head reads: `(batch, heads, queries, head_dim)`."""
-        dropout = self.dropout if self.training else 0.0
-        how: dict[str, Any] = {"dropout": dropout, "implementation": self.implementation}
-        return dot_product_attention(q, k, v, mask, is_causal=is_causal, **how)
+        """What each head reads: `(batch, heads, queries, head_dim)`.
+
+        Args:
+            mask: broadcasts to `(batch, heads, queries, keys)`; None where all is attended.
+            is_causal: query t attends to keys 0 … t; only without a mask.
+        """
+        if mask is not None:
+            mask = ~mask if mask.dtype == torch.bool else mask.to(q.dtype)
+        if k.size(1) == 1:
+            k, v = share_heads(q, k), share_heads(q, v)  # a view
+        dropout, grouped = self.dropout if self.training else 0.0, k.size(1) != q.size(1)
+        read = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped
+        )
+        if mask is None or not torch.compiler.is_exporting():
+            return read
+        # Another runtime, such as ONNX's, may not have zeros where a query attends to nothing.
+        attends = mask if mask.dtype == torch.bool else mask > float("-inf")
+        return read.masked_fill(~attends.any(-1, keepdim=True), 0.0)
 
     def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The weights by which `attend` reads, `(batch, heads, queries, keys)`: override both."""
-        return attention_weights(q, k, mask)
+        # Queries are scaled first: in float16 the products of long ones would be infinite.
+        logits = q / q.size(-1) ** 0.5 @ share_heads(q, k).transpose(-2, -1)
+        if mask is None:
+            return logits.softmax(-1)
+        blocks = mask.dtype == torch.bool
+        logits = logits.masked_fill(mask, float("-inf")) if blocks else logits + mask
+        attends = (logits > float("-inf")).any(-1, keepdim=True)
+        return logits.masked_fill(~attends, 0.0).softmax(-1) * attends
 
-    def queries_of_every_head(self, inputs: Inputs) -> Tensor:
-        """Queries of all heads, chosen or not, `(batch, heads, queries, head_dim)`.
-
-        A subclass with `chooses_heads` overrides it, for those who compare its heads.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} chooses heads, but does not say what the others would read: "
-            f"override queries_of_every_head"
-        )
+    def ablated(self, heads: Tensor) -> Tensor:
+        """What heads have read, without those that ablations leave out."""
+        for ablation in () if self.training else self.ablations:
+            heads = ablation.heads(heads)
+        return heads
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
         """The output from what the heads read.
@@ -327,53 +321,431 @@ class Attention(InTorchLayers, System):
         """
         raise NotImplementedError
 
-    def in_force(self, weights: Tensor) -> Tensor:
-        """The weights of a decision, or those that an ablation has in their place."""
-        ablated = isinstance(self.ablation, Changed) and not self.training
-        return self.ablation.weights(weights) if ablated else weights
-
-    def key_size(self) -> tuple[int, int] | None:
-        return self.num_key_value_heads, self.head_dim
-
-    def unit_of_head(self) -> list[int] | None:
-        return list(range(self.num_heads)) if self.heads_are_units else None
-
-    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        """Those of dense projections and of attention; subclasses add their combination's."""
-        inner_dim = self.num_heads * self.head_dim
-        key_dim = self.num_key_value_heads * self.head_dim
-        linear = queries * inner_dim * self.embed_dim + keys * key_dim * (self.kdim + self.vdim)
-        return Macs(linear, 2 * queries * keys * inner_dim)
-
-    def _keys_and_values(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        cache = inputs.cache
-        if cache is not None and cache.static and cache.is_filled:
-            assert cache.keys is not None and cache.values is not None
-            return cache.keys, cache.values
-        k, v = self.project_memory(inputs)
-        k = self._placed(k, self.k_norm, inputs.rotary)
-        return (k, v) if cache is None else cache.extend(k, v)
-
-    def _placed(self, x: Tensor, norm: nn.Module | None, rotary: Rotary | None) -> Tensor:
-        x = x if norm is None else norm(x)
-        return x if rotary is None else rotary(x)
-
-    def _by_head(self, x: Tensor) -> Tensor:
+    def by_head(self, x: Tensor) -> Tensor:
         """`(batch, time, heads * head_dim)` to `(batch, heads, time, head_dim)`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
+    def placed(self, x: Tensor, norm: Any, rotary: Rotary | None) -> Tensor:
+        """Queries or keys, `(batch, heads, time, head_dim)`, normed and turned as they are to be."""
+        x = x if norm is None else norm(x)
+        return x if rotary is None else rotary(x)
 
-def key_heads(num_heads: int, given: int | None) -> int:
-    """How many heads of keys there are: as many as are given, or one for each head.
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"
 
-    >>> key_heads(8, None), key_heads(8, 2)
-    (8, 2)
+
+class MultiHeadAttention(Attention):
+    """Standard multi-head attention.
+
+    Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        y  = [o₁; …; o_H] W^O = Σᵢ oᵢ Wᵢ
+
+    It takes the place of `nn.MultiheadAttention(..., batch_first=True)`, also within PyTorch's own
+    layers, and loads its state dict, by itself or within that of a model. So do subclasses; their
+    further parameters are then missing, which `strict=False` allows, while `from_attention` knows
+    how they start. All maps start at Glorot's bound, as in the papers' code; PyTorch draws the
+    output's by `nn.Linear`'s rule, whose bound is 0.58 of that for a square map.
+
+    Args:
+        embed_dim: width of queries and of the output.
+        num_heads: number of heads.
+        head_dim: width of a head; `embed_dim // num_heads` if not given.
+        num_key_value_heads: how many heads of keys and values there are, each for as many heads of
+            queries, one behind another; one for each if not given. Ainslie et al. 2023, *GQA*,
+            https://arxiv.org/abs/2305.13245.
+        kdim, vdim: width of keys and values; `embed_dim` if not given.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether the four projections have a bias; `"qkv"`: all but that of the output.
+        qk_norm: whether queries and keys are divided by their root mean square, head by head, and
+            scaled by learned numbers, before they are turned. Henry et al. 2020, *Query-Key
+            Normalization for Transformers*, https://arxiv.org/abs/2010.04245.
+        norm_eps: ε of these norms.
+
+    Shape:
+        query `(batch, queries, embed_dim)`; key `(batch, keys, kdim)`; value
+        `(batch, keys, vdim)`; output `(batch, queries, embed_dim)`.
+
+    Raises:
+        ValueError: sizes that do not fit together; the message names the argument.
+
+    Example:
+        >>> attention = MultiHeadAttention(embed_dim=32, num_heads=4)
+        >>> x = torch.randn(2, 5, 32)
+        >>> y, weights = attention(x, is_causal=True, need_weights=True)
+        >>> y.shape, weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 4, 5, 5]))
     """
-    if given is None:
-        return num_heads
-    if given < 1 or num_heads % given:
+
+    output_parameters = ("out_proj",)
+    # Whether another module's heads have read already; see `over_heads`.
+    heads_are_given: bool = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        num_key_value_heads: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool | Literal["qkv"] = True,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+        **unknown: Any,
+    ) -> None:
+        sizes = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
+        widths = {"kdim": kdim, "vdim": vdim, "dropout": dropout, "bias": bias}
+        norms = {"qk_norm": qk_norm, "norm_eps": norm_eps}
+        super().__init__(embed_dim, num_heads, **sizes, **widths, **norms, **unknown)  # type: ignore[arg-type]
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, bias=bias is True)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if not self.heads_are_given:
+            nn.init.xavier_uniform_(self.out_proj.weight)
+            if self.out_proj.bias is not None:
+                nn.init.zeros_(self.out_proj.bias)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing | None]:
+        return self.join(heads), None
+
+    def join(self, heads: Tensor, scales: Tensor | None = None) -> Tensor:
+        """Σᵢ aᵢ oᵢ Wᵢ, with scales a, `(batch, 1 or queries, heads, 1 or head_dim)`; 1 if None."""
+        joined = heads.transpose(1, 2)  # (batch, queries, heads, head_dim)
+        joined = joined if scales is None else joined * scales.to(heads.dtype)
+        return self.out_proj(joined.flatten(2))
+
+    # Starting from trained weights, and over the heads of other modules
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
+        """An attention of this class that starts from the weights of a standard attention.
+
+        The sizes, device, dtype, mode of training and `requires_grad` are those of the source,
+        which stays as it is and shares no memory with the result. What a subclass adds starts
+        such that the output in evaluation is that of the source, up to rounding.
+
+        Args:
+            attention: a `MultiHeadAttention`, or an `nn.MultiheadAttention` with
+                `batch_first=True`, and no subclass of them.
+            neutral: whether the output has to be that of the source. If not, what a subclass adds
+                starts as its constructor says.
+            options: further arguments of the constructor.
+
+        Raises:
+            ValueError: no such attention; one with `add_bias_kv` or `add_zero_attn`; weights that
+                are not those of such an attention; a subclass that cannot start so.
+
+        Example:
+            >>> theirs = nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True)
+            >>> MultiHeadAttention.from_attention(theirs).dropout
+            0.1
+        """
+        theirs: Any = attention
+        known = type(theirs) in (MultiHeadAttention, nn.MultiheadAttention)
+        further = getattr(theirs, "bias_k", None) is not None
+        if not known or further or getattr(theirs, "add_zero_attn", False):
+            raise ValueError(
+                f"attention is a {type(theirs).__name__}, expected a MultiHeadAttention or an "
+                f"nn.MultiheadAttention itself, without add_bias_kv and add_zero_attn"
+            )
+        if not theirs.batch_first:
+            raise ValueError(
+                "attention has batch_first=False, expected True: headwise takes (batch, time, "
+                "embed_dim), and would attend over the batch in its place. Build its module with "
+                "batch_first=True, and load the state dict of the old one"
+            )
+        made = cls(**{**standard_sizes(theirs), "dropout": theirs.dropout, **options})
+        if neutral:
+            made.start_neutral()
+        made.take_weights(theirs)
+        return made
+
+    @torch.no_grad()
+    def take_weights(self, attention: nn.Module) -> None:
+        """Copies the four projections of a standard attention of the same sizes, and with them
+        its device, dtype, mode of training and `requires_grad`; the rest stays as it is."""
+        weights = dict(attention.state_dict(keep_vars=True))
+        with torch.enable_grad():  # the parts of a packed weight learn if it does
+            unpack_projections(weights)
+        ours = tuple(f"{name}." for name in (*PROJECTIONS, "q_norm", "k_norm", "out_proj"))
+        wanted = {name for name, _ in self.named_parameters() if name.startswith(ours)}
+        if wanted ^ weights.keys():
+            strange = ", ".join(sorted(wanted ^ weights.keys()))
+            raise ValueError(
+                f"attention differs from standard attention in its weights {strange}; remove what "
+                f"has been added to it, such as adapters or parametrizations, first"
+            )
+        self.to(weights["out_proj.weight"].device, weights["out_proj.weight"].dtype)
+        for name, weight in weights.items():
+            parameter = self.get_parameter(name)
+            parameter.copy_(weight)
+            parameter.requires_grad_(weight.requires_grad)
+        self.train(attention.training)
+
+    def start_neutral(self) -> None:
+        """Gives the parameters that standard attention lacks the values that change nothing."""
+        if type(self) is not MultiHeadAttention:
+            raise ValueError(
+                f"{type(self).__name__} cannot start from a standard attention with its output "
+                f"unchanged: give neutral=False, or override start_neutral()"
+            )
+
+    @classmethod
+    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+        """The system over heads that another module computes, without projections.
+
+        It is called with what these heads have read as `value`, `(batch, queries, num_heads *
+        head_dim)`, and gives back in the same shape what the other module's output projection is to
+        take instead.
+
+        Args:
+            embed_dim: width of the query: of the input of the layer that the heads are in.
+            num_heads, head_dim: sizes of the heads.
+            options: further arguments of the constructor.
+
+        Example:
+            >>> nothing = MultiHeadAttention.over_heads(embed_dim=16, num_heads=2, head_dim=3)
+            >>> x, read = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
+            >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
+            (True, 0)
+        """
+        made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
+        made.heads_are_given = True
+        made.vdim = num_heads * head_dim
+        for name in PROJECTIONS:
+            made.register_module(name, None)
+        made.register_module("out_proj", nn.Identity())
+        return made
+
+    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+        if not self.heads_are_given:
+            return super().project(inputs)
+        read = self.by_head(inputs.value)
+        return read, read, read, None
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        return v if self.heads_are_given else super().attend(q, k, v, mask, is_causal)
+
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        """Whether what becomes of the heads at a position depends on other positions too.
+
+        A subclass that does not say so is taken to look at them.
+        """
+        return type(self) is not MultiHeadAttention
+
+    def static_scales(self) -> Tensor | None:
+        """The scales a of `join`, `(heads, 1 or head_dim)`, if no input changes them; else None.
+
+        Static scales can be multiplied into the output projection: `headwise.fold_gates`.
+        """
+        return None
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        unpack_projections(state, prefix)
+        super()._load_from_state_dict(state, prefix, *others)
+
+
+def unpack_projections(state_dict: dict[str, Any], prefix: str = "") -> None:
+    """Renames the projections of an `nn.MultiheadAttention` in a state dict, in place.
+
+    It packs those of queries, keys and values into `in_proj_weight` and `in_proj_bias`; with a
+    `kdim` or `vdim` of their own the weights are `q_proj_weight` and so on.
+    """
+    for kind in ("weight", "bias"):
+        packed = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+        if packed is not None:
+            # Copies: a parameter that is assigned one keeps no other's memory alive.
+            for name, part in zip(PROJECTIONS, packed.tensor_split(3), strict=True):
+                state_dict[f"{prefix}{name}.{kind}"] = part.clone()
+    for name in PROJECTIONS:
+        weight = state_dict.pop(f"{prefix}{name}_weight", None)
+        if weight is not None:
+            state_dict[f"{prefix}{name}.weight"] = weight
+
+
+def standard_sizes(attention: Any) -> dict[str, Any]:
+    """The sizes of a standard attention as arguments of `MultiHeadAttention`."""
+    names = ("embed_dim", "num_heads", "head_dim", "kdim", "vdim")
+    sizes = {name: getattr(attention, name) for name in names}
+    bias: Any = attention.out_proj.bias is not None
+    if isinstance(attention, nn.MultiheadAttention):
+        return {**sizes, "bias": bias}
+    if not bias and attention.q_proj.bias is not None:
+        bias = "qkv"
+    norm = attention.q_norm
+    sizes |= {"num_key_value_heads": attention.num_key_value_heads, "qk_norm": norm is not None}
+    return {**sizes, "bias": bias, **({} if norm is None else {"norm_eps": norm.eps})}
+
+
+def hides(mask: Tensor) -> Tensor:
+    """Where a mask lets nothing through: a boolean mask of the same shape."""
+    return mask <= _HIDES if mask.is_floating_point() else mask
+
+
+def real_positions(like: Tensor, padding: Tensor | None) -> Tensor:
+    """1 at real positions and 0 at padding, `(batch, time)`, in the dtype of `like`."""
+    real = torch.ones(like.shape[:2], dtype=like.dtype, device=like.device)
+    return real if padding is None else real.masked_fill(padding, 0.0)
+
+
+def causal_mask(
+    queries: int, keys: int, offset: int = 0, device: torch.device | None = None
+) -> Tensor:
+    """Boolean `(queries, keys)`, `True` where key s lies in the future of query offset + t.
+
+    >>> causal_mask(2, 3).int().tolist()
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(offset + 1)
+
+
+def merge_masks(
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    heads: int,
+    queries: int,
+    keys: int,
+    *,
+    offset: int = 0,
+    device: torch.device | None = None,
+) -> Tensor | None:
+    """One mask that broadcasts to `(batch, heads, queries, keys)`, or None where all is attended.
+
+    It is boolean, `True` = not attended, or a float mask to add if either mask given was one. Query
+    t stands at position offset + t of the keys (the offset counts what a decoding cache holds).
+    """
+    hidden: Tensor | None = None
+    added: Tensor | None = None
+    sees_all = queries == 1 and offset >= keys - 1
+    if is_causal and not sees_all:
+        hidden = causal_mask(queries, keys, offset, device)
+    if key_padding_mask is not None:
+        key_padding_mask = key_padding_mask[:, None, None, :]  # (batch, 1, 1, keys)
+    if attn_mask is not None and attn_mask.dim() == 3:
+        attn_mask = attn_mask.unflatten(0, (-1, heads))  # (batch, heads, queries, keys)
+    for mask in (key_padding_mask, attn_mask):
+        if mask is not None and mask.dtype == torch.bool:
+            hidden = mask if hidden is None else hidden | mask
+        elif mask is not None:
+            added = mask if added is None else added + mask
+    if added is None or hidden is None:
+        return hidden if added is None else added
+    return added.masked_fill(hidden, float("-inf"))
+
+
+def share_heads(q: Tensor, k: Tensor) -> Tensor:
+    """Key heads as the queries' heads see them: of a single one a view, of groups copies."""
+    if k.size(1) == q.size(1):
+        return k
+    if k.size(1) == 1:
+        return k.expand(-1, q.size(1), -1, -1)
+    return k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+
+
+def check_call(
+    attention: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset: int,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> None:
+    """Raises `ValueError` for inputs that do not fit together, naming the argument."""
+    widths = (attention.embed_dim, attention.kdim, attention.vdim)
+    for name, x, width in zip(("query", "key", "value"), (query, key, value), widths, strict=True):
+        if x.dim() != 3 or x.size(-1) != width:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (batch, time, {width})"
+                + ("; add the batch by unsqueeze(0)" if x.dim() == 2 else "")
+            )
+    if key.shape[:2] != value.shape[:2] or key.size(0) != query.size(0):
         raise ValueError(
-            f"num_key_value_heads is {given}, expected a divisor of num_heads = {num_heads}: as "
-            f"many heads share each head of keys"
+            f"query, key and value are {tuple(query.shape)}, {tuple(key.shape)} and "
+            f"{tuple(value.shape)}, expected one batch, and a value for each key"
         )
-    return given
+    batch, queries, keys, heads = *query.shape[:2], key.size(1) + offset, attention.num_heads
+    allowed = {"key_padding_mask": [(batch, keys)]}
+    allowed["attn_mask"] = [(queries, keys), (batch * heads, queries, keys)]
+    allowed["attn_mask"] += [(batch, 1, queries, keys), (batch, heads, queries, keys)]
+    masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+    for name, mask in masks.items():
+        if mask is not None:
+            check_mask(name, mask, allowed[name])
+
+
+def check_mask(name: str, mask: Tensor, allowed: list[tuple[int, ...]]) -> None:
+    """Raises `ValueError` unless it is a boolean or float mask of one of these shapes."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            f"{name} has dtype {mask.dtype}, expected torch.bool (True = not attended) or a float "
+            f"mask that is added to the logits; for a 0/1 mask of what to keep, pass `mask == 0`"
+        )
+    if tuple(mask.shape) not in allowed:
+        shapes = " or ".join(map(str, dict.fromkeys(allowed)))
+        is_swapped = mask.dim() == 2 and tuple(mask.shape[::-1]) in allowed
+        hint = "; it is laid out as (time, batch): headwise puts the batch first"
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}, expected {shapes}" + hint * is_swapped
+        )
+
+
+def check_uses(
+    cache: AttentionCache | None,
+    rotary: Rotary | None,
+    is_self_attention: bool,
+    query: Tensor,
+    query_padding_mask: Tensor | None,
+) -> None:
+    """Raises `ValueError` for what is given where it would compute something else."""
+    if query_padding_mask is not None:
+        check_mask("query_padding_mask", query_padding_mask, [tuple(query.shape[:2])])
+    if rotary is not None and not is_self_attention:
+        raise ValueError(
+            "rotary is given with keys of their own, expected None: it turns queries and keys by "
+            "the same positions, in self-attention"
+        )
+    if cache is None:
+        return
+    if cache.static and is_self_attention:
+        raise ValueError(
+            "cache is static, for the keys of a cross-attention that stay the same: give "
+            "AttentionCache() in self-attention; in cross-attention, give key in each call"
+        )
+    if cache.keys is not None and cache.keys.size(0) != query.size(0):
+        raise ValueError(
+            f"cache holds {cache.keys.size(0)} sequences, expected {query.size(0)}, the batch of "
+            f"this call: make a new one for another batch"
+        )
+
+
+class _NoPackedWeights:
+    """Stands where `nn.TransformerEncoder` looks for the packed weights of its own attention.
+
+    In evaluation it would hand them, and the input as a nested tensor, to a fused kernel that
+    computes standard attention. An object that overrides torch functions makes it take its
+    ordinary path instead, which calls our `forward`. peft looks there for the device of a module.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device
+
+    weight = bias = property(lambda self: self)
+
+    def __torch_function__(self, *args: Any, **kwargs: Any) -> Any:
+        return NotImplemented
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            "in_proj_weight is used, but headwise's attentions have q_proj.weight, k_proj.weight "
+            "and v_proj.weight in its place"
+        )

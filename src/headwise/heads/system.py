@@ -1,21 +1,17 @@
-"""What a system says of itself, so that nobody else has to know it by its name."""
+"""What a system is: what it returns, what it says of itself, and the losses that it adds."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+import warnings
+from collections.abc import Callable, Iterator
 
-from pydantic import BaseModel, ConfigDict, Field
+import torch
 from torch import Tensor, nn
-from typing_extensions import Self
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.utils.module_tracker import ModuleTracker
 
-from headwise.heads.auxiliary_loss import NotedLosses
-from headwise.heads.watching import watched
-from headwise.ops.activations import Activation
-from headwise.ops.norms import NormKind
-
-if TYPE_CHECKING:
-    from headwise.heads.rule import Rule
-
-LayerWord = Literal["all", "low", "middle"]
+from headwise.heads.ablation import Ablation
+from headwise.heads.rules import Rule, UntrainedRuleWarning
 
 
 class Routing(NamedTuple):
@@ -27,208 +23,106 @@ class Routing(NamedTuple):
         indices: the units chosen, `(batch, time, chosen)`, where a system chooses; else None.
         loss: a scalar to add to the training loss, its coefficients already in it, or None.
         padding: boolean `(batch, time)`, `True` at padding; `Attention.forward` sets it.
-        heard: how many units each part of the output listens to, `(batch, time)`, the mean over
-            parts; None where all parts listen to the same.
     """
 
     weights: Tensor
     indices: Tensor | None = None
     loss: Tensor | None = None
     padding: Tensor | None = None
-    heard: Tensor | None = None
 
 
-class AttentionOutput(NamedTuple):
-    """What a system returns; `out[0]` and `out[1]` are what `nn.MultiheadAttention` returns.
+@dataclass
+class AttentionOutput:
+    """What a system returns: two results, as of `nn.MultiheadAttention`, and what it decided.
 
     Attributes:
         output: `(batch, time, embed_dim)`.
         weights: attention weights `(batch, heads, queries, keys)` if asked for, else None.
         routing: what the system decided; None for standard attention.
+
+    Example:
+        >>> out = AttentionOutput(torch.zeros(2, 5, 8), None)
+        >>> y, weights = out
+        >>> y is out.output is out[0]
+        True
     """
 
     output: Tensor
-    weights: Tensor | None
-    routing: Routing | None
+    weights: Tensor | None = None
+    routing: Routing | None = None
+
+    def __iter__(self) -> Iterator[Tensor | None]:
+        return iter((self.output, self.weights))
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self.output, self.weights)[index]
+
+    def __len__(self) -> int:
+        return 2
 
 
-class Place(NamedTuple):
-    """Where in a model a system stands, and what the model has settled for it."""
-
-    site: str  # encoder_self, decoder_self or decoder_cross
-    embed_dim: int
-    num_heads: int
-    ffn_dim: int
-    norm: str = "post"
-    dropout: float = 0.0  # of sub-layers
-    attention_dropout: float = 0.0
-    ffn_dropout: float = 0.0
-    ffn_activation: Activation = "relu"
-    # The rest of the layer, for a system that takes the place of all of it.
-    cross_attention: bool = False
-    norm_kind: NormKind = "layer"
-    norm_eps: float = 1e-5
-    bias: bool | Literal["qkv"] = True
-    head_dim: int | None = None
-    num_key_value_heads: int | None = None
-    qk_norm: bool = False
-    rope_parameters: Mapping[str, Any] | None = None  # where positions are rotary
-
-    def projections(self) -> dict[str, Any]:
-        """The options of projections that the model has settled, where they are not the usual."""
-        settled = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
-        given: dict[str, Any] = {k: v for k, v in settled.items() if v is not None}
-        if self.qk_norm:
-            given |= {"qk_norm": True, "norm_eps": self.norm_eps}
-        return given if self.bias is True else {**given, "bias": self.bias}
-
-
-class Macs(NamedTuple):
-    """Multiply-accumulates of one forward pass."""
-
-    linear: int  # products with weights
-    attention: int  # of queries with keys, and of attention weights with values
-
-    def __add__(self, other: Any) -> "Macs":
-        return Macs(self.linear + other.linear, self.attention + other.attention)
-
-
-class Words(BaseModel):
-    """How a report speaks of what a system decides.
-
-    Every system has an object of this class as its attribute `words`. It is stored with the
-    results of a run, so that a report needs nothing else to explain them.
-
-    Example:
-        >>> Words(unit="branch", units="branches", measure="weight").units
-        'branches'
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    unit: str = Field("expert", description="What the weights of a decision belong to.")
-    units: str = Field("experts", description="Several of these.")
-    decision: str = Field("weights", description="What is decided, as it stands in a sentence.")
-    measure: Literal["lead", "choice", "weight"] = "weight"
-    """What a unit's share of the work is: how often its weight is the largest (lead), how often it
-    is among the chosen (choice), or its mean weight (weight)."""
-    entropy: str = (
-        "says how evenly the weights are spread: on the dashed line all count alike, near 0 a "
-        "single one decides."
-    )
-    """What the entropy of the weights means; the sentence begins with it."""
-    share: str = "is the mean weight."
-    """What a unit's share means; the sentence begins with it."""
-    part: str = ""
-    """The part of the output that listens to units of its own; empty for none."""
-    shows_lowest: bool = False
-    """Whether the lowest percentile of the entropy is drawn too, which shows whether the system is
-    certain at least somewhere."""
-    recorded: dict[str, str] = {}
-    """What the rule of training records: its name, and a symbol for it."""
-    recorded_meaning: str = ""
-    """What is recorded, in words: the sentence says that it moved in training."""
+torch.export.register_dataclass(AttentionOutput)  # so that PyTorch finds the tensors in it
 
 
 class System(nn.Module):
-    """A module that a plan can put into a model: a base for what models ask of all of them.
+    """A module that a plan can put into a model, and what it says of itself.
 
     Attributes:
         replaces: the part of a layer whose place it takes: `"attention"`; `"feed-forward"`, an
             attention and the feed-forward behind it; or `"layer"`, all of it.
-        default_layers: where it stands if a plan does not say: in `"all"` layers, in the `"low"`
-            ones (the first two), or in the `"middle"` (all but the first two and the last).
-        first_site_layers: the layers in which its paper puts it, of the model's first site alone;
-            a plan asks for that by `{SYSTEM: LAYERS}`. None if the paper has no such arrangement.
+        layers: where it stands if a plan does not say: in `"all"` layers, in the `"low"` ones (the
+            first two), or in the `"middle"` (all but the first two and the last).
         routing_parameters: beginnings of the names of the parameters that decide how heads are
-            combined; they are counted apart, and `training.train: gates` trains them alone.
-        costed_parts: the modules in it whose share of its parameters `headwise cost` tells.
-        output_parameters: those of the parameters that map what the heads have read to the width of
-            the model.
-        no_decay: those of the parameters that take no weight decay, beside biases, scalars, vectors
-            and PyTorch's norms, which never do.
+            combined; `training.train: gates` trains them alone.
+        output_parameters: those that map what the heads have read to the width of the model.
+        no_decay: those that take no weight decay, beside biases, scalars, vectors and norms.
         rule: its rule of training, or None if gradient descent on all parameters is all.
-        ablations: ways to evaluate it otherwise than it was trained, by name. Each is a function
-            `(system, *, option=default, ...)` that returns what `ablation` is to be; the first line
-            of its docstring says what it does. See `headwise.models.ablation`.
         presets: options together, by name, for what a paper leaves open: `paper` are those of its
-            text, `authors` those of their public code; or by the names of the papers that print
-            them, where there are several. A plan names one as the option `preset`.
-        words: what its decisions are called in reports.
+            text, `authors` those of their public code. A plan names one as the option `preset`.
+        unit: what its decisions weigh: head, expert, branch, mechanism.
+        edits: the ablations that it can be evaluated under; see `headwise.heads.ablation`.
+        site, layer: where a model has put it, such as `decoder_self` and 0; set by the model.
+        ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
+        routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
+        follows_rule: whether somebody trains it by its rule; set by `headwise.training_rules`.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
-        is_transposed: whether tensors of several maps are laid out map × in × out; peft asks.
-        unlike_standard: why no weights make its output that of standard attention.
-        ablation: what the ablation in force has returned; None without one. `forward` looks at it
-            in evaluation only.
-        losses: those of its last calls, for `headwise.auxiliary_loss`.
-        shown: the attributes that `print` shows.
     """
 
     replaces: ClassVar[Literal["attention", "feed-forward", "layer"]] = "attention"
-    default_layers: ClassVar[LayerWord] = "all"
-    first_site_layers: ClassVar[LayerWord | None] = None
+    layers: ClassVar[Literal["all", "low", "middle"]] = "all"
     routing_parameters: ClassVar[tuple[str, ...]] = ()
-    costed_parts: ClassVar[tuple[str, ...]] = ()
     output_parameters: ClassVar[tuple[str, ...]] = ()
     no_decay: ClassVar[tuple[str, ...]] = ()
-    rule: ClassVar["type[Rule] | None"] = None
-    ablations: ClassVar[Mapping[str, Callable[..., Any]]] = {}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    words: ClassVar[Words] = Words()
-    shown: ClassVar[tuple[str, ...]] = ()
-    is_transposed: ClassVar[bool] = True
-    unlike_standard: ClassVar[str] = (
-        "it does not say how; a system that can overrides start_neutral"
-    )
+    rule: ClassVar[type[Rule] | None] = None
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    unit: ClassVar[str] = "head"
+    edits: ClassVar[tuple[str, ...]] = ()
 
-    ablation: Any = None
+    site: str = ""
+    layer: int = 0
+    ablations: tuple[Ablation, ...] = ()
+    routing_loss: Tensor | None = None
+    follows_rule: bool = False
     holds_residual: bool = False
-    follows_rule: bool = False  # set by whoever trains by the rule
-    warned_of_rule: bool = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.losses = NotedLosses()
-        self.register_forward_hook(_note_loss)
-        watched.add(self)
+    # Of the last call in training: whether a gradient came to its output, and to its loss.
+    _came: tuple[bool, bool] = (False, False)
+    _is_settled: bool = False  # its loss is used, or somebody has been told that it is not
 
     @classmethod
-    def from_plan(cls, place: Place, **options: Any) -> Self:
-        """The system at a place of a model; `options` are the plan's, and win."""
+    def from_config(cls, config: Any, site: str, **options: Any) -> Self:
+        """The system at a site of a model; `options` are the plan's, and win.
+
+        Args:
+            config: the model's, see `headwise.models.config.TransformerConfig`; what it settles
+                for all attentions is `config.attention_options()`.
+            site: `encoder_self`, `decoder_self` or `decoder_cross`.
+        """
         raise NotImplementedError
 
-    @classmethod
-    def from_attention(cls, attention: nn.Module, **options: Any) -> Self:
-        """Returns the system with the weights of a standard attention and the same output.
-
-        Raises:
-            ValueError: the output cannot stay the same; `unlike_standard` says why.
-        """
-        raise cls._cannot_start_as_standard()
-
-    def start_as_standard(self, attention: nn.Module) -> None:
-        """Gives all parameters the values by which the output is that of a standard attention.
-
-        A subclass of `MultiHeadAttention` overrides its `start_neutral` instead, unless it also has
-        to change the weights that it takes.
-
-        Raises:
-            ValueError: there are no such values, or the attention has other sizes.
-        """
-        raise self._cannot_start_as_standard()
-
-    def take_standard_weights(self, attention: nn.Module) -> None:
-        """Copies the weights of a standard attention; further parameters stay as they are."""
-        raise self._cannot_start_as_standard()
-
-    @classmethod
-    def _cannot_start_as_standard(cls) -> ValueError:
-        start = f"{cls.__name__} cannot start from a standard attention with its output unchanged"
-        return ValueError(f"{start}: {cls.unlike_standard}")
-
-    def ablation_ranges(self) -> dict[str, range]:
-        """Returns the values worth trying of the ablations' options, by the option's name."""
-        return {}
+    @property
+    def num_units(self) -> int:
+        """How many experts, heads, branches or mechanisms its decisions weigh."""
+        raise NotImplementedError
 
     def reset_parameters(self) -> None:
         """Gives all parameters new random values, by functions of `torch.nn.init` alone.
@@ -238,33 +132,138 @@ class System(nn.Module):
         """
         raise NotImplementedError
 
-    def key_size(self) -> tuple[int, int] | None:
-        """How many heads of keys a cache holds for each position, and how wide these are."""
-        return None
+    def decide(self, weights: Tensor, in_force: Tensor | None = None) -> Tensor:
+        """The weights of a decision, `(..., units)`, as ablations leave them.
 
-    def unit_of_head(self) -> list[int] | None:
-        """For each head the number of the expert or mechanism it belongs to; None if to none."""
-        return None
+        A system passes what it decides through this before it uses it; it is the one place where
+        an ablation changes a decision. Systems that choose units pass their logits through
+        `choose` first.
 
-    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> Macs:
-        """Multiply-accumulates for one sequence of `queries` that attends to `keys` positions."""
-        raise NotImplementedError
+        Args:
+            in_force: boolean, `True` at units that count, if not all do.
+        """
+        for ablation in () if self.training else self.ablations:
+            weights = ablation.weights(weights, in_force)
+        return weights
 
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self.shown)
+    def choose(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
+        """The logits of a router, `(..., units)`, and how many units are chosen, likewise."""
+        for ablation in () if self.training else self.ablations:
+            logits, top_k = ablation.choice(logits, top_k)
+        return logits, top_k
+
+    def __call__(self, *args: Any, **kwargs: Any) -> AttentionOutput:
+        out: AttentionOutput = super().__call__(*args, **kwargs)
+        loss = None if out.routing is None else out.routing.loss
+        if torch.compiler.is_exporting():
+            return out
+        self.routing_loss = loss
+        if torch.compiler.is_compiling() or not self.training or is_repeated():
+            return out
+        if self.rule is not None and not self.follows_rule and out.output.requires_grad:
+            out.output.register_hook(self._warn_of_rule)
+        if loss is not None and not self._is_settled and out.output.requires_grad:
+            self._follow_loss(out.output, loss)
+        return out
+
+    def _warn_of_rule(self, gradient: Tensor) -> None:
+        if self.follows_rule or self.rule is None:
+            return
+        self.follows_rule = True  # tell it once
+        name = type(self).__name__
+        warnings.warn(
+            f"{name} learns without its rule of training, {self.rule.__name__}: make the optimizer "
+            f"by rules = headwise.training_rules(model, total_steps=...); with transformers' "
+            f"Trainer, use headwise.RulesMixin (docs/own-loop.md)",
+            UntrainedRuleWarning,
+            stacklevel=2,
+        )
+
+    def _follow_loss(self, output: Tensor, loss: Tensor) -> None:
+        """Warns once if gradients come to outputs and never to the loss."""
+        learned, is_used = self._came
+        if learned:
+            self._is_settled = True
+            if not is_used:
+                warnings.warn(
+                    f"the loss that {type(self).__name__} adds (for balance) is in no loss that is "
+                    f"trained by: add headwise.auxiliary_loss(model) to yours before backward()",
+                    UntrainedRuleWarning,
+                    stacklevel=3,
+                )
+            return
+        if loss.requires_grad:
+            output.register_hook(lambda _: self._note(learned=True))
+            loss.register_hook(lambda _: self._note(is_used=True))
+
+    def _note(self, learned: bool = False, is_used: bool = False) -> None:
+        self._came = (self._came[0] or learned, self._came[1] or is_used)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
-        passing = ("follows_rule", "warned_of_rule", "ablation", "observers")
+        passing = ("ablations", "observers", "routing_loss", "follows_rule", "_came", "_is_settled")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        watched.add(self)
+
+def auxiliary_loss(model: nn.Module) -> Tensor:
+    """The sum of the losses that the systems of a model added in its last forward pass.
+
+    Systems whose paper adds a loss, such as MoA's and MoH's for balance, have it in
+    `out.routing.loss`, its coefficients already in it. Models that use the output alone, such as
+    PyTorch's layers, drop it; add this sum to the loss of such a model before `backward()`. The
+    `loss` that headwise's own models return in training has it already.
+
+    Args:
+        model: any module, also in wrappers such as `DistributedDataParallel` or `torch.compile`.
+
+    Returns:
+        A scalar; 0 if no system adds a loss, or none has been called.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+        >>> layer.self_attn = hw.MixtureOfAttentionHeads(16, num_experts=4, top_k=2, head_dim=4)
+        >>> y = layer(torch.randn(2, 5, 16))
+        >>> loss = y.square().mean() + hw.auxiliary_loss(layer)
+        >>> loss.backward()
+    """
+    systems = (module for module in model.modules() if isinstance(module, System))
+    found = [system.routing_loss for system in systems if system.routing_loss is not None]
+    device = next((p.device for p in model.parameters()), None)
+    return sum((loss.to(device) for loss in found), start=torch.zeros((), device=device))
 
 
-def _note_loss(system: nn.Module, args: object, out: Any) -> None:
-    # Tools that put another module in the place of a system take its hooks over.
-    routing = out.routing if isinstance(out, AttentionOutput) else None
-    if isinstance(system, System) and routing is not None and routing.loss is not None:
-        system.losses.note(routing.loss, out.output)
+_tracker = ModuleTracker()  # hooks nothing: it is only asked whether a backward pass is under way
+
+
+def is_repeated() -> bool:
+    """Whether a computation is repeated in a backward pass, as gradient checkpointing does."""
+    return not torch.compiler.is_compiling() and bool(_tracker.is_bw)
+
+
+def _check_place(parent: nn.Module, name: str, child: Any) -> None:
+    """Raises `ValueError` where a system takes a place of PyTorch's that is none for it.
+
+    No call could tell: a batch of sequences looks like a sequence of batches, and the feed-forward
+    of PyTorch's layer comes after the call.
+    """
+    if not isinstance(child, System):
+        return
+    layers = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    if type(parent) in layers and child.replaces != "attention":
+        raise ValueError(
+            f"{name} of a {type(parent).__name__} was to be {type(child).__name__}, expected an "
+            f"attention alone: it takes the place of more ({child.replaces}), which PyTorch's "
+            f"layer has besides; put it into a layer of your own"
+        )
+    before = parent._modules.get(name)
+    if isinstance(before, nn.MultiheadAttention) and not before.batch_first:
+        raise ValueError(
+            f"{name} of a {type(parent).__name__} has batch_first=False, expected True: "
+            f"{type(child).__name__} would attend over the batch. Build the module with "
+            f"batch_first=True, and load the state dict of the old one"
+        )
+
+
+# PyTorch calls it whenever a module becomes the child of another, which no attention can see.
+register_module_module_registration_hook(_check_place)

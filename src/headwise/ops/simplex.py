@@ -11,7 +11,8 @@ def random_simplex(entries: int, *, generator: torch.Generator | None = None) ->
     tensor([1.])
     """
     # Exponential draws divided by their sum. 1 − u is never 0, whose logarithm is infinite.
-    draws = -torch.log1p(-torch.rand(entries, generator=generator, dtype=torch.float64))
+    how = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
+    draws = -torch.log1p(-torch.rand(entries, **how))
     return (draws / draws.sum()).float()
 
 
@@ -24,9 +25,8 @@ def project_to_simplex(x: Tensor) -> Tensor:
     the largest ones, so that sorting finds θ (Duchi et al. 2008, *Efficient Projections onto the
     ℓ1-Ball for Learning in High Dimensions*, https://doi.org/10.1145/1390156.1390191).
 
-    >>> project_to_simplex(torch.tensor([[0.5, 0.5], [0.9, 0.3], [3.0, -1.0]]))
-    tensor([[0.5000, 0.5000],
-            [0.8000, 0.2000],
+    >>> project_to_simplex(torch.tensor([[0.9, 0.3], [3.0, -1.0]]))
+    tensor([[0.8000, 0.2000],
             [1.0000, 0.0000]])
     """
     dtype = x.dtype
@@ -40,14 +40,3 @@ def project_to_simplex(x: Tensor) -> Tensor:
     # At least one, also where NaN compares with nothing.
     positive = (largest_first > theta).sum(-1, keepdim=True).clamp(min=1)
     return (x - theta.gather(-1, positive - 1)).clamp(min=0).to(dtype)
-
-
-def keep_largest(x: Tensor, count: int) -> Tensor:
-    """A point of the simplex, `(entries,)`, with all but its largest entries set to zero, and these
-    scaled to sum 1.
-
-    >>> keep_largest(torch.tensor([0.5, 0.125, 0.25, 0.125]), 2)
-    tensor([0.6667, 0.0000, 0.3333, 0.0000])
-    """
-    kept = x.topk(count)
-    return torch.zeros_like(x).scatter(0, kept.indices, kept.values / kept.values.sum())

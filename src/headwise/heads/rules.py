@@ -1,19 +1,18 @@
 """A rule of training: what a paper asks for beyond gradient descent on all parameters.
 
-Whoever trains a model asks the rules of its systems; `headwise.training.rules` does that.
+`headwise.training_rules` finds the rules of a model's systems and hooks them to an optimizer.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from headwise.settings import Settings
 
-# Computes the losses of the coming step anew, one for each of its batches. The sum of their
-# gradients is the gradient of the step; with several processes, the mean of these sums.
-Losses = Callable[[], Iterable[Tensor]]
+
+class UntrainedRuleWarning(UserWarning):
+    """Something learns otherwise than its paper says."""
 
 
 class Moment(NamedTuple):
@@ -38,17 +37,15 @@ class RuleSettings(Settings):
     """The settings of a rule; a rule with any has a subclass of it."""
 
     def check(self, total_steps: int) -> None:
-        """Raise `ValueError` if the settings do not fit a training of `total_steps` steps."""
+        """Raises `ValueError` if the settings do not fit a training of `total_steps` steps."""
 
 
 class Rule:
     """How the systems of one kind in a model are trained.
 
-    One object of a rule serves all systems of a model whose class names the rule. A step of a
-    training calls, in this order,
+    One object of a rule serves all systems of a model whose class names the rule. A step calls
 
         before_step(moment, losses)      when nothing of the step has been computed yet
-        around_step()                    around forward and backward pass of each batch
         before_update(moment)            when the gradients are there, before the optimizer's step
         after_update(moment)             after the optimizer's step
 
@@ -68,14 +65,15 @@ class Rule:
     settings_class: ClassVar[type[RuleSettings]] = RuleSettings
 
     def __init__(self, model: nn.Module, systems: Mapping[str, Any], settings: Any) -> None:
-        self.model = model
-        self.systems = dict(systems)
-        self.settings = settings
+        self.model, self.systems, self.settings = model, dict(systems), settings
 
     @property
     def layers(self) -> list[Any]:
         """The systems without their paths."""
         return list(self.systems.values())
+
+    def start(self) -> None:
+        """Called when the rule is attached to an optimizer: what systems do in training."""
 
     def own_group(self) -> list[nn.Parameter]:
         """Parameters that the optimizer trains with the rule's learning rate, without decay."""
@@ -83,47 +81,27 @@ class Rule:
 
     def learning_rate(self, moment: Moment) -> float:
         """The learning rate of `own_group()` in a step."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has an own_group() and no learning_rate()"
-        )
+        raise NotImplementedError
 
     def without_optimizer(self) -> list[nn.Parameter]:
         """Parameters that no optimizer may have, since the rule moves them itself."""
         return []
 
-    @property
-    def leaves_out_gradients(self) -> bool:
-        """Whether some parameters that require gradients get none in a backward pass."""
-        return False
+    def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
+        """May compute the losses of the coming step and learn from them.
 
-    @property
-    def steps_before(self) -> bool:
-        """Whether `before_step` is needed; a loop that never calls it is told so."""
-        return type(self).before_step is not Rule.before_step
+        A rule that overrides it has the loop call `rules.before_step(loss)` before each step.
 
-    def before_step(self, moment: Moment, losses: Losses) -> None:
-        """Called before a step; may compute the losses of its batches and learn from them."""
-
-    def around_step(self) -> AbstractContextManager[Any]:
-        """A context in which the step's forward and backward passes run."""
-        return nullcontext()
-
-    def before_update(self, moment: Moment) -> None:
-        """Called when the gradients of a step are complete, before the optimizer uses them.
-
-        If the loss is scaled, the gradients of `without_optimizer()` alone are unscaled already.
+        Args:
+            losses: computes the losses anew, one for each batch of the step. The sum of their
+                gradients is the gradient of the step; with several processes, the mean of these.
         """
 
+    def before_update(self, moment: Moment) -> None:
+        """The gradients of `without_optimizer()` are unscaled here; others may be scaled."""
+
     def after_update(self, moment: Moment) -> None:
-        """Called after the optimizer's step."""
-
-    def last_phase(self, total_steps: int) -> int:
-        """How many steps at the end of a training are trained in another way."""
-        return 0
-
-    def extra_seconds(self, measure: Callable[[], float]) -> float:
-        """How many seconds the rule adds to a step; `measure` times a forward and backward."""
-        return 0.0
+        """The optimizer has taken its step."""
 
     def record(self) -> dict[str, dict[str, list[float]]]:
         """What is worth following over the training: path of a system to name to numbers."""

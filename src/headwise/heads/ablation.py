@@ -1,0 +1,167 @@
+"""Ablations: a trained system evaluated with other decisions than its own.
+
+Every system has decision weights, and the papers' ablations are a few edits of them:
+
+    uniform           all units that count have equal weights (table 3 of the Weighted paper)
+    random            a random point of the simplex, the same everywhere in a layer (same table)
+    largest           the unit of largest weight alone (table 5 of the MAE paper)
+    without-largest   all but that
+    top-k             the `top_k` units of largest weight alone
+    without-UNIT      all but some units: `expert=3`, `mechanism=0`, `head=[0, 1]`
+    only-UNIT         these units alone
+
+Weights that are left share the sum of before in their proportions. A router chooses other units in
+the place of those that are left out. Heads that are left out add nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.ops.checks import did_you_mean
+from headwise.ops.simplex import random_simplex
+
+HEADS = ("without-head", "only-head")  # of all attentions whose heads are the same at each position
+WEIGHTS = ("uniform", "random", "largest", "without-largest", "top-k")
+# What an edit takes beside its name; others take nothing.
+_OPTIONS = {"random": "seed", "top-k": "top_k"}
+_BARRED = float("-inf")
+
+
+class Ablation:
+    """One edit of what a system decides.
+
+    Args:
+        system: the system, or one of its kind.
+        name: one of the system's `edits`.
+        options: the one option of the edit: `UNIT=3` or `UNIT=[0, 1]` for `without-UNIT` and
+            `only-UNIT`, `top_k` for `top-k`, and `seed` for `random` (0 if not given).
+
+    Raises:
+        ValueError: the system has no such edit, or the option does not fit it.
+    """
+
+    def __init__(self, system: Any, name: str, **options: Any) -> None:
+        kind = type(system).__name__
+        if name not in system.edits:
+            known = ", ".join(system.edits) or "none"
+            raise ValueError(
+                f"ablation of {kind} is {name!r}, expected one of {known}"
+                f"{did_you_mean(name, system.edits)}"
+            )
+        self.name, option = name, option_of(name)
+        for given in options:
+            if given != option:
+                raise ValueError(f"ablation {name!r} of {kind} has {given!r}, expected {option}")
+        if option is not None and option not in options and option != "seed":
+            raise ValueError(
+                f"ablation {name!r} of {kind} lacks {option!r}: give it a number, as {option}=1"
+            )
+        value = options.get(option or "", 0)
+        self.seed = int(value) if option == "seed" else 0
+        self.top_k = _number(value, option, 1, system.num_units) if option == "top_k" else 0
+        self.units: tuple[int, ...] = ()
+        if name.startswith(("without-", "only-")) and name != "without-largest":
+            units = system.num_heads if option == "head" else system.num_units
+            listed = value.tolist() if hasattr(value, "tolist") else value
+            several = listed if isinstance(listed, Sequence) else [listed]
+            self.units = tuple(_number(unit, option, 0, units - 1) for unit in several)
+            if name.startswith("without-") and len(set(self.units)) == units:
+                raise ValueError(f"ablation {name!r} leaves out all {units}: nothing is left")
+        # Other draws for each layer; drawn anew at each call, so that steps of decoding agree.
+        self.draw = f"{self.seed} {system.site} {system.layer}"
+
+    def heads(self, heads: Tensor) -> Tensor:
+        """What heads have read, `(batch, heads, time, head_dim)`, with zeros for those left out."""
+        if self.name not in HEADS:
+            return heads
+        kept = self._kept(heads.size(1), heads.device)
+        return heads * kept.view(-1, 1, 1)
+
+    def weights(self, weights: Tensor, in_force: Tensor | None = None) -> Tensor:
+        """Decision weights `(..., units)`; `in_force` is True at units that count, if not all."""
+        if self.name in HEADS:
+            return weights
+        total = weights.sum(-1, keepdim=True)
+        kept = torch.ones_like(weights) if in_force is None else in_force.to(weights)
+        if self.name == "uniform":
+            return kept * total / kept.sum(-1, keepdim=True)
+        if self.name == "random":
+            drawn = random_simplex(weights.size(-1), generator=self._generator()).to(weights)
+            return drawn * total
+        if self.name in ("largest", "without-largest"):
+            best = torch.zeros_like(weights).scatter(-1, weights.argmax(-1, keepdim=True), 1.0)
+            kept = kept * (best if self.name == "largest" else 1 - best)
+        elif self.name == "top-k":
+            largest = weights.topk(min(self.top_k, weights.size(-1))).indices
+            kept = kept * torch.zeros_like(weights).scatter(-1, largest, 1.0)
+        else:
+            kept = kept * self._kept(weights.size(-1), weights.device)
+        left = weights * kept
+        sum_left = left.sum(-1, keepdim=True)
+        even = kept / kept.sum(-1, keepdim=True).clamp(min=1)  # where the others have no weight
+        smallest = torch.finfo(weights.dtype).tiny
+        return total * torch.where(sum_left > 0, left / sum_left.clamp(min=smallest), even)
+
+    def choice(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:
+        """The logits of a router, `(..., units)`, and how many units each position chooses."""
+        units = logits.size(-1)
+        if self.name == "random":
+            drawn = torch.randperm(units, generator=self._generator())[:top_k].to(logits.device)
+            weights = random_simplex(len(drawn), generator=self._generator()).to(logits)
+            barred = torch.full_like(logits[..., :1], _BARRED).expand_as(logits)
+            return barred.index_copy(-1, drawn, weights.log().expand(*logits.shape[:-1], -1)), top_k
+        if self.name == "largest":
+            return logits, 1
+        if self.name == "top-k":
+            return logits, min(self.top_k, top_k)
+        if self.name == "without-largest":
+            best = logits.argmax(-1, keepdim=True)
+            return logits.scatter(-1, best, _BARRED), min(top_k, units - 1)
+        if self.units and self.name not in HEADS:
+            kept = self._kept(units, logits.device) > 0
+            return logits.masked_fill(~kept, _BARRED), min(top_k, int(kept.sum()))
+        return logits, top_k
+
+    def _kept(self, units: int, device: torch.device) -> Tensor:
+        """`(units,)`, 1 at units that are left and 0 at others."""
+        named = torch.zeros(units, device="cpu")
+        named[list(self.units)] = 1.0
+        return (1 - named if self.name.startswith("without-") else named).to(device)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator("cpu").manual_seed(sum(map(ord, self.draw)) + 7919 * self.seed)
+
+
+def option_of(name: str) -> str | None:
+    """The name of the option that an edit takes, if it takes one.
+
+    >>> option_of("without-expert"), option_of("top-k"), option_of("uniform")
+    ('expert', 'top_k', None)
+    """
+    if name in WEIGHTS:
+        return _OPTIONS.get(name)
+    return name.removeprefix("without-").removeprefix("only-")
+
+
+def edits_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
+    """The edits of a system that weighs such units, `HEADS` among them or not.
+
+    >>> edits_of("mechanism", heads=False)[-2:]
+    ('without-mechanism', 'only-mechanism')
+    """
+    own = (f"without-{unit}", f"only-{unit}")
+    return (*WEIGHTS, *dict.fromkeys((*own, *(HEADS if heads else ()))))
+
+
+def _number(value: Any, option: Any, least: int, most: int) -> int:
+    """A whole number, also of NumPy or PyTorch."""
+    try:
+        number = value.__index__()
+    except (AttributeError, TypeError):
+        raise ValueError(f"{option} is {value!r}, expected a whole number, or several") from None
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ValueError(f"{option} is {value!r}, expected {least} to {most}")
+    return int(number)

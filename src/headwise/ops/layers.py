@@ -1,0 +1,59 @@
+"""The activations and norms of models, by the names that configurations and recipes give them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "leaky-relu", "swiglu", "geglu"]
+NormKind = Literal["layer", "rms"]
+
+
+def _gated(gate: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+    first, second = hidden.chunk(2, dim=-1)
+    return gate(first) * second
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,  # x Φ(x) with the normal distribution itself
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # as GPT-2
+    "silu": F.silu,  # x σ(x), also called swish
+    "leaky-relu": F.leaky_relu,  # of slope 0.01 below zero
+    # Shazeer 2020, https://arxiv.org/abs/2002.05202: two halves of the hidden layer, multiplied.
+    "swiglu": partial(_gated, F.silu),
+    "geglu": partial(_gated, F.gelu),
+}
+
+
+def hidden_width(activation: str, ffn_dim: int) -> int:
+    """How wide the map into a hidden layer is that has `ffn_dim` units behind the activation.
+
+    >>> hidden_width("relu", 8), hidden_width("swiglu", 8)
+    (8, 16)
+    """
+    return 2 * ffn_dim if activation in ("swiglu", "geglu") else ffn_dim
+
+
+def norm_of(kind: NormKind, width: int, eps: float = 1e-5) -> nn.Module:
+    """A layer norm, or a norm by the root mean square, which has no mean and no shift.
+
+        layer   (x - mean x) / √(var x + ε) · γ + β
+        rms     x / √(mean x² + ε) · γ
+
+    Zhang & Sennrich 2019, *Root Mean Square Layer Normalization*, https://arxiv.org/abs/1910.07467.
+    """
+    return RMSNorm(width, eps) if kind == "rms" else nn.LayerNorm(width, eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's, with the output in the type of the input, as of all maps under autocast.
+
+    PyTorch has a fused kernel only where input and weight are of one type.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(..., width)` to the same."""
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
