@@ -3,20 +3,21 @@
 import os
 import sys
 
-from headwise.installation import what_is_wrong
-from headwise.threads import sleep_while_waiting
-
 
 def main() -> None:
-    """Runs the command of `sys.argv`, unless what it needs is not installed, which it says."""
-    wrong = what_is_wrong("train")
-    if wrong is not None:
-        sys.exit(f"error: the commands need {wrong}")
+    """Runs the command of `sys.argv`."""
     if os.environ.get("COLUMNS") == "0":  # of a terminal that does not know its width
         del os.environ["COLUMNS"]
-    sleep_while_waiting()
-    from headwise.cli import app
-
+    # Threads sleep while they wait for each other, and leave the processor to other programs. The
+    # libraries of PyTorch read it when they are loaded; what the user has set stays as it is.
+    if not {"GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY"} & os.environ.keys():
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        from headwise.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("headwise"):
+            raise
+        sys.exit(f"error: the commands need {error.name}: pip install 'headwise[train]'")
     app(prog_name="headwise")
 
 

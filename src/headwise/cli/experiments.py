@@ -16,7 +16,7 @@ from headwise.cli.parameters import (
     Part,
     RecipeName,
     RunFolder,
-    Trust,
+    Import,
     parse_names,
     parse_seeds,
 )
@@ -116,7 +116,7 @@ def compare(
     ] = None,
     changes: Changes = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Train several systems under one budget and report which is better, and at what cost.
 
@@ -245,7 +245,7 @@ def train(
     ] = None,
     changes: Changes = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Train one system and evaluate it. A stopped run continues where it was stopped.
 
@@ -326,7 +326,7 @@ def evaluate(
     ] = None,
     changes: ChangesOfRun = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Evaluate a finished run on a part of its data or on other data, with 95% intervals."""
     with clear_errors():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Json, Part, Trust
+from headwise.cli.parameters import ChangesOfRun, ChangesOfUse, Import, Json, Part
 from headwise.cli.printing import clear_errors, command_line, print_json, print_path, silence
 
 
@@ -36,7 +36,7 @@ def curve(
         Path | None,
         typer.Option(help="File of the page.", show_default="curve.html in the first folder"),
     ] = None,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Draw the score of systems against a key in which their recipes differ.
 
@@ -45,7 +45,8 @@ def curve(
     """
     with clear_errors():
         from headwise.analysis.score_curve import score_curve
-        from headwise.files import check_can_be_written, write_text
+        from headwise.files import write_text
+        from headwise.runs.folder import check_can_be_written
         from headwise.report.score_curve import curve_headers, curve_rows, render_curve
         from headwise.runs.reading import gather_runs
 
@@ -116,7 +117,7 @@ def analyse(
     ] = None,
     changes: ChangesOfRun = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Write a page on what the heads of models do: entropy, load, tokens, ablations.
 
@@ -187,14 +188,14 @@ def explore(
     ] = 8765,
     changes: ChangesOfUse = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Write a page on which the heads of a model are seen at work on one input, or serve it."""
     with clear_errors():
         import tempfile
         import webbrowser
 
-        from headwise.files import check_can_be_written
+        from headwise.runs.folder import check_can_be_written
         from headwise.report.explorer.inputs import Source
         from headwise.report.explorer.page import write_page
         from headwise.report.explorer.recording import Explorer

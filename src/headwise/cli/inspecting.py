@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from headwise.cli.parameters import Changes, Json, Trust, parse_lengths, parse_names
+from headwise.cli.parameters import Changes, Json, Import, parse_lengths, parse_names
 from headwise.cli.printing import clear_errors, print_json, printing_console
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def recipes(
         ),
     ] = False,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
@@ -162,7 +162,7 @@ def cost(
     ] = False,
     changes: Changes = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with clear_errors():

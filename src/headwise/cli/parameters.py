@@ -1,8 +1,7 @@
 """Parameters that several commands share, and the parsing of lists separated by commas."""
 
+import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,27 +10,25 @@ import typer
 from headwise.messages import shown
 
 
-@contextmanager
-def _trusting() -> Iterator[None]:
-    """Until the command ends, classes that a recipe names are imported, from this folder too."""
-    from headwise.trusting import trusting
+imported: list[str] = []  # by `--import`, for the commands that are to be typed next
 
+
+def _import(names: list[str] | None) -> list[str] | None:
     # At the end of the path, so that a folder named `datasets` does not hide the library.
-    here = str(Path.cwd())
-    before = list(sys.path)
-    if here not in before:
-        sys.path.append(here)
-    try:
-        with trusting():
-            yield
-    finally:
-        sys.path[:] = before
-
-
-def _trust(context: typer.Context, is_asked: bool) -> bool:
-    if is_asked:
-        context.with_resource(_trusting())
-    return is_asked
+    if names and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    for name in names or []:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise typer.BadParameter(
+                f"there is no module {name!r}, expected one of this folder or of a package that is "
+                f"installed, without .py"
+            ) from None
+        imported.append(name)
+    return names
 
 
 RecipeName = Annotated[
@@ -64,13 +61,14 @@ ChangesOfUse = Annotated[
         "for images, evaluation.context=0.25 for speech"
     ),
 ]
-Trust = Annotated[
-    bool,
+Import = Annotated[
+    list[str] | None,
     typer.Option(
-        "--trust",
-        callback=_trust,
-        help="Import the classes that the recipe or the run names as module:Class, which runs the "
-        "code of their modules; they are also looked for in this folder.",
+        "--import",
+        metavar="MODULE",
+        callback=_import,
+        help="Import a module, of this folder too, before the recipe is read: it may name classes "
+        "of it as MODULE:CLASS. May be given several times.",
     ),
 ]
 Json = Annotated[

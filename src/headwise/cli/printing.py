@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from headwise.cli.parameters import imported
+
 _WIDE = 1000  # columns
 
 
@@ -77,9 +79,7 @@ def print_path(console: Console, what: str, path: Path | str) -> None:
 
 def print_next_commands(console: Console, run: Path) -> None:
     """Prints the commands that look into a finished run, each in one line that can be copied."""
-    from headwise.models.trust import is_trusting
-
-    folder = shlex.quote(str(run)) + (" --trust" if is_trusting() else "")
+    folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported)
     for what, command in (("what its heads do", "analyse"), ("watch it at work", "explore")):
         _print_line(console, f"{what}: headwise {command} {folder}")
 

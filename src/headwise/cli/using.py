@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headwise.cli.parameters import ChangesOfUse, Json, RunFolder, Trust
+from headwise.cli.parameters import ChangesOfUse, Import, Json, RunFolder
 from headwise.cli.printing import clear_errors, print_json, silence
 
 # Commands that `predict` has replaced, and the tasks of their runs.
@@ -44,7 +44,7 @@ def predict(
     ] = None,
     changes: ChangesOfUse = None,
     as_json: Json = False,
-    trust: Trust = False,
+    modules: Import = None,
 ) -> None:
     """Use a finished run: translate, write, fill in masks, classify, draw or remove noise.
 

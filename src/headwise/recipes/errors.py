@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.messages import did_you_mean, one_of, shown
+from headwise.messages import one_of, shown
+from headwise.ops.checks import did_you_mean
 from headwise.recipes.schema import Node, locate
 
 if TYPE_CHECKING:

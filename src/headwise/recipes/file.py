@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from headwise.files import is_file
-from headwise.messages import cut, how_to_convert, shown
-from headwise.plain_yaml import read_yaml
+from headwise.data.sources import how_to_convert
+from headwise.messages import cut, shown
+from headwise.yaml import read_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
 from headwise.recipes.schema import Node, node_of
@@ -214,7 +214,7 @@ def read_document(name: str) -> dict[str, Any]:
     """Reads the YAML document of a recipe, which is not checked yet."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        if not is_file(path):
+        if not path.is_file():
             raise RecipeError(f"there is no recipe file {cut(name)}")
         try:
             text = path.read_text(encoding="utf-8-sig")  # without the mark of Windows editors
@@ -229,7 +229,7 @@ def read_document(name: str) -> dict[str, Any]:
     else:
         shipped = shipped_recipes()
         if name not in shipped:
-            hint = " (the name of a recipe file has to end in .yaml)" if is_file(path) else ""
+            hint = " (the name of a recipe file has to end in .yaml)" if path.is_file() else ""
             raise RecipeError(unknown("recipe", name, list(shipped)) + hint)
         text = shipped[name]
     try:

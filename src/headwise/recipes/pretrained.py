@@ -15,12 +15,10 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedConfig
 
-from headwise.checksums import find_damage, how_to_accept_changes
-from headwise.files import is_file
-from headwise.models.base import HeadwiseModel
 from headwise.models.config import TransformerConfig, own_arguments
+from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import layer_specs
-from headwise.plain_yaml import read_yaml
+from headwise.yaml import read_yaml
 
 SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
 # The first two are those of `runs.folder`, which recipes do not import.
@@ -33,7 +31,7 @@ _Model = TypeVar("_Model", bound=HeadwiseModel)
 def model_folder(run: Path) -> Path:
     """Returns the folder of a model, given the folder of its run or of the model itself."""
     run = run.expanduser()
-    return run if is_file(run / _CONFIG) else run / _MODEL
+    return run if (run / _CONFIG).is_file() else run / _MODEL
 
 
 def any_run(pattern: Path) -> Path:
@@ -50,7 +48,7 @@ def pretrained_config(run: Path, expected: type[TransformerConfig]) -> Transform
         ValueError: the model is of another kind.
     """
     path = model_folder(run) / _CONFIG
-    if not is_file(path):
+    if not path.is_file():
         return None
     values, _ = PreTrainedConfig.get_config_dict(path.parent)
     if values.get("model_type") != expected.model_type:
@@ -105,7 +103,7 @@ def with_encoding(given: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, 
     taken = dict(given)
     run = any_run(Path(given["model"]["pretrained"]))
     path = model_folder(run).parent / _RECIPE
-    there = _read_recipe(path) if is_file(path) else {}
+    there = _read_recipe(path) if path.is_file() else {}
     for part in keys:
         of_run = there.get(part)
         own = taken.get(part) or {}
@@ -160,7 +158,7 @@ def finished_run(folder: Path, saved: Sequence[str]) -> Path:
     """
     model = model_folder(folder)
     missing = [name for name in saved if not (model.parent / name).exists()]
-    if not is_file(model / _CONFIG) or missing:
+    if not (model / _CONFIG).is_file() or missing:
         lacking = f" and {missing[0]}" if missing else ""
         raise ValueError(
             f"model.pretrained is {folder}, expected a folder with a model{lacking}: name the "
@@ -176,12 +174,6 @@ def read_pretrained(kind: type[_Model], run: Path, config: TransformerConfig) ->
         ValueError: there is no model, it is of another kind, or its output would change.
     """
     finished_run(run, ())
-    if damage := find_damage(model_folder(run)):
-        raise ValueError(
-            f"model.pretrained is {run}, whose model is damaged ({damage}): train that run again "
-            f"from its checkpoints, or copy its model again; "
-            f"{how_to_accept_changes(model_folder(run))}"
-        )
     there = pretrained_config(run, kind.config_class)
     assert there is not None
     model = kind.from_pretrained(model_folder(run))
@@ -215,9 +207,8 @@ def digest_weights(run: Path) -> str:
         ValueError: there is no model.
     """
     finished_run(run, ())
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for path in sorted(model_folder(run).glob("*.safetensors")):
         with path.open("rb") as file:
-            while piece := file.read(2**20):
-                digest.update(piece)
-    return digest.hexdigest()
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()

@@ -10,8 +10,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
 from headwise.models.plan import rule_name, rules_by_name, system_class
-from headwise.ops.activations import Activation
-from headwise.ops.norms import NormKind
+from headwise.ops.layers import Activation, NormKind
 from headwise.recipes.errors import RecipeError
 from headwise.recipes.pretrained import SEED, with_encoding, with_sizes
 from headwise.settings import LARGEST_SEED, FrozenSettings, Settings

@@ -27,9 +27,8 @@ from rich.console import Console
 
 from headwise.analysis.results import versions
 from headwise.data.store import cache_folder, kept
-from headwise.files import NoSpaceError
 from headwise.runs.locking import locked
-from headwise.runs.running import THREADS, Failure, PlannedRun, Process, check_shares_no_run
+from headwise.runs.running import THREADS, Failure, PlannedRun, Process, check_shares_no_run, is_full
 from headwise.runs.sending import (
     MODULES,
     Piece,
@@ -46,7 +45,6 @@ from headwise.runs.sending import (
 )
 from headwise.training.checkpoints import checkpoints
 from headwise.training.progress import Printed
-from headwise.trusting import TRUST, is_trusting
 
 _STARTS = 4  # of a run whose workers are lost, without a new checkpoint between them
 _SECONDS_BETWEEN = 2.0  # two looks at what is new in the folder of a run
@@ -132,8 +130,6 @@ class Cluster:
         self.room = gpus or sum(int(has["CPU"]) // self.threads for has in self.nodes.values())
         self._actors = ray.remote(num_cpus=self.threads, num_gpus=min(gpus, 1))(_There)
         self._is_terminal = is_terminal
-        # Those in this folder, which the recipe may name.
-        self._modules = list(modules(Path.cwd())) if is_trusting() else None
         self._data: dict[str, list[Any]] = {}
         self._one_at_a_time = Lock()
 
@@ -172,7 +168,8 @@ class Cluster:
         data = {place: self._stored(place) for place in places}
         files = [self.ray.put(piece) for piece in pieces(run.folder)]
         actor = self._actors.remote(run.folder.name, self.threads, self._is_terminal)
-        return actor, actor.begin.remote(sent, data, files, self._modules)
+        own = list(modules(Path.cwd())) if run.own_modules() else []
+        return actor, actor.begin.remote(sent, data, files, own)
 
     def _stored(self, place: str) -> list[Any]:
         """References to the files of a folder in the cache, which are sent once for all runs."""
@@ -203,10 +200,8 @@ class _RunThere:
         try:
             with locked(self.run.folder):
                 yield from self._until_it_ends()
-        except NoSpaceError as error:
-            yield error
         except Exception as error:
-            yield Failure.of(error)
+            yield error if is_full(error) else Failure.of(error)
 
     def _until_it_ends(self) -> Iterator[object]:
         """Starts the run anew whenever its worker is lost, though not for ever."""
@@ -273,7 +268,7 @@ class _There:
         run: bytes,
         data: dict[str, list[Any]],
         files: list[Any],
-        trusted: list[Piece] | None,
+        own: list[Piece],
     ) -> bool:
         """Starts the process of a run, which goes on from the files that it has elsewhere.
 
@@ -281,7 +276,7 @@ class _There:
             run: the run, see `pickled`.
             data: references to pieces of files, by their places in the cache.
             files: the same for the folder of the run.
-            trusted: modules that the recipe may name; None if it may name none.
+            own: the modules that the recipe names.
         """
         import ray
 
@@ -290,9 +285,8 @@ class _There:
         self.folder.mkdir()
         write(map(ray.get, files), self.folder)
         self._known = states(self.folder)
-        write(trusted or (), self.folder.parent / MODULES)
+        write(own, self.folder.parent / MODULES)
         environment = dict.fromkeys(THREADS, str(self.threads))
-        environment[TRUST] = str(int(trusted is not None))
         sent_run = SentRun(run, self.folder)
         self._process = Process(sent_run, self.threads, environment, self.is_terminal)
         self._listener = Thread(target=self._listen, daemon=True)

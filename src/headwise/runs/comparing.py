@@ -35,7 +35,7 @@ from headwise.analysis.speed import (
 )
 from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
-from headwise.models.base import HeadwiseModel
+from headwise.models.modeling import HeadwiseModel
 from headwise.recipes import RecipeFile
 from headwise.recipes.pretrained import SYSTEM
 from headwise.recipes.settings import ModelSettings, Recipe

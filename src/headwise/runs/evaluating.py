@@ -20,15 +20,16 @@ from torch import Tensor
 from headwise.analysis.results import RunResult
 from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
-from headwise.checksums import write_summed
 from headwise.data.division import PARTS
-from headwise.files import write_bytes
-from headwise.messages import did_you_mean, shown
+from headwise.files import write_bytes, write_text
+from headwise.messages import shown
+from headwise.ops.checks import did_you_mean
 from headwise.models.ablation import LEARNED, ablated, held_systems
-from headwise.models.base import HeadwiseModel
-from headwise.models.evaluating import evaluating, loss_and_labels
-from headwise.ops.draws import own_draws
-from headwise.ops.replicas import divided, everywhere
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.inspect import evaluating
+from headwise.training.evaluating import loss_and_labels
+from headwise.training.processes import own_draws
+from headwise.training.processes import divided, everywhere
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import EvaluationSettings, Recipe
 from headwise.runs.folder import RESULT, is_writer
@@ -140,7 +141,7 @@ def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) 
         return result
     result = result.model_copy(update={"tests": scores})
     if is_writer():
-        write_summed(folder / RESULT, result.model_dump_json(indent=1))
+        write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
 
 
@@ -167,7 +168,7 @@ def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) 
     outcome = outcome.model_copy(update={"digest": task.digest_of(part)})
     for path, content in _outputs(outcome, folder, part):
         write_bytes(path, content)
-    write_summed(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
+    write_text(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
 
 
 def mend_outputs(

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from headwise.checksums import SUMS, is_changed
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import read_document
 
@@ -22,7 +21,6 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] | N
     if inside and not (folder / MODEL).exists():
         raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
     check_holds(folder, "a run of headwise", RECIPE)
-    check_stamp(folder / RECIPE)
     raw = read_document(str(folder / RECIPE))
     for change in changes:
         known = keys or task_class(raw.get("task", "translation")).evaluation_keys
@@ -55,19 +53,27 @@ def check_holds_runs(folder: Path) -> list[Path]:
     return runs
 
 
-def check_stamp(stamp: Path) -> None:
-    """Raises `FolderError` if the recipe that claimed a folder is damaged."""
-    if is_changed(stamp):
-        raise FolderError(f"{stamp} is not as it was written: {how_to_mend(stamp)}")
+def check_can_be_written(path: Path) -> None:
+    """Raises `ValueError` if no file can be written at a path of `--output`, before any work.
 
-
-def how_to_mend(stamp: Path) -> str:
-    """Returns what to do about a damaged recipe in a folder."""
-    return (
-        f"put the recipe that the folder was made with in its place, and delete the line of "
-        f"{stamp.name} in {stamp.parent / SUMS} (which is enough if you have changed the recipe "
-        f"yourself); or use another output folder"
-    )
+    >>> check_can_be_written(Path("missing/page.html"))
+    >>> check_can_be_written(Path("/"))
+    Traceback (most recent call last):
+    ...
+    ValueError: / is a folder, expected the name of a file to write; give another one by --output
+    """
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder, expected the name of a file to write; give another one by "
+            f"--output"
+        )
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file, expected a folder; give another one by --output")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(
+            f"{folder} is a folder in which nothing can be written; give another one by --output"
+        )
 
 
 # Whether the machines of this command share no folder, see `headwise.runs.locking.meet`.

@@ -15,7 +15,7 @@ import torch
 from headwise.messages import shown
 from headwise.models.plan import rule_name
 from headwise.models.sites import attention_sites
-from headwise.plain_yaml import read_yaml
+from headwise.yaml import read_yaml
 from headwise.recipes import RecipeError, RecipeFile, to_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import Change, split_path

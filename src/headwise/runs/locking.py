@@ -14,14 +14,14 @@ from uuid import uuid4
 
 from filelock import SoftFileLock, Timeout
 
-from headwise.checksums import SUMS
-from headwise.files import check_can_be_written, clear_leftovers, no_space_told, partial_path
-from headwise.ops.replicas import gathered, replicas
+from headwise.files import clear_leftovers, partial_path
+from headwise.training.processes import gathered, replicas
 from headwise.runs.folder import (
     FolderError,
     is_main_process,
     is_writer,
     launched_processes,
+    check_can_be_written,
     set_machines_apart,
 )
 
@@ -59,14 +59,13 @@ def locked(folder: Path) -> Iterator[None]:
         return
     check_can_be_written(folder / LOCK)
     new = [each for each in (folder, *folder.parents) if not each.exists()]
-    with no_space_told(folder / LOCK):
-        folder.mkdir(parents=True, exist_ok=True)
-        # A mark, not a lock of the system: not every shared folder has those.
-        lock = SoftFileLock(folder / LOCK, timeout=_SECONDS)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise LockedError(_in_use(folder)) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    # A mark, not a lock of the system: not every shared folder has those.
+    lock = SoftFileLock(folder / LOCK, timeout=_SECONDS)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise LockedError(_in_use(folder)) from None
     try:
         _remove_what_was_left(folder)
         yield
@@ -136,8 +135,8 @@ def _remove_what_was_left(folder: Path) -> None:
             folders.clear()  # the next start of this run does it
             continue
         clear_leftovers(Path(place, name) for name in (*folders, *files))
-        if not (folder / SUMS).is_file():
-            return  # it may hold anything
+        if not any(folder.glob("*.yaml")):
+            return  # it has no recipe, and may hold anything
 
 
 def _in_use(folder: Path) -> str:

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from headwise.analysis.results import RunResult, versions
 from headwise.data.settings import HubSettings
-from headwise.files import no_space_told, write_text, written_whole
+from headwise.files import write_text, written_whole
 from headwise.recipes import to_yaml
 from headwise.recipes.settings import Recipe
 from headwise.tasks.outcome import Score
@@ -28,10 +28,7 @@ _METRICS = {"chrF": "chrf", "Pearson": "pearsonr", "Spearman": "spearmanr"}
 def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> None:
     """Completes the folder of a run's model; files of an earlier call are replaced."""
     model = folder / MODEL
-    with (
-        no_space_told(model),
-        TemporaryDirectory(prefix=".partial-", dir=folder) as made,
-    ):
+    with TemporaryDirectory(prefix=".partial-", dir=folder) as made:
         task.save_for_tools(Path(made), recipe)
         for path in Path(made).iterdir():
             with written_whole(model / path.name) as partial:

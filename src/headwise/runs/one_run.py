@@ -16,13 +16,13 @@ from headwise.analysis.decisions.snapshots import (
     record_attention,
 )
 from headwise.analysis.results import Course, EarlyStop, RunResult
-from headwise.checksums import write_summed
+from headwise.files import write_text
 from headwise.models.ablation import ablated
-from headwise.models.base import HeadwiseModel
+from headwise.models.modeling import HeadwiseModel
 from headwise.models.decisions import words_of
 from headwise.models.sites import AttentionSite, attention_sites
-from headwise.ops.draws import own_draws
-from headwise.ops.replicas import everywhere
+from headwise.training.processes import own_draws
+from headwise.training.processes import everywhere
 from headwise.recipes.settings import Recipe
 from headwise.runs.evaluating import (
     evaluate,
@@ -124,7 +124,7 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
     )
     if is_writer():
         write_outcome(outcome, folder, task)
-        write_summed(folder / RESULT, result.model_dump_json(indent=1))
+        write_text(folder / RESULT, result.model_dump_json(indent=1))
     result = with_tests(result, planned, console)
     if is_writer():
         write_for_tools(folder, task, recipe, result)

@@ -11,10 +11,9 @@ from transformers import set_seed
 from yaml import YAMLError
 
 from headwise.analysis.cost import count_parameters
-from headwise.checksums import write_summed
 from headwise.files import write_text
-from headwise.models.base import HeadwiseModel
-from headwise.ops.replicas import gathered
+from headwise.models.modeling import HeadwiseModel
+from headwise.training.processes import gathered
 from headwise.recipes import differences, to_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.pretrained import digest_weights, model_folder
@@ -25,8 +24,6 @@ from headwise.runs.folder import (
     RECIPE,
     RESULT,
     FolderError,
-    check_stamp,
-    how_to_mend,
     is_writer,
 )
 from headwise.tasks.task import Items, Task
@@ -52,7 +49,7 @@ def claim_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
     stamp = folder / stamp_name
     if is_writer() and (not stamp.is_file() or _differs(stamp, recipe)):
         folder.mkdir(parents=True, exist_ok=True)
-        write_summed(stamp, to_yaml(recipe))
+        write_text(stamp, to_yaml(recipe))
 
 
 def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None:
@@ -97,13 +94,13 @@ def _is_trained(folder: Path) -> bool:
 
 def _differs(stamp: Path, recipe: Recipe) -> list[str]:
     """Returns a line for each key in which a recipe differs from the one in a file."""
-    check_stamp(stamp)
     now = to_yaml(recipe)
     try:
         text = stamp.read_text(encoding="utf-8")
         return [] if text == now else differences(text, now)
     except (OSError, ValueError, YAMLError) as error:
-        raise FolderError(f"{stamp} cannot be read ({error}): {how_to_mend(stamp)}") from error
+        raise FolderError(f"{stamp} cannot be read ({error}): put the recipe that the folder "
+            f"was made with in its place, or use another output folder") from error
 
 
 def check_start(folder: Path, recipe: Recipe) -> None:

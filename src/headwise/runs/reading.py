@@ -9,11 +9,10 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
-from headwise.checksums import find_damage, how_to_accept_changes, is_changed
-from headwise.messages import cut, did_you_mean, shown
-from headwise.models.base import HeadwiseModel
-from headwise.models.trust import NotTrustedError
-from headwise.plain_yaml import read_yaml
+from headwise.messages import cut, shown
+from headwise.ops.checks import did_you_mean
+from headwise.models.modeling import HeadwiseModel
+from headwise.yaml import read_yaml
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import flatten, split_path
@@ -26,7 +25,6 @@ from headwise.runs.folder import (
     check_holds,
     check_holds_runs,
     check_run,
-    check_stamp,
     is_writer,
 )
 from headwise.tasks.task import Task
@@ -80,8 +78,6 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
     check_holds(folder, "whole", *task.saved)
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
-    except NotTrustedError:
-        raise  # its files are whole
     except (SafetensorError, OSError, ValueError) as error:
         raise FolderError(_how_to_mend_model(folder, str(error))) from error
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -89,17 +85,15 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
 
 
 def check_model(folder: Path) -> None:
-    """Raises `FolderError` if the final model of a finished run is missing or damaged."""
-    damage = find_damage(folder / MODEL) if (folder / MODEL).exists() else "it is missing"
-    if damage:
-        raise FolderError(_how_to_mend_model(folder, damage))
+    """Raises `FolderError` if the final model of a finished run is missing."""
+    if not (folder / MODEL).exists():
+        raise FolderError(_how_to_mend_model(folder, "it is missing"))
 
 
 def _how_to_mend_model(folder: Path, damage: str) -> str:
     return (
         f"{folder / MODEL} cannot be read ({damage}): delete {RESULT} from {folder}, if it is "
-        f"there, and start the run again, which writes the model anew from its checkpoints; "
-        f"{how_to_accept_changes(folder / MODEL)}"
+        f"there, and start the run again, which writes the model anew from its checkpoints"
     )
 
 
@@ -121,8 +115,6 @@ def read_result(path: Path) -> RunResult:
 
 def read_record(kind: type[_Record], path: Path, remedy: str) -> _Record:
     """Returns what a JSON file of a run holds."""
-    if is_changed(path):
-        raise DamagedError(f"{path} is not as it was written", remedy)
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

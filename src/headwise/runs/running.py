@@ -12,7 +12,10 @@ then writes a checkpoint, as a run in the main process does. They also stop when
 A run on another machine is followed in the same way, see `Worker` and `headwise.runs.cluster`.
 """
 
+import errno
+import importlib
 import os
+import re
 import signal
 import threading
 import time
@@ -33,7 +36,6 @@ from rich.console import Console
 from torch.multiprocessing import get_context
 
 from headwise.analysis.results import RunResult, Tries
-from headwise.files import NoSpaceError
 from headwise.recipes.settings import Recipe
 from headwise.runs.folder import launched_processes
 from headwise.runs.locking import LockedError, locked
@@ -79,8 +81,15 @@ class PlannedRun(ABC, Generic[Result]):
         What is damaged is said, and made again.
         """
 
+    def own_modules(self) -> list[str]:
+        """The modules of classes that the plan names as module:Class, imported by `--import`."""
+        plan = str(self.recipe.model.attention)
+        return sorted(set(re.findall(r"([\w.]+):[A-Za-z_]", plan)) - {"headwise"})
+
     def make(self, console: Console) -> Result:
         """Trains the run in its folder, which is locked against other processes."""
+        for name in self.own_modules():  # in a process of its own they are not imported yet
+            importlib.import_module(name)
         with locked(self.folder):
             return self.train(console)
 
@@ -135,7 +144,7 @@ class RunsFailed(Exception):
 
 
 # Why a run has not finished, as its process says: an error, a full disk, or where it stopped.
-Said = Failure | NoSpaceError | str
+Said = Failure | OSError | str
 Ended = Callable[[PlannedRun[Result], Result | Failure], None]  # called when a run has ended
 
 
@@ -196,7 +205,7 @@ def train_runs(
             nothing has been trained.
         Interrupted: Ctrl-C came; the next call goes on with all runs that were at work.
         RunsFailed: some runs failed; the next call tries them again.
-        NoSpaceError: the disk is full.
+        OSError: the disk is full.
     """
     check_jobs(jobs)
     for run in planned:
@@ -227,6 +236,11 @@ def train_runs(
     return [result for result in results if result is not None]
 
 
+def is_full(error: Exception) -> bool:
+    """Whether an error says that there is no space left on the disk, or no quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def check_jobs(jobs: int) -> None:
     """Raises `ValueError` if so many runs cannot be trained at a time."""
     if jobs < 1:
@@ -250,11 +264,13 @@ def _train_one_by_one(
     for run in planned:
         try:
             result = run.make(console)
-        except (Interrupted, NoSpaceError):  # the others would find no space either
+        except Interrupted:
             raise
         except Exception as error:
-            if launched_processes() > 1:
-                raise  # the others wait for this process, and would wait for ever
+            # With a full disk the others would find no space either; several processes that share
+            # a run would wait for this one for ever.
+            if is_full(error) or launched_processes() > 1:
+                raise
             result = Failure.of(error)
         ended(run, result)
 
@@ -364,7 +380,7 @@ class _Workers:
                 self.console.print(*message.objects, **message.options)
             elif isinstance(message, Position):
                 self.bars.show(bar, message)
-            elif isinstance(message, (Failure, NoSpaceError, str)):
+            elif isinstance(message, (Failure, OSError, str)):
                 said = message
         self._at_work.remove(worker)
         self._free.append(place)
@@ -373,7 +389,7 @@ class _Workers:
 
     def result(self, run: PlannedRun[Any], said: Said, death: str) -> Any:
         """What became of a run whose process has ended; None if it was stopped as asked."""
-        if isinstance(said, NoSpaceError):
+        if isinstance(said, OSError):
             raise said
         if isinstance(said, Failure):
             return said  # what stands in its folder may be of another process that has it
@@ -471,10 +487,8 @@ def _train(messages: Connection, threads: int, is_terminal: bool) -> None:
         send(str(stop))
     except KeyboardInterrupt:
         pass  # it was stopped when it was not training, and goes on from there
-    except NoSpaceError as error:
-        send(error)
     except Exception as error:
-        send(Failure.of(error))
+        send(error if is_full(error) else Failure.of(error))
 
 
 def _stop_when_orphaned() -> None:

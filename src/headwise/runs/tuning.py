@@ -23,8 +23,7 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.checksums import write_summed
-from headwise.ops.replicas import everywhere
+from headwise.training.processes import everywhere
 from headwise.runs.evaluating import loss_of_part
 from headwise.runs.folder import FolderError, is_writer
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid, assignments
@@ -61,7 +60,7 @@ class TryRun(PlannedRun[TryResult]):
             history=curves(run.history),
         )
         if is_writer():
-            write_summed(folder / TRY, result.model_dump_json(indent=1))
+            write_text(folder / TRY, result.model_dump_json(indent=1))
             self._tidy_up()
         return result
 

@@ -31,10 +31,12 @@ from headwise.data.tokenizers.for_models import classifier_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.messages import shown
-from headwise.models.base import HeadwiseModel
-from headwise.models.classifier import SequenceClassifier, SequenceClassifierConfig
-from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.ops.replicas import divided
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.config import SequenceClassifierConfig
+from headwise.models.for_tasks import SequenceClassifier
+from headwise.models.config import MaskedLMConfig
+from headwise.models.for_tasks import MaskedLM
+from headwise.training.processes import divided
 from headwise.recipes.pretrained import pretrained_config, read_pretrained, take_weights
 from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
 from headwise.tasks.drawing import draw_confusions, draw_predictions

@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from headwise.data.images.palette import Raster
-from headwise.models.causal_lm import CausalLM
-from headwise.ops.draws import own_draws
+from headwise.models.for_tasks import CausalLM
+from headwise.training.processes import own_draws
 from headwise.tasks.outcome import Picture
 
 # --- drawing from a model ---------------------------------------------------------------------

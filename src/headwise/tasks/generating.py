@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from headwise.data.tokenizers.tokenization import TextTokenizer
-from headwise.models.causal_lm import CausalLM
-from headwise.ops.draws import own_draws
+from headwise.models.for_tasks import CausalLM
+from headwise.training.processes import own_draws
 from headwise.settings import LARGEST_SEED, FrozenSettings
 
 

@@ -23,11 +23,12 @@ from headwise.data.images.corpus import ImageCorpus, ImageDataset, load_images
 from headwise.data.images.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.data.images.settings import ImageSettings, PairImages, image_shape
 from headwise.files import write_bytes
-from headwise.models.base import HeadwiseModel
-from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.models.decisions import decisions_by_position
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.config import CausalLMConfig
+from headwise.models.for_tasks import CausalLM
+from headwise.models.inspect import decisions_by_position
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import divided
+from headwise.training.processes import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.drawing import sample_images, sheet, winner_map

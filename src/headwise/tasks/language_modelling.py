@@ -37,9 +37,10 @@ from headwise.data.running.dataset import TextBlocks, collate_blocks
 from headwise.data.running.documents import lines_of
 from headwise.data.tokenizers.for_models import language_model_tokenizer
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
-from headwise.models.base import HeadwiseModel
-from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.ops.replicas import divided
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.config import CausalLMConfig
+from headwise.models.for_tasks import CausalLM
+from headwise.training.processes import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.generating import (
     GenerationSettings,

@@ -28,10 +28,11 @@ from headwise.data.tokenizers.for_models import masked_model_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.messages import shown
-from headwise.models.base import HeadwiseModel
-from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.config import MaskedLMConfig
+from headwise.models.for_tasks import MaskedLM
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import divided
+from headwise.training.processes import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions

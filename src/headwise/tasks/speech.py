@@ -30,10 +30,11 @@ from headwise.data.sound.corpus import SpeechCorpus, load_speech
 from headwise.data.sound.dataset import Frames, Utterances, collate
 from headwise.data.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.data.sound.spectrum import Spectrum
-from headwise.models.base import HeadwiseModel
-from headwise.models.decisions import decisions_by_position
-from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.ops.replicas import divided
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.inspect import decisions_by_position
+from headwise.models.config import SpeechEnhancerConfig
+from headwise.models.speech import SpeechEnhancer
+from headwise.training.processes import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.drawing import draw_spectrograms

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from headwise.data.division import PARTS
 from headwise.data.sources import decoded_lines, is_unicode, read_lines
 from headwise.messages import shown
-from headwise.models.base import HeadwiseModel
+from headwise.models.modeling import HeadwiseModel
 from headwise.models.config import TransformerConfig
 from headwise.recipes.pretrained import finished_run, read_pretrained, take_weights
 from headwise.recipes.settings import ModelSettings, Recipe

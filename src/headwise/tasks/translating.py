@@ -11,8 +11,9 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.messages import shown
-from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
-from headwise.ops.replicas import alone, divided
+from headwise.models.config import Seq2SeqLMConfig
+from headwise.models.for_tasks import Seq2SeqLM
+from headwise.training.processes import alone, divided
 from headwise.tasks.bleu import TranslationEvaluation
 from headwise.training.batching import TokenBudgetSampler
 

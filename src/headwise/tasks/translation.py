@@ -15,8 +15,9 @@ from headwise.data.pairs.dataset import TranslationDataset
 from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
 from headwise.data.tokenizers.settings import TokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
-from headwise.models.base import HeadwiseModel
-from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig, shift_right
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.config import Seq2SeqLMConfig
+from headwise.models.for_tasks import Seq2SeqLM, shift_right
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import TokenModelSettings
 from headwise.tasks.bleu import (

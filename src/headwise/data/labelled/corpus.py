@@ -44,7 +44,7 @@ from headwise.data.parts import Facts, Kind, read_facts, write_facts, write_part
 from headwise.data.settings import given_parts
 from headwise.data.sources import CorpusError, packages_identity
 from headwise.data.streams import Reader, text_corpus_fields
-from headwise.messages import did_you_mean
+from headwise.ops.checks import did_you_mean
 from headwise.ops.labels import IGNORED_LABEL
 
 

@@ -23,7 +23,8 @@ from headwise.data.sources import (
     text_field,
     versions,
 )
-from headwise.messages import did_you_mean, shown
+from headwise.messages import shown
+from headwise.ops.checks import did_you_mean
 
 
 class Row(NamedTuple):

@@ -19,7 +19,6 @@ import torch
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
-from headwise.checksums import find_damage, write_sums
 from headwise.data.tokenizers.settings import (
     SPECIAL_TOKENS,
     TEXT_SPECIAL_TOKENS,
@@ -275,7 +274,6 @@ def _learn(texts: Iterable[str], vocab_size: int, settings: TokenizerSettings) -
 
 def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
-    write_sums(folder)
 
 
 def _load(folder: Path) -> PreTrainedTokenizerFast:
@@ -283,11 +281,6 @@ def _load(folder: Path) -> PreTrainedTokenizerFast:
         raise ValueError(
             f"folder is {folder}, expected one with tokenizer.json: name a folder that the method "
             "`save` of a tokenizer has written"
-        )
-    if damage := find_damage(folder):
-        raise ValueError(
-            f"the tokenizer in {folder} is damaged ({damage}): delete the folder, and its run, "
-            f"started again, learns the same tokenizer from the same data"
         )
     try:
         return read_tokenizer(folder)

@@ -17,6 +17,7 @@ from tokenizers import (
     trainers,
 )
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from headwise.data.tokenizers.settings import (
     BOS,
@@ -29,8 +30,6 @@ from headwise.data.tokenizers.settings import (
     Marks,
     Role,
 )
-from headwise.models.trust import is_trusting
-from headwise.transformers_internals import bytes_to_unicode
 
 SPACE = "▁"  # how pages show a space, as sentencepiece does
 
@@ -180,11 +179,11 @@ def has_pieces(tokenizer: PreTrainedTokenizerFast) -> bool:
 def read_tokenizer(source: Path | str) -> PreTrainedTokenizerFast:
     """Returns the tokenizer of a folder, or of a name on the Hugging Face hub.
 
-    Code that comes with it runs only if the user has said so (`headwise.models.trust`). Without a
-    word on that, transformers asks on the terminal, where a text to translate may be the answer.
+    Code that comes with it does not run. Without a word on that, transformers asks on the terminal,
+    where a text to translate may be the answer.
     """
     found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
-        source, trust_remote_code=is_trusting()
+        source, trust_remote_code=False
     )
     return found
 
