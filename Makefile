@@ -14,7 +14,7 @@ ONLY ?= processes cluster tools floor newest long mutants old
 # it. Where it is told to write nothing, each of many processes would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := bin/python -m pip install --quiet --disable-pip-version-check --no-compile
-LOCK := build/lock/bin/uv pip compile --quiet --upgrade --config-file requirements/uv.toml --universal --python-version 3.10
+LOCK := build/lock/bin/uv pip compile --quiet --upgrade --config-file requirements/uv.toml --universal --python-version 3.11
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: install demo test quick nightly lint docs lock clean
@@ -24,7 +24,7 @@ install: $(VENV)/dev-installed  ## .venv with all that the tests and the docs ne
 # What the locks in requirements/ name, and no more: --no-deps. PyTorch stands in none of them.
 $(VENV)/demo-installed: requirements/demo.txt pyproject.toml
 	@echo "installing into $(VENV), which takes a minute or two"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "headwise needs Python 3.10 or a later one, and $(PYTHON) is %d.%d: make PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headwise needs Python 3.11 or a later one, and $(PYTHON) is %d.%d: make PYTHON=python3.12" % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/$(PIP_INSTALL) --no-deps --requirement requirements/demo.txt
 	$(VENV)/$(PIP_INSTALL) "$(TORCH)"

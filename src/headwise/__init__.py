@@ -1,14 +1,43 @@
 """headwise: what to do with the heads of multi-head attention other than concatenating them.
 
-Its names are loaded when they are used: `__init__.pyi` says from where.
+Its names are loaded when they are used.
 """
 
 import lazy_loader
 
-from headwise.auto_classes import register_when_used
-
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-register_when_used()
+_NAMES = {
+    "analysis.importance": ["HeadImportance", "head_importance"],
+    "heads.agreement": ["AgreementAttention"],
+    "heads.attention": ["MultiHeadAttention"],
+    "heads.cache": ["AttentionCache"],
+    "heads.differential": ["DifferentialAttention"],
+    "heads.gated": ["GatedAttention"],
+    "heads.mae": ["MAE", "MixtureOfAttentiveExperts"],
+    "heads.moa": ["MixtureOfAttentionHeads", "MoA"],
+    "heads.moh": ["MixtureOfHeads", "MoH"],
+    "heads.system": ["AttentionOutput", "Routing", "auxiliary_loss"],
+    "heads.tim": ["TIM", "IndependentMechanismsLayer"],
+    "heads.weighted": ["BranchedAttention"],
+    "models.config": [
+        *("CausalLMConfig", "MaskedLMConfig", "Seq2SeqLMConfig"),
+        *("SequenceClassifierConfig", "SpeechEnhancerConfig"),
+    ],
+    "models.for_tasks": ["CausalLM", "MaskedLM", "Seq2SeqLM", "SequenceClassifier"],
+    "models.inspect": ["Decisions"],
+    "models.parameters": ["gate_parameters", "non_gate_parameters"],
+    "models.speech": ["SpeechEnhancer"],
+    "pretrained.attaching": ["gate_heads", "output_parameters", "remove_gates"],
+    "pretrained.conversion": ["from_transformers"],
+    "pretrained.folding": ["fold_gates"],
+    "pretrained.layouts": ["HeadLayout"],
+    "pretrained.observing": ["ablated", "record"],
+    "pretrained.pruning": ["load_pruned", "prune_heads"],
+    "pretrained.saving": ["load_gates", "save_gates"],
+    "report.analysis": ["Analysis"],
+    "report.explorer.page": ["Explored", "explore"],
+    "training.rules": ["TrainingRules", "training_rules"],
+    "training.rules_mixin": ["RulesMixin"],
+}
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)

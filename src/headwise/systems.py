@@ -7,21 +7,9 @@
 `headwise.testing` checks what you have made.
 """
 
-from headwise.heads.attention import Attention, Inputs, Projected
-from headwise.heads.rule import Moment, Rule, RuleSettings
-from headwise.heads.system import Macs, Place, System, Words
-from headwise.models.trust import register_system
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Attention, Inputs
+from headwise.heads.rules import Moment, Rule, RuleSettings
+from headwise.heads.system import System
 
-__all__ = [
-    "Attention",
-    "Inputs",
-    "Macs",
-    "Moment",
-    "Place",
-    "Projected",
-    "Rule",
-    "RuleSettings",
-    "System",
-    "Words",
-    "register_system",
-]
+__all__ = ["Attention", "Inputs", "Moment", "Rule", "RuleSettings", "System", "edits_of"]

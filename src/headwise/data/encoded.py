@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
-from typing_extensions import Self
 
 from headwise.data.rows import Rows, growing, mapped
 from headwise.data.store import stored

@@ -20,10 +20,9 @@ be tested on files. `complete_tests` completes what a recipe says, so that it ca
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
-from typing_extensions import Self
 
 from headwise.data.division import PARTS, Part
 from headwise.data.sources import CorpusError

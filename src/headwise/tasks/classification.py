@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.labelled.corpus import (
     Example,
@@ -31,12 +30,9 @@ from headwise.data.tokenizers.for_models import classifier_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.messages import shown
+from headwise.models.config import MaskedLMConfig, SequenceClassifierConfig
+from headwise.models.for_tasks import MaskedLM, SequenceClassifier
 from headwise.models.modeling import HeadwiseModel
-from headwise.models.config import SequenceClassifierConfig
-from headwise.models.for_tasks import SequenceClassifier
-from headwise.models.config import MaskedLMConfig
-from headwise.models.for_tasks import MaskedLM
-from headwise.training.processes import divided
 from headwise.recipes.pretrained import pretrained_config, read_pretrained, take_weights
 from headwise.recipes.settings import EvaluationSettings, Recipe, TokenModelSettings
 from headwise.tasks.drawing import draw_confusions, draw_predictions
@@ -46,6 +42,7 @@ from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_rows, score_of
 from headwise.tasks.task import ONE_EACH, PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import StreamedRecipe, TextTask, streamed
+from headwise.training.processes import divided
 
 _SAMPLES = 12  # examples that a report shows
 _STATISTICS = {

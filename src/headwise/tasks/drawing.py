@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headwise.data.images.palette import Raster
 from headwise.models.for_tasks import CausalLM
-from headwise.training.processes import own_draws
 from headwise.tasks.outcome import Picture
+from headwise.training.processes import own_draws
 
 # --- drawing from a model ---------------------------------------------------------------------
 

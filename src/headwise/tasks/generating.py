@@ -12,8 +12,8 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.models.for_tasks import CausalLM
-from headwise.training.processes import own_draws
 from headwise.settings import LARGEST_SEED, FrozenSettings
+from headwise.training.processes import own_draws
 
 
 class GenerationSettings(FrozenSettings):

@@ -10,25 +10,23 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.images.corpus import ImageCorpus, ImageDataset, load_images
 from headwise.data.images.palette import FILE_NAME, PaletteSettings, Raster
 from headwise.data.images.settings import ImageSettings, PairImages, image_shape
 from headwise.files import write_bytes
-from headwise.models.modeling import HeadwiseModel
 from headwise.models.config import CausalLMConfig
 from headwise.models.for_tasks import CausalLM
 from headwise.models.inspect import decisions_by_position
+from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.training.processes import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.drawing import sample_images, sheet, winner_map
@@ -37,6 +35,7 @@ from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions, pixel_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Task, Wish
+from headwise.training.processes import divided
 
 _MEASURED = 64  # images of which weights are taken at a time
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation

@@ -23,24 +23,22 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.running.corpus import TextCorpus
 from headwise.data.running.dataset import TextBlocks, collate_blocks
 from headwise.data.running.documents import lines_of
 from headwise.data.tokenizers.for_models import language_model_tokenizer
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
-from headwise.models.modeling import HeadwiseModel
 from headwise.models.config import CausalLMConfig
 from headwise.models.for_tasks import CausalLM
-from headwise.training.processes import divided
+from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.generating import (
     GenerationSettings,
@@ -53,6 +51,7 @@ from headwise.tasks.positions import Positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import PRINTED, Advance, Items, Wish
 from headwise.tasks.text_task import PERPLEXITY, RunningTextRecipe, RunningTextTask
+from headwise.training.processes import divided
 
 _STATISTICS = {  # of the nats of each block and the number of its words, tokens or bytes
     "word perplexity": PERPLEXITY,

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.encoded import TokenItem, collate_tokens
@@ -28,11 +27,10 @@ from headwise.data.tokenizers.for_models import masked_model_tokenizer
 from headwise.data.tokenizers.settings import TextTokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer
 from headwise.messages import shown
-from headwise.models.modeling import HeadwiseModel
 from headwise.models.config import MaskedLMConfig
 from headwise.models.for_tasks import MaskedLM
+from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.training.processes import divided
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings
 from headwise.tasks.outcome import Outcome, Sample, Score, spread
 from headwise.tasks.positions import Positions
@@ -45,6 +43,7 @@ from headwise.tasks.text_task import (
     streamed,
 )
 from headwise.training.batching import TokenBudgetSampler
+from headwise.training.processes import divided
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
 _SAMPLES = 12  # lines that a report shows

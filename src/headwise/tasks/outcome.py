@@ -3,11 +3,10 @@
 import base64
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import Self
 
 from headwise.tasks.significance import Rows, Statistic, bootstrap_interval, score_of
 

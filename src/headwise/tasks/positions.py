@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.images.palette import Raster
 from headwise.data.sound.spectrum import magnitude

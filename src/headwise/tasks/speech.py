@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.sound.audio import Waveform, audio_info
@@ -30,11 +29,10 @@ from headwise.data.sound.corpus import SpeechCorpus, load_speech
 from headwise.data.sound.dataset import Frames, Utterances, collate
 from headwise.data.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.data.sound.spectrum import Spectrum
-from headwise.models.modeling import HeadwiseModel
-from headwise.models.inspect import decisions_by_position
 from headwise.models.config import SpeechEnhancerConfig
+from headwise.models.inspect import decisions_by_position
+from headwise.models.modeling import HeadwiseModel
 from headwise.models.speech import SpeechEnhancer
-from headwise.training.processes import divided
 from headwise.recipes.pretrained import pretrained_config
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
 from headwise.tasks.drawing import draw_spectrograms
@@ -44,6 +42,7 @@ from headwise.tasks.outcome import Outcome, Picture, Score, spread
 from headwise.tasks.positions import Positions, frame_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import ONE_EACH, Advance, Items, Task, Wish
+from headwise.training.processes import divided
 
 
 class SpeechModel(ModelSettings):

@@ -6,17 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.sources import decoded_lines, is_unicode, read_lines
 from headwise.messages import shown
-from headwise.models.modeling import HeadwiseModel
 from headwise.models.config import TransformerConfig
+from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.pretrained import finished_run, read_pretrained, take_weights
 from headwise.recipes.settings import ModelSettings, Recipe
 from headwise.tasks.outcome import Outcome

@@ -6,11 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.division import PARTS
 from headwise.data.running.corpus import TextCorpus, load_text_corpus

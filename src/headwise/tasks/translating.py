@@ -13,9 +13,9 @@ from headwise.data.tokenizers.tokenization import TranslationTokenizer
 from headwise.messages import shown
 from headwise.models.config import Seq2SeqLMConfig
 from headwise.models.for_tasks import Seq2SeqLM
-from headwise.training.processes import alone, divided
 from headwise.tasks.bleu import TranslationEvaluation
 from headwise.training.batching import TokenBudgetSampler
+from headwise.training.processes import alone, divided
 
 
 def translate(

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.data.encoded import TokenItem, collate_tokens
 from headwise.data.pairs.corpus import Pair, ParallelCorpus, load_parallel_corpus
@@ -15,9 +14,9 @@ from headwise.data.pairs.dataset import TranslationDataset
 from headwise.data.pairs.settings import InterfaceStrings, ParallelSettings
 from headwise.data.tokenizers.settings import TokenizerSettings
 from headwise.data.tokenizers.tokenization import TOKENIZER, TranslationTokenizer
-from headwise.models.modeling import HeadwiseModel
 from headwise.models.config import Seq2SeqLMConfig
 from headwise.models.for_tasks import Seq2SeqLM, shift_right
+from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import TokenModelSettings
 from headwise.tasks.bleu import (

@@ -12,14 +12,13 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
-from typing_extensions import Self
 
 from headwise.data.corpora import (
     Corpus,

@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field
-from typing_extensions import Self
 
 from headwise.data.rows import pieces
 from headwise.data.sources import CorpusError

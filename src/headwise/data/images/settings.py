@@ -1,10 +1,9 @@
 """Settings of the image data: which images a recipe reads, and in which size and mode."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from headwise.data.settings import (
     TESTS,

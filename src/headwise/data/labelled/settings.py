@@ -1,10 +1,9 @@
 """Settings of labelled text: which examples are read, or made for probing."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
-from typing_extensions import Self
 
 from headwise.data.running.settings import TextSettings
 from headwise.data.settings import (

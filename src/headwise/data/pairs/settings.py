@@ -1,10 +1,9 @@
 """Settings of parallel text: which pairs are read, and which training pairs are left out."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from headwise.data.settings import (
     MAX_BYTES,

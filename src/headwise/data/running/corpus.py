@@ -30,11 +30,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from headwise.data.corpora import Corpus, Source, read_sources
 from headwise.data.division import PARTS, SAMPLE, hash_of, sample_in_words, sampled

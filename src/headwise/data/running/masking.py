@@ -7,10 +7,10 @@ https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SEN
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.settings import LARGEST_SEED, FrozenSettings

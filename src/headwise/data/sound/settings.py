@@ -8,10 +8,9 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
-from typing_extensions import Self
 
 from headwise.data.division import Part
 from headwise.data.settings import (

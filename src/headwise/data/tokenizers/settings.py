@@ -1,9 +1,8 @@
 """Settings of vocabularies: learned from the training text, or ready-made."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from headwise.settings import FrozenSettings
 

@@ -182,9 +182,7 @@ def read_tokenizer(source: Path | str) -> PreTrainedTokenizerFast:
     Code that comes with it does not run. Without a word on that, transformers asks on the terminal,
     where a text to translate may be the answer.
     """
-    found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
-        source, trust_remote_code=False
-    )
+    found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     return found
 
 
