@@ -20,7 +20,7 @@ KEYS, KDIM, VDIM = 4, 6, 8
 
 def equal_to_the_loops(module: Any, *sequences: Tensor, rotary: bool = False, **given: Any) -> None:
     """Output, decisions, auxiliary loss and all gradients are those of the loops."""
-    turned = {"rotary": turns(sequences[0].size(1))} if rotary else {}
+    turned = {"rotary": turns(sequences[0].size(1), module)} if rotary else {}
     out = module(*sequences, **given, **turned)
     base = {"rotary": BASE} if rotary else {}
     output, weights, loss = expected(module, *sequences, **given, **base)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.ops.rotary import Rotary  # a call takes it, and no public name makes it
+from headwise.ops.rotary import Rotary, rotary_rates  # a call takes it, no public name makes it
 from headwise.testing import SystemSubject
 
 DIM, HEADS = 12, 4
@@ -78,9 +78,10 @@ def padding(*lengths: int, time: int, left: bool = False) -> Tensor:
 BASE = 10.0  # of rotary positions: tokens that stand near one another are turned far apart
 
 
-def turns(time: int) -> Rotary:
+def turns(time: int, module: Any) -> Rotary:
     """The rotary positions of a call."""
-    return Rotary(torch.arange(time), {"rope_theta": BASE})
+    width = getattr(module, "self_attention", module).head_dim
+    return Rotary(torch.arange(time), rotary_rates(width, BASE))
 
 
 class Form(NamedTuple):
@@ -98,8 +99,6 @@ class Form(NamedTuple):
     def subject(self, site: str = "encoder_self", **more: Any) -> SystemSubject:
         """It as the laws take it."""
         settled: dict[str, Any] = {}
-        if self.system == "mae":
-            settled["causal_queries"] = site == "decoder_cross"
         if self.system == "tim":
             settled["cross_attention"] = site == "decoder_self"
         first = 0 if self.rotary and site != "decoder_cross" else None
@@ -128,13 +127,11 @@ FORMS = {
     "mae-window": Form("mae", {"gate_window": 2}),
     "mae-uniform": Form("mae", {"gate": "uniform"}),
     "gated-elementwise-modern": Form("gated", {**MODERN, "gate": "elementwise"}, True),
-    "gated-by-no-input": Form(
-        "gated", {"gate_inputs": 0, "gate_bias": True, "gate_start": "neutral"}
-    ),
+    "gated-by-no-input": Form("gated", {"gate": "static", "gate_start": "neutral"}),
     "differential-modern": Form("differential", MODERN, True),
     "moh-of-routed-heads-alone": Form("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
     "moh-as-the-text-has-it": Form(
-        "moh", {"shared_heads": 2, "top_k": 1, "scaled_gates": False, "scaled_balance": False}
+        "moh", {"shared_heads": 2, "top_k": 1, "scaled": False}
     ),
     "agreement": Form("agreement", {"num_capsules": 4, "iterations": 2}),
     "agreement-of-the-paper": Form("agreement", {**_preset("agreement", "paper"), "iterations": 1}),

@@ -225,7 +225,7 @@ def mae(p, query, key, value, module, padding, is_cross, **masks) -> tuple[Tenso
 
     A position has a gate of its own where it may not see all that others see.
     """
-    causal = masks.get("is_causal", False) or module.causal_queries
+    causal = masks.get("is_causal", False) or (is_cross and module.causal_queries)
     sight = unmasked = mae_sight(query, padding, causal)
     each = causal
     if not is_cross and module.gate is not None:
@@ -312,7 +312,7 @@ def moh(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
         probabilities = softmax(list(p["routed_router.weight"] @ x))
         chosen = most_likely(probabilities, module.top_k)
         total = sum(probabilities[i] for i in chosen) / module.top_k
-        factor = 1 / total if module.scaled_gates else 1.0
+        factor = 1 / total if module.scaled else 1.0
         routed = [factor * g if i in chosen else 0 * g for i, g in enumerate(probabilities)]
         if module.shared_heads == 0:
             return routed
@@ -320,7 +320,7 @@ def moh(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
         if module.shared_heads > 1:
             shared = softmax(list(p["shared_router.weight"] @ x))
         alpha = softmax(list(p["kind_router.weight"] @ x))
-        if module.scaled_gates:
+        if module.scaled:
             shared, alpha = [module.shared_heads * g for g in shared], [2 * a for a in alpha]
         return [alpha[0] * g for g in shared] + [alpha[1] * g for g in routed]
 
@@ -551,7 +551,7 @@ def moa_loss(p, query, module, padding=None) -> Tensor:
     logits = [p["router.weight"] @ x for x in tokens]
     squares = sum((torch.log(torch.exp(each).sum()) ** 2 for each in logits), ZERO)
     loss = module.balance_coef * balance + module.z_coef * squares / max(1, len(tokens))
-    return loss / max(1, len(tokens)) if module.auxiliary == "per batch" else loss
+    return loss / max(1, len(tokens)) if module.per_batch else loss
 
 
 def balance_loss(p, tokens, module) -> Tensor:
