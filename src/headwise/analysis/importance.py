@@ -12,18 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.analysis.statistics.estimates import Spread, student_interval
-from headwise.heads.heads_read import HeadsRead
-from headwise.models.ablation import ablated, removable_units
-from headwise.models.decisions import heads_read
-from headwise.models.evaluating import evaluating
-from headwise.models.sites import AttentionSite, heads_sites
+from headwise.analysis.decisions.places import Place, attentions_of
+from headwise.heads.attention import Read
+from headwise.models.inspect import ablated, evaluating, observe
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.attaching import gates_of
 from headwise.pretrained.layouts import HeadLayout
 from headwise.pretrained.observing import observed
 
 Loss = Callable[[Any, Any], Tensor]
-OfItems = dict[AttentionSite, Tensor]  # (items, heads) each
+OfItems = dict[str, Tensor]  # path of an attention to (items, heads)
 
 
 class Head(NamedTuple):
@@ -129,26 +127,27 @@ def head_importance(
         raise ValueError(f"by is {by!r}, expected 'gradient' or 'removal'")
     if by == "gradient":
         _check_passes_gradients(model)
-    found: dict[AttentionSite, list[Tensor]] = defaultdict(list)
+    found: dict[str, list[Tensor]] = defaultdict(list)
     with observed(model, layouts), evaluating(model):
+        places = {place.path: place for place in attentions_of(model)}
         for batch in data:
-            for place, values in measure(model, batch, loss).items():
-                found[place].append(values.cpu().double())
+            for path, values in measure(model, batch, loss, places).items():
+                found[path].append(values.cpu().double())
         # Over the heads of transformers: the attention that they are of.
-        over = {gates.system: (path, gates) for path, gates in gates_of(model).items()}
+        over = {gates.system: path for path, gates in gates_of(model).items()}
     if not found:
         raise ValueError("data has no batches, expected at least one")
     heads = []
-    for place, batches in found.items():
-        path, where = over.get(place.module, (place.path, place))  # type: ignore[call-overload]
-        each = torch.cat(batches)
+    for path, batches in found.items():
+        place, each = places[path], torch.cat(batches)
         if not len(each):
             raise ValueError(
                 f"data has no item with a label to predict, expected labels other than "
                 f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
             )
         each = each / (each.mean(0).norm() if normalized else 1)
-        heads += [Head(path, where.site, where.layer, *_estimate(*h)) for h in enumerate(each.T)]
+        path = over.get(place.module, path)
+        heads += [Head(path, place.site, place.layer, *_estimate(*h)) for h in enumerate(each.T)]
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
 
 
@@ -219,47 +218,69 @@ def _means(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, float]:
     return totals / counts.clamp(min=1), counts > 0, mean
 
 
-def _by_gradient(model: nn.Module, batch: Any, loss: Loss | None) -> OfItems:
-    reads: list[tuple[AttentionSite, HeadsRead]] = []
-    noted = heads_read(model, lambda place, read: reads.append((place, read)))
+def _by_gradient(
+    model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Place]
+) -> OfItems:
+    reads: list[tuple[str, Read]] = []
+    noted = observe(model, lambda path, read: reads.append((path, read)))
     with ExitStack() as unfrozen, noted, torch.enable_grad():
         for p in model.parameters():  # frozen ones would leave heads without a graph
             if p.is_floating_point() and not p.requires_grad:
                 unfrozen.callback(p.requires_grad_(True).requires_grad_, False)
         losses, counted = _losses(model, batch, loss)
-        outputs, total = [read.outputs for _, read in reads], losses.sum()
-        gradients = torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True)
+        heads, total = [read.heads for _, read in reads], losses.sum()
+        gradients = torch.autograd.grad(total, heads, allow_unused=True, materialize_grads=True)
     found: OfItems = {}
-    for (place, read), gradient in zip(reads, gradients, strict=True):
+    for (path, read), gradient in zip(reads, gradients, strict=True):
         dtype = torch.promote_types(gradient.dtype, torch.float32)
-        products = (read.outputs.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
+        products = (read.heads.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
         if len(products) != len(losses):
             rows = f"{len(products)} rows, where loss returns {len(losses)} items"
-            raise ValueError(f"the attention at {place.path!r} reads {rows}; expected as many")
-        values = products.sum(-1)
-        if read.chosen is not None:
-            values = products.new_zeros(len(products), read.num_heads)
-            values.scatter_add_(1, read.chosen.flatten(1), products.transpose(1, 2).flatten(1))
-        found[place] = found.get(place, 0) + values  # a module may be called several times
-    return {place: values.abs()[counted] for place, values in found.items()}
+            raise ValueError(f"the attention at {path!r} reads {rows}; expected as many")
+        chosen, values = heads_chosen(read), products.sum(-1)
+        if chosen is not None:
+            indices, number = chosen
+            values = products.new_zeros(len(products), number)
+            values.scatter_add_(1, indices.flatten(1), products.transpose(1, 2).flatten(1))
+        found[path] = found.get(path, 0) + values  # a module may be called several times
+    return {path: values.abs()[counted] for path, values in found.items()}
+
+
+def heads_chosen(read: Read) -> tuple[Tensor, int] | None:
+    """The heads that each query has chosen, `(batch, queries, heads)`, and how many there are.
+
+    Number j of what is read is for query t head `chosen[:, t, j]`. None where all queries have the
+    same heads, in their order, which those of a system whose units are heads do.
+    """
+    routing = read.routing
+    if routing is None or routing.indices is None or read.attention.unit == "head":
+        return None
+    indices, units = routing.indices, routing.weights.size(-1)
+    # A unit may have a head for each head of keys: those of the first head of keys come first.
+    each = read.heads.size(1) // indices.size(-1)
+    return torch.cat([indices + head * units for head in range(each)], dim=-1), units * each
 
 
 @torch.no_grad()
-def _by_removal(model: nn.Module, batch: Any, loss: Loss | None) -> OfItems:
+def _by_removal(
+    model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Place]
+) -> OfItems:
     before, counted = _losses(model, batch, loss)
     found = {}
-    for place in heads_sites(model):
-        units = removable_units(type(place.module))
-        if "head" not in units:
+    for path, place in places.items():
+        edits = place.module.edits
+        if "without-head" not in edits:
+            units = [name[8:] for name in edits if name.startswith("without-")]
+            removed = " or ".join(unit for unit in units if unit != "largest")
             raise ValueError(
-                f"by is 'removal', but the attention at {place.path!r} removes no head, but "
-                f"{' or '.join(units) or 'nothing'}; expected 'gradient', or use headwise.ablated"
+                f"by is 'removal', but the attention at {path!r} removes no head, but "
+                f"{removed or 'nothing'}; expected 'gradient', or use headwise.ablated"
             )
         costs = []
-        for head in place.module.ablation_ranges()["head"]:
-            with ablated(model, place.path, head=head):
+        for head in range(place.module.num_heads):
+            with ablated(model, path, head=head):
                 costs.append(_losses(model, batch, loss)[0] - before)
-        found[place] = torch.stack(costs, 1)[counted]
+        found[path] = torch.stack(costs, 1)[counted]
     return found
 
 

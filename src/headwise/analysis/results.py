@@ -15,7 +15,7 @@ from headwise.analysis.decisions.snapshots import AttentionRecord, DecisionCours
 from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import Difference, Estimate
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.tasks.outcome import Picture, Record, Sample, Score
 
 Centre = Literal["mean", "median"]

@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import Self
 
-from headwise.ops.draws import own_draws
 from headwise.tasks.outcome import Record
 from headwise.training.denormals import denormals_as_zero
+from headwise.training.processes import own_draws
 from headwise.training.rules import TrainingRules
 
 Batch = dict[str, Tensor]

@@ -16,11 +16,11 @@ from headwise.analysis.decisions.record import (
     ask,
     courses_of,
 )
+from headwise.analysis.words import words_of
 from headwise.data.division import PARTS
 from headwise.data.tokenizers.vocabularies import token_names
 from headwise.files import check_can_be_written
-from headwise.models.base import HeadwiseModel
-from headwise.models.decisions import words_of
+from headwise.models.modeling import HeadwiseModel
 from headwise.report.analysis import Analysis
 from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
 from headwise.report.plain_models import is_plain, open_plain

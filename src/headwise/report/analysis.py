@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from headwise.models.decisions import words_of
-from headwise.models.sites import attention_sites
+from headwise.analysis.decisions.places import places_of
+from headwise.analysis.words import words_of
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.tasks.positions import Positions
 
@@ -28,12 +28,12 @@ _STACKS = ("encoder", "decoder", "")
 
 @dataclass(eq=False, repr=False)
 class Analysis:
-    """Analyses what the heads of a model do: entropy, load, tokens, likeness, cost of ablations.
+    """Analyses what the heads of a model do: entropy, load, tokens, cost of ablations.
 
     The model may be a plain model of transformers that `headwise.gate_heads` knows, or any module
     that holds systems of headwise or of your own. Nothing is computed until it is asked for; then
-    all batches are read once, and the quality is measured once more for each ablation that the
-    systems declare.
+    all batches are read once, and the quality is measured once more for each ablation of the
+    systems.
 
     Args:
         model: it is put into evaluation.
@@ -116,7 +116,7 @@ class Analysis:
             observed(self.model, self.layouts),
             RunBars(Console(stderr=True), transient=True) as bars,
         ):
-            stacks = {place.stack for place in attention_sites(self.model)}
+            stacks = {place.stack for place in places_of(self.model)}
             if isinstance(self.tokens, str) and {"encoder", "decoder"} <= stacks:
                 raise ValueError(
                     f"tokens is {self.tokens!r}, but the model has two stacks, expected a mapping "

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from headwise.analysis.results import Course
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.report.formatting import site_name
 from headwise.report.svg import (
     MUTED,
@@ -144,7 +144,6 @@ def _course_over_training(
         number = len(course.values)
         figure, side_by_side = panels(160, columns=number, width=max(280, 140 * number))
         for axes, (name, rows) in zip(side_by_side, course.values.items(), strict=True):
-            symbol = words.recorded.get(name, name)
             radius = _radius(course)
             curves = [smoothed(list(of_unit), radius) for of_unit in zip(*rows, strict=True)]
             last = [curve[-1] for curve in curves]
@@ -152,10 +151,10 @@ def _course_over_training(
             if all(math.isclose(sum(row), 1.0, abs_tol=1e-3) for row in rows):  # shares
                 axes.axhline(1 / len(curves), color=MUTED, linestyle="--", linewidth=1)
             _draw_course(axes, course.steps, curves, {top, bottom}, look)
-            axes.set_title(symbol, loc="left", fontsize=13)
+            axes.set_title(name, loc="left", fontsize=13)
             axes.set_ylim(1.05 * floor, 1.05 * ceiling)
             said.append(
-                f"{symbol} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
+                f"{name} ends between {last[bottom]:.3f} ({words.unit} {bottom}) and "
                 f"{last[top]:.3f} ({words.unit} {top})"
             )
         return to_svg(figure, f"{site}, layer {course.layer}: {'; '.join(said)}.")

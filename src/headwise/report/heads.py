@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from headwise.analysis.decisions.snapshots import AttentionRecord
 from headwise.analysis.results import SystemSummary
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.report.figures import course_panels, layers_by_unit, smoothing
 from headwise.report.formatting import site_name
 from headwise.report.svg import HeatCell, Look, drawing, panel, reference_line, to_svg
@@ -43,7 +43,7 @@ def decisions_of(system: SystemSummary, look: Look) -> list[dict[str, Any]]:
                 "words": words,
                 "records": records,
                 "percentiles": _percentiles(records),
-                "entropy": _entropy_by_layer(records, words, look, alone) if records else "",
+                "entropy": _entropy_by_layer(records, look, alone) if records else "",
                 "scale": scale,
                 "loads": _loads(records, words, scale, alone),
                 "courses": course_panels(courses, words, look, alone),
@@ -78,9 +78,7 @@ def _loads(
     return loads
 
 
-def _entropy_by_layer(
-    records: list[AttentionRecord], words: Words, look: Look, alone: bool
-) -> Markup:
+def _entropy_by_layer(records: list[AttentionRecord], look: Look, alone: bool) -> Markup:
     """Entropy over layers, a line per site, and the entropy of equal weights for reference."""
     bounds = sorted({round(record.uniform, 6) for record in records})
     sites = list(dict.fromkeys(record.site for record in records))
@@ -99,13 +97,6 @@ def _entropy_by_layer(
             }
             axes.plot([r.layer for r in of_site], [r.entropy for r in of_site], **style)
             handles.append(Line2D([], [], label=_short_site(of_site[0], alone), **style))
-            lowest = [
-                (r.layer, min(r.entropy_percentiles.values()))
-                for r in of_site
-                if words.shows_lowest
-            ]
-            style |= {"linewidth": 1.2, "alpha": 0.7, "markersize": 4}
-            axes.plot([layer for layer, _ in lowest], [value for _, value in lowest], **style)
         layers = sorted({record.layer for record in records})
         axes.set_xticks(layers if len(layers) <= 12 else layers[:: len(layers) // 6])
         axes.set_xlim(layers[0] - 0.4, layers[-1] + 0.4)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from headwise.data.sources import read_lines
-from headwise.models.base import HeadwiseModel
-from headwise.models.evaluating import summed_loss
+from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.plain_models import longest_input, task_of
 from headwise.tasks.outcome import spread
+from headwise.training.evaluating import summed_loss
 
 MOST_TOKENS = 20_000  # that are read of a file: an analysis makes a pass for each head
 _HIDDEN = 7  # one token in so many is hidden from a masked language model

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
+from headwise.analysis.ablations.named import meaning_of
 from headwise.analysis.ablations.quality import MEAN_LOSS, Quality
 from headwise.analysis.ablations.results import (
     AblationAnalysis,
@@ -24,17 +25,17 @@ from headwise.analysis.ablations.results import (
 )
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
-from headwise.checksums import is_changed, write_summed
-from headwise.models.evaluating import evaluating
-from headwise.ops.draws import own_draws
+from headwise.files import write_text
+from headwise.models.inspect import evaluating
 from headwise.tasks.outcome import Outcome, Record
 from headwise.tasks.significance import resampled_scores, score_of
+from headwise.training.processes import own_draws
 from headwise.training.progress import RunBars
 
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
 
-_FORMAT = 2  # of the files of finished ablations
+_FORMAT = 3  # of the files of finished ablations
 _Result = TypeVar("_Result", bound=Record)
 
 
@@ -46,7 +47,7 @@ def analyse_ablations(
     folder: Path | None = None,
     progress: Progress = lambda done, total, name: None,
 ) -> AblationAnalysis | None:
-    """Evaluates a model without and with each ablation that its systems declare.
+    """Evaluates a model without and with each ablation of its systems.
 
     The model is evaluated in evaluation mode, and left as it was. In `folder`, if there is one,
     finished ablations are kept, so that an interrupted analysis goes on where it was. What is kept
@@ -114,11 +115,10 @@ class _Kept:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         path = self.folder / f"{readable}-{digest}.json"
         with suppress(OSError, ValueError):
-            if not is_changed(path):
-                return kind.model_validate_json(path.read_text(encoding="utf-8"))
+            return kind.model_validate_json(path.read_text(encoding="utf-8"))
         made = make()
         with suppress(OSError):  # it only spares time; others' runs may not be written to
-            write_summed(path, made.model_dump_json())
+            write_text(path, made.model_dump_json())
         return made
 
 
@@ -222,12 +222,11 @@ def _ranked(
 
 def _result(ablation: Ablation, score: Change, loss: Change | None) -> AblationResult:
     place = ablation.places[0]
-    function = place.module.ablations[ablation.name]
     return AblationResult(
         system=ablation.system,
         ablation=ablation.name,
         options=dict(ablation.options),
-        meaning=(function.__doc__ or "").strip().partition("\n")[0],
+        meaning=meaning_of(ablation.name),
         where=Where.of(place) if ablation.unit is not None else None,
         unit=ablation.unit,
         alone=ablation.alone,

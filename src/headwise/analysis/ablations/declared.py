@@ -1,23 +1,20 @@
-"""The ablations that the systems of a model declare, one by one."""
+"""The ablations that an analysis makes of the systems of a model, one by one."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal, get_args
 
 from torch import nn
 
-from headwise.heads.system import System
-from headwise.models.ablation import ablated, ablation_of, ablation_options
-from headwise.models.plan import system_name
-from headwise.models.sites import AttentionSite, attention_sites
+from headwise.analysis.decisions.places import Place, places_of
+from headwise.heads.ablation import option_of
+from headwise.models.inspect import ablated
 
 # Each level has what those before it have.
 Level = Literal["none", "model", "units", "all"]
 _LEVELS: tuple[str, ...] = get_args(Level)
-_SEED = "seed"  # the option of ablations that draw
-_DRAWS = 5  # of which the result of such an ablation is the mean
+_DRAWS = 5  # of which the result of a random ablation is the mean
 _REMOVES, _ISOLATES = "without-", "only-"
 
 
@@ -25,9 +22,9 @@ _REMOVES, _ISOLATES = "without-", "only-"
 class Ablation:
     """An ablation of all systems of a kind in a model, or of a single one."""
 
-    name: str  # as the system declares it
-    options: Mapping[str, Any]  # with their values; an option of random draws is not among them
-    places: tuple[AttentionSite, ...]  # the systems that are changed
+    name: str  # one of the system's `edits`
+    options: Mapping[str, Any]  # with their values; a seed is not among them
+    places: tuple[Place, ...]  # the systems that are changed
     # The option that numbers the unit that is removed or left alone in force; None if the
     # ablation changes all units.
     unit: str | None = None
@@ -36,7 +33,7 @@ class Ablation:
     @property
     def system(self) -> str:
         """The name of the systems in plans."""
-        return system_name(type(self.places[0].module))
+        return self.places[0].name
 
     @property
     def alone(self) -> bool:
@@ -51,7 +48,7 @@ class Ablation:
     @contextmanager
     def in_force(self, model: nn.Module, draw: int = 0) -> Iterator[None]:
         """While this context is open, the systems compute otherwise in evaluation."""
-        options = {**self.options, _SEED: draw} if self.draws else self.options
+        options = {**self.options, "seed": draw} if self.draws else self.options
         with ExitStack() as stack:
             for place in self.places:
                 stack.enter_context(ablated(model, place.path, self.name, **options))
@@ -59,10 +56,7 @@ class Ablation:
 
 
 def declared_ablations(model: nn.Module, level: Level = "units") -> list[Ablation]:
-    """Returns the ablations that the systems of a model declare, with the values of their options.
-
-    Ablations with an option that has neither a default nor a range (`System.ablation_ranges`) are
-    left out, as are those that a system refuses.
+    """Returns the ablations of the systems of a model, with the values of their options.
 
     Args:
         model: a headwise model, or any module that holds systems.
@@ -75,63 +69,44 @@ def declared_ablations(model: nn.Module, level: Level = "units") -> list[Ablatio
     if level not in _LEVELS:
         raise ValueError(f"level is {level!r}, expected one of {', '.join(_LEVELS)}")
     found: list[Ablation] = []
-    kinds: dict[type[System], list[AttentionSite]] = {}
-    for place in attention_sites(model):
+    kinds: dict[type, list[Place]] = {}
+    for place in places_of(model) if level != "none" else []:
         kinds.setdefault(type(place.module), []).append(place)
     for system, places in kinds.items():
-        for name in system.ablations:
-            unit = _unit_of(system, name)
-            if unit is None:
-                found += _of_all(system, name, places)
-                continue
+        for name in system.edits:  # type: ignore[attr-defined]
             needed = "all" if name.startswith(_ISOLATES) else "units"
-            if _LEVELS.index(level) >= _LEVELS.index(needed):
-                found += _of_each(name, unit, places)
-    found = [ablation for ablation in found if _fits(ablation)] if level != "none" else []
+            if (option := option_of(name)) in (None, "seed", "top_k"):
+                found += _of_all(name, option, places)
+            elif _LEVELS.index(level) >= _LEVELS.index(needed):
+                found += _of_each(name, str(option), places)
     return sorted(found, key=lambda ablation: (ablation.unit is not None, ablation.alone))
 
 
-def _unit_of(system: type[System], name: str) -> str | None:
-    """The option that numbers the unit that an ablation removes, or leaves alone in force."""
-    options = ablation_options(system.ablations[name])
-    units = (name.removeprefix(prefix) for prefix in (_REMOVES, _ISOLATES))
-    return next((unit for unit in units if unit in options), None)
+def units_of(name: str, place: Place) -> range:
+    """The numbers that the option of an ablation may have in a system, if it takes a unit's."""
+    system = place.module
+    count = system.num_heads if option_of(name) == "head" else system.num_units
+    leaves_nothing = name.startswith(_REMOVES) and count == 1
+    return range(0 if leaves_nothing else count)
 
 
-def _of_all(system: type[System], name: str, places: list[AttentionSite]) -> list[Ablation]:
+def fewer_units(place: Place) -> range:
+    """The values of `top_k` with which a system has fewer units in force than without."""
+    return range(1, getattr(place.module, "top_k", None) or place.module.num_units)
+
+
+def _of_all(name: str, option: str | None, places: list[Place]) -> list[Ablation]:
     """An ablation of all systems of a kind, with each value that fits all of them."""
-    options = ablation_options(system.ablations[name])
-    ranges = [place.module.ablation_ranges() for place in places]
-    values: dict[str, list[int]] = {}
-    for option, parameter in options.items():
-        if all(option in each for each in ranges):
-            values[option] = [v for v in ranges[0][option] if all(v in r[option] for r in ranges)]
-        elif parameter.default is parameter.empty:
-            return []
-    return [
-        Ablation(
-            name,
-            dict(zip(values, chosen, strict=True)),
-            tuple(places),
-            draws=_DRAWS if _SEED in options else 0,
-        )
-        for chosen in product(*values.values())
-    ]
+    if option == "top_k":
+        fits = min((fewer_units(place) for place in places), key=len)
+        return [Ablation(name, {option: value}, tuple(places)) for value in fits]
+    return [Ablation(name, {}, tuple(places), draws=_DRAWS if option == "seed" else 0)]
 
 
-def _of_each(name: str, unit: str, places: list[AttentionSite]) -> list[Ablation]:
+def _of_each(name: str, unit: str, places: list[Place]) -> list[Ablation]:
     """An ablation of one unit after the other, in one system after the other."""
     return [
         Ablation(name, {unit: number}, (place,), unit)
         for place in places
-        for number in place.module.ablation_ranges().get(unit, ())
+        for number in units_of(name, place)
     ]
-
-
-def _fits(ablation: Ablation) -> bool:
-    """Whether no system refuses the ablation, and some would compute otherwise."""
-    try:
-        made = [ablation_of(p.module, ablation.name, ablation.options) for p in ablation.places]
-    except ValueError:
-        return False
-    return any(changed is not None for changed in made)

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.models.base import HeadwiseModel
-from headwise.models.evaluating import summed_loss
+from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import EvaluationSettings
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.significance import Rows, Statistic, of_totals, score_of
 from headwise.tasks.task import Task
 from headwise.training.batching import Items
+from headwise.training.evaluating import summed_loss
 
 _GROUPS = 50  # at least so many, if there are as many sequences
 _LARGEST_GROUP = 16

@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import Self
 
-from headwise.analysis.decisions.explained import doubling
-from headwise.analysis.decisions.observing import Observed, Where, warn_if_saturated
-from headwise.analysis.decisions.sums import ClusterSums, TokenSums
+from headwise.analysis.decisions.observing import Observed, Where
+from headwise.analysis.decisions.places import Place
+from headwise.analysis.decisions.sums import ClusterSums
 from headwise.analysis.statistics.estimates import Estimate
-from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import Record
 
 Key = TypeVar("Key", bound=Hashable)
@@ -39,27 +38,6 @@ class EntropySpread(Record):
     rows: int  # number of rows (of all modules)
 
 
-class AtPositions(Record):
-    """The entropy at positions that lie alike in their sequences."""
-
-    first: int  # the first of these positions, counted from 0
-    last: int  # the last of these positions
-    mean: Estimate  # mean entropy of the rows, as in `EntropySpread`
-    rows: int  # number of rows
-
-
-class AtFrequencies(Record):
-    """The entropy at tokens that occur about equally often in the analysed data."""
-
-    fewest: int  # the tokens occur at least so often
-    most: int  # they occur at most so often
-    tokens: int  # how many different tokens these are
-    # Mean entropy of the rows. It has no interval: which tokens are of a class is known at the
-    # end alone.
-    mean: float
-    rows: int  # number of rows
-
-
 class ModuleEntropy(Record):
     """The entropy of the decisions of one system."""
 
@@ -68,14 +46,6 @@ class ModuleEntropy(Record):
     # What a decision, a row, holds for: a position, a sequence, or everything.
     decides: Literal["position", "sequence", "everything"]
     spread: EntropySpread
-    # How many units a part of the output listens to, 1 / Σ share², the mean over parts and
-    # rows; None for systems whose output has no such parts.
-    heard: float | None = None
-    # By position in the sequence; empty if positions are not decided separately.
-    by_position: list[AtPositions]
-    # By frequency of the token, in octaves; empty if positions are not decided separately, or
-    # no tokens stand at them.
-    by_frequency: list[AtFrequencies]
 
 
 class GroupEntropy(Record):
@@ -101,7 +71,7 @@ class Entropy:
     """Counts the entropy of decisions, batch by batch."""
 
     def __init__(self) -> None:
-        self._modules: dict[AttentionSite, _Module] = {}
+        self._modules: dict[Place, _Module] = {}
         # Of each module two quantities: the entropies of a sequence, and its number of rows.
         self._sums = ClusterSums()
 
@@ -164,106 +134,36 @@ class Entropy:
 class _Module:
     """What one system has decided so far."""
 
-    def __init__(self, place: AttentionSite, number: int, units: int) -> None:
+    def __init__(self, place: Place, number: int, units: int) -> None:
         self.where = Where.of(place)
         self.number = number
         self.units = units
         self.uniform = 0.0
         self.decides: Literal["position", "sequence", "everything"] = "position"
         self.rows = Histogram()
-        self._heard: list[float] = []  # sums of batches
-        self.place = place
-        # Of each class of positions the entropies of a sequence and its number of rows, in turns.
-        self._positions = ClusterSums()
-        self._tokens = TokenSums(2)  # entropies and number of rows
 
     def add(self, made: Observed) -> Tensor:
         """Returns the entropies of each sequence and its number of rows, `(sequences, 2)`."""
         # NaN if a system of one's own has negative weights. Subtracted, so that none is -0.
         entropies = 0.0 - torch.xlogy(made.weights, made.weights).sum(-1).cpu().double()  # (rows,)
         self.uniform = math.log(made.candidates)
-        if made.heard is not None:
-            self._heard.append(float(made.heard.double().sum()))
         self.rows.add(entropies)
         if made.sequences is None:
             self.decides = "everything"
             return torch.tensor([[float(entropies.sum()), len(entropies)]], dtype=torch.float64)
-        sequences = made.sequences.cpu()
-        if not made.decides_by_position:
-            self.decides = "sequence"
-            return _by_class(entropies, sequences, torch.zeros_like(sequences)).squeeze(1)
-        by_class = _by_class(entropies, sequences, _class_of(made.time_of.cpu()))
-        self._positions.add(by_class.flatten(1))
-        if made.described is not None and made.described.tokens is not None:
-            tokens = made.at_positions(made.described.tokens).cpu()
-            self._tokens.add(tokens, torch.stack([entropies, torch.ones_like(entropies)], 1))
-        return by_class.sum(1)
+        self.decides = "position" if made.decides_by_position else "sequence"
+        return _by_sequence(entropies, made.sequences.cpu())
 
     def record(self, spread: EntropySpread) -> ModuleEntropy:
-        by_position = self.decides == "position"
         return ModuleEntropy(
-            where=self.where,
-            units=self.units,
-            decides=self.decides,
-            spread=spread,
-            heard=self._mean_heard(),
-            by_position=self._by_position() if by_position else [],
-            by_frequency=self._by_frequency() if by_position else [],
+            where=self.where, units=self.units, decides=self.decides, spread=spread
         )
 
-    def _mean_heard(self) -> float | None:
-        if not self._heard:
-            return None
-        heard = math.fsum(self._heard) / self.rows.count
-        warn_if_saturated(self.place, heard, self.units)
-        return heard
 
-    def _by_position(self) -> list[AtPositions]:
-        found = []
-        for number in range(self._positions.quantities // 2):
-            first, last = _positions_of(number)
-            rows = int(self._positions.total(2 * number + 1))
-            mean = self._positions.estimate([(2 * number, 2 * number + 1)])
-            found.append(AtPositions(first=first, last=last, mean=mean, rows=rows))
-        return found
-
-    def _by_frequency(self) -> list[AtFrequencies]:
-        entropies, counts = self._tokens.sums.unbind(1)
-        octaves = doubling(counts) - 1
-        found = []
-        for octave in octaves.unique().tolist():
-            of_class = octaves == octave
-            rows = int(counts[of_class].sum())
-            found.append(
-                AtFrequencies(
-                    fewest=2**octave,
-                    most=2 ** (octave + 1) - 1,
-                    tokens=int(of_class.sum()),
-                    mean=float(entropies[of_class].sum()) / rows,
-                    rows=rows,
-                )
-            )
-        return found
-
-
-def _by_class(entropies: Tensor, sequences: Tensor, classes: Tensor) -> Tensor:
-    """Sums of entropies, and numbers of rows, `(sequences, classes, 2)`."""
-    shape = (int(sequences.max()) + 1, int(classes.max()) + 1)
-    place = sequences * shape[1] + classes
-    size = shape[0] * shape[1]
-    sums = place.bincount(entropies, minlength=size)
-    counts = place.bincount(minlength=size).double()
-    return torch.stack([sums, counts], -1).view(*shape, 2)
-
-
-def _class_of(positions: Tensor) -> Tensor:
-    """The class of positions: 0, 1, 2, 3, then an octave each: 4 to 7, 8 to 15 and so on."""
-    return torch.where(positions < 4, positions, doubling(positions) + 1)
-
-
-def _positions_of(number: int) -> tuple[int, int]:
-    """The first and the last position of a class."""
-    return (number, number) if number < 4 else (2 ** (number - 2), 2 ** (number - 1) - 1)
+def _by_sequence(entropies: Tensor, sequences: Tensor) -> Tensor:
+    """Sums of entropies, and numbers of rows, `(sequences, 2)`."""
+    sums = sequences.bincount(entropies)
+    return torch.stack([sums, sequences.bincount().double()], -1)
 
 
 def _grouped(

@@ -42,8 +42,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.analysis.decisions.observing import Observed, Rows, Where
+from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import TokenSums
-from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import Record
 
 POSITION, LENGTH = "position", "length"
@@ -75,7 +75,7 @@ class Explained:
     """
 
     def __init__(self) -> None:
-        self._classes: dict[tuple[AttentionSite, str, Rows], _Classes] = {}
+        self._classes: dict[tuple[Place, str, Rows], _Classes] = {}
 
     def add(self, observed: list[Observed]) -> None:
         """Counts the decisions of one batch."""

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Rows, Where
-from headwise.models.sites import AttentionSite
+from headwise.analysis.decisions.places import Place
 from headwise.tasks.outcome import Record
 
 ROUNDING = 1e-12  # a variance below this share of the mean square is rounding
@@ -107,7 +107,7 @@ class Layers:
 
 
 # Stack, what a row is, the places and the names of the quantities.
-_Key = tuple[str, Rows, tuple[AttentionSite, ...], tuple[str, ...]]
+_Key = tuple[str, Rows, tuple[Place, ...], tuple[str, ...]]
 
 
 class _Products:

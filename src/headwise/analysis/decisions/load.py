@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from headwise.analysis.decisions.observing import Observed, Where
+from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import ClusterSums
-from headwise.models.sites import AttentionSite
+from headwise.analysis.words import Measure, measure_of
 from headwise.tasks.outcome import Record
 
 
@@ -64,8 +64,7 @@ class LoadRecord(Record):
 
     where: Where
     units: int  # number of units
-    # Which of the measures the system's words call its share.
-    measure: Literal["lead", "choice", "weight"]
+    measure: Measure  # which of the measures is its share
     rows: int  # number of decisions
     # The share of rows in which each unit has the largest weight; units that have it together
     # share the row.
@@ -91,11 +90,11 @@ class Load:
     """Counts how the work is shared, batch by batch."""
 
     def __init__(self) -> None:
-        self._modules: dict[AttentionSite, _Module] = {}
+        self._modules: dict[Place, _Module] = {}
 
     def add(self, observed: list[Observed]) -> None:
         """Counts what all systems have decided in a batch."""
-        calls: dict[AttentionSite, list[Observed]] = {}
+        calls: dict[Place, list[Observed]] = {}
         for made in observed:
             calls.setdefault(made.place, []).append(made)
         for place, of_place in calls.items():
@@ -111,7 +110,7 @@ class _Module:
 
     def __init__(self, made: Observed) -> None:
         self.where = Where.of(made.place)
-        self.measure = made.place.module.words.measure
+        self.measure = measure_of(made.place.module.unit, made.chosen is not None)
         self.units = made.weights.size(-1)
         self.by_sequence = made.sequences is not None
         # Of each: the sums of the units, and last what a row adds to all of them together.

@@ -1,6 +1,5 @@
 """The decisions of one batch, as rows that all questions count, and where systems stand."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -8,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.decisions.places import Place, places_of, stack_of
+from headwise.analysis.words import measure_of
 from headwise.heads.system import Routing
-from headwise.models.decisions import record
-from headwise.models.plan import system_name
-from headwise.models.sites import AttentionSite, stack_of
+from headwise.models.inspect import record
 from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
@@ -31,13 +30,13 @@ class Where(Record):
         return stack_of(self.site)
 
     @classmethod
-    def of(cls, place: AttentionSite) -> "Where":
+    def of(cls, place: Place) -> "Where":
         """Where a system stands."""
         return cls(
             path=place.path,
             site=place.site,
             layer=place.layer,
-            system=system_name(type(place.module)),
+            system=place.name,
             whole_layer=place.module.replaces == "layer",
         )
 
@@ -53,10 +52,9 @@ class Observed:
     rows and positions alike.
     """
 
-    place: AttentionSite  # the system, and where it stands
+    place: Place  # the system, and where it stands
     weights: Tensor  # `(rows, units)`, each row scaled to sum 1
-    # `(rows, units)`, how the work of each row is shared, as the system's words measure it;
-    # each row sums to 1.
+    # `(rows, units)`, how the work of each row is shared, see `Words.share`; each row sums to 1.
     shares: Tensor
     # `(rows, units)`, 1 at the unit of largest weight; units that are largest together share
     # it.
@@ -73,9 +71,6 @@ class Observed:
     # `(batch, time)`, `False` at padding: picks the positions out of a tensor of the batch.
     real: Tensor
     described: Positions | None  # what stands at the positions; None if that is not known
-    # How many units the parts of the output listen to at each real position, `(rows,)`; None
-    # for systems without such parts.
-    heard: Tensor | None
 
     @property
     def candidates(self) -> int:
@@ -102,11 +97,12 @@ def observe_batch(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), record(model) as decided:
         model(**{name: tensor.to(device) for name, tensor in batch.items()})
-    return observe(decided, positions, padding)
+    made = {place: decided.get(place.path, []) for place in places_of(model)}
+    return observe(made, positions, padding)
 
 
 def observe(
-    decided: Mapping[AttentionSite, Iterable[Routing]],
+    decided: Mapping[Place, Iterable[Routing]],
     positions: Mapping[str, Positions],
     padding: Mapping[str, Tensor],
 ) -> list[Observed]:
@@ -130,7 +126,7 @@ def observe(
 
 
 def _observed(
-    place: AttentionSite, routing: Routing, described: Positions | None, padding: Tensor | None
+    place: Place, routing: Routing, described: Positions | None, padding: Tensor | None
 ) -> Observed:
     weights = scaled(routing.weights)  # (batch, time, units) or less, see Routing
     padding = routing.padding if routing.padding is not None else padding
@@ -154,10 +150,10 @@ def _observed(
         chosen = None if chosen is None else chosen.unsqueeze(0)
     leads = (rows == rows.amax(-1, keepdim=True)).float()
     leads = leads / leads.sum(-1, keepdim=True)
-    shares = {"lead": leads, "weight": rows, "choice": rows}[place.module.words.measure]
-    if place.module.words.measure == "choice" and chosen is not None:
+    measure = measure_of(place.module.unit, chosen is not None)
+    shares = leads if measure == "lead" else rows
+    if chosen is not None:
         shares = chosen / chosen.sum(-1, keepdim=True)
-    heard = None if routing.heard is None else routing.heard.float()[real]
     return Observed(
         place=place,
         weights=rows,
@@ -171,7 +167,6 @@ def _observed(
         time_of=real.cumsum(1)[real] - 1,  # padding may stand on the left
         real=real,
         described=described,
-        heard=heard,
     )
 
 
@@ -185,18 +180,6 @@ def scaled(weights: Tensor) -> Tensor:
     weights = weights.float()
     total = weights.sum(-1, keepdim=True)
     return (weights / total).where(total != 0, 1 / weights.size(-1))
-
-
-def warn_if_saturated(place: AttentionSite, heard: float, units: int) -> None:
-    """Warns where the parts of a system's output listen to fewer than a third of the units."""
-    words = place.module.words
-    if heard < units / 3:
-        warnings.warn(
-            f"{place.path}: a {words.part} listens to {heard:.1f} of {units} {words.units}, so "
-            f"that hardly anything is combined: the {words.decision} is saturated. Where it is so "
-            f"from the start, options of the system that draw its maps smaller keep it open",
-            stacklevel=2,
-        )
 
 
 def _shape(weights: Tensor, described: Positions | None) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Where
-from headwise.models.sites import AttentionSite
+from headwise.analysis.decisions.places import Place
 from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
@@ -54,7 +54,7 @@ class Ranges:
     """
 
     def __init__(self) -> None:
-        self._tables: dict[AttentionSite, _Table] = {}
+        self._tables: dict[Place, _Table] = {}
 
     def add(self, observed: list[Observed]) -> None:
         """Counts the decisions of one batch that are made at positions with tokens."""

@@ -10,14 +10,13 @@ from headwise.analysis.ablations.results import AblationAnalysis
 from headwise.analysis.decisions.entropy import Entropy, EntropyRecord
 from headwise.analysis.decisions.explained import Explained, ExplainedShare
 from headwise.analysis.decisions.layers import Layers, StackLikeness
-from headwise.analysis.decisions.likeness import Likeness, ModelLikeness
 from headwise.analysis.decisions.load import Load, LoadRecord
 from headwise.analysis.decisions.observing import Observed, observe_batch
 from headwise.analysis.decisions.ranges import PlaceRanges, Ranges
 from headwise.analysis.decisions.snapshots import DecisionCourse
 from headwise.analysis.decisions.tokens import Tokens, TokensRecord
 from headwise.analysis.results import Course, RunResult
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
@@ -63,8 +62,6 @@ class RunAnalysis(Record):
     ablations: AblationAnalysis | None = None
     # How decisions moved over the training; None if the run has kept nothing of that.
     courses: OverTraining | None = None
-    # How alike the heads are; None if no attention has several.
-    likeness: ModelLikeness | None = None
 
 
 class AnalysisRecord(Record):
@@ -124,21 +121,18 @@ def ask(
     questions = {name: question() for name, question in QUESTIONS.items()}
     sequences = 0
     model.eval()
-    with Likeness(model) as likeness:
-        for batch in batches:
-            _check_batch(batch)
-            hidden = padding(batch)
-            likeness.padding = hidden
-            observed = observe_batch(model, batch, positions(batch), hidden)
-            if sequences:  # what holds for everything is one decision, not one for each batch
-                observed = [made for made in observed if made.sequences is not None]
-            for question in questions.values():
-                question.add(observed)
-            count = len(next(iter(batch.values())))
-            sequences += count
-            advance(count)
+    for batch in batches:
+        _check_batch(batch)
+        observed = observe_batch(model, batch, positions(batch), padding(batch))
+        if sequences:  # what holds for everything is one decision, not one for each batch
+            observed = [made for made in observed if made.sequences is not None]
+        for question in questions.values():
+            question.add(observed)
+        count = len(next(iter(batch.values())))
+        sequences += count
+        advance(count)
     answers = {name: question.result() for name, question in questions.items()}
-    return {**answers, "likeness": likeness.result(), "sequences": sequences}
+    return {**answers, "sequences": sequences}
 
 
 def _check_batch(batch: Any) -> None:

@@ -20,8 +20,8 @@ from headwise.analysis.decisions.entropy import Entropy, ModuleEntropy
 from headwise.analysis.decisions.explained import Explained
 from headwise.analysis.decisions.load import Load, LoadRecord
 from headwise.analysis.decisions.observing import Observed, Where, observe_batch
-from headwise.heads.multi_head import MultiHeadAttention
-from headwise.models.sites import attention_sites
+from headwise.analysis.decisions.places import places_of
+from headwise.heads.attention import MultiHeadAttention
 from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 from headwise.tasks.task import Task
@@ -39,7 +39,7 @@ class DecisionCourse(Where):
     steps: list[int]  # the steps after which snapshots were taken, ascending
     entropy: list[float]  # mean entropy of the weights at each step, in nats
     lowest_entropy: list[float]  # 10th percentile of the entropies at each step, in nats
-    # Each unit's share of the work, as the system's words measure it, by step.
+    # Each unit's share of the work, see `Words.share`, by step.
     shares: list[list[float]]
     weights: list[list[float]]  # each unit's mean weight, by step
     # Name of a label to how much of the decisions it explains, ε² of `ExplainedShare`, by
@@ -66,8 +66,7 @@ class AttentionRecord(Record):
     whole_layer: bool  # whether the system takes the place of a layer
     experts: int  # how many experts there are
     entropy: float  # mean of -Σ g ln g over sequences or tokens, in nats
-    # Each expert's share of the work; the shares sum to 1. The system's words say how it is
-    # measured.
+    # Each expert's share of the work, see `Words.share`; the shares sum to 1.
     load: list[float]
     # The entropy if all experts, or all chosen ones, had equal weights: ln of their number.
     uniform: float
@@ -76,8 +75,6 @@ class AttentionRecord(Record):
     # The mean entropy before the first step, from the snapshots of the run: what of `entropy`
     # is the draw of the weights and not learned. None without snapshots.
     start_entropy: float | None = None
-    # How many experts a part of the output listens to, where parts listen to different ones.
-    heard: float | None = None
 
 
 class Snapshots:
@@ -120,7 +117,7 @@ def few(part: Items, batch_tokens: int) -> list[list[int]]:
 
 def decides(model: nn.Module) -> bool:
     """Whether a model holds any system other than standard attention, which decides nothing."""
-    return any(type(place.module) is not MultiHeadAttention for place in attention_sites(model))
+    return any(type(place.module) is not MultiHeadAttention for place in places_of(model))
 
 
 def _figures(found: list[Observed]) -> dict[str, Any]:
@@ -188,7 +185,6 @@ def _record(entropy: ModuleEntropy, load: LoadRecord, start: float | None) -> At
         uniform=entropy.spread.uniform,
         entropy_percentiles=entropy.spread.percentiles,
         start_entropy=start,
-        heard=entropy.heard,
     )
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.analysis.decisions.observing import Observed, Where
+from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import TokenSums
-from headwise.models.sites import AttentionSite
 from headwise.tasks.outcome import Record
 from headwise.tasks.positions import Positions
 
@@ -71,7 +71,7 @@ class Tokens:
     """Counts which tokens go to which units, batch by batch."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[AttentionSite, str], _Table] = {}
+        self._tables: dict[tuple[Place, str], _Table] = {}
 
     def add(self, observed: list[Observed]) -> None:
         """Counts what all systems have decided in a batch.

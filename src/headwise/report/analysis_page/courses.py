@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from headwise.analysis.decisions.record import OverTraining, RunAnalysis
 from headwise.analysis.decisions.snapshots import MOST_SEQUENCES, DecisionCourse, relative_entropy
 from headwise.analysis.results import Course
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.report.analysis_page.section import Figures, Looks, legend_of
 from headwise.report.figures import course_panels, line_of_each, smoothing
 from headwise.report.formatting import decimals, site_name
@@ -61,12 +61,12 @@ def _systems(run: RunAnalysis, kept: OverTraining, look: Look, runs: int) -> lis
         recorded = [course for course in kept.recorded if course.system == name]
         labels = list(dict.fromkeys(label for course in courses for label in course.explained))
         units = words.units if len(names) > 1 else ""
-        of_units = [_of_units(course, words) for course in courses]
+        of_units = [_of_units(course) for course in courses]
         shown.append(
             {
                 "title": ": ".join(filter(None, [run.name if runs > 1 else "", units])),
                 "words": words,
-                "entropy": _entropy(courses, words, look, alone),
+                "entropy": _entropy(courses, look, alone),
                 "explained": _explained(courses, labels, look, alone),
                 "shares": course_panels(of_units, words, look, alone),
                 "recorded": course_panels(recorded, words, look, alone),
@@ -78,7 +78,7 @@ def _systems(run: RunAnalysis, kept: OverTraining, look: Look, runs: int) -> lis
     return shown
 
 
-def _entropy(courses: list[DecisionCourse], words: Words, look: Look, alone: bool) -> Figures:
+def _entropy(courses: list[DecisionCourse], look: Look, alone: bool) -> Figures:
     scale = value_scale([course.entropy for course in courses], *(c.uniform for c in courses))
     return [
         (
@@ -89,7 +89,6 @@ def _entropy(courses: list[DecisionCourse], words: Words, look: Look, alone: boo
                 look,
                 scale,
                 f"Entropy in nats, {site}",
-                lowest=[c.lowest_entropy for c in group] if words.shows_lowest else [],
                 reference=group[0].uniform,
             ),
         )
@@ -120,10 +119,10 @@ def _by_site(courses: list[DecisionCourse], alone: bool) -> dict[str, list[Decis
     return groups
 
 
-def _of_units(course: DecisionCourse, words: Words) -> Course:
+def _of_units(course: DecisionCourse) -> Course:
     """Share and mean weight of each unit; the weight alone where it is the share."""
     values = {"Share": course.shares}
-    if words.measure != "weight":
+    if course.weights != course.shares:
         values["Mean weight"] = course.weights
     same = course.model_dump(include={"site", "layer", "system", "whole_layer", "steps"})
     return Course(**same, values=values)
@@ -144,13 +143,12 @@ def layers_over_training(
     scale: tuple[float, float],
     what: str,
     *,
-    lowest: Sequence[Values] = (),
     reference: float | None = None,
 ) -> Markup:
     """One quantity over training, a line for each layer: the higher the layer, the stronger.
 
-    The last layer is named, and so is the first, unless both end at about the same height. The
-    second curves `lowest` are thin, and at the reference is a dashed line.
+    The last layer is named, and so is the first, unless both end at about the same height. At the
+    reference is a dashed line.
     """
     floor, ceiling = scale
     room = 0.06 * (ceiling - floor)
@@ -167,8 +165,6 @@ def layers_over_training(
             style: dict[str, Any] = {"color": look.colour, "alpha": alpha}
             values = _drawable(curves[number])
             axes.plot(course.steps, values, linewidth=1.8, **style)
-            if lowest:
-                axes.plot(course.steps, _drawable(lowest[number]), linewidth=0.8, **style)
             if number in named and math.isfinite(values[-1]):
                 name_end(axes, str(course.layer), course.steps[-1], values[-1])
         axes.set_ylim(floor - room if floor < 0 else floor, ceiling + room)

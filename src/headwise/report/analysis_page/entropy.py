@@ -1,9 +1,7 @@
 """The section on how undecided the systems are."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.analysis.decisions.entropy import PERCENTILES, EntropySpread, ModuleEntropy
@@ -53,46 +51,24 @@ def _difference(spread: EntropySpread, reference: EntropySpread) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _figures(runs: Sequence[RunAnalysis], looks: Looks, kind: Kind[ModuleEntropy]) -> list[Figures]:
-    """A row of figures by layer, one by position and one by frequency: in each, the sites.
-
-    A single site has all in one row.
-    """
-    drawn: dict[str, tuple[str, Callable[[Sequence[ModuleEntropy]], Points]]] = {
-        "layer": ("Layer", _by_layer),
-        "position": ("Position in the sequence", _by_position),
-        "frequency": ("Occurrences in the data", _by_frequency),
-    }
-    rows = []
-    for name, (axis, points_of) in drawn.items():
-        figures = []
-        for site, of_runs in kind.sites.items():
-            lines = [
-                Banded(runs[number].name, looks[runs[number].name], points)
-                for number, modules in of_runs.items()
-                if (points := points_of(modules))
-            ]
-            if not lines:
-                continue
-            lowest = [
-                replace(line, points={at: (low,) * 3 for at, (_, low, _) in line.points.items()})
-                for line in lines
-                if name == "layer" and kind.words.shows_lowest
-            ]
-            places = {place for line in lines for place in line.points}
-            svg = banded_lines(
-                lines,
-                sorted(places, key=lambda place: int(place.partition("–")[0])),
-                _uniform(of_runs),
-                (axis, "Entropy, nats"),
-                f"{site}, entropy by {name}",
-                thin=lowest,
-            )
-            figures.append((f"{site}: by {name}", svg))
-        rows.append(figures)
-    if len(kind.sites) == 1:
-        return [[figure for figures in rows for figure in figures]]
-    return [figures for figures in rows if figures]
+def _figures(runs: Sequence[RunAnalysis], looks: Looks, kind: Kind[ModuleEntropy]) -> Figures:
+    """The entropy by layer, a figure for each site."""
+    figures = []
+    for site, of_runs in kind.sites.items():
+        lines = [
+            Banded(runs[number].name, looks[runs[number].name], _by_layer(modules))
+            for number, modules in of_runs.items()
+        ]
+        places = {place for line in lines for place in line.points}
+        svg = banded_lines(
+            lines,
+            sorted(places, key=int),
+            _uniform(of_runs),
+            ("Layer", "Entropy, nats"),
+            f"{site}, entropy by layer",
+        )
+        figures.append((f"{site}: by layer", svg))
+    return figures
 
 
 def _uniform(of_runs: Mapping[int, list[ModuleEntropy]]) -> list[tuple[float, str]]:
@@ -107,28 +83,3 @@ def _by_layer(modules: Sequence[ModuleEntropy]) -> Points:
         layer: (spread.mean.value, spread.percentiles[lowest], spread.percentiles[highest])
         for layer, spread in spreads.items()
     }
-
-
-def _by_position(modules: Sequence[ModuleEntropy]) -> Points:
-    return _over_layers(
-        [{_range(at.first, at.last): at.mean.value for at in m.by_position} for m in modules]
-    )
-
-
-def _by_frequency(modules: Sequence[ModuleEntropy]) -> Points:
-    return _over_layers(
-        [{_range(at.fewest, at.most): at.mean for at in m.by_frequency} for m in modules]
-    )
-
-
-def _over_layers(values: Sequence[Mapping[str, float]]) -> Points:
-    """Returns for each class the mean, the lowest and the highest value of the layers with it."""
-    found: dict[str, list[float]] = {}
-    for of_layer in values:
-        for place, value in of_layer.items():
-            found.setdefault(place, []).append(value)
-    return {place: (fmean(of), min(of), max(of)) for place, of in found.items()}
-
-
-def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}–{last}"

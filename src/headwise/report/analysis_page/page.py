@@ -13,7 +13,7 @@ from headwise.files import write_bytes, write_text
 from headwise.report.analysis_page.ablations import ablation_section, costliest
 from headwise.report.analysis_page.courses import courses_section
 from headwise.report.analysis_page.entropy import entropy_section
-from headwise.report.analysis_page.likeness import layers_section, likeness_section
+from headwise.report.analysis_page.layers import layers_section
 from headwise.report.analysis_page.load import load_section
 from headwise.report.analysis_page.section import Looks
 from headwise.report.analysis_page.tokens import explained_section, ranges_section, tokens_section
@@ -30,7 +30,6 @@ SECTIONS: dict[str, tuple[str, Callable[[Sequence[RunAnalysis], Looks], dict[str
     "ranges": ("Weights of frequent {frequent}", ranges_section),
     "explained": ("What explains the decisions", explained_section),
     "layers": ("How alike the layers decide", layers_section),
-    "likeness": ("How alike the heads are", likeness_section),
     "ablations": ("What each part is worth", ablation_section),
     "over-training": ("Over training", courses_section),
 }
@@ -89,8 +88,6 @@ def findings(run: RunAnalysis) -> list[str]:
 
     They are on what a part is worth, on how the work is shared, and on how undecided it is.
     """
-    modules = run.likeness.modules if run.likeness else []
-    alike = [found.mean_outputs for found in modules if found.mean_outputs is not None]
     shares = [
         (run.words[name], [load.share for load in run.load if load.where.system == name])
         for name in run.words
@@ -99,26 +96,17 @@ def findings(run: RunAnalysis) -> list[str]:
     found = []
     if run.ablations is not None and (costs := costliest(run.ablations)):
         found.append(said("of_costliest", costliest=costs))
-    if alike or run.load:
-        found.append(said("of_shares", systems=shares, alike=alike))
-    if any(entropy for _, entropy, _, _ in entropies):
+    if run.load:
+        found.append(said("of_shares", systems=shares))
+    if any(entropy for _, entropy, _ in entropies):
         found.append(said("of_entropy", systems=entropies))
     return found or ["There are no heads to compare."]
 
 
-def _entropy(run: RunAnalysis, name: str) -> tuple[Any, list[float], tuple[float, int] | None]:
-    """The entropy of a system, that before training, and to how many units of all one listens."""
-    groups, modules = ([], []) if run.entropy is None else (run.entropy.models, run.entropy.modules)
+def _entropy(run: RunAnalysis, name: str) -> tuple[Any, list[float]]:
+    """The entropy of a system, and that before training."""
+    groups = [] if run.entropy is None else run.entropy.models
     spreads = [g.spread for g in groups if g.system == name and g.spread.uniform]
     courses = [] if run.courses is None else run.courses.snapshots
     starts = [course.start_entropy for course in courses if course.system == name]
-    heard = [
-        (m.heard / m.units, m.heard, m.units)
-        for m in modules
-        if m.where.system == name and m.heard is not None
-    ]
-    return (
-        next(iter(spreads), None),
-        [start for start in starts if start is not None],
-        min(heard)[1:] if heard else None,
-    )
+    return next(iter(spreads), None), [start for start in starts if start is not None]

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.record import RunAnalysis
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.report.formatting import site_name
 from headwise.report.svg import Look, legend
 

@@ -11,7 +11,7 @@ from headwise.analysis.decisions.explained import ExplainedShare
 from headwise.analysis.decisions.ranges import PlaceRanges
 from headwise.analysis.decisions.record import RunAnalysis
 from headwise.analysis.decisions.tokens import LEADING, TokensRecord
-from headwise.heads.system import Words
+from headwise.analysis.words import Words
 from headwise.report.analysis_page.section import Looks, kinds, legend_of
 from headwise.report.formatting import decimals, heading, place_names
 from headwise.report.svg import MUTED, Look, drawing, panel, to_svg

@@ -5,19 +5,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.ablations.declared import fewer_units, units_of
+from headwise.analysis.decisions import places
 from headwise.analysis.decisions.observing import Where, scaled
-from headwise.heads.heads_read import HeadsRead
+from headwise.analysis.words import words_of
+from headwise.heads.ablation import option_of
+from headwise.heads.attention import Read
 from headwise.heads.system import Routing
-from headwise.models.ablation import ablated, ablation_options
-from headwise.models.decisions import heads_read, record, words_of
-from headwise.models.evaluating import evaluating
-from headwise.models.sites import AttentionSite, attention_sites, heads_sites
+from headwise.models.inspect import ablated, evaluating, observe, record
 from headwise.pretrained.observing import observed
 from headwise.pretrained.reading import attention_noted
 from headwise.report.explorer.inputs import (
@@ -208,28 +209,27 @@ def recorded_run(
 
 def _possible_ablations(model: nn.Module) -> Iterator[Ablation]:
     """The ablations of each system of a model, one for each value of its option."""
-    for place in attention_sites(model):
-        for name, function in place.module.ablations.items():
-            options = ablation_options(function)
-            needed = [key for key, option in options.items() if option.default is option.empty]
-            if not needed:
+    for place in places.places_of(model):
+        for name in place.module.edits:
+            option = option_of(name)
+            if option in (None, "seed"):
                 yield Ablation(path=place.path, label=name.replace("-", " "), name=name)
-            elif len(needed) == 1:  # which values of several belong together is not declared
-                yield from _with_each_value(place, name, needed[0])
+                continue
+            for value in fewer_units(place) if option == "top_k" else units_of(name, place):
+                yield _with_value(place, name, str(option), value)
 
 
-def _with_each_value(place: AttentionSite, name: str, option: str) -> Iterator[Ablation]:
-    words = name.replace("-", " ")
+def _with_value(place: places.Place, name: str, option: str, value: int) -> Ablation:
     removes = name == f"without-{option}"
-    for value in place.module.ablation_ranges().get(option, ()):
-        yield Ablation(
-            path=place.path,
-            label=f"{words} {value}" if name.endswith(option) else f"{words}: {option} {value}",
-            name=name,
-            options={option: value},
-            unit=value if removes and option == place.module.words.unit else None,
-            head=value if removes and option == "head" else None,
-        )
+    words = "top" if option == "top_k" else name.replace("-", " ")
+    return Ablation(
+        path=place.path,
+        label=f"{words} {value}",
+        name=name,
+        options={option: value},
+        unit=value if removes and option == place.module.unit else None,
+        head=value if removes and option == "head" else None,
+    )
 
 
 def _chosen(possible: Sequence[Ablation], asked: Asked) -> Ablation:
@@ -261,7 +261,7 @@ class Reading(NamedTuple):
 class Watched(NamedTuple):
     """What one system has done in one pass; `readings` by the attention's path in the system."""
 
-    place: AttentionSite
+    place: places.Place
     routing: Routing | None
     readings: dict[str, Reading]
 
@@ -269,38 +269,43 @@ class Watched(NamedTuple):
 @torch.no_grad()
 def watch(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, list[Watched]]:
     """Runs a model once in evaluation mode on a batch of one sequence."""
-    places = attention_sites(model)
-    readings: dict[str, dict[str, Reading]] = {place.path: {} for place in places}
+    whole = places.places_of(model)
+    readings: dict[str, dict[str, Reading]] = {place.path: {} for place in whole}
+    system_of = {part.path: system for part, system in places.attentions_of(model).items()}
 
-    def note_given(site: AttentionSite, weights: Tensor) -> None:
-        readings[site.path][""] = Reading(site.site == "decoder_cross", weights[0].float().cpu())
+    def note_given(path: str, weights: Tensor) -> None:
+        is_cross = system_of[path].site == "decoder_cross"
+        readings[path][""] = Reading(is_cross, weights[0].float().cpu())
 
-    def note(site: AttentionSite, read: HeadsRead) -> None:
+    def note(path: str, read: Read) -> None:
         # Over heads of another module, a system knows neither its queries nor its keys.
-        if read.attention.heads_are_given:
+        if getattr(read.attention, "heads_are_given", False):
             return
-        name = site.path.removeprefix(site.system.path).removeprefix(".")
-        weights = read.weights(slice(0, 1))[0].float().cpu()
-        is_cross = read.inputs.key is not read.inputs.query
-        readings[site.system.path][name] = Reading(is_cross, weights)
+        system = system_of[path].path
+        name = path.removeprefix(system).removeprefix(".")
+        # Of the first sequence alone: the weights of a batch would take much memory.
+        mask = read.mask[:1] if read.mask is not None and read.mask.dim() == 4 else read.mask
+        first = read._replace(q=read.q[:1], k=read.k[:1], mask=mask)
+        is_cross = not read.inputs.is_self_attention
+        readings[system][name] = Reading(is_cross, first.weights()[0].float().cpu())
 
     with (
         evaluating(model),
         record(model) as decided,
-        heads_read(model, note),
+        observe(model, note),
         attention_noted(model, note_given),
     ):
         output = model(**inputs)
-    routings = {place.path: made[-1] for place, made in decided.items()}
+    routings = {path: made[-1] for path, made in decided.items()}
     return output, [
-        Watched(place, routings.get(place.path), readings[place.path]) for place in places
+        Watched(place, routings.get(place.path), readings[place.path]) for place in whole
     ]
 
 
 def check_size(model: nn.Module, stacks: Mapping[str, Stack]) -> None:
     """Raises `ValueError` if no browser could hold the attention of a model over its input."""
     longest = max(len(stack.tokens) for stack in stacks.values())
-    heads = sum(cast(Any, place.module).num_heads for place in heads_sites(model))
+    heads = sum(place.module.num_heads for place in places.attentions_of(model))
     if heads * longest**2 > _MOST:
         raise ValueError(
             f"the input has {longest:,} positions, over which the {heads} heads of the model have "
@@ -328,17 +333,17 @@ def _place(seen: Watched, stacks: Mapping[str, Stack], share: float) -> Place:
     stack = place.stack if place.stack in stacks else next(iter(stacks))
     weights, decides, chosen = _decisions(seen.routing)
     units = 0 if weights is None else weights.shape[1]
-    words = place.module.words
+    unit = place.module.unit
     return Place(
         **Where.of(place).model_dump(),
         stack=stack,
         decides=decides,
         units=units,
-        unit_names=[f"{words.unit} {number}" for number in range(units)],
+        unit_names=[f"{unit} {number}" for number in range(units)],
         weights=None if weights is None else Blob.of(weights),
         chosen=chosen,
         attentions=[
-            _attention(name, reading, place, stack, stacks, share)
+            _attention(name, reading, place, units, stack, stacks, share)
             for name, reading in seen.readings.items()
         ],
     )
@@ -362,7 +367,8 @@ def _decisions(
 def _attention(
     name: str,
     reading: Reading,
-    place: AttentionSite,
+    place: places.Place,
+    units: int,
     stack: str,
     stacks: Mapping[str, Stack],
     share: float,
@@ -383,8 +389,14 @@ def _attention(
         queries=stack,
         keys=source,
         heads=[_packed(head.numpy(), share * head.numel()) for head in reading.weights],
-        unit_of_head=place.module.unit_of_head(),
+        unit_of_head=_unit_of_head(place.module, len(reading.weights), units),
     )
+
+
+def _unit_of_head(system: Any, heads: int, units: int) -> list[int] | None:
+    """The unit of each head where units have heads of their own, in their order; else None."""
+    own = system.unit in ("head", "branch", "mechanism") and units and heads % units == 0
+    return [head * units // heads for head in range(heads)] if own else None
 
 
 def _packed(head: np.ndarray, most: float) -> Blob:

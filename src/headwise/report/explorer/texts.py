@@ -14,9 +14,8 @@ from headwise.data.labelled.corpus import Example
 from headwise.data.labelled.dataset import Examples
 from headwise.data.tokenizers.tokenization import TextTokenizer
 from headwise.data.tokenizers.vocabularies import SPACE, token_names
-from headwise.models.causal_lm import CausalLM
-from headwise.models.evaluating import evaluating
-from headwise.models.masked_lm import MaskedLM
+from headwise.models.for_tasks import CausalLM, MaskedLM
+from headwise.models.inspect import evaluating
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.explorer.inputs import (
     Input,

@@ -146,8 +146,7 @@ class Column {
 
 function titleOf(place, words) {
   if (place.decides === "nothing") return place.system;
-  const units = `${place.units} ${words.units}`;
-  return words.decision === words.units ? units : `${words.decision} of ${units}`;
+  return `weights of ${place.units} ${words.units}`;
 }
 
 // What the colours mean, as buttons that choose what is coloured.
