@@ -2,7 +2,6 @@
 
     python benchmarks/decoding.py                        # each system over our standard model
     python benchmarks/decoding.py --batches 1 --threads 1 --cpu-time
-    python benchmarks/decoding.py --compile              # steps that are compiled, beside these
     python benchmarks/decoding.py --reference            # our standard model over others' models
     python benchmarks/decoding.py --encoder              # agreement in the encoder, by beam search
     python benchmarks/decoding.py --weights              # how many a step reads, instead of times
@@ -40,7 +39,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from transformers import (
-    CompileConfig,
     GPT2Config,
     GPT2LMHeadModel,
     MarianConfig,
@@ -89,9 +87,6 @@ def decoding(options: argparse.Namespace) -> dict[tuple[str, int], OverRounds]:
     for batch in options.batches:
         source = sentences(vocabulary, batch, options)
         runs = {name: greedy(model, source, options.tokens[0]) for name, model in models.items()}
-        if options.compile:
-            for name, model in models.items():
-                runs[f"{name}, compiled"] = greedy(model, source, options.tokens[0], **compiled())
         seconds = in_turns(runs, options)
         found |= {(name, batch): over(own, seconds[names[0]]) for name, own in seconds.items()}
     return found
@@ -270,19 +265,11 @@ def sentences(vocabulary: int, count: int, options: argparse.Namespace) -> Tenso
     return torch.randint(3, vocabulary, (count, options.time), device=options.device)
 
 
-def greedy(model: Any, source: Tensor, tokens: int, **options: Any) -> Run:
+def greedy(model: Any, source: Tensor, tokens: int) -> Run:
     """What generates so many tokens for each sentence."""
     how = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False, "num_beams": 1}
     mask = torch.ones_like(source)
-    return lambda: model.generate(source, attention_mask=mask, **how, **options)
-
-
-def compiled() -> dict[str, Any]:
-    """Options of `generate` that compile a step as one graph, over a cache of fixed size."""
-    torch._dynamo.config.recompile_limit = 64  # each model compiles the same code anew
-    config = CompileConfig(mode="default", fullgraph=True, dynamic=False)
-    config._compile_all_devices = True  # transformers compiles on GPUs alone
-    return {"cache_implementation": "static", "compile_config": config}
+    return lambda: model.generate(source, attention_mask=mask, **how)
 
 
 def searching(model: hw.Seq2SeqLM, source: Tensor, tokens: int, encoded: Any = None) -> Run:
@@ -318,7 +305,6 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--compile", action="store_true", help="compiled steps too")
     what.add_argument("--reference", action="store_true", help="beside models of others")
     what.add_argument("--encoder", action="store_true", help="agreement in the encoder alone")
     what.add_argument("--weights", action="store_true", help="count them instead")

@@ -5,17 +5,14 @@
     python benchmarks/gpu.py --device cpu --dims 64 --seconds 5  # a trial without a GPU
 
 `correctness`: every system's layer, and a small language model, forward and backward in float32
-(without TF32) and bfloat16, beside the same weights and inputs in float64 on the CPU. Which of a
-fixed cache and a CUDA graph decodes to other tokens than a cache that grows. Which of forward,
-backward and a decoding step has the host wait for the GPU, after a warm-up: PyTorch raises there.
-
-`products`: MoA's expert products by the kernel for all experts, by tiles and with all experts for
-all tokens, see `headwise.ops.expert_products`.
+(without TF32) and bfloat16, beside the same weights and inputs in float64 on the CPU. Which of
+forward, backward and a decoding step has the host wait for the GPU, after a warm-up: PyTorch raises
+there.
 
 `layers`: forward and backward beside `nn.MultiheadAttention`, transformers' JetMoE among them. The
 Weighted Transformer and TIM take the place of more than attention, so `nn.TransformerEncoderLayer`
-stands beside them. `decoding`: a token of a language model by greedy search, with a cache that
-grows, with a fixed one, and with that in a CUDA graph. `training`: a step of a language model.
+stands beside them. `decoding`: a token of a language model by greedy search. `training`: a step of
+a language model.
 
 Contenders run in turns. A figure is the median over rounds, a ratio the median of ratios within
 rounds. The roofline share is the shortest time that the card's ceilings allow over the measured:
@@ -41,7 +38,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from attention import jetmoe_attention, run_jetmoe
 from rich.console import Console
 from rich.table import Table
@@ -50,9 +46,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
 from headwise.files import write_text
-from headwise.heads.moa.experts import assign_experts
 from headwise.heads.system import System
-from headwise.ops import expert_products
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},
@@ -314,7 +308,6 @@ def correctness(options: argparse.Namespace, recorder: Recorder, _: Ceilings) ->
         "gradients",
         "model: loss",
         "gradients",
-        "unlike",
         "waits",
     )
     table = columns(f"relative errors to float64 on the CPU, d={dim}", *names)
@@ -329,15 +322,13 @@ def correctness(options: argparse.Namespace, recorder: Recorder, _: Ceilings) ->
                 cells["model loss"], cells["model gradients"] = model_errors(
                     name, dim, dtype, options
                 )
-            with tolerated(f"{name}, {dtype}, generating"), uncompiled():
-                cells["unlike"] = unlike_growing(name, dim, dtype, options)
             with tolerated(f"{name}, {dtype}, waiting"), uncompiled():
                 cells["waits"] = who_waits(name, dim, dtype, options)
             order = ("layer output", "layer gradients", "model loss", "model gradients")
             errors = [f"{cells[key]:.1e}" if key in cells else "failed" for key in order]
-            rest = [cells.get(key, "failed") for key in ("unlike", "waits")]
-            table.add_row(f"{name}, {dtype}", *errors, *rest)
-            CONSOLE.print(f"{name}, {dtype}: {' '.join([*errors, *rest])}")
+            errors.append(cells.get("waits", "failed"))
+            table.add_row(f"{name}, {dtype}", *errors)
+            CONSOLE.print(f"{name}, {dtype}: {' '.join(errors)}")
             recorder.add(part="correctness", system=name, dtype=dtype, dim=dim, **cells)
     CONSOLE.print(table)
 
@@ -387,25 +378,6 @@ def error(got: list[Tensor], wanted: list[Tensor]) -> float:
     return math.sqrt(squares / sum(float(w.square().sum()) for _, w in pairs))
 
 
-def unlike_growing(name: str, dim: int, dtype: str, options: argparse.Namespace) -> str:
-    """Which ways to decode give other tokens than a cache that grows."""
-    torch.manual_seed(3)
-    model = language_model(name, dim, 2, options.device, dtype).eval()
-    ids = torch.randint(3, VOCABULARY, (3, 9), device=options.device)
-    mask = torch.ones_like(ids)
-    mask[1, :4] = 0  # padding, on the left
-    how = {"attention_mask": mask, "max_new_tokens": 24, "do_sample": False}
-    grown = model.generate(ids, **how)
-    fixed = model.generate(ids, cache_implementation="static", disable_compile=True, **how)
-    unlike = [] if torch.equal(grown, fixed) else ["fixed"]
-    if options.device == "cuda":
-        eager, graph = (Decoding(model, ids, fixed=True, room=64) for _ in range(2))
-        graph.capture()
-        pairs = zip(eager.run(24), graph.run(24), strict=True)
-        unlike += [] if all(torch.equal(*pair) for pair in pairs) else ["graph"]
-    return ", ".join(unlike) or "none"
-
-
 def who_waits(name: str, dim: int, dtype: str, options: argparse.Namespace) -> str:
     """Which of forward, backward and decoding steps has the host wait for the GPU."""
     if options.device != "cuda":
@@ -414,15 +386,13 @@ def who_waits(name: str, dim: int, dtype: str, options: argparse.Namespace) -> s
     ids = torch.randint(3, VOCABULARY, (4, 32), device=options.device)
     mask = torch.ones_like(ids)
     loss: list[Tensor] = []
-    grown = Decoding(model, ids, fixed=False, room=64)
-    fixed = Decoding(model, ids, fixed=True, room=64)
+    decoding = Decoding(model, ids)
     steps: dict[str, Run] = {
         "forward": lambda: loss.append(
             model.train()(input_ids=ids, attention_mask=mask, labels=ids).loss
         ),
         "backward": lambda: loss.pop().backward(),
-        "growing cache": grown.step,
-        "fixed cache": fixed.step,
+        "decoding": decoding.step,
     }
     for step in steps.values():
         step()
@@ -439,76 +409,6 @@ def who_waits(name: str, dim: int, dtype: str, options: argparse.Namespace) -> s
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return ", ".join(waiting) or "nothing"
-
-
-# Expert products
-
-
-def products(options: argparse.Namespace, recorder: Recorder, _: Ceilings) -> None:
-    """Prints the times of the ways to compute MoA's products."""
-    budget = options.seconds / (len(options.dims) * 2 * 4)
-    for dim in options.dims:
-        heads, head_dim, size = sizes_at(dim)
-        for dtype in ("float32", options.dtype):
-            names = ("tokens", "kernel", "tiles", "all experts", "tiles over kernel")
-            table = columns(
-                f"{size} at d={dim}, {dtype}: gather, scatter and gradients, ms", *names
-            )
-            for tokens in (1, 16, 512, options.tokens):
-                runs = product_runs(dim, heads, head_dim, tokens, DTYPES[dtype], options)
-                times = in_turns(runs, budget, options)
-                middle = {way: statistics.median(each) for way, each in times.items() if each}
-                recorder.add(
-                    part="products", dim=dim, size=size, dtype=dtype, tokens=tokens, **middle
-                )
-                cells = [f"{middle[w] * 1e3:.3f}" if w in middle else "-" for w in names[1:4]]
-                both = "kernel" in middle and "tiles" in middle
-                cells.append(f"{middle['tiles'] / middle['kernel']:.2f}" if both else "-")
-                table.add_row(f"{tokens}", *cells)
-            CONSOLE.print(table)
-
-
-def product_runs(
-    dim: int,
-    heads: int,
-    head_dim: int,
-    tokens: int,
-    dtype: torch.dtype,
-    options: argparse.Namespace,
-) -> dict[str, Run]:
-    """Gather and scatter; with many tokens also their gradients."""
-    to = {"device": options.device, "dtype": dtype}
-    x, experts = torch.randn(tokens, dim, **to), 4 * heads
-    w_in, w_out = (
-        torch.randn(experts, dim, head_dim, **to),
-        torch.randn(experts, head_dim, dim, **to),
-    )
-    choice = torch.rand(tokens, experts, device=options.device).topk(heads).indices
-    _, *plan = assign_experts(choice, experts)
-    trains = tokens >= 512
-    inputs = [t.requires_grad_(trains) for t in (x, w_in, w_out)]
-
-    def both() -> None:
-        rows = expert_products.gather_rows(x, w_in, *plan)
-        y = expert_products.scatter_rows(rows, w_out, *plan, tokens)
-        if trains:
-            torch.autograd.grad(y, inputs, y)
-
-    def tiles() -> None:
-        with (
-            patch.object(expert_products, "_is_looped", lambda x: False),
-            patch.object(expert_products, "_can_group", lambda *_: False),
-        ):
-            both()
-
-    def every() -> None:
-        rows = F.linear(x, w_in.transpose(0, 1).flatten(1).t())
-        y = F.linear(rows, w_out.flatten(0, 1).t())
-        if trains:
-            torch.autograd.grad(y, inputs, y)
-
-    kernel = options.device == "cuda" and expert_products._can_group(x, w_in, plan[-1])
-    return {**({"kernel": both} if kernel else {}), "tiles": tiles, "all experts": every}
 
 
 # Layers
@@ -625,122 +525,73 @@ class Called(nn.Module):
 class Decoding:
     """Greedy search by a model, step by step, with nothing on the host but the loop."""
 
-    def __init__(self, model: hw.CausalLM, ids: Tensor, *, fixed: bool, room: int) -> None:
+    def __init__(self, model: hw.CausalLM, ids: Tensor) -> None:
         self.model = model.eval()
-        self.fixed = fixed
-        self.graph: Any = None
-        self.cache = self.model.new_cache(room if fixed else None)
         with torch.no_grad():
-            logits = self.model(input_ids=ids, cache=self.cache, logits_to_keep=1).logits
-        self.token = logits.argmax(-1)
-        held = [self.token]
-        for layer in self.cache.self_attention if fixed else ():
-            held += [layer.keys, layer.values, layer.length, *layer.memory.values()]
-        self.kept = [(tensor, tensor.clone()) for tensor in held]
-        self.prompt = copy.deepcopy(self.cache)
+            out = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        self.prompt = (out.logits.argmax(-1), out.past_key_values)
+        self.rewind()
 
     @torch.no_grad()
     def step(self) -> None:
         """Reads the last token, and chooses the next."""
         self.model.eval()
-        logits = self.model(input_ids=self.token, cache=self.cache, logits_to_keep=1).logits
-        self.token.copy_(logits.argmax(-1))
-
-    def capture(self) -> None:
-        """Makes a CUDA graph of the step."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.step()
-
-    def compile(self) -> None:
-        """Compiles the step, and lets PyTorch make graphs of it."""
-        self.model = torch.compile(self.model, mode="reduce-overhead", fullgraph=True)
-        for _ in range(3):
-            self.step()
+        given = {"input_ids": self.token, "past_key_values": self.cache, "use_cache": True}
+        self.token = self.model(**given, logits_to_keep=1).logits.argmax(-1)
 
     def rewind(self) -> None:
-        """Goes back to the end of the prompt; a graph has to stay with its tensors."""
-        for tensor, kept in self.kept:
-            tensor.copy_(kept)
-        if not self.fixed:
-            self.cache = copy.deepcopy(self.prompt)
+        """Goes back to the end of the prompt."""
+        self.token, self.cache = copy.deepcopy(self.prompt)
 
-    def run(self, steps: int) -> list[Tensor]:
-        """The tokens of so many steps."""
+    def run(self, steps: int) -> None:
+        """Makes so many steps."""
         self.rewind()
-        tokens = []
         for _ in range(steps):
-            if self.graph is None:
-                self.step()
-            else:
-                self.graph.replay()
-            tokens.append(self.token.clone())
-        return tokens
+            self.step()
 
 
 def decoding(options: argparse.Namespace, recorder: Recorder, ceilings: Ceilings) -> None:
     """Prints ratios to our own standard model."""
-    ways = ["growing", "fixed", *(["graph"] if options.device == "cuda" else [])]
-    if options.compiled:
-        ways.append("compiled")
-    share = options.seconds / (len(options.decoding_dims) * len(options.batches) * len(ways))
+    share = options.seconds / (len(options.decoding_dims) * len(options.batches))
     for dim in options.decoding_dims:
         for batch in options.batches:
-            for way in ways:
-                with tolerated(f"decoding, d={dim}, batch {batch}, {way}"):
-                    decoding_at(dim, batch, way, share, options, recorder, ceilings)
+            with tolerated(f"decoding, d={dim}, batch {batch}"):
+                decoding_at(dim, batch, share, options, recorder, ceilings)
 
 
 def decoding_at(
     dim: int,
     batch: int,
-    way: str,
     share: float,
     options: argparse.Namespace,
     recorder: Recorder,
     ceilings: Ceilings,
 ) -> None:
-    """Prints the table of one width, batch and way."""
+    """Prints the table of one width and batch."""
     ids = torch.randint(3, VOCABULARY, (batch, options.prompt), device=options.device)
-    room = options.prompt + options.steps + 8
-    names = options.systems if way != "compiled" else options.compiled
     states: dict[str, Decoding] = {}
-    for name in dict.fromkeys(["standard", *names]):
-        with tolerated(f"{name}, d={dim}, batch {batch}, {way}"):
+    for name in dict.fromkeys(["standard", *options.systems]):
+        with tolerated(f"{name}, d={dim}, batch {batch}"):
             model = language_model(name, dim, options.depth, options.device, options.dtype)
-            states[name] = Decoding(model, ids, fixed=way != "growing", room=room)
-            if way == "graph":
-                states[name].capture()
-            elif way == "compiled":
-                states[name].compile()
+            states[name] = Decoding(model, ids)
     runs = {name: (lambda s=state: s.run(options.steps)) for name, state in states.items()}
     with uncompiled():
         times = in_turns(runs, share, options)
-    title = (
-        f"decoding: {options.depth} layers, d={dim}, batch {batch}, {way} cache, {options.dtype}"
-    )
+    title = f"decoding: {options.depth} layers, d={dim}, batch {batch}, {options.dtype}"
     table = columns(title, "system", "ms a token", "over standard", "roofline share")
     for name, each in times.items():
         middle = statistics.median(each) / options.steps
         ratio, cell = ratio_cell(each, times["standard"])
         state = states[name]
         state.rewind()
-        flops = flops_of(state.step) if way != "compiled" else math.inf
         weights = sum(p.numel() for p in state.model.parameters())
         # A product reads a number of a weight or of the cache, which sequences may share.
-        least = min(weights, flops / 2) * DTYPES[options.dtype].itemsize
+        least = min(weights, flops_of(state.step) / 2) * DTYPES[options.dtype].itemsize
         roofline = ceilings.seconds(0.0, least, options.dtype) / middle
         recorder.add(
             part="decoding",
             dim=dim,
             batch=batch,
-            way=way,
             system=name,
             ms=middle * 1e3,
             rounds=len(each),
@@ -817,7 +668,6 @@ def training_step(model: hw.CausalLM, optimizer: torch.optim.Optimizer, ids: Ten
 
 PARTS: dict[str, Callable[[argparse.Namespace, Recorder, Ceilings], None]] = {
     "correctness": correctness,
-    "products": products,
     "layers": layers,
     "decoding": decoding,
     "training": training,
@@ -843,9 +693,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16], help="of decoding")
     parser.add_argument("--prompt", type=int, default=64, help="tokens before decoding")
     parser.add_argument("--steps", type=int, default=32, help="of a decoding")
-    parser.add_argument(
-        "--compiled", nargs="*", default=[], choices=SYSTEMS, help="decode by torch.compile too"
-    )
     parser.add_argument(
         "--compile-routing", action="store_true", help="agreement compiles, at the least width"
     )

@@ -30,6 +30,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from headwise.models.layers import LayerInputs
+from headwise.models.outputs import AuxiliaryLoss
+from headwise.models.transformer import Encoder
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -37,9 +40,6 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
-from headwise.models.layers import LayerInputs
-from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.transformer import Encoder
 
 LAYERS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},

@@ -25,6 +25,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 import transformers
+from headwise.heads.ablations import Heads
+from headwise.models.evaluating import evaluating
+from headwise.models.sites import heads_sites
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -33,9 +36,6 @@ from transformers import AutoTokenizer
 import headwise as hw
 from headwise.analysis.importance import item_losses
 from headwise.data.labelled.reading import docstrings
-from headwise.heads.ablations import Heads
-from headwise.models.evaluating import evaluating
-from headwise.models.sites import heads_sites
 from headwise.runs.evaluating import model_of, open_part
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))

@@ -29,7 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
-from headwise.heads.watching import UntrainedRuleWarning
+from headwise.heads.rules import UntrainedRuleWarning
 
 PLANS: dict[str, Any] = {
     "standard": "standard",

@@ -6,12 +6,11 @@ about, and one or more tests of it: one system against another, or one system ag
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from typing_extensions import Self
 
-from headwise.plain_yaml import read_yaml
+from headwise.yaml import read_yaml
 
 CATALOGUE = Path(__file__).parent / "catalogue"
 Scale = Literal["laptop", "gpu", "paper"]

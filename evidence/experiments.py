@@ -19,11 +19,11 @@ from evidence import claims
 from evidence.claims import AtScale, Claim, Declared, Scale, all_claims
 from evidence.results import Choice, Run, Table, Tried, check_data
 from headwise.analysis.results import Tries, Try
-from headwise.plain_yaml import read_yaml
 from headwise.recipes import RecipeFile
 from headwise.recipes.file import Change, flatten, split_path
 from headwise.recipes.settings import Recipe
 from headwise.recipes.shipped import shipped_recipes
+from headwise.yaml import read_yaml
 
 DATA = "{data}"
 # The first seed of runs, so that no run before this edition has one of theirs.

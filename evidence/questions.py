@@ -7,17 +7,16 @@ experiment has anyway its runs are taken.
 
 from collections.abc import Collection, Iterable
 from functools import cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
-from typing_extensions import Self
 
 from evidence import claims
 from evidence.claims import SCALES, Claim, Declared, OfRuns, Quantity, Scale, all_claims
 from evidence.experiments import Conditions, Places, recipe_hash
 from headwise.messages import one_of
-from headwise.plain_yaml import read_yaml
+from headwise.yaml import read_yaml
 
 Value = float | int | bool | Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder
 

@@ -31,6 +31,12 @@ MEASUREMENTS = 3  # of times: each differs from the others by more than its own 
 _MEASURED: ConfigDict = {**RECORD, "extra": "ignore"}
 
 
+class RecordedAttention(AttentionRecord):
+    """What the heads of a system did, as it was recorded."""
+
+    model_config = _MEASURED
+
+
 class Run(BaseModel):
     """One system trained with one seed, as the claims need it."""
 
@@ -54,7 +60,7 @@ class Run(BaseModel):
     loss: float  # on the test part, given the labels
     ablations: dict[str, float]  # an ablation to the same loss with it
     ablated_scores: dict[str, list[Score]]
-    attention: list[AttentionRecord]
+    attention: list[RecordedAttention]
     versions: dict[str, str]
     machine: str
     rows: dict[str, Any]  # `rows_key` to a row of numbers for each test item, to resample

@@ -6,20 +6,23 @@ and no machine that has the table trains the run again.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from headwise.models.inspect import ablated, systems
 from rich.console import Console
+from torch import nn
 
 from evidence.experiments import Conditions, Places, recipe_hash, wanted_ablations
 from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
 from evidence.tuning import let_choose
+from headwise.analysis.ablations.named import parse_ablations
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
 from headwise.analysis.results import RunResult, machine, versions
-from headwise.models.ablation import ablated, parse_ablations
 from headwise.runs.comparing import decoding_speeds_of, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
 from headwise.runs.folder import RESULT
@@ -35,6 +38,7 @@ from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL
 
 _STAMP = "comparison.yaml"
+RANDOM_EXPERT = "mae=random-expert"  # of table 5 of the MAE paper
 
 Systems = Mapping[str | None, list[str]]  # name of a data set, or None, to the systems on it
 
@@ -176,8 +180,7 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
         return outcome.scores
 
     def loss(ablation: str | None = None) -> float:
-        changes = parse_ablations([ablation] if ablation else [])
-        with torch.no_grad(), torch.random.fork_rng(), ablated(model, changes):
+        with torch.no_grad(), torch.random.fork_rng(), _under(model, ablation):
             torch.manual_seed(0)  # what is drawn is the same for all systems
             losses = group_losses(model, task.test, task.collate)
         rows[rows_key(LOSS, ablation)] = small_rows(losses)
@@ -206,6 +209,20 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
         rows=rows,
         **result.model_dump(include=_AS_IN_RESULT),
     )
+
+
+@contextmanager
+def _under(model: nn.Module, ablation: str | None) -> Iterator[None]:
+    """The model under an ablation; with `mae=random-expert`, one that is drawn for each layer."""
+    with ExitStack() as stack:
+        if ablation == RANDOM_EXPERT:
+            generator = torch.Generator().manual_seed(0)
+            for path, system in systems(model).items():
+                drawn = int(torch.randint(system.num_units, (), generator=generator))
+                stack.enter_context(ablated(model, path, "only-expert", expert=drawn))
+        elif ablation is not None:
+            stack.enter_context(ablated(model, parse_ablations([ablation])))
+        yield
 
 
 def _device() -> str:

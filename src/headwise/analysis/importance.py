@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.analysis.statistics.estimates import Spread, student_interval
 from headwise.analysis.decisions.places import Place, attentions_of
+from headwise.analysis.statistics.estimates import Spread, student_interval
 from headwise.heads.attention import Read
 from headwise.models.inspect import ablated, evaluating, observe
 from headwise.ops.labels import IGNORED_LABEL

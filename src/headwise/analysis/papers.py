@@ -26,8 +26,8 @@ from headwise.models.plan import build_system
 from headwise.models.seq2seq import Seq2SeqLMConfig
 from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
 from headwise.models.transformer import Decoder, Encoder
-from headwise.plain_yaml import read_yaml
 from headwise.pretrained.attaching import output_parameters
+from headwise.yaml import read_yaml
 
 # How far our figure may be from a printed one and still agree with it, relative to it. Where the
 # printed figure is rounded more coarsely, half of its last digit is allowed.

@@ -10,12 +10,11 @@ Nonparametric Statistics*, section 3.2), whatever the distribution of times is.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from typing_extensions import Self
 
 from headwise.tasks.outcome import Record
 from headwise.training.denormals import denormals_as_zero

@@ -6,7 +6,7 @@ from typing import Any
 from headwise.heads.ablation import HEADS, option_of
 from headwise.models.plan import system_class
 from headwise.ops.checks import did_you_mean
-from headwise.plain_yaml import read_yaml
+from headwise.yaml import read_yaml
 
 _MEANINGS = {
     "uniform": "All units that count have equal weights.",
@@ -78,8 +78,7 @@ def _check_known(system: str, name: str, asked: dict[str, Any]) -> None:
     for key in asked:
         if key not in ("name", option):
             raise ValueError(
-                f"ablation {name!r} of {system} has the option {key!r}, expected "
-                f"{option or 'none'}"
+                f"ablation {name!r} of {system} has the option {key!r}, expected {option or 'none'}"
             )
     if option not in (None, "seed") and option not in asked:
         raise ValueError(

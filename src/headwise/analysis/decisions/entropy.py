@@ -6,12 +6,11 @@ ln N if N units weigh alike.
 
 import math
 from collections.abc import Callable, Hashable
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from typing_extensions import Self
 
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.places import Place

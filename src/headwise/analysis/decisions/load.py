@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.places import Place
