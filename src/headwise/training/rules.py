@@ -1,14 +1,19 @@
-"""The rules of training of all systems in a model, for any training loop.
+"""The rules of training of a model's systems, hooked to the optimizer of any training loop.
 
-A system may ask for more than gradient descent on all parameters (`headwise.heads.rule`).
-`training_rules` finds the rules of a model's systems and joins them into one object, which any loop
-can call. headwise's own trainer, the mixin for transformers' Trainer and the callback for Lightning
-do nothing else.
+    rules = headwise.training_rules(model, total_steps=1000)
+    optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=3e-4)))
+    for batch in batches:
+        rules.before_step(lambda: model(**batch).loss)  # MAE alone needs it
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+Everything else happens in two hooks that PyTorch calls before and after `optimizer.step()`. So a
+step that a `GradScaler` skips is none for the rules either.
 """
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,14 +21,12 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headwise.heads.rule import Losses, Moment, Rule, RuleSettings
+from headwise.heads.rules import Moment, Rule, RuleSettings, UntrainedRuleWarning
 from headwise.heads.system import System
-from headwise.heads.watching import UntrainedRuleWarning, optimizer_steps
-from headwise.messages import did_you_mean
 from headwise.models.parameters import decayed_parameters
-from headwise.models.plan import rule_name, system_class, system_name
-
-Records = dict[str, dict[str, dict[str, list[float]]]]
+from headwise.models.plan import SYSTEMS, system_name
+from headwise.ops.checks import did_you_mean
+from headwise.ops.replicas import whole
 
 
 def training_rules(
@@ -34,7 +37,7 @@ def training_rules(
     warmup_steps: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> "TrainingRules":
-    """The rules of training of all systems in a model.
+    """The rules of training of all systems in a model; see `TrainingRules` for what they offer.
 
     Args:
         model: a headwise model, or any module that holds systems; without data-parallel wrapper.
@@ -42,13 +45,10 @@ def training_rules(
         total_steps: number of optimizer steps of the training.
         steps_per_epoch: number of optimizer steps of a pass over the data. A rule that counts
             epochs counts steps where it is not given.
-        warmup_steps: in how many steps the learning rate of the optimizer rises. A rule whose own
-            schedule is in proportion to that has the paper's where it is not given.
+        warmup_steps: in how many steps the learning rate of the optimizer rises, for rules whose
+            own schedule follows it.
         settings: the name of a system to the settings of its rule, a mapping or an object of the
             rule's `settings_class`. Without settings, those of the paper.
-
-    Returns:
-        An object to call in the loop; it does nothing for systems without a rule.
 
     Raises:
         ValueError: settings of a system whose rule the model does not need, or that do not fit.
@@ -56,118 +56,91 @@ def training_rules(
     Example:
         >>> import torch
         >>> import headwise as hw
-        >>> layer = hw.MultiHeadAttention(embed_dim=8, num_heads=2)
-        >>> rules = training_rules(layer, total_steps=6)
-        >>> optimizer = torch.optim.AdamW(rules.parameter_groups(lr=1e-3))
+        >>> layer = hw.BranchedAttention(8, 2, ffn_dim=16)
+        >>> rules = hw.training_rules(layer, total_steps=6)
+        >>> optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=1e-3)))
         >>> for _ in range(6):
-        ...     x = torch.randn(2, 5, 8)
-        ...     rules.before_step(lambda: layer(x).output.square().mean())
-        ...     with rules.step(optimizer):
-        ...         layer(x).output.square().mean().backward()
+        ...     layer(torch.randn(2, 5, 8)).output.square().mean().backward()
         ...     optimizer.step()
-        ...     rules.after_step()
         ...     optimizer.zero_grad()
-        >>> rules.moment.step
-        6
+        >>> rules.moment.step, round(float(layer.alpha.sum()), 4)
+        (6, 1.0)
     """
-    if total_steps < 1:
-        raise ValueError(f"total_steps is {total_steps}, expected a positive number")
-    if steps_per_epoch is not None and steps_per_epoch < 1:
-        raise ValueError(f"steps_per_epoch is {steps_per_epoch}, expected a positive number")
-    rules = TrainingRules(model, settings or {})
-    rules.check_names(settings or {})
-    rules.total_steps, rules.steps_per_epoch = total_steps, steps_per_epoch
-    rules.warmup_steps = warmup_steps
-    rules.check(total_steps)
-    return rules
+    return TrainingRules(model, total_steps, steps_per_epoch, warmup_steps, settings or {})
 
 
 class TrainingRules:
     """The rules of a model's systems, joined; `training_rules` makes it.
 
     Attributes:
-        rules: the rules by the names of the systems that declare them.
-        keys: for each rule, the keys of `settings` that are names of a system with it.
+        rules: the rules by the names of the systems that have them.
+        leaves_out_gradients: whether a backward pass may give parameters that learn no gradient,
+            as the gates of MAE: `DistributedDataParallel` then needs `find_unused_parameters=True`.
         moment: where in the training the coming step stands.
     """
 
-    def __init__(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
-        self.model = model
-        held: dict[type[Rule], dict[str, Any]] = {}
-        names: dict[type[Rule], str] = {}
-        # Systems within other systems too: whatever decides, all of them are trained.
-        for path, module in model.named_modules():
-            if isinstance(module, System) and module.rule is not None:
-                held.setdefault(module.rule, {})[path] = module
-                names.setdefault(module.rule, rule_name(type(module)))
+    def __init__(
+        self,
+        model: nn.Module,
+        total_steps: int,
+        steps_per_epoch: int | None,
+        warmup_steps: int | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        for name, count in (("total_steps", total_steps), ("steps_per_epoch", steps_per_epoch)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} is {count}, expected a positive number")
+        self.model, self.total_steps = model, total_steps
+        self.steps_per_epoch, self.warmup_steps = steps_per_epoch, warmup_steps
         self.rules: dict[str, Rule] = {}
-        self.keys: dict[str, list[str]] = {}
-        for rule, systems in held.items():
-            name = names[rule]
-            self.keys[name] = keys = _keys_of(rule, systems, settings)
-            given = settings[name if name in keys else keys[0]] if keys else None
-            self.rules[name] = rule(model, systems, _settings(name, rule, given))
-        self.total_steps = 0
-        self.steps_per_epoch: int | None = None
-        self.warmup_steps: int | None = None
-        self.peak_rate: float | None = None
-        self._steps = 0
-        # The calls of the loop in the step at hand, and how many steps optimizers had taken then.
-        self._called: set[str] = set()
-        self._optimizer_steps = 0
-        self._told: set[str] = set()
-
-    def check_names(self, settings: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for settings of a system that has no rule here.
-
-        Also for those of one rule that are given under two of its names, and differ.
-        """
-        used = {key for keys in self.keys.values() for key in keys}
+        known: list[str] = []
+        for kind, systems in _systems_with_rules(model).items():
+            names = _names(kind, systems)
+            known += names
+            given = [name for name in names if name in settings]
+            if len(given) > 1:
+                raise ValueError(
+                    f"settings name {' and '.join(map(repr, given))}, which have one rule of "
+                    f"training, expected it once: name {names[0]!r} alone"
+                )
+            of_rule = _settings(names[0], kind, settings[given[0]] if given else {})
+            try:
+                of_rule.check(total_steps)
+            except ValueError as error:
+                raise ValueError(f"{names[0]}.{error}") from None
+            self.rules[names[0]] = kind(model, systems, of_rule)
         for name in settings:
-            if name not in used:
-                known = list(self.rules)
+            if name not in known:
                 raise ValueError(
                     f"settings name {name!r}, expected one of the systems of the model that have a "
-                    f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
+                    f"rule of training: {', '.join(self.rules) or 'none has'}"
+                    f"{did_you_mean(name, known)}"
                 )
-        for name, keys in self.keys.items():
-            rule = type(self.rules[name])
-            found = {key: _settings(name, rule, settings[key]) for key in keys}
-            for key in keys[1:]:
-                if found[key] != found[keys[0]]:
-                    raise ValueError(
-                        f"settings of one rule of training are given under two of its names, "
-                        f"{keys[0]!r}: {settings[keys[0]]!r} and {key!r}: {settings[key]!r}, "
-                        f"expected them once: name them {name!r} alone"
-                    )
+        self._steps_before = [
+            rule for rule in self.rules.values() if type(rule).before_step is not Rule.before_step
+        ]
+        self._steps = 0
+        self._peak_rate: float | None = None
+        self._is_prepared = self._is_unscaled = self._went_beyond = False
+        self._optimizer: Optimizer | None = None
+        self._scaler: torch.amp.GradScaler | None = None
+        self._hooks: list[Any] = []
 
     @property
     def moment(self) -> Moment:
         epoch = None if self.steps_per_epoch is None else self._steps // self.steps_per_epoch
-        return Moment(self._steps, self.total_steps, epoch, self.peak_rate, self.warmup_steps)
-
-    def check(self, total_steps: int) -> None:
-        """Raise `ValueError` if settings do not fit a training of `total_steps` steps."""
-        for name, rule in self.rules.items():
-            try:
-                rule.settings.check(total_steps)
-            except ValueError as error:
-                raise ValueError(f"{name}.{error}") from None
-
-    def last_phases(self, total_steps: int) -> dict[str, int]:
-        """How many steps at the end of a training rules train in another way, by system."""
-        phases = {name: rule.last_phase(total_steps) for name, rule in self.rules.items()}
-        return {name: steps for name, steps in phases.items() if steps}
+        return Moment(self._steps, self.total_steps, epoch, self._peak_rate, self.warmup_steps)
 
     @property
     def leaves_out_gradients(self) -> bool:
-        """Whether a backward pass gives some parameters that require gradients none.
+        return any(parameter.requires_grad for parameter in self._without_optimizer())
 
-        `DistributedDataParallel` then needs `find_unused_parameters=True`.
-        """
-        return any(rule.leaves_out_gradients for rule in self.rules.values())
-
-    def parameter_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def parameter_groups(
+        self,
+        lr: float,
+        weight_decay: float = 0.0,
+        factor: Callable[[str], float] = lambda name: 1.0,
+    ) -> list[dict[str, Any]]:
         """Groups of parameters for an optimizer: decayed ones, others, and those of the rules.
 
         Parameters that a rule moves by itself are in none of them, nor are frozen ones.
@@ -176,28 +149,68 @@ class TrainingRules:
             lr: learning rate of all but the rules' own groups.
             weight_decay: of matrices and embeddings; norms, biases, scalars, and what a system
                 names in `no_decay` take none.
+            factor: what the learning rate of a parameter is multiplied by, by its name in the
+                model: for rates by layer. The rules' own groups keep the rates of the rules.
         """
-        self.peak_rate = lr
         # A parameter that two systems share stands in a group once.
         own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
-        apart = {id(p) for rule in self.rules.values() for p in rule.without_optimizer()}
-        apart |= {id(parameter) for group in own for parameter in group}
+        apart = {id(p) for p in self._without_optimizer()} | {id(p) for ps in own for p in ps}
         decayed = {id(parameter) for parameter in decayed_parameters(self.model)}
-        others = [p for p in self.model.parameters() if p.requires_grad and id(p) not in apart]
-
-        def group(parameters: list[nn.Parameter], decay: float = 0.0) -> dict[str, Any]:
-            return {"params": parameters, "lr": lr, "weight_decay": decay}
-
-        groups = [
-            group([p for p in others if id(p) in decayed], weight_decay),
-            group([p for p in others if id(p) not in decayed]),
-            *map(group, own),  # their rule sets the learning rate before each update
+        others: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, p in self.model.named_parameters():
+            if p.requires_grad and id(p) not in apart:
+                decay = weight_decay if id(p) in decayed else 0.0
+                others.setdefault((-decay, lr * factor(name)), []).append(p)
+        kinds = [(rate, -decay, others[decay, rate]) for decay, rate in sorted(others)]
+        kinds += [(lr, 0.0, parameters) for parameters in own if parameters]
+        # Where rules move all that learns, a group without parameters keeps an optimizer working.
+        return [
+            {"params": parameters, "lr": rate, "weight_decay": decay}
+            for rate, decay, parameters in kinds or [(lr, 0.0, [])]
         ]
-        # Without any, since rules move all that learns, the empty group keeps an optimizer working.
-        return [group for group in groups if group["params"]] or groups[:1]
+
+    def attach(self, optimizer: Any, scaler: torch.amp.GradScaler | None = None) -> Any:
+        """Has the rules followed at each step of an optimizer, and returns it.
+
+        Args:
+            optimizer: made of `parameter_groups`, or of groups that keep apart what these do; also
+                as accelerate wraps it. Of several optimizers it is the one with the rules' groups.
+            scaler: the one that scales the losses, if any does; it then unscales the gradients
+                of parameters that the optimizer does not have too.
+
+        Raises:
+            ValueError: what a rule trains by the optimizer stands in none of its groups, or with
+                others in one; or what a rule moves by itself stands in one.
+        """
+        inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's has no hooks of its own
+        others = {id(group) for _, group in self._own_groups(inner)}
+        rates = [g.get("initial_lr", g["lr"]) for g in inner.param_groups if id(g) not in others]
+        self._peak_rate = max(map(float, rates), default=None)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [
+            inner.register_step_pre_hook(self._before_update),
+            inner.register_step_post_hook(self._after_update),
+        ]
+        self._optimizer = inner
+        if scaler is not None and scaler is not self._scaler and scaler.is_enabled():
+            self._scaler, unscale = scaler, scaler.unscale_
+
+            def unscale_all(which: Optimizer) -> None:
+                # Before whatever clips, and in a step that the scaler is about to skip.
+                unscale(which)
+                if which is self._optimizer:
+                    self._unscale(any(map(bool, scaler._found_inf_per_device(which).values())))
+
+            scaler.unscale_ = unscale_all  # type: ignore[method-assign]
+        for rule in self.rules.values():
+            for system in rule.systems.values():
+                system.follows_rule = True
+            rule.start()
+        return optimizer
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
-        """Called before anything of the step is computed; rules may take steps of their own.
+        """Called before anything of a step is computed; rules may take steps of their own.
 
         Args:
             loss: computes the loss of the coming step's batch; if gradients are accumulated over
@@ -217,202 +230,152 @@ class TrainingRules:
 
         def losses() -> Iterator[Tensor]:
             computed: Any = loss()
-            several = not isinstance(computed, Tensor | Mapping) and isinstance(computed, Iterable)
+            several = isinstance(computed, Iterable) and not isinstance(computed, Tensor | Mapping)
             for each in computed if several else [computed]:
                 if not isinstance(each, Tensor) or each.numel() != 1:
-                    shape = f" of shape {tuple(each.shape)}" if isinstance(each, Tensor) else ""
                     raise TypeError(
-                        f"loss gives a {type(each).__name__}{shape}, expected a tensor of one "
-                        f"number, or several in turn: return the loss alone, as model(x).loss is"
+                        f"loss gives a {type(each).__name__}, expected a tensor of one number, or "
+                        f"several in turn: return the loss alone, as model(x).loss is"
                     )
                 yield each
 
-        self._follow("before_step", stacklevel=3)
-        self.before(self.moment, losses)
-
-    @contextmanager
-    def step(
-        self, optimizer: Optimizer, scaler: torch.amp.GradScaler | None = None
-    ) -> Iterator[None]:
-        """A context for the forward and backward pass of a step, or of all that it accumulates.
-
-        At its end the optimizer has the learning rates that rules have for their own parameters,
-        whatever a schedule has set, and gradients that must not be used are gone.
-
-        Args:
-            optimizer: made with `parameter_groups`.
-            scaler: the scaler of the losses, if there is one.
-
-        Raises:
-            ValueError: a group of the optimizer holds parameters that belong in others.
-        """
-        self._follow("step", stacklevel=4)  # contextmanager is between
-        with self.around():
-            yield
-        self.before_update(self.moment, optimizer, scaler)
-        self._optimizer_steps = optimizer_steps()
-
-    def after_step(self) -> None:
-        """Called after the optimizer's step; rules may project parameters."""
-        self._follow("after_step", stacklevel=3)
-        self.after_update(self.moment)
-        self._called.clear()
-        self._steps += 1
-
-    def _follow(self, call: str, stacklevel: int) -> None:
-        """Warns, once of each, where a loop leaves out a call, or takes more steps than it said.
-
-        A step of which the loss has overflowed may end without the optimizer's, and without
-        `after_step`.
-        """
-        problem = ""
-        if call in self._called and optimizer_steps() > self._optimizer_steps:
-            problem = "rules.after_step() was not called after an optimizer's step"
-        elif call == "after_step" and "step" not in self._called:
-            problem = "rules.step(optimizer) was never opened"
-        elif call == "step" and "before_step" not in self._called and self._steps_before:
-            problem = "rules.before_step(loss) was not called"
-        elif call != "after_step" and 0 < self.total_steps <= self._steps:
-            problem = f"the training goes on after total_steps={self.total_steps}"
-        if call in self._called:
-            self._called.clear()
-        self._called.add(call)
-        self._optimizer_steps = optimizer_steps()
-        if problem and self.rules and problem not in self._told:
-            self._told.add(problem)
-            names = " and ".join(type(rule).__name__ for rule in self.rules.values())
-            warnings.warn(
-                f"{problem}, so that {names} is half followed: parameters may never learn, or "
-                f"leave where they have to be; see docs/own-loop.md",
-                UntrainedRuleWarning,
-                stacklevel=stacklevel,
-            )
-
-    @property
-    def _steps_before(self) -> bool:
-        return any(rule.steps_before for rule in self.rules.values())
+        for rule in self._steps_before:
+            rule.before_step(self.moment, losses)
+        self._is_prepared = True
 
     def state_dict(self) -> dict[str, int]:
-        """Returns what a checkpoint has to keep: the number of steps taken."""
+        """What a checkpoint has to keep: the number of steps taken."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Goes on where `state_dict` was taken."""
         self._steps = state["steps"]
 
-    # For trainers, which count steps themselves
-
-    def before(self, moment: Moment, losses: Losses) -> None:
-        """Does what `before_step` does, at a moment that the caller knows."""
-        self._are_followed()
-        for rule in self.rules.values():
-            rule.before_step(moment, losses)
-
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """The context of a forward and backward pass."""
-        self._called.add("step")
-        with ExitStack() as stack:
-            for rule in self.rules.values():
-                stack.enter_context(rule.around_step())
-            yield
-
-    def before_update(
-        self,
-        moment: Moment,
-        optimizer: Optimizer,
-        scaler: torch.amp.GradScaler | None = None,
-    ) -> None:
-        """Called when the gradients of a step are complete."""
-        self._are_followed()
-        for rule in self.rules.values():
-            # A scaler knows only the parameters of its optimizer.
-            _unscale(rule.without_optimizer(), scaler)
-            rule.before_update(moment)
-            for group in _groups_of(rule, optimizer):
-                group["lr"] = rule.learning_rate(moment)
-
-    def after_update(self, moment: Moment) -> None:
-        """Called after the optimizer's step, at a moment that the caller knows."""
-        self._are_followed()
-        for rule in self.rules.values():
-            rule.after_update(moment)
-
-    def _are_followed(self) -> None:
-        # Not when they are made: a loop may take the groups of parameters and forget the rest.
-        for rule in self.rules.values():
-            for system in rule.systems.values():
-                system.follows_rule = True
-
-    def record(self) -> Records:
+    def record(self) -> dict[str, dict[str, dict[str, list[float]]]]:
         """What the rules follow over the training: name of the system to path to numbers."""
         records = {name: rule.record() for name, rule in self.rules.items()}
         return {name: record for name, record in records.items() if record}
 
-    def step_seconds(self, measure: Callable[[], float]) -> float:
-        """How long a step takes; `measure` runs forward and backward pass and says how long."""
-        with self.around():
-            seconds = measure()
-        return seconds + sum(rule.extra_seconds(measure) for rule in self.rules.values())
-
-
-def _groups_of(rule: Rule, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The optimizer's groups of the rule's own parameters; they may hold no others."""
-    own = {id(parameter) for parameter in rule.own_group()}
-    apart = {id(parameter) for parameter in rule.without_optimizer() if parameter.requires_grad}
-    found = []
-    for number, group in enumerate(optimizer.param_groups):
-        ids = {id(parameter) for parameter in group["params"]}
-        if (ids & own and ids - own) or ids & apart:
-            raise ValueError(
-                f"optimizer has a group {number} of {len(ids)} parameters, of which "
-                f"{len(ids & (own | apart))} are trained by {type(rule).__name__} in a way of "
-                f"their own, expected the groups of `parameter_groups()`: build the optimizer as "
-                f"in torch.optim.AdamW(rules.parameter_groups(lr=...))"
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """The hook before `optimizer.step()`."""
+        if self._steps_before and not self._is_prepared:
+            raise RuntimeError(
+                f"optimizer.step() was called without rules.before_step(loss), which "
+                f"{_joined(self._steps_before)} needs: call rules.before_step(lambda: "
+                f"model(**batch).loss) before the loss of each step is computed"
             )
-        if ids & own:
-            found.append(group)
+        if self.rules and self._steps >= self.total_steps and not self._went_beyond:
+            self._went_beyond = True
+            warnings.warn(
+                f"the training goes on after total_steps={self.total_steps}, by which "
+                f"{_joined(self.rules.values())} reckons: give training_rules the number of steps "
+                f"that are taken",
+                UntrainedRuleWarning,
+                stacklevel=3,
+            )
+        moment = self.moment
+        for rule, group in self._own_groups(optimizer):
+            group["lr"] = rule.learning_rate(moment)  # whatever a schedule has set
+
+        def update() -> None:
+            if self._scaler is not None and not self._is_unscaled:  # a fused optimizer unscales
+                self._unscale()
+            for rule in self.rules.values():
+                rule.before_update(moment)
+
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            return update()
+
+        def computed() -> Any:  # the gradients are there when the closure has been called
+            loss = closure()
+            update()
+            return loss
+
+        return (optimizer,), {**kwargs, "closure": computed}
+
+    def _after_update(self, *_: Any) -> None:
+        """The hook after `optimizer.step()`."""
+        moment = self.moment
+        for rule in self.rules.values():
+            rule.after_update(moment)
+        self._steps += 1
+        self._is_prepared = self._is_unscaled = False
+
+    def _without_optimizer(self) -> list[nn.Parameter]:
+        return [p for rule in self.rules.values() for p in rule.without_optimizer()]
+
+    def _unscale(self, is_skipped: bool = False) -> None:
+        """Takes the scale out of gradients that the scaler does not see, or drops them."""
+        assert self._scaler is not None
+        apart, scale = self._without_optimizer(), self._scaler.get_scale()
+        gradients = [p.grad.div_(scale) for p in apart if p.grad is not None]
+        if is_skipped or not all(bool(whole(x.isfinite().all())) for x in gradients):
+            for parameter in apart:
+                parameter.grad = None
+        self._is_unscaled = not is_skipped
+
+    def _own_groups(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
+        """The optimizer's groups whose learning rates rules set; raises where others are in them."""
+        found = []
+        for rule in self.rules.values():
+            own, apart = (
+                {id(p) for p in parameters if p.requires_grad}
+                for parameters in (rule.own_group(), rule.without_optimizer())
+            )
+            missing = set(own)
+            for group in optimizer.param_groups:
+                held = {id(p) for p in group["params"] if p.requires_grad}
+                missing -= held
+                if held & apart:
+                    self._refuse(f"has {{}}, which {_joined([rule])} moves itself", held & apart)
+                if held & own and held - own:
+                    self._refuse(f"has {{}} in a group of {_joined([rule])}", held - own)
+                if held & own:
+                    found.append((rule, group))
+            if missing:
+                self._refuse(f"lacks {{}}, which {_joined([rule])} trains by it", missing)
+        return found
+
+    def _refuse(self, problem: str, parameters: set[int]) -> None:
+        names = [name for name, p in self.model.named_parameters() if id(p) in parameters]
+        shown = ", ".join(names[:3]) + ", …" * (len(names) > 3)
+        raise ValueError(
+            f"the optimizer {problem.format(shown)}: expected one made of "
+            f"rules.parameter_groups(lr=...), whose `factor` divides a model further"
+        )
+
+
+def _joined(rules: Iterable[Rule]) -> str:
+    return " and ".join(type(rule).__name__ for rule in rules)
+
+
+def _systems_with_rules(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
+    """The systems of a model, those within others too, by their rule and their path."""
+    found: dict[type[Rule], dict[str, System]] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, System) and module.rule is not None:
+            found.setdefault(module.rule, {})[path] = module
     return found
 
 
-def _unscale(parameters: list[nn.Parameter], scaler: torch.amp.GradScaler | None) -> None:
-    """Takes the scale of the loss out of gradients; gradients that overflowed are dropped."""
-    if scaler is None or not scaler.is_enabled():
-        return
-    scale = scaler.get_scale()
-    gradients = [p.grad.div_(scale) for p in parameters if p.grad is not None]
-    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
-        for parameter in parameters:
-            parameter.grad = None
+def _names(kind: type[Rule], systems: Mapping[str, System]) -> list[str]:
+    """The names by which settings may name a rule, the usual one first."""
+    own = [name for name, system in SYSTEMS.items() if system.rule is kind]
+    return list(dict.fromkeys([*own, *(system_name(type(s)) for s in systems.values())]))
 
 
-def _keys_of(
-    rule: type[Rule], systems: Mapping[str, System], settings: Mapping[str, Any]
-) -> list[str]:
-    """The keys of settings that name a system with this rule, in any of the ways to name it."""
-    kinds = {type(system) for system in systems.values()}
-    names = {name_of(kind) for kind in kinds for name_of in (rule_name, system_name)}
-    return [key for key in settings if key in names or _rule_of(key) is rule]
-
-
-def _rule_of(key: str) -> type[Rule] | None:
+def _settings(name: str, kind: type[Rule], given: Any) -> RuleSettings:
+    """The settings of a rule, which may be given as a mapping."""
     try:
-        return system_class(key).rule
-    except ValueError:  # no system, or one that is defined where nobody can import it
-        return None
-
-
-def _settings(name: str, rule: type[Rule], given: Any) -> RuleSettings:
-    known = list(rule.settings_class.model_fields)
-    for key in given if isinstance(given, Mapping) else ():
-        if key not in known:
-            raise ValueError(
-                f"settings of {name} have the key {key!r}, expected one of "
-                f"{', '.join(known) or 'none'}{did_you_mean(str(key), known)}"
-            )
-    try:
-        return rule.settings_class.model_validate({} if given is None else given)
+        return kind.settings_class.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, (name, *problem["loc"])))
-        raise ValueError(f"settings: {where} is {problem['input']!r}: {problem['msg']}") from None
+        if problem["type"] != "extra_forbidden":
+            raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
+        known = list(kind.settings_class.model_fields)
+        raise ValueError(
+            f"{where} is no setting, expected one of {', '.join(known) or 'none'}"
+            f"{did_you_mean(problem['loc'][-1], known)}"
+        ) from None
