@@ -1,0 +1,551 @@
+"""Mixture of attentive experts: gates over experts that each leave out some of the heads.
+
+Peng et al. 2020, *A Mixture of h - 1 Heads is Better than h Heads*,
+https://arxiv.org/abs/2005.06537 (MAE).
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import combinations
+from math import comb
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Inputs, MultiHeadAttention, hides
+from headwise.heads.cache import AttentionCache
+from headwise.heads.rules import Moment, Rule, RuleSettings, UntrainedRuleWarning
+from headwise.heads.system import Routing, is_repeated
+from headwise.ops.checks import in_range, one_of
+from headwise.ops.replicas import is_sharded, mean_over_replicas
+
+# A gate gives each expert a number at each position: more of them are surely a mistake.
+MOST_EXPERTS = 100_000
+_MEMORY = "inputs of gates"  # in the memory of a cache
+
+# Training: how gates and experts take turns
+
+Step = Literal["joint", "expert", "expert by position"]
+
+
+class GateSettings(RuleSettings):
+    """How MAE's gates and experts take turns (section 3 of the MAE paper)."""
+
+    method: Literal["block-coordinate-descent", "joint"] = "block-coordinate-descent"
+    """Whether gates and experts learn in turn, by G and F steps, or everything learns together (the
+    paper's NOBCD). G steps train the gates, F steps everything else."""
+    period: int = Field(5, ge=1, le=1_000_000)
+    """G steps are taken in every `period`-th epoch (or step, see unit), one before each F step."""
+    unit: Literal["epochs", "steps"] = "epochs"
+    """What the period counts. If the number of steps of an epoch is unknown, steps are counted."""
+    learning_rate: float = Field(1.0, gt=0, le=1000)
+    """Learning rate of the gates' SGD, which has no momentum."""
+    draw: Literal["instance", "position"] = "instance"
+    """What an F step draws an expert for: each training instance (algorithm 2), or each position
+    that has a gate of its own, which causal attentions have."""
+
+
+class BlockCoordinateDescent(Rule):
+    """Block coordinate descent (section 3): gates and experts learn in turn.
+
+    A G step mixes all experts and updates the gates alone; an F step draws one expert for each
+    training instance and updates everything else. Every batch gets an F step; in every fifth epoch,
+    counted from the first, a G step goes before it. Where all but the gates are frozen at the start
+    (the paper's FTG, section 5.2), every step is a G step. Where gates are frozen, F steps draw
+    from the gates as they are.
+    """
+
+    settings_class = GateSettings
+    settings: GateSettings
+    alternates = False  # whether F steps are taken: they need something to learn beside the gates
+
+    @property
+    def gates(self) -> list[nn.Parameter]:
+        gates = (layer.gate for layer in self.layers if layer.gate is not None)
+        return [parameter for gate in gates for parameter in gate.parameters()]
+
+    @property
+    def _others(self) -> list[nn.Parameter]:
+        """All that learns beside the gates."""
+        gates = set(self.gates)
+        return [p for p in self.model.parameters() if p.requires_grad and p not in gates]
+
+    def start(self) -> None:
+        self.alternates = self.settings.method != "joint" and bool(self._others)
+        drawing = "expert" if self.settings.draw == "instance" else "expert by position"
+        for layer in self.layers:
+            layer.step = drawing if self.alternates else "joint"
+
+    def without_optimizer(self) -> list[nn.Parameter]:
+        return self.gates
+
+    def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
+        """The G step, if one is due and any gate learns."""
+        by_steps = self.settings.unit == "steps" or moment.epoch is None
+        counted = moment.step if by_steps else moment.epoch
+        learning = [gate for gate in self.gates if gate.requires_grad]
+        if not self.alternates or not learning or counted % self.settings.period:  # type: ignore[operator]
+            return
+        for gate in learning:
+            gate.grad = None  # of a G step that failed: no optimizer has these gates
+        with self.gate_step():
+            for loss in losses():
+                if not loss.requires_grad:
+                    continue  # no gate is in its graph
+                if any(is_sharded(gate) for gate in learning):
+                    loss.backward()  # sharded parameters are not in the graph themselves
+                    continue
+                # Without backward(), whose hooks would have a data-parallel wrapper wait for
+                # gradients of the gates in the F step that follows.
+                found = torch.autograd.grad(loss, learning, allow_unused=True)
+                for gate, gradient in zip(learning, found, strict=True):
+                    if gradient is not None:
+                        gate.grad = gradient if gate.grad is None else gate.grad + gradient
+        if all(gate.grad is None for gate in learning):
+            warnings.warn(
+                "no gate learns in this G step, since none is in the graph of the loss: compute "
+                "it with gradients, and give torch.utils.checkpoint use_reentrant=False",
+                UntrainedRuleWarning,
+                stacklevel=3,
+            )
+        self.update_gates()
+
+    def before_update(self, moment: Moment) -> None:
+        if not self.alternates:
+            self.update_gates()
+
+    @contextmanager
+    def gate_step(self) -> Iterator[None]:
+        """While this context is open, all experts are mixed and the gates alone learn."""
+        frozen, steps = self._others, [layer.step for layer in self.layers]
+        try:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            for layer in self.layers:
+                layer.step = "joint"
+            yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            for layer, step in zip(self.layers, steps, strict=True):
+                layer.step = step
+
+    @torch.no_grad()
+    def update_gates(self) -> None:
+        """One step of SGD by the mean of all processes' gradients, which it clears.
+
+        The paper keeps momentum away from the gates, since with it they settle on few experts.
+        """
+        for gate in self.gates:
+            if gate.grad is not None:
+                gate.sub_(self.settings.learning_rate * mean_over_replicas(gate.grad))
+                gate.grad = None
+
+
+# What gates look at
+
+
+class View(NamedTuple):
+    """What gates look at: one mean for a sequence, or one for each of its queries."""
+
+    mean: Tensor  # (batch, 1 or queries, embed_dim), zeros where there is nothing to average
+    real: Tensor  # boolean (batch, 1 or queries), `False` there, and at padding
+    each: bool  # each query has a gate of its own
+
+
+def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
+    """The mean of the queries' inputs without padding: of all, or of those that each may see.
+
+    Args:
+        causal: whether no position may see later ones.
+        each: whether each query has a gate of its own.
+        window: how many of the last inputs that it sees a causal gate averages; None for all.
+    """
+    x, padding = inputs.query, inputs.query_padding
+    # Sums over many positions, and batch norm, want more digits than bf16 has.
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    # The number of real positions is one more channel, which is summed as the others are.
+    counted = F.pad(x, (0, 1), value=1.0)  # (batch, time, embed_dim + 1)
+    if padding is not None:
+        counted = counted.masked_fill(padding.unsqueeze(-1), 0.0)
+    if not each:
+        sums = counted.sum(1, keepdim=True)
+    elif inputs.attn_mask is not None and inputs.is_self_attention:
+        with _without_autocast(x):
+            sums = _seen(inputs, causal, window).to(x.dtype) @ counted
+    elif window is None:
+        sums = _running_sums(counted, inputs.cache)
+    else:
+        sums = _window_sums(counted, window, inputs.cache)
+    count = sums[..., -1:].detach()
+    real = count.squeeze(-1) > 0
+    real = real & ~padding if each and padding is not None else real
+    return View(sums[..., :-1] / count.clamp(min=1), real, each)
+
+
+def _seen(inputs: Inputs, causal: bool, window: int | None) -> Tensor:
+    """Which positions an attention mask shows to each: boolean `(batch or 1, queries, queries)`."""
+    if inputs.cache is not None:
+        raise ValueError(
+            "attn_mask is given with a cache, of which a gate knows a sum alone: leave out "
+            "attn_mask (a causal step needs none; padding is key_padding_mask), or the cache"
+        )
+    assert inputs.attn_mask is not None
+    hidden = hides(inputs.attn_mask)
+    if hidden.dim() == 3:  # (batch * heads, queries, queries)
+        hidden = hidden.unflatten(0, (inputs.query.size(0), -1))
+    seen = ~(hidden.all(1) if hidden.dim() == 4 else hidden.unsqueeze(0))
+    seen = seen.tril() if causal else seen
+    if window is None:
+        return seen
+    if not causal:
+        raise ValueError(
+            f"gate_window is {window}, which counts back from a gate's position, expected "
+            f"is_causal=True where an attn_mask is given; or leave out gate_window"
+        )
+    if inputs.query_padding is not None:
+        seen = seen & ~inputs.query_padding.unsqueeze(1)
+    return seen & (seen.flip(-1).cumsum(-1).flip(-1) <= window)
+
+
+def _running_sums(counted: Tensor, cache: AttentionCache | None) -> Tensor:
+    """Of the positions up to each, and of all that the cache has seen."""
+    if cache is None:
+        return counted.cumsum(1)
+    past = cache.memory.get(_MEMORY, counted.new_zeros(len(counted), 1, counted.size(-1)))
+    sums = torch.cat([past, counted], dim=1).cumsum(1)
+    cache.memory[_MEMORY] = sums[:, -1:]
+    return sums[:, 1:]
+
+
+def _window_sums(counted: Tensor, window: int, cache: AttentionCache | None) -> Tensor:
+    """Of the last `window` real positions up to each; a cache holds the last that it has seen.
+
+    Padding takes no place in a window: wherever it stands, the sums are those without it.
+    """
+    past = counted[:, :0] if cache is None else cache.memory.get(_MEMORY, counted[:, :0])
+    seen = torch.cat([past, counted], dim=1)
+    # The difference of two long sums loses digits, so they get more of them.
+    exact = seen.double() if seen.device.type != "mps" else seen
+    before = F.pad(exact.cumsum(1), (0, 0, 1, 0))  # begins with the sum of none
+    number = seen[..., -1].cumsum(1)  # of real positions, up to each
+    # A window leaves out all positions up to which no more than so many are real.
+    first = torch.searchsorted(number, number - window, right=True)
+    starts = before.gather(1, first.unsqueeze(-1).expand_as(seen))
+    if cache is not None:
+        # Real positions last, in their order.
+        order = (number * seen[..., -1]).argsort(1)[:, -window:]
+        cache.memory[_MEMORY] = seen.gather(1, order.unsqueeze(-1).expand(-1, -1, seen.size(-1)))
+    return (before[:, 1:] - starts)[:, past.size(1) :].to(seen.dtype)
+
+
+def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """While this context is open, products of matrices have the dtype of their arguments."""
+    device = x.device.type
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
+
+
+# The gate
+
+
+class ExpertGate(nn.Module):
+    """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
+
+    # The running statistics by which the last pass in training normalised.
+    _before: tuple[Any, Any] | None = None
+
+    def __init__(
+        self, embed_dim: int, experts: int, hidden_dim: int, dropout: float, init: str
+    ) -> None:
+        super().__init__()
+        self.norm: Any = nn.BatchNorm1d(embed_dim)
+        self.hidden = nn.Linear(embed_dim, hidden_dim)
+        self.output = nn.Linear(hidden_dim, experts)
+        self.dropout, self.init = dropout, init
+
+    def reset_parameters(self, init: str | None = None) -> None:
+        # By nn.init throughout, which from_pretrained makes spare what it has loaded.
+        for ones in (self.norm.weight, self.norm.running_var):
+            nn.init.ones_(ones)
+        for zeros in (self.norm.bias, self.norm.running_mean, self.norm.num_batches_tracked):
+            nn.init.zeros_(zeros)
+        for linear in (self.hidden, self.output):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        if (init or self.init) == "zero":
+            nn.init.zeros_(self.output.weight)
+
+    def forward(self, view: View, *, fixed: bool) -> Tensor:
+        """Gates `(batch, 1 or queries, experts)`; `fixed` computes as in evaluation."""
+        learns = self.training and not fixed and any(p.requires_grad for p in self.parameters())
+        normalized = self._normalize(view, learns).to(self.hidden.weight.dtype)
+        hidden = F.dropout(torch.tanh(self.hidden(normalized)), self.dropout, learns)
+        return self.output(hidden).to(view.mean.dtype).softmax(-1)
+
+    def _normalize(self, view: View, learns: bool) -> Tensor:
+        """Batch norm of the rows that are real, by the statistics of the batch where it learns.
+
+        Where queries have gates of their own it is by the running statistics in training too:
+        those of the batch would show a position what comes later.
+        """
+        norm = self.norm
+        if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
+            raise TypeError(
+                f"the norm of a gate is a {type(norm).__name__}, expected its batch norm, with "
+                f"running statistics: leave gate.norm out of what is adapted, or have the whole "
+                f"gate trained and saved, as by modules_to_save=['gate']"
+            )
+        weight, bias, eps = norm.weight.to(view.mean.dtype), norm.bias.to(view.mean.dtype), norm.eps
+        mean, var = norm.running_mean, norm.running_var
+        if self.training:
+            # What a pass has measured counts from the next pass on. One that a backward pass
+            # repeats, as by checkpointing, computes by what the first one computed by.
+            if is_repeated() and self._before is not None:
+                mean, var = self._before
+            else:
+                self._before = mean, var
+        calibrates = norm.training and norm.momentum is None  # by torch.optim.swa_utils.update_bn
+        if (learns and norm.training and norm.weight.requires_grad) or calibrates:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
+                batch_mean, batch_var, count = _statistics(view)
+            if (torch.is_grad_enabled() or calibrates) and not is_repeated():
+                self._move(batch_mean.detach(), batch_var.detach(), count)
+            if not view.each:
+                # A single row has no variance.
+                mean = torch.where(count > 1, batch_mean, mean)
+                var = torch.where(count > 1, batch_var, var)
+                return (view.mean - mean) * (weight * torch.rsqrt(var + eps)) + bias
+        rows, mean, var = view.mean.flatten(0, 1), mean.to(weight.dtype), var.to(weight.dtype)
+        return F.batch_norm(rows, mean, var, weight, bias, eps=eps).view_as(view.mean)
+
+    @torch.no_grad()
+    def _move(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Moves the running statistics; without momentum they are the mean of all batches."""
+        norm, enough = self.norm, count > 1
+        norm.num_batches_tracked = norm.num_batches_tracked + enough
+        share = norm.momentum
+        if share is None:
+            share = 1 / norm.num_batches_tracked.clamp(min=1)
+        share = share * enough.to(mean.dtype)
+        unbiased = var * count / (count - 1).clamp(min=1)
+        # New tensors: the backward pass still needs those that were normalised by.
+        for name, value in (("running_mean", mean), ("running_var", unbiased)):
+            running = getattr(norm, name)
+            setattr(norm, name, (running + share * (value - running)).to(running.dtype))
+
+
+def _statistics(view: View) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of the rows that are real, and their number."""
+    real = view.real.unsqueeze(-1).to(view.mean.dtype)  # (batch, 1 or queries, 1)
+    count = real.sum()
+    mean = (view.mean * real).sum((0, 1)) / count.clamp(min=1)
+    var = ((view.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
+    return mean, var, count
+
+
+# The attention
+
+
+class MixtureOfAttentiveExperts(MultiHeadAttention):
+    """Multi-head attention as a gated mixture of experts, each made of h - t of the h heads.
+
+    Peng et al. 2020, *A Mixture of h - 1 Heads is Better than h Heads*,
+    https://arxiv.org/abs/2005.06537 (MAE).
+
+        y = Σ_S g_S(X) · h/(h-t) Σ_{j∉S} oⱼWⱼ = Σⱼ aⱼ oⱼWⱼ,  aⱼ = h/(h-t)·(1 - Σ_{S∋j} g_S)
+
+    with one expert for each set S of t heads that are left out. A uniform gate gives a = 1, which
+    is standard attention. No expert is computed by itself.
+
+    The gate is batch norm, a linear map, tanh, dropout, a linear map and softmax of the mean of the
+    queries' inputs over time, padding excluded. The paper's mean over all positions would show a
+    decoder its own future: where the queries are a causal sequence, position t has a gate of its
+    own, of the mean of the positions up to t; and where self-attention has an `attn_mask`, of what
+    row t of it lets some head see. Such gates normalise by batch norm's running statistics also in
+    training. Passes in training that gradients go through move these, but not those of F steps.
+
+    Queries are a causal sequence in self-attention with `is_causal` or a cache, and in
+    cross-attention (a key is given that is not the query) unless `causal_queries` is False. What a
+    gate averages are the queries of the call, and of earlier calls with its cache: a last query
+    alone that is given all keys, without a cache, has the gate of that one position.
+
+    While training, `step` says how the layer computes; the rule `BlockCoordinateDescent` sets it:
+
+    - `"joint"`: mix all experts, as in evaluation; in G steps, and where everything learns together
+      (the paper's NOBCD);
+    - `"expert"`: an F step, in which the gate is fixed. One expert is drawn from it for each
+      training instance, which is a sequence, and used alone. Causal gates draw each from its own
+      distribution, by noise that the sequence shares;
+    - `"expert by position"`: the same, with noise of its own for each causal gate.
+
+    Args:
+        num_heads: h.
+        dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
+        gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
+        gate_hidden_dim: width of the gate's hidden layer.
+        gate_dropout: dropout after that layer.
+        gate_init: `"zero"` starts the gate's second map at zero, so that all experts are equal;
+            `"xavier"` draws both maps by Glorot's bound, with which an untrained gate is far from
+            even already.
+        gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
+            of them if None (the paper averages 100 in language modelling).
+        causal_queries: whether the queries of cross-attention are a causal sequence, as a
+            decoder's are.
+        embed_dim, options: as in `MultiHeadAttention`, which has the same options.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` holds the gates g, `(batch, experts)` or, where
+        each query has its own, `(batch, queries, experts)`; experts in the order of
+        `itertools.combinations(range(h), t)`, each tuple the heads left out.
+
+    Raises:
+        ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; sizes that do
+            not fit together. In a call: an `attn_mask` with a cache, or, unless causal, with a
+            `gate_window`.
+
+    Example:
+        >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
+        >>> attention(torch.randn(2, 5, 32)).routing.weights.shape
+        torch.Size([2, 4])
+        >>> attention(torch.randn(2, 5, 32), is_causal=True).routing.weights.shape
+        torch.Size([2, 5, 4])
+    """
+
+    routing_parameters = ("gate",)
+    rule = BlockCoordinateDescent
+    unit = "expert"
+    edits = edits_of("expert")
+
+    step: Step = "joint"
+    left_out: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropped_heads: int = 1,
+        gate: Literal["learned", "uniform"] = "learned",
+        gate_hidden_dim: int = 256,
+        gate_dropout: float = 0.1,
+        gate_init: Literal["zero", "xavier"] = "zero",
+        gate_window: int | None = None,
+        causal_queries: bool = True,
+        **options: Any,
+    ) -> None:
+        one_of(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
+        # An expert keeps at least one head.
+        in_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
+        if gate_window is not None and gate_window < 1:
+            raise ValueError(f"gate_window is {gate_window}, expected a positive number, or None")
+        experts = comb(num_heads, dropped_heads)
+        if experts > MOST_EXPERTS:
+            raise ValueError(
+                f"dropped_heads = {dropped_heads} of num_heads = {num_heads} make {experts:,} "
+                f"experts, expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
+            )
+        super().__init__(embed_dim, num_heads, **options)
+        self.num_experts, self.dropped_heads = experts, dropped_heads
+        self.gate_window, self.causal_queries = gate_window, causal_queries
+        self.register_buffer("left_out", torch.empty(experts, num_heads), persistent=False)
+        how = (gate_hidden_dim, gate_dropout, gate_init)
+        self.gate = ExpertGate(embed_dim, experts, *how) if gate == "learned" else None
+        self._reset_gate()
+
+    @classmethod
+    def from_config(cls, config: Any, site: str, **options: Any) -> Self:
+        causal = {"causal_queries": site.startswith("decoder")}
+        return super().from_config(config, site, **{**causal, **options})
+
+    @property
+    def num_units(self) -> int:
+        return self.num_experts
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if "gate" in self._modules:  # not yet while the base class is built
+            self._reset_gate()
+
+    @torch.no_grad()
+    def _reset_gate(self) -> None:
+        # Also what is no parameter: a model that was built without memory has lost it.
+        sets = list(combinations(range(self.num_heads), self.dropped_heads))
+        left_out = torch.zeros(self.left_out.shape, device="cpu")
+        self.left_out.copy_(left_out.scatter_(1, torch.tensor(sets, device="cpu"), 1.0))
+        if self.gate is not None:
+            self.gate.reset_parameters()
+
+    def start_neutral(self) -> None:
+        """The gate's output layer starts at zero: each head is scaled by 1, but in F steps."""
+        if self.gate is not None:
+            self.gate.reset_parameters("zero")
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        draws = self.training and self.step != "joint"
+        gates, each = self._gates(inputs, fixed=draws)  # (batch, 1 or queries, experts)
+        gates = self.decide(gates)
+        mixture = draw_expert(gates, self.step == "expert") if draws else gates
+        scales = None  # a uniform mixture scales every head by 1
+        if draws or self.ablations or self.gate is not None:
+            scales = self._head_scales(mixture).unsqueeze(-1)
+        return self.join(heads, scales), Routing(gates if each else gates.squeeze(1))
+
+    def _gates(self, inputs: Inputs, fixed: bool) -> tuple[Tensor, bool]:
+        """Gates, and whether each query has its own."""
+        decodes = inputs.cache is not None and not inputs.cache.static
+        causal = inputs.is_causal or decodes
+        causal = causal or (self.causal_queries and not inputs.is_self_attention)
+        each = causal or (inputs.attn_mask is not None and inputs.is_self_attention)
+        if self.gate is None:
+            x = inputs.query
+            dtype = torch.promote_types(x.dtype, torch.float32)  # that of learned gates
+            gates = x.new_full((1, 1, self.num_experts), 1 / self.num_experts, dtype=dtype)
+            return gates.expand(x.size(0), x.size(1) if each else 1, -1), each
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+            view = look(inputs, causal, each, self.gate_window)
+            return self.gate(view, fixed=fixed), each
+
+    def _head_scales(self, mixture: Tensor) -> Tensor:
+        """aⱼ of each head in a mixture: from `(..., experts)` to `(..., heads)`."""
+        without = mixture
+        if self.dropped_heads > 1:  # else an expert leaves out the head of its own number
+            with _without_autocast(mixture):
+                without = mixture @ self.left_out.to(mixture.dtype)
+        return (1 - without) / (1 - self.dropped_heads / self.num_heads)
+
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        return self.gate is not None and not (is_causal and self.gate_window == 1)
+
+    def static_scales(self) -> Tensor | None:
+        return self.left_out.new_ones(self.num_heads, 1) if self.gate is None else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy may be trained otherwise.
+        return {name: value for name, value in super().__getstate__().items() if name != "step"}
+
+
+MAE = MixtureOfAttentiveExperts  # the name that papers and tables use
+
+
+def draw_expert(gates: Tensor, by_sequence: bool) -> Tensor:
+    """One expert per distribution `(batch, time, experts)`, one-hot, each as often as it says.
+
+        argmax_S g_S / e_S,  e_S = -log(1 - u_S) exponentially distributed
+
+    The noise u is uniform in [0, 1). The distributions of a sequence share it if `by_sequence`:
+    they draw the same expert unless their gates differ enough to decide otherwise.
+
+    >>> draw_expert(torch.tensor([[[0.0, 1.0, 0.0]]]), by_sequence=True)
+    tensor([[[0., 1., 0.]]])
+    """
+    times = 1 if by_sequence else gates.size(1)
+    noise = torch.rand(gates.size(0), times, gates.size(2), device=gates.device)
+    # A least e keeps an expert of gate 0 from 0/0.
+    e = -torch.log1p(-noise.to(gates.dtype)).clamp(max=-torch.finfo(gates.dtype).tiny)
+    drawn = (gates / e).argmax(-1, keepdim=True)
+    return torch.zeros_like(gates).scatter_(-1, drawn, 1.0)
