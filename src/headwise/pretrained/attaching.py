@@ -1,6 +1,6 @@
 """Puts a system over the heads of a pretrained model, and takes it away again."""
 
-import warnings
+import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -8,22 +8,24 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from headwise.heads.multi_head import MultiHeadAttention
-from headwise.messages import did_you_mean, one_of
-from headwise.models.evaluating import forget_compiled
-from headwise.models.parameters import parameters_of_systems
-from headwise.models.plan import OVER_HEADS, SYSTEMS, options_of, system_class
-from headwise.pretrained.gates import NAME, HeadGates, Surroundings
+from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.system import System
+from headwise.models.plan import SYSTEMS, options_of, system_class
+from headwise.ops.checks import did_you_mean
+from headwise.pretrained.checkpoints import (
+    HEADS_LEFT,
+    follow_saving,
+    gates_of,
+    required_gates,
+    save_as_before,
+    saved_by_transformers,
+)
+from headwise.pretrained.gates import NAME, HeadGates
 from headwise.pretrained.layouts import SITES, AttentionModule, HeadLayout, attention_modules
-from headwise.pretrained.losses import AuxiliaryLosses
-from headwise.pretrained.masks import NO_PAGES, LastMask, QueryPadding
+from headwise.pretrained.masks import NO_PAGES, LastMask
 
 Model = TypeVar("Model", bound=nn.Module)
-
-# The key of a config that says which heads are left, if sizes of the config cannot say it.
-HEADS_LEFT = "headwise_heads_left"
 
 # Options of systems that say how they attend, which is what they do not do over given heads.
 _OF_ATTENTION = ("bias", "dropout", "kdim", "vdim", "num_key_value_heads", "qk_norm", "norm_eps")
@@ -31,7 +33,7 @@ _OF_ATTENTION = ("bias", "dropout", "kdim", "vdim", "num_key_value_heads", "qk_n
 
 def gate_heads(
     model: Model,
-    system: str | type[MultiHeadAttention] = OVER_HEADS,
+    system: str | type[MultiHeadAttention] = "mae",
     *,
     layers: Iterable[int] | None = None,
     sites: Iterable[str] | None = None,
@@ -44,11 +46,17 @@ def gate_heads(
     changed in place, and stays what it is in all other respects: none of its parameters changes.
     The system stands between what the heads of an attention have read and the output projection, as
     a child `head_gates` of the attention's module, and sees the hidden states that the attention is
-    called with. Where these are causal, gates look at no later position; while the model generates,
-    what they remember is kept beside the keys and values; if a cache was filled before, without the
-    gates, those that remember count from there on, and warn of it. Padding is left out, as far as
-    attention masks tell of it. In training, losses of the system are added to the `loss` that the
-    model returns.
+    called with. Where these are causal, gates look at no later position. Padding is left out, as
+    far as attention masks tell of it, and so is what else a mask hides.
+
+    While a model generates, gates see the position of each step alone: those that look at earlier
+    positions too, such as MAE's, are an error with a filled cache. Pass `use_cache=False`, give
+    MAE's gates `gate_window=1`, or use
+    `headwise.from_transformers(model).with_attention("mae")`, whose cache has what they need.
+
+    In training, the `loss` that the model returns for labels has the losses of the system already;
+    without labels, `headwise.auxiliary_loss(model)` is their sum. In evaluation it is that of the
+    task alone.
 
     The system's parameters are float32 if the model's have fewer bits. To train them alone, freeze
     the model first: `headwise.gate_heads(model.requires_grad_(False))`.
@@ -116,9 +124,9 @@ def remove_gates(model: Model) -> Model:
         (False, True)
     """
     detach(model)
-    for each in _saved_by_transformers(model):
+    for each in saved_by_transformers(model):
         if not hasattr(each.config, HEADS_LEFT):
-            _save_as_before(each)
+            save_as_before(each)
     forget_compiled()
     return model
 
@@ -140,7 +148,13 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
     >>> [name for name, p in model.named_parameters() if p.requires_grad and "c_proj" in name]
     ['h.0.attn.c_proj.weight', 'h.0.attn.c_proj.bias']
     """
-    found = parameters_of_systems(model, lambda system: system.output_parameters)
+    found = [
+        parameter
+        for system in model.modules()
+        if isinstance(system, System)
+        for name, parameter in system.named_parameters()
+        if name.startswith(system.output_parameters)
+    ]
     for path, gates in gates_of(model).items():
         projection = model.get_submodule(path).get_submodule(gates.projection)
         found += projection.parameters()
@@ -155,20 +169,14 @@ def attach(
     options: dict[str, Any],
 ) -> None:
     """Puts a system over the heads of the chosen ones of a model's attention modules."""
-    made = [_make(kind, place, options) for place in chosen]
-    losses, last = AuxiliaryLosses(model), LastMask()
-    around: dict[tuple[str, int], Surroundings] = {}
+    made = [_make(kind, place, options) for place in chosen]  # all, before the model changes
+    last = LastMask()
     for place, system in zip(chosen, made, strict=True):
-        key = place.stack, place.layer
-        if key not in around:
-            siblings = [other for other in every if (other.stack, other.layer) == key]
-            own = next((other for other in siblings if other.site != "decoder_cross"), None)
-            around[key] = Surroundings(
-                losses,
-                padding=None if own is None else QueryPadding(own, last),
-                layers=1 + max(other.layer for other in every if other.stack == place.stack),
-            )
-        place.module.add_module(NAME, HeadGates(system, options, place, around[key], last))
+        others = [each for each in every if each.stack == place.stack]
+        beside = [e for e in others if e.layer == place.layer and e.site != "decoder_cross"]
+        around = beside[0] if beside else None, 1 + max(each.layer for each in others)
+        gates = HeadGates(system, options, model, place, *around, last)
+        place.module.add_module(NAME, gates)
     refuse_pages(model)
 
 
@@ -177,23 +185,24 @@ def detach(model: nn.Module) -> None:
     for path, each in required_gates(model).items():
         each.remove()
         delattr(model.get_submodule(path), NAME)
-    for inner in _saved_by_transformers(model):
+    for inner in saved_by_transformers(model):
         if not hasattr(inner.config, HEADS_LEFT):
             vars(inner).pop("init_continuous_batching", None)
 
 
 def note_change(model: nn.Module) -> None:
     """After `attach`, if it is to last: for who saves the model, and for who has compiled it."""
-    warn_when_saved(model)
+    follow_saving(model)
     forget_compiled()
 
 
-def warn_when_saved(model: nn.Module) -> None:
-    """Makes the next `save_pretrained` warn that `from_pretrained` cannot restore the change."""
-    for each in _saved_by_transformers(model):
-        _save_as_before(each)
-        former = vars(each).get("save_pretrained")  # of another tool
-        each.save_pretrained = partial(_save_with_a_warning, each, former)
+def forget_compiled() -> None:
+    """Has compiled models compiled anew, after hooks have been put on or taken off.
+
+    Compiled code is not checked against hooks: it would go on without those that came later.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 def refuse_pages(model: nn.Module) -> None:
@@ -201,7 +210,7 @@ def refuse_pages(model: nn.Module) -> None:
 
     An error within it would not be raised: transformers logs it and returns the bare prompts.
     """
-    for each in _saved_by_transformers(model):
+    for each in saved_by_transformers(model):
         each.init_continuous_batching = partial(_in_pages, each)
 
 
@@ -226,26 +235,6 @@ def check_has_no_gates(model: nn.Module) -> None:
             f"them with headwise.remove_gates(model), or put static ones into its weights with "
             f"headwise.fold_gates(model)"
         )
-
-
-def gates_of(model: nn.Module) -> dict[str, HeadGates]:
-    """What stands over the heads of a model, by the paths of its attention modules."""
-    return {
-        path.removesuffix(NAME).rstrip("."): module
-        for path, module in model.named_modules()
-        if isinstance(module, HeadGates)
-    }
-
-
-def required_gates(model: nn.Module) -> dict[str, HeadGates]:
-    """`gates_of` a model that must have some."""
-    gates = gates_of(model)
-    if not gates:
-        raise ValueError(
-            f"model is a {type(model).__name__} without gates over its heads, expected one that "
-            f"headwise.gate_heads has been called with"
-        )
-    return gates
 
 
 def _chosen(
@@ -291,16 +280,20 @@ def _make(
         raise ValueError(
             f"{name} is given, expected it to be left out: it is {sizes[name]}, that of the model"
         )
+    others = {name: value for name, value in options.items() if name != "neutral"}
     try:
-        system = kind.over_heads(**sizes, **options)
+        system = kind.over_heads(**sizes, **others)
     except TypeError:
-        bases = [base for base in kind.__mro__ if issubclass(base, MultiHeadAttention)]
-        known = set().union(*map(options_of, bases)) - {"preset", *sizes, *_OF_ATTENTION}
-        for name in options.keys() - known - {"neutral"}:
-            raise ValueError(f"options name {name!r}, {one_of(name, sorted(known))}") from None
+        known = [o for o in options_of(kind) if o not in {"preset", *sizes, *_OF_ATTENTION}]
+        for name in others.keys() - known:
+            raise ValueError(
+                f"options name {name!r}, expected some of {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
+            ) from None
         raise
-    if system.needs_queries:
-        _ = place.queries  # refuses a layout that does not say where they are
+    if options.get("neutral", True):
+        system.start_neutral()
+    system.site, system.layer = place.site, place.layer
     # Quantised weights may be buffers, or no tensors at all.
     tensors = chain(place.module.parameters(), place.module.buffers(), [torch.empty(())])
     weight = next(tensors)
@@ -317,10 +310,6 @@ def _device(attention: nn.Module, weight: Tensor) -> torch.device:
     return torch.device(devices[0]) if weight.is_meta and devices else weight.device
 
 
-def _saved_by_transformers(model: nn.Module) -> list[Any]:
-    return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-
-
 def _in_pages(model: Any, *args: Any, **kwargs: Any) -> Any:
     """Stands before a changed model's own `init_continuous_batching`."""
     sizes = model.config.get_text_config()
@@ -331,34 +320,3 @@ def _in_pages(model: Any, *args: Any, **kwargs: Any) -> Any:
     if fewer or gates_of(model):
         raise NotImplementedError(f"{type(model).__name__} {NO_PAGES}")
     return type(model).init_continuous_batching(model, *args, **kwargs)
-
-
-def _save_as_before(model: Any) -> None:
-    """Takes away the warning of `warn_when_saved`, if it stands before `save_pretrained`."""
-    here = vars(model).get("save_pretrained")
-    if isinstance(here, partial) and here.func is _save_with_a_warning:
-        del model.save_pretrained
-        _, former = here.args
-        if former is not None:
-            model.save_pretrained = former
-
-
-def _save_with_a_warning(model: Any, former: Any, *args: Any, **kwargs: Any) -> Any:
-    """Stands before a changed model's own `save_pretrained` until it is called once."""
-    _save_as_before(model)
-    name = type(model).__name__
-    if gates_of(model):
-        warnings.warn(
-            f"save_pretrained writes the gates over the heads of {name} among its weights, and "
-            f"from_pretrained passes over them: call headwise.save_gates(model, folder) too, and "
-            f"headwise.load_gates(model, folder) after from_pretrained(folder)",
-            stacklevel=2,
-        )
-    if hasattr(model.config, HEADS_LEFT):
-        warnings.warn(
-            f"heads of {name} were removed in a way that its config cannot say, so from_pretrained "
-            f"refuses what save_pretrained writes: load it by "
-            f"headwise.load_pruned({name}, folder)",
-            stacklevel=2,
-        )
-    return (former or partial(type(model).save_pretrained, model))(*args, **kwargs)

@@ -15,12 +15,11 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from headwise.messages import one_of
-from headwise.models.base import HeadwiseModel
-from headwise.models.causal_lm import CausalLM
-from headwise.models.masked_lm import MaskedLM
-from headwise.models.seq2seq import Seq2SeqLM
-from headwise.pretrained.attaching import HEADS_LEFT, check_has_no_gates
+from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM
+from headwise.models.modeling import HeadwiseModel
+from headwise.ops.checks import did_you_mean
+from headwise.pretrained.attaching import check_has_no_gates
+from headwise.pretrained.checkpoints import HEADS_LEFT
 from headwise.pretrained.gates import NAME
 
 Settings = dict[str, Any]
@@ -143,8 +142,8 @@ def _loaded(name: str | Path) -> PreTrainedModel:
 def _row(model_type: str) -> Architecture:
     if model_type not in ARCHITECTURES:
         raise ValueError(
-            f"model is of type {model_type!r}, {one_of(model_type, ARCHITECTURES)}; {_INSTEAD}, "
-            f"for further types"
+            f"model is of type {model_type!r}, expected one of {', '.join(ARCHITECTURES)}"
+            f"{did_you_mean(model_type, ARCHITECTURES)}; {_INSTEAD}, for further types"
         )
     return ARCHITECTURES[model_type]
 

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from headwise.heads.multi_head import MultiHeadAttention
-from headwise.pretrained.attaching import remove_gates, required_gates
+from headwise.heads.attention import MultiHeadAttention
+from headwise.pretrained.attaching import remove_gates
+from headwise.pretrained.checkpoints import required_gates
 from headwise.pretrained.pruning import check_is_linear
 
 Model = TypeVar("Model", bound=nn.Module)

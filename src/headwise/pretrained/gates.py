@@ -2,104 +2,186 @@
 
 import threading
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
-from headwise.heads.cache import AttentionCache
-from headwise.heads.multi_head import MultiHeadAttention
-from headwise.heads.system import AttentionOutput
-from headwise.ops.recompute import Passes
-from headwise.ops.twins import is_transformed
+from headwise.heads.attention import MultiHeadAttention
+from headwise.heads.system import AttentionOutput, is_repeated
+from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.layouts import AttentionModule
-from headwise.pretrained.losses import AuxiliaryLosses
 from headwise.pretrained.masks import (
+    WAYS_OUT,
     Arguments,
     LastMask,
-    QueryPadding,
     cached_positions,
     check_meaning,
     other_mask,
+    padding_of,
+    refuse_packed,
     sliding_window,
 )
-from headwise.pretrained.memory import memory_beside
 
 NAME = "head_gates"  # of the child of an attention module
-
-
-class Surroundings(NamedTuple):
-    """What a system over heads shares with others of its layer or of the model."""
-
-    losses: AuxiliaryLosses
-    padding: QueryPadding | None
-    layers: int
 
 
 class HeadGates(nn.Module):
     """A system over the heads of an attention module, whose child it is.
 
     A hook of the attention module notes the hidden states that it is called with. A hook of its
-    output projection has the system change what the projection is to take. `options` are those of
-    the system's constructor that were given.
+    output projection has the system change what the projection is to take. In training, a hook of
+    the model adds the loss of the system to that of the model.
+
+    Args:
+        system: the system over the heads.
+        options: those of its constructor that were given.
+        model: the model, whose output has a loss.
+        place: the attention module.
+        beside: the self-attention of the same layer, whose queries are those of a cross-attention;
+            None if there is none.
+        layers: how many layers the stack has.
+        last: what was found in the last mask of the model.
     """
 
     def __init__(
         self,
         system: MultiHeadAttention,
         options: dict[str, Any],
+        model: nn.Module,
         place: AttentionModule,
-        around: Surroundings,
+        beside: AttentionModule | None,
+        layers: int,
         last: LastMask,
     ) -> None:
         super().__init__()
         self.system = system
         self.options = options
-        self.path, self.site, self.layer = place.path, place.site, place.layer
-        self.site_of_heads = (place.site, place.layer)  # where `sites` says that the system stands
+        self.path, self.site, self.layer, self.layers = place.path, place.site, place.layer, layers
+        self.is_cross = place.site == "decoder_cross"
         self.is_causal = place.site != "encoder_self"
-        self.around = around
-        for shared in (around.padding, around.losses):
-            if shared is not None:
-                shared.users += 1
         self.last = last
         self.projection = place.layout.projection
-        self.queries = place.queries if system.needs_queries else None
-        self.arguments = Arguments(place.module, (place.layout.mask, place.layout.cache))
+        self.arguments = _arguments(place)
+        self.arguments_beside = None if beside is None else _arguments(beside)
         self.sliding = sliding_window(place.module)
         self.call = _Call()
-        self.passes = Passes()
         self.handles = [
+            model.register_forward_pre_hook(self.begin),
+            model.register_forward_hook(self.add_loss, with_kwargs=True, always_call=True),
             place.module.register_forward_pre_hook(self.note_call, with_kwargs=True),
             place.module.register_forward_hook(self.check_used, always_call=True),
         ]
+        if self.is_cross and beside is not None:
+            hook = beside.module.register_forward_pre_hook(self.note_padding, with_kwargs=True)
+            self.handles.append(hook)
         self.on_projection: RemovableHandle | None = None
-        self.on_queries: RemovableHandle | None = None
-        self._hook_parts(place.module)
+        self._hook_projection(place.module)
+
+    # What hooks do, in the order of a call.
+
+    def begin(self, model: nn.Module, args: object) -> None:
+        """Before the model: no loss has been added yet."""
+        self.call.loss = None
+
+    def note_padding(
+        self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Before the self-attention of a cross-attention's layer: its queries are the same."""
+        assert self.arguments_beside is not None
+        hidden, mask, cache, _ = self.arguments_beside.read(args, kwargs)
+        self.call.padding = padding_of(hidden, mask, cached_positions(cache, self.layer))
 
     def note_call(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Before the attention module: keeps its hidden states."""
-        self.call.hidden, mask, self.call.cache = self.arguments.read(args, kwargs)
-        self.call.gates = getattr(attention, NAME)
+        """Before the attention module: keeps its hidden states, and reads its mask."""
+        hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
+        self.call.hidden, self.call.gates = hidden, getattr(attention, NAME)
+        cached = cached_positions(cache, self.layer)
+        if not self.is_cross:
+            self.call.padding = padding_of(hidden, mask, cached)
         self.call.attn_mask = None
+        if self._sees_other_positions():
+            self._check_cache(cached, hidden.size(1))
+            if not self.is_cross:  # whose mask is of other positions than its queries
+                if mask is None and position_ids is not None:
+                    refuse_packed(attention, position_ids, self.path)
+                self.call.attn_mask = self._other_mask(mask, hidden.size(1))
         if not torch.compiler.is_compiling():
-            if self.site != "decoder_cross":  # whose mask is of other positions than its queries
-                self.call.attn_mask = self._other_mask(mask)
             self._check_place(attention)
-            self._hook_parts(attention)
+            self._hook_projection(attention)
+
+    def change_heads(self, projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Before its output projection: what the heads have read becomes what the system makes."""
+        heads, *others = args
+        hidden, self.call.hidden = self.call.hidden, None
+        attn_mask, self.call.attn_mask = self.call.attn_mask, None
+        padding, self.call.padding = self.call.padding, None
+        if hidden is None:
+            raise RuntimeError(
+                f"the output projection of the attention at {self.path!r} is called, but not by "
+                f"that attention, so the gates over its heads do not know their input; remove them "
+                f"with headwise.remove_gates(model)"
+            )
+        out = self.call.gates(hidden, heads, padding=padding, attn_mask=attn_mask)
+        if out.routing is not None and out.routing.loss is not None and not is_repeated():
+            self.call.loss = out.routing.loss
+        return out.output.to(heads.dtype), *others
+
+    def check_used(self, attention: nn.Module, args: object, output: object) -> None:
+        """After the attention module: its projection must have been called, unless that raised."""
+        if self.call.hidden is None:
+            return
+        vars(self.call).clear()  # an error must keep no hidden states alive
+        if output is not None:
+            raise RuntimeError(
+                f"the attention at {self.path!r}, a {type(attention).__name__}, has not called its "
+                f"output projection {self.projection!r}, so no gates can be over its heads; "
+                f"expected a module that calls it, not a kernel that takes its weights"
+            )
+
+    def add_loss(self, model: nn.Module, args: object, kwargs: dict[str, Any], output: Any) -> Any:
+        """After the model: in training, adds the system's loss to that of its output.
+
+        Where labels of further batches are in the same step, they are as many as
+        `num_items_in_batch` says, and the loss counts as much as this batch's share of them: over
+        the batches of a step it is a mean, as the model's own.
+        """
+        added, self.call.loss = self.call.loss, None
+        labels = kwargs.get("labels")
+        as_tuple = isinstance(output, tuple) and labels is not None
+        loss = output[0] if as_tuple else getattr(output, "loss", None)
+        if added is None or loss is None or not model.training:
+            return output
+        learns = any(parameter.requires_grad for parameter in self.system.parameters())
+        if learns and torch.is_grad_enabled() and not added.requires_grad:
+            raise RuntimeError(
+                "the loss of the system over the heads has no gradient, since reentrant gradient "
+                "checkpointing takes it away: give gradient_checkpointing_enable() or "
+                "TrainingArguments the checkpointing option use_reentrant=False"
+            )
+        items = kwargs.get("num_items_in_batch")
+        if items is not None and labels is not None:
+            shifted = getattr(model, "loss_type", None) == "ForCausalLM"  # so the Trainer counts
+            predicted = labels[..., 1:] if shifted else labels
+            added = added * (predicted != IGNORED_LABEL).sum() / items
+        loss = loss + added.to(loss.device)
+        if as_tuple:
+            return (loss, *output[1:])
+        output["loss"] = loss
+        return output
+
+    # The system itself
 
     def forward(
         self,
         hidden: Tensor,
         heads: Tensor,
-        queries: Tensor | None,
         *,
-        padding: Tensor | None,
-        cache: AttentionCache | None,
+        padding: Tensor | None = None,
         attn_mask: Tensor | None = None,
     ) -> AttentionOutput:
         """The system, as the hooks call it; or that of a copy which has taken this child's place.
@@ -110,156 +192,55 @@ class HeadGates(nn.Module):
         Args:
             hidden: what the attention is called with, `(batch, queries, embed_dim)`.
             heads: what its heads have read, `(batch, queries, heads * head_dim)`.
-            queries: the queries of its heads, in that shape, for a system that decides by them.
             padding: `(batch, queries)`, `True` at padding.
-            cache: what the system remembers.
             attn_mask: boolean `(batch, 1, queries, queries)`, `True` = not attended, if that is
                 neither padding alone nor, in a decoder, also the future.
         """
-        given = (hidden, heads, queries, padding, cache, attn_mask)
-        if self._computes_twice(hidden, cache):
+        given = (hidden, heads, padding, attn_mask)
+        # Compilers choose for themselves what to compute again.
+        if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return checkpoint(self._computed, *given, use_reentrant=False)
         return self._computed(*given)
 
-    def _computes_twice(self, hidden: Tensor, cache: AttentionCache | None) -> bool:
-        """Whether a pass in training keeps no more than it is given.
-
-        What a cache remembers cannot be taken back, and compilers choose for themselves what to
-        compute again. Checkpointing around the model has its repeated passes do as the first did;
-        if it is reentrant, that had no gradients.
-        """
-        if not self.training or torch.compiler.is_compiling() or is_transformed():
-            return False
-        keeps = self.passes.facts(hidden).setdefault("keeps", not torch.is_grad_enabled())
-        return cache is None and not keeps
-
     def _computed(
-        self,
-        hidden: Tensor,
-        heads: Tensor,
-        queries: Tensor | None,
-        padding: Tensor | None,
-        cache: AttentionCache | None,
-        attn_mask: Tensor | None,
+        self, hidden: Tensor, heads: Tensor, padding: Tensor | None, attn_mask: Tensor | None
     ) -> AttentionOutput:
         parameter = next(self.system.parameters(), heads)
         made: AttentionOutput = self.system(
             hidden.to(parameter.device, parameter.dtype),
-            key=queries,
             value=heads,
             is_causal=self.is_causal and attn_mask is None,
             attn_mask=attn_mask,
             query_padding_mask=padding,
-            cache=cache,
         )
         return made
 
-    def note_queries(self, projection: nn.Module, args: object, queries: Tensor) -> None:
-        """After its query projection: keeps the queries, for a system that decides by them."""
-        width = self.system.num_heads * self.system.head_dim
-        self.call.queries = queries.flatten(2)[..., :width]
-
-    def change_heads(self, projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Before its output projection: what the heads have read becomes what the system makes."""
-        heads, *others = args
-        hidden, self.call.hidden = self.call.hidden, None
-        attn_mask, self.call.attn_mask = self.call.attn_mask, None
-        queries, self.call.queries = self.call.queries, None
-        cache, self.call.cache = self.call.cache, None  # all keys and values: not to be kept alive
-        if hidden is None:
-            raise RuntimeError(
-                f"the output projection of the attention at {self.path!r} is called, but not by "
-                f"that attention, so the gates over its heads do not know their input; remove them "
-                f"with headwise.remove_gates(model)"
-            )
-        around = self.around.padding
-        padding = None if around is None else around.now.positions
-        texts = None if around is None else around.now.texts
-        if around is not None and texts is not None:  # each gets a row of its own
-            self._check_hides_no_more(around.now.hidden)
-            hidden, heads = texts.apart(hidden), texts.apart(heads)
-            queries = None if queries is None else texts.apart(queries)
-            within = texts.padding if padding is None else texts.apart(padding)
-            padding = texts.padding | within
-            attn_mask = None  # which hides the other texts, or more from systems that do not look
-        output, _, routing = self.call.gates(
-            hidden,
-            heads,
-            queries,
-            padding=padding,
-            cache=memory_beside(cache, self.path, self.around.layers, hidden.size(1)),
-            attn_mask=attn_mask,
-        )
-        output = output if texts is None else texts.together(output)
-        if routing is not None and routing.loss is not None:
-            learns = any(parameter.requires_grad for parameter in self.system.parameters())
-            self.around.losses.add(routing.loss, learns)
-        return output.to(heads.dtype), *others
-
-    def check_used(self, attention: nn.Module, args: object, output: object) -> None:
-        """After the attention module: its projection must have been called, unless that raised."""
-        if self.call.hidden is None:
-            return
-        vars(self.call).clear()  # an error must keep neither hidden states nor a cache alive
-        if output is not None:
-            raise RuntimeError(
-                f"the attention at {self.path!r}, a {type(attention).__name__}, has not called its "
-                f"output projection {self.projection!r}, so no gates can be over its heads; "
-                f"expected a module that calls it, not a kernel that takes its weights"
-            )
-
     def remove(self) -> None:
-        """Takes the hooks away; those that it shares, if no other gates are left that need them."""
-        for handle in (*self.handles, self.on_projection, self.on_queries):
+        """Takes the hooks away."""
+        for handle in (*self.handles, self.on_projection):
             if handle is not None:
                 handle.remove()
-        for shared in (self.around.padding, self.around.losses):
-            if shared is not None:
-                shared.users -= 1
-                if shared.users == 0:
-                    shared.remove()
 
-    def _other_mask(self, mask: Any) -> Tensor | None:
-        """The mask of this call, if gates have to look at it; where there is a past, they do not.
+    # What a call must be for gates that look at other positions
 
-        Of what a cache holds they remember a sum: they see all of it but padding.
-        """
-        hidden = self.call.hidden
-        assert hidden is not None
-        queries = hidden.size(1)
-        cached = cached_positions(self.call.cache, self.layer)
-        self._warn_of_sliding(cached, queries)
-        if queries == 1 or not isinstance(cached, int) or cached:
-            return None
-        if not isinstance(mask, Tensor) or mask.dim() != 4 or mask.size(-2) != queries:
-            return None
-        if hasattr(self.system, "gate_window") and not self.last.checked:
-            self.last.checked = True  # once: whoever looks at values waits for the device
-            check_meaning(mask, self.path)
-        settings = hidden.size(0), queries, self.is_causal, self.sliding
-        return self.last.ask(other_mask, mask, *settings)
+    def _sees_other_positions(self) -> bool:
+        sees = getattr(self.system, "sees_other_positions", None)  # a tool may have wrapped it
+        return sees is None or sees(self.is_causal)
 
-    def _check_hides_no_more(self, hidden: tuple[int, int, int] | None) -> None:
-        """Raises `ValueError` where a mask hides within packed texts what the system would see."""
-        if hidden is None or not self.system.sees_other_positions(self.is_causal):
-            return
-        row, query, key = hidden
-        raise ValueError(
-            f"the attention mask packs several texts into a row and hides parts of a text from "
-            f"itself too: in row {row} position {key} from position {query}. The gates over the "
-            f"heads at {self.path!r}, a {type(self.system).__name__}, would see it, since they "
-            f"look at all of a packed text{' up to a position' if self.is_causal else ''}: give "
-            f"each text a row of its own, or take a system that decides at each position by "
-            f"itself, such as 'gated'"
-        )
-
-    def _warn_of_sliding(self, cached: int | Tensor, queries: int) -> None:
-        if self.sliding is None or self.last.warned or not isinstance(cached, int):
-            return
-        if not self.is_causal:  # its window has two sides, and stands in the mask that gates see
-            return
+    def _check_cache(self, cached: int | Tensor, queries: int) -> None:
+        """Raises `ValueError` where earlier positions are known by their keys and values alone."""
+        if self.is_cross and isinstance(cached, int) and cached:
+            cached = cached - queries  # the self-attention has put those of this call there already
+        if not isinstance(cached, int) or cached > 0:
+            raise ValueError(
+                f"the model computes with a cache of earlier positions, whose hidden states the "
+                f"gates over the heads at {self.path!r}, a {type(self.system).__name__}, do not "
+                f"know: {WAYS_OUT}"
+            )
+        if self.sliding is None or self.last.warned or not self.is_causal:
+            return  # a window with two sides stands in the mask that gates see
         window = getattr(self.system, "gate_window", 0)
-        if cached + queries > self.sliding and (window is None or window > self.sliding):
+        if queries > self.sliding and (window is None or window > self.sliding):
             self.last.warned = True
             warnings.warn(
                 f"the attention at {self.path!r} sees the last {self.sliding} positions, and the "
@@ -267,6 +248,20 @@ class HeadGates(nn.Module):
                 f"gate_window={self.sliding}, or less, to gate_heads if they are to see no more",
                 stacklevel=2,
             )
+
+    def _other_mask(self, mask: Any, queries: int) -> Tensor | None:
+        """What gates must not see beside padding and, in a decoder, the future; None if no more."""
+        if mask is None:
+            return None
+        is_plain = isinstance(mask, Tensor) and mask.dim() == 4 and mask.size(-2) == queries
+        if is_plain and not self.last.checked and not torch.compiler.is_compiling():
+            self.last.checked = True  # once: whoever looks at values waits for the device
+            check_meaning(mask, self.path)
+        hidden = self.last.ask(other_mask, mask, queries, self.is_causal, self.sliding)
+        assert self.call.hidden is not None
+        return None if hidden is None else hidden.expand(len(self.call.hidden), -1, -1).unsqueeze(1)
+
+    # The module around it
 
     def _check_place(self, attention: nn.Module) -> None:
         in_place = attention.get_submodule(NAME)
@@ -277,21 +272,14 @@ class HeadGates(nn.Module):
                 f"saved, name the system in them, as by modules_to_save=['{NAME}.system']"
             )
 
-    def _hook_parts(self, attention: nn.Module) -> None:
-        """Hooks the projections; also what takes their places later, such as LoRA's modules."""
-        # PyTorch has no public list of a module's hooks.
+    def _hook_projection(self, attention: nn.Module) -> None:
+        """Hooks the projection; also what takes its place later, such as LoRA's module."""
         projection = attention.get_submodule(self.projection)
+        # PyTorch has no public list of a module's hooks.
         if self.change_heads not in projection._forward_pre_hooks.values():
             if self.on_projection is not None:
                 self.on_projection.remove()
             self.on_projection = projection.register_forward_pre_hook(self.change_heads)
-        if self.queries is None:
-            return
-        queries = attention.get_submodule(self.queries)
-        if self.note_queries not in queries._forward_hooks.values():
-            if self.on_queries is not None:
-                self.on_queries.remove()
-            self.on_queries = queries.register_forward_hook(self.note_queries)
 
 
 class _Call(threading.local):
@@ -299,9 +287,13 @@ class _Call(threading.local):
 
     gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
+    padding: Tensor | None = None
     attn_mask: Tensor | None = None
-    queries: Tensor | None = None
-    cache: Any = None
+    loss: Tensor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Call, ()
+
+
+def _arguments(place: AttentionModule) -> Arguments:
+    return Arguments(place.module, (place.layout.mask, place.layout.cache, "position_ids"))

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from headwise.heads.system import System
-from headwise.transformers_internals import CACHE
+from headwise.pretrained.masks import CACHE
 
 SITES = ("encoder_self", "decoder_self", "decoder_cross")
 
@@ -26,8 +26,6 @@ class HeadLayout:
     Args:
         projection: path of the output projection, from the attention module.
         num_heads: path of the attribute that holds the number of heads.
-        queries: path of the module that gives the queries of the heads, which some systems decide
-            by; its output may go on behind them. Of several, the first that there is.
         is_causal: path of the attribute that says whether a position may not see later ones; or
             `True` or `False`, where the modules have no such attribute.
         mask: name of the argument of `forward` that holds the attention mask, as transformers makes
@@ -45,7 +43,6 @@ class HeadLayout:
 
     projection: str
     num_heads: str
-    queries: tuple[str, ...] = ("q_proj",)
     is_causal: str | bool = "is_causal"
     mask: str = "attention_mask"
     cache: str = CACHE
@@ -57,15 +54,12 @@ class HeadLayout:
 _LIKE_BERT = HeadLayout(
     "output.dense",
     "self.num_attention_heads",
-    ("self.query",),
     is_causal="self.is_causal",
     maps=("self.query", "self.key", "self.value"),
     widths=("self.all_head_size",),
 )
 _LIKE_BART = HeadLayout("out_proj", "num_heads")
-_LIKE_T5 = HeadLayout(
-    "o", "n_heads", ("q",), mask="mask", maps=("q", "k", "v"), widths=("inner_dim",)
-)
+_LIKE_T5 = HeadLayout("o", "n_heads", mask="mask", maps=("q", "k", "v"), widths=("inner_dim",))
 _LIKE_LLAMA = HeadLayout("o_proj", "config.num_attention_heads")
 _WITH_WEIGHTS_OF_HEADS = replace(_LIKE_LLAMA, maps=())  # norms or sinks, which would stay whole
 
@@ -83,17 +77,13 @@ LAYOUTS: dict[str, HeadLayout] = {
     "AlbertAttention": HeadLayout(
         "dense",
         "num_attention_heads",
-        ("query",),
         maps=("query", "key", "value"),
         widths=("all_head_size",),
     ),
-    "DistilBertSelfAttention": HeadLayout(
-        "out_lin", "n_heads", ("q_lin",), maps=("q_lin", "k_lin", "v_lin")
-    ),
+    "DistilBertSelfAttention": HeadLayout("out_lin", "n_heads", maps=("q_lin", "k_lin", "v_lin")),
     "GPT2Attention": HeadLayout(
         "c_proj",
         "num_heads",
-        ("q_attn", "c_attn"),
         maps=("q_attn", "c_attn"),
         widths=("split_size",),
     ),
@@ -102,7 +92,7 @@ LAYOUTS: dict[str, HeadLayout] = {
     "MixtralAttention": _LIKE_LLAMA,
     "GemmaAttention": _LIKE_LLAMA,
     "Gemma2Attention": _LIKE_LLAMA,
-    "Gemma3Attention": _LIKE_LLAMA,  # its norm of queries comes behind their heads
+    "Gemma3Attention": _LIKE_LLAMA,
     "GraniteAttention": _LIKE_LLAMA,
     "CohereAttention": _WITH_WEIGHTS_OF_HEADS,
     "Olmo2Attention": _WITH_WEIGHTS_OF_HEADS,
@@ -110,18 +100,16 @@ LAYOUTS: dict[str, HeadLayout] = {
     "Starcoder2Attention": _LIKE_LLAMA,
     "StableLmAttention": _WITH_WEIGHTS_OF_HEADS,
     "GptOssAttention": _WITH_WEIGHTS_OF_HEADS,
-    "GPTNeoXAttention": replace(
-        _LIKE_LLAMA, projection="dense", queries=(), cache="layer_past", maps=()
-    ),
+    "GPTNeoXAttention": replace(_LIKE_LLAMA, projection="dense", cache="layer_past", maps=()),
     "GPTJAttention": HeadLayout("out_proj", "num_attention_heads"),
     "PhiAttention": replace(_LIKE_LLAMA, projection="dense"),
-    "Phi3Attention": replace(_LIKE_LLAMA, queries=("qkv_proj",), maps=("qkv_proj",)),
+    "Phi3Attention": replace(_LIKE_LLAMA, maps=("qkv_proj",)),
     "Qwen2Attention": _LIKE_LLAMA,
     "Qwen2MoeAttention": _LIKE_LLAMA,
-    "Qwen3Attention": replace(_LIKE_LLAMA, queries=("q_norm",)),
-    "Qwen3MoeAttention": replace(_LIKE_LLAMA, queries=("q_norm",)),
-    "Qwen3NextAttention": replace(_LIKE_LLAMA, queries=("q_norm",)),
-    "ModernBertAttention": replace(_LIKE_LLAMA, projection="Wo", queries=("Wqkv",), maps=("Wqkv",)),
+    "Qwen3Attention": _LIKE_LLAMA,
+    "Qwen3MoeAttention": _LIKE_LLAMA,
+    "Qwen3NextAttention": _LIKE_LLAMA,
+    "ModernBertAttention": replace(_LIKE_LLAMA, projection="Wo", maps=("Wqkv",)),
     "OPTAttention": _LIKE_BART,
     "T5Attention": _LIKE_T5,
     "MT5Attention": _LIKE_T5,
@@ -158,18 +146,6 @@ class AttentionModule(NamedTuple):
             raise ValueError(
                 f"{_where(self.module, 'projection')} is {path!r}, but {error}"
             ) from None
-
-    @property
-    def queries(self) -> str:
-        """Path of the module that gives the queries, from the attention."""
-        there = dict(self.module.named_modules())
-        for path in self.layout.queries:
-            if path in there:
-                return path
-        raise ValueError(
-            f"{_where(self.module, 'queries')} are {self.layout.queries}, but it has no such "
-            f"module; expected the path of the module that gives the queries of its heads"
-        )
 
     def sizes(self) -> dict[str, int]:
         """`embed_dim`, `num_heads` and `head_dim`."""
@@ -293,11 +269,6 @@ def _unknown(model: nn.Module, known: list[str]) -> str:
         return (
             f"model is a {type(model).__name__}, which has no module whose class is called "
             f"attention, expected a model with attention of one of the classes {', '.join(known)}"
-        )
-    if "JetMoeAttention" in like:
-        return (
-            f"model is a {type(model).__name__}, whose heads are those of the experts that a "
-            f"position chooses, which no layout describes; only headwise.record takes it"
         )
     return (
         f"model is a {type(model).__name__}, whose attention modules ({', '.join(like)}) are "

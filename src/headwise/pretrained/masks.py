@@ -1,11 +1,10 @@
-"""What the attention masks of a layer say: padding, packed texts, and what else they hide.
+"""What the attention masks of a layer say: which positions are padding, and what else they hide.
 
 A mask is read where a layer hands it to its attention, not where the model is called: so it is
 right too where a layer is computed again for its gradients, while the model has gone on.
 """
 
 import inspect
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -14,20 +13,24 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
-from headwise.ops.masks import blocks, causal_mask
-from headwise.ops.packing import PackedTexts, packed_from
-from headwise.pretrained.layouts import AttentionModule
-from headwise.transformers_internals import CACHE, attn_implementation
+from headwise.heads.attention import causal_mask, hides
 
-_COMPILED = (
-    "texts are packed into a row, which gates over the heads of a compiled model cannot take "
-    "apart: do not compile the model, or give each text a row of its own"
-)
+CACHE = "cache"  # how models of transformers and their attentions name their argument of keys
 
 NO_PAGES = (
     "has no continuous batching while it is gated, recorded or ablated, or where layers have fewer "
     "heads of keys than its config says, since pages hold keys and values alone, and as many in "
     "each layer: call generate() with a batch of prompts, padded on the left"
+)
+_COMPILED = (
+    "the attention mask hides more than padding and the future, as that of packed texts does, "
+    "which gates over heads cannot take into account in a compiled model: do not compile it, or "
+    "give each text a row of its own"
+)
+# What gates that look at other positions cannot do over a model that is not headwise's own.
+WAYS_OUT = (
+    "pass use_cache=False, have gates look at their own position alone (gate_window=1 of MAE's), "
+    "or convert the model: headwise.from_transformers(model).with_attention('mae')"
 )
 
 Found = TypeVar("Found")
@@ -46,7 +49,7 @@ class Arguments:
     def read(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments of a call; None for those that are not given or not there."""
         return [
-            args[place] if 0 <= place < len(args) else _named(name, kwargs)
+            args[place] if 0 <= place < len(args) else kwargs.get(name)
             for name, place in self.places.items()
         ]
 
@@ -63,8 +66,10 @@ class LastMask:
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
         """`find(mask, *settings)`, computed once for a mask, which is not None."""
-        if isinstance(mask, Tensor) and mask.is_inference():
-            return find(mask, *settings)  # it does not count its changes in place, as others do
+        # A tensor of inference mode does not count its changes in place, as others do.
+        uncounted = isinstance(mask, Tensor) and mask.is_inference()
+        if uncounted or torch.compiler.is_compiling():
+            return find(mask, *settings)
         version = getattr(mask, "_version", None)  # a `BlockMask` has none, and does not change
         last, before, answers = self.last  # at once: other threads have other masks
         if last() is not mask or before != version:
@@ -80,73 +85,8 @@ class LastMask:
         return LastMask, ()
 
 
-class QueryPadding:
-    """Listens to a layer's self-attention and keeps which of the queries are padding: `now`."""
-
-    def __init__(self, place: AttentionModule, last: LastMask) -> None:
-        self.now = _Padding()
-        self.users = 0  # how many gates read it
-        self.layer = place.layer
-        self.is_causal = place.site != "encoder_self"
-        self.sliding = sliding_window(place.module)
-        self.last = last
-        names = (place.layout.mask, place.layout.cache, "position_ids")
-        self.arguments = Arguments(place.module, names)
-        self.handle = place.module.register_forward_pre_hook(self.listen, with_kwargs=True)
-
-    def listen(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Reads the mask of a call."""
-        hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
-        (batch, queries), cached = hidden.shape[:2], cached_positions(cache, self.layer)
-        self.now.positions = padding_of(hidden, mask, cached)
-        self.now.texts = self.now.hidden = None
-        if queries == 1 or not isinstance(cached, int) or cached:
-            return  # a cache has one text a row
-        if torch.compiler.is_compiling():
-            later = None if mask is None else later_texts(mask, self.now.positions, queries)
-            if later is not None and not torch.compiler.is_exporting():
-                # How many texts there are is not known then; this waits for no device.
-                torch._assert_async(~later.any(), _COMPILED)
-            return
-        if mask is not None:
-            self.now.texts = self.last.ask(_texts_in, mask, batch, queries)
-        elif position_ids is not None and _is_flash(attention):
-            # Such kernels are told of packed texts by positions, and get no mask.
-            self.now.texts = self.last.ask(_texts_at, position_ids, batch)
-        if mask is not None and self.now.texts is not None:
-            about = self.now.texts, self.now.positions, self.is_causal, self.sliding
-            self.now.hidden = self.last.ask(hidden_within, mask, *about)
-        if self.now.texts is not None and cache is not None:
-            raise ValueError(
-                "the attention mask separates texts that are packed into a row, and there is a "
-                "cache, in which gates over heads remember one text a row: pass use_cache=False, "
-                "or give each text a row of its own"
-            )
-
-    def remove(self) -> None:
-        self.handle.remove()
-
-
-class _Padding(threading.local):
-    """What a thread has found in the mask of its last call. A copy starts anew.
-
-    Attributes:
-        positions: boolean `(batch, queries)`, `True` at padding; None if nothing is.
-        texts: the texts that are packed into the rows; None if each is one.
-        hidden: row, query and key of a position that the mask hides from one of the same text,
-            though it is none that systems leave out by themselves; None if there is none.
-    """
-
-    positions: Tensor | None = None
-    texts: PackedTexts | None = None
-    hidden: tuple[int, int, int] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Padding, ()
-
-
 def cached_positions(cache: Cache | None, layer: int) -> int | Tensor:
-    """How many positions a layer's cache holds before a call."""
+    """How many positions a layer's cache holds; a tensor where the cache has a fixed size."""
     if cache is None:
         return 0
     if isinstance(cache, EncoderDecoderCache):
@@ -199,96 +139,54 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     else:
         own = mask[:, 0, steps if mask.size(-2) > 1 else 0, columns]
     added = own.is_floating_point() and mask.dim() == 4
-    padding: Tensor = blocks(own) if added else own == 0
+    padding: Tensor = hides(own) if added else own == 0
     return padding
 
 
-def later_texts(mask: Any, padding: Tensor | None, queries: int) -> Tensor | None:
-    """Where other texts begin in a row: boolean `(batch, queries - 1)`, of the positions from 1 on.
+def other_mask(mask: Any, queries: int, is_causal: bool, sliding: int | None) -> Tensor | None:
+    """What a mask hides, if that is more than usual, as where texts are packed, or have prefixes.
 
-    There a position does not see the one before it, padding left out. None if the mask, as in
-    `query_padding`, is the same for all queries. Keys may have further positions behind them.
+    Args:
+        mask: as in `query_padding`.
+        queries: how many queries there are, which are the first keys too.
+        is_causal: it is usual that the future is hidden, and nothing else but padding.
+        sliding: how many of the last positions a causal position sees, if that has a limit.
 
-    >>> seen = torch.tensor([[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]).bool()
-    >>> later_texts(seen, None, queries=3).tolist()
-    [[False, True]]
-    """
-    is_block_mask = hasattr(mask, "mask_mod")
-    if not is_block_mask and (mask.dim() != 4 or mask.size(-2) != queries):
-        return None
-    device = mask.kv_num_blocks.device if is_block_mask else mask.device
-    steps = torch.arange(queries, device=device)
-    rows = torch.arange(mask.shape[0], device=device).unsqueeze(1)
-    real = torch.ones_like(rows + steps, dtype=torch.bool) if padding is None else ~padding
-    # The last position up to each one that is no padding; -1 if there is none.
-    last = torch.where(real, steps, -1).cummax(1).values
-    before, own = last[:, :-1], steps[1:]
-    if is_block_mask:
-        sees = mask.mask_mod(rows, steps.new_zeros(()), own, before.clamp(min=0))
-    else:
-        added = mask[rows, :, own, before.clamp(min=0)]  # (batch, queries - 1, 1 or heads)
-        sees = (~blocks(added) if added.is_floating_point() else added != 0).any(-1)
-    return real[:, 1:] & (before >= 0) & ~sees
-
-
-def hidden_within(
-    mask: Any, texts: PackedTexts, padding: Tensor | None, is_causal: bool, sliding: int | None
-) -> tuple[int, int, int] | None:
-    """The first row, query and key of one packed text where a mask, as in `later_texts`, hides it.
-
-    Padding is left out, and in a decoder the future and what is out of a window that slides. The
-    `BlockMask` of a decoder, whose rows may be very long, is taken to hide nothing else.
+    Returns:
+        Boolean `(1 or batch, queries, queries)`, `True` where no head may look; None if that is
+        as usual. In compiled code, which cannot know, the latter, with an error if it is not.
 
     >>> mask = torch.tensor([[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]).bool()
-    >>> texts = PackedTexts(torch.tensor([[True, False, True]]))
-    >>> hidden_within(mask, texts, None, True, None), hidden_within(mask, texts, None, False, None)
-    (None, (0, 0, 1))
+    >>> other_mask(mask, 3, is_causal=True, sliding=None).int().tolist()
+    [[[0, 1, 1], [0, 0, 1], [1, 1, 0]]]
+    >>> other_mask(mask, 3, is_causal=True, sliding=1) is None
+    True
     """
-    number = texts.number
-    steps = torch.arange(number.size(1), device=number.device)
     if hasattr(mask, "mask_mod"):
-        if is_causal:
-            return None
-        rows = torch.arange(mask.shape[0], device=number.device).view(-1, 1, 1)
-        hides = ~mask.mask_mod(rows, steps.new_zeros(()), steps.unsqueeze(1), steps)
+        steps = torch.arange(queries, device=mask.kv_num_blocks.device)
+        rows = torch.arange(mask.shape[0], device=steps.device).view(-1, 1, 1)
+        seen: Tensor = mask.mask_mod(rows, steps.new_zeros(()), steps.unsqueeze(1), steps)
+        hidden = ~seen.expand(len(rows), queries, queries)
+    elif mask.dim() == 4 and mask.size(-2) == queries:
+        of_heads = hides(mask) if mask.is_floating_point() else mask == 0
+        hidden = of_heads.all(1)[..., :queries]
     else:
-        of_heads = blocks(mask) if mask.is_floating_point() else mask == 0
-        hides = of_heads.all(1)[..., : len(steps)]  # (batch, queries, queries)
-    hides = hides & (number.unsqueeze(1) == number.unsqueeze(2))
-    if padding is not None:
-        hides = hides & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
-    if is_causal:
-        hides = hides & ~causal_mask(len(steps), len(steps), device=hides.device)
-        if sliding is not None:
-            hides = hides & causal_mask(len(steps), len(steps), -sliding, hides.device)
-    places = hides.nonzero()
-    if not len(places):
         return None
-    row, query, key = places[0].tolist()
-    return row, query, key
-
-
-def other_mask(
-    mask: Tensor, batch: int, queries: int, is_causal: bool, sliding: int | None
-) -> Tensor | None:
-    """What a mask `(batch, 1 or heads, queries, keys)` hides, if it is of prefixes, chunks, texts.
-
-    Boolean `(batch, 1, queries, queries)`, `True` = not attended; None if it is padding alone, and
-    in a decoder the future and what is out of a window that slides over `sliding` positions.
-    """
-    of_heads = blocks(mask) if mask.is_floating_point() else mask == 0
-    blocked = of_heads.all(1)[..., :queries]  # (batch, queries, queries)
-    usual = blocked
+    usual = causal_mask(queries, queries, device=hidden.device)
+    usual = usual if is_causal else torch.zeros_like(usual)
+    within = hidden
     if is_causal and sliding is not None:
-        usual = blocked & causal_mask(queries, queries, -sliding, mask.device)
+        within = hidden & causal_mask(queries, queries, -sliding, hidden.device)
     padding = query_padding(mask, queries)  # what is hidden there, or from there, does not count
-    unusual = usual != causal_mask(queries, queries, device=mask.device) if is_causal else usual
-    unusual = unusual & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
-    return blocked.expand(batch, -1, -1).unsqueeze(1) if unusual.any() else None
+    differs = (within != usual) & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+    if torch.compiler.is_compiling():
+        refuse(differs.any(), _COMPILED)
+        return None
+    return hidden if differs.any() else None
 
 
 def check_meaning(mask: Tensor, path: str) -> None:
-    """Raises `ValueError` for a boolean mask, as in `other_mask`, that says what is hidden.
+    """Raises `ValueError` for a boolean mask, as in `query_padding`, that says what is hidden.
 
     It hides a position of a text from itself and shows it to those before. Masks that say what is
     attended hide no position from itself but padding, which they hide from all.
@@ -304,6 +202,29 @@ def check_meaning(mask: Tensor, path: str) -> None:
         )
 
 
+def refuse_packed(attention: nn.Module, position_ids: Tensor, path: str) -> None:
+    """Raises `ValueError` where positions tell a flash kernel of packed texts, without a mask."""
+    kernel = getattr(getattr(attention, "config", None), "_attn_implementation", None) or ""
+    if "flash" in kernel:
+        refuse(
+            (position_ids.diff(dim=-1) != 1).any(),
+            f"position_ids say that several texts are packed into a row, and flash attention gets "
+            f"no mask that the gates over the heads at {path!r} could read: they would average "
+            f"over all of the row. Give each text a row of its own, or {WAYS_OUT}",
+        )
+
+
+def refuse(wrong: Tensor, message: str) -> None:
+    """Raises `ValueError` if a boolean scalar is True; compiled code, which waits for no device,
+    raises `RuntimeError`."""
+    if torch.compiler.is_exporting():
+        return
+    if torch.compiler.is_compiling():
+        torch._assert_async(~wrong, message)
+    elif wrong:
+        raise ValueError(message)
+
+
 def sliding_window(attention: nn.Module) -> int | None:
     """How many of the last positions an attention of transformers sees; None for all."""
     config = getattr(attention, "config", None)
@@ -311,21 +232,3 @@ def sliding_window(attention: nn.Module) -> int | None:
         attention, "sliding_window", getattr(config, "sliding_window", None)
     )
     return window or None  # some models say 0 for all
-
-
-def _texts_in(mask: Any, batch: int, queries: int) -> PackedTexts | None:
-    later = later_texts(mask, query_padding(mask, queries), queries)
-    return None if later is None else packed_from(later.expand(batch, -1))
-
-
-def _texts_at(position_ids: Tensor, batch: int) -> PackedTexts | None:
-    return packed_from((position_ids.diff(dim=-1) != 1).expand(batch, -1))
-
-
-def _is_flash(attention: nn.Module) -> bool:
-    return "flash" in (attn_implementation(getattr(attention, "config", None)) or "")
-
-
-def _named(name: str, kwargs: dict[str, Any]) -> Any:
-    # Callers may still give a cache by its former name.
-    return kwargs.get(name, kwargs.get("past_key_values") if name == CACHE else None)

@@ -1,19 +1,16 @@
 """`record` and `ablated` for plain models of transformers too: observers stand over their heads."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from headwise.heads.multi_head import MultiHeadAttention
-from headwise.models import ablation, decisions
-from headwise.models.evaluating import run_as_written
-from headwise.models.sites import attention_sites
+from headwise.heads.attention import MultiHeadAttention
+from headwise.models import inspect
 from headwise.pretrained.attaching import attach, detach
 from headwise.pretrained.layouts import HeadLayout, attention_modules
-from headwise.pretrained.native import native_attentions, native_decisions
 
 
 @contextmanager
@@ -35,19 +32,19 @@ def observed(
         >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, n_positions=16)
         >>> model = GPT2Model(config).eval()
         >>> with observed(model):
-        ...     [place.path for place in attention_sites(model)]
+        ...     list(inspect.systems(model))
         ['h.0.attn.head_gates.system']
-        >>> attention_sites(model)
-        []
+        >>> inspect.systems(model)
+        {}
     """
     of_transformers = any(isinstance(module, PreTrainedModel) for module in model.modules())
-    if attention_sites(model) or not (of_transformers or layouts):
+    if inspect.systems(model) or not (of_transformers or layouts):
         yield model
         return
     places = attention_modules(model, layouts)
     attach(model, places, places, MultiHeadAttention, {})
     try:
-        with run_as_written():
+        with inspect.run_as_written():
             yield model
     finally:
         detach(model)
@@ -56,7 +53,7 @@ def observed(
 @contextmanager
 def record(
     model: nn.Module, *, layouts: Mapping[str, HeadLayout] | None = None
-) -> Iterator[decisions.Decisions]:
+) -> Iterator[inspect.Decisions]:
     """While this context is open, each forward pass of a model notes what its systems decide.
 
     The decisions of all passes stay in memory as long as the result does: `(batch, time, units)`
@@ -69,10 +66,10 @@ def record(
             the class's name, as in `headwise.gate_heads`.
 
     Yields:
-        A dictionary: for each place, in the order in which they stand, the decisions of the passes
-        so far, their tensors detached. Systems that decide nothing, such as standard attention, are
-        left out, so that it stays empty for most plain models. JetMoE's experts and the gates of
-        Qwen3-Next are noted at their attentions. `frame()` makes a table of it.
+        A dictionary: for the path of each system, in the order in which they stand, the decisions
+        of the passes so far, their tensors detached. Systems that decide nothing, such as standard
+        attention, are left out, so that it stays empty for plain models. `frame()` makes a table
+        of it.
 
     Raises:
         ValueError: the model holds no system, nor attention of transformers that is known.
@@ -88,25 +85,18 @@ def record(
         >>> layer.self_attn = Even(16, 4)
         >>> with hw.record(layer) as decisions:
         ...     y = layer(torch.randn(2, 5, 16))
-        >>> [(place.path, [tuple(each.weights.shape) for each in routings])
-        ...  for place, routings in decisions.items()]
+        >>> [(path, [tuple(each.weights.shape) for each in routings])
+        ...  for path, routings in decisions.items()]
         [('self_attn', [(2, 5, 4)])]
     """
-    if not native_attentions(model):
-        with observed(model, layouts), decisions.record(model) as decided:
-            yield decided
-        return
-    of_systems = decisions.record(model) if attention_sites(model) else nullcontext()
-    with of_systems as noted, run_as_written():
-        decided = decisions.Decisions() if noted is None else noted
-        with native_decisions(model, decided):
-            yield decided
+    with observed(model, layouts), inspect.record(model) as decided:
+        yield decided
 
 
 @contextmanager
 def ablated(
     model: nn.Module,
-    where: str | ablation.Ablations,
+    where: str | Mapping[str, Any],
     name: str | None = None,
     *,
     layouts: Mapping[str, HeadLayout] | None = None,
@@ -154,5 +144,5 @@ def ablated(
         ...     model["first"](torch.randn(2, 5, 16)).routing.weights[:, 3].tolist()
         [0.0, 0.0]
     """
-    with observed(model, layouts), ablation.ablated(model, where, name, **options):
+    with observed(model, layouts), inspect.ablated(model, where, name, **options):
         yield

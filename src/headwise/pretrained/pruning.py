@@ -11,14 +11,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from headwise.pretrained.attaching import (
-    HEADS_LEFT,
-    check_has_no_gates,
-    refuse_pages,
-    warn_when_saved,
-)
+from headwise.pretrained.attaching import check_has_no_gates, refuse_pages
+from headwise.pretrained.checkpoints import HEADS_LEFT, base_names, follow_saving
 from headwise.pretrained.layouts import AttentionModule, HeadLayout, attention_modules
-from headwise.pretrained.saving import base_names
 
 Model = TypeVar("Model", bound=nn.Module)
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
@@ -157,7 +152,7 @@ def load_pruned(
     model: Pretrained = smaller.from_pretrained(folder, **options)
     model.__class__ = kind
     refuse_pages(model)
-    warn_when_saved(model)
+    follow_saving(model)
     return model
 
 
@@ -380,7 +375,7 @@ def _note(model: nn.Module, every: list[AttentionModule], cuts: list[_Cut]) -> N
     if apart:
         setattr(config, _OWN_BIASES, list(base_names(model, apart).values()))
     refuse_pages(model)
-    warn_when_saved(model)
+    follow_saving(model)
 
 
 def _config_says(owner: PreTrainedModel, every: list[AttentionModule], cut: _Cut) -> bool:
