@@ -6,21 +6,20 @@ Counting reads no weights, so it builds models on the meta device, where they ta
 for a pair of sequences of a translation model, `{"decoder": 128}` for a text of a language model.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.heads.system import Macs, System
-from headwise.models.base import HeadwiseModel, model_class
+from headwise.heads.system import System
 from headwise.models.config import TransformerConfig
-from headwise.models.layers import FeedForward
-from headwise.models.sites import attention_sites
+from headwise.models.modeling import HeadwiseModel, model_class
 
 
 class Parameters(NamedTuple):
@@ -37,31 +36,33 @@ class Parameters(NamedTuple):
         return sum(self)
 
 
+class Macs(NamedTuple):
+    """Multiply-accumulates of one forward pass."""
+
+    linear: int  # of all products but those of attention
+    attention: int  # of queries with keys, and of attention weights with values
+
+
 class Cost(NamedTuple):
     """The cost of one model."""
 
     parameters: Parameters
-    linear_macs: int | None  # of products with weights alone; None if a system has no formula
-    macs: int  # of these and of the products of attention
-    shares: Mapping[str, float]  # of parts in the parameters of their systems
+    linear_macs: int  # of all products but those of attention
+    macs: int
 
 
 def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
     """Returns the cost of the model of a configuration, which is built on the meta device.
 
-    >>> from headwise.models.seq2seq import Seq2SeqLMConfig
+    >>> from headwise.models.config import Seq2SeqLMConfig
     >>> cost = model_cost(Seq2SeqLMConfig(), {"encoder": 10, "decoder": 10})
     >>> cost.parameters.total, cost.linear_macs
     (60522496, 604241920)
     """
     with torch.device("meta"):
         model = model_class(config)(config)
-    parameters, shares = parameters_by_part(model), shares_of_parts(model)
-    try:
-        macs = forward_macs(model, lengths)
-    except NotImplementedError:
-        return Cost(parameters, None, measure_macs(model, lengths), shares)
-    return Cost(parameters, macs.linear, sum(macs), shares)
+    macs = forward_macs(model, lengths)
+    return Cost(parameters_by_part(model), macs.linear, sum(macs))
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -98,70 +99,22 @@ def _part(name: str, systems: Mapping[str, System]) -> str:
     return "embeddings" if {"embedding", "positions", "lm_head"} & set(words) else "rest"
 
 
-def shares_of_parts(model: nn.Module) -> dict[str, float]:
-    """Returns the share of each of `System.costed_parts` in the parameters of its systems.
-
-    >>> from headwise.heads.tim import TIM
-    >>> shares_of_parts(TIM(64, num_heads=4, ffn_dim=128, num_mechanisms=2, exchange_heads=0))
-    {'exchange': 0.0}
-    """
-    parts, wholes = Counter[str](), Counter[str]()
-    for system in model.modules():
-        for name in system.costed_parts if isinstance(system, System) else ():
-            parts[name] += count_parameters(getattr(system, name) or nn.Module())
-            wholes[name] += count_parameters(system)
-    return {name: parts[name] / wholes[name] for name in parts}
-
-
-def forward_macs(model: nn.Module, lengths: Mapping[str, int]) -> Macs:
-    """Returns the multiply-accumulates of one forward pass, from the formulas of the modules.
+def forward_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> Macs:
+    """Measures the multiply-accumulates of one forward pass with PyTorch's flop counter.
 
     Only products of matrices count, not element-wise operations (softmax, norms, activations,
-    biases, the iterations of routing).
+    biases, the iterations of routing). It counts what the implementation computes; docs/cost.md
+    says where that differs from the equations of a paper.
 
     Raises:
-        NotImplementedError: a system, or a part of the model outside its layers, has no formula;
-            or a system inherits one, which is not what `measure_macs` counts.
         ValueError: the stacks in `lengths` are not those of the model.
     """
-    places = attention_sites(model)
-    stacks = list(dict.fromkeys(place.stack for place in places))
+    stacks = dict.fromkeys(site.partition("_")[0] for site in model.config.depths())
     if set(stacks) != set(lengths):
         raise ValueError(
             f"lengths is {dict(lengths)}, expected a length for each stack of the model: "
             f"{', '.join(stacks)}"
         )
-    total = Macs(0, 0)
-    for place in places:
-        stack, _, kind = place.site.partition("_")
-        # The formula of a whole decoder layer needs the length that its cross-attention reads.
-        reads_source = kind == "cross" or place.module.replaces == "layer"
-        keys = lengths.get("encoder", lengths[stack]) if reads_source else lengths[stack]
-        causal = place.site == "decoder_self"
-        total += place.module.macs(lengths[stack], keys, is_causal=causal)
-    for path, module in model.named_modules():
-        if isinstance(module, FeedForward):
-            stack = next(word for word in path.split(".") if word in lengths)
-            total += module.macs(lengths[stack])
-    if isinstance(model, HeadwiseModel):
-        total += Macs(model.head_macs(lengths), 0)
-        # The formula of a base class lacks what a subclass adds.
-        systems = {type(place.module) for place in places}
-        inheriting = sorted(each.__name__ for each in systems if "macs" not in vars(each))
-        if inheriting and sum(total) != measure_macs(model, lengths):
-            raise NotImplementedError(
-                f"{', '.join(inheriting)}: the formula macs of the base class does not count all "
-                f"products; define macs in the class too, or measure them with measure_macs"
-            )
-    return total
-
-
-def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
-    """Measures the multiply-accumulates of one forward pass with PyTorch's flop counter.
-
-    The counter counts the products of matrices that the implementation computes, the formulas those
-    of a system's equations. docs/cost.md says where the two differ.
-    """
     try:
         return _measured(model, lengths, "meta")
     except Exception:  # a system of somebody's own may read values, which meta tensors lack
@@ -169,13 +122,39 @@ def measure_macs(model: HeadwiseModel, lengths: Mapping[str, int]) -> int:
             return _measured(model, lengths, "cpu")
 
 
-def _measured(model: HeadwiseModel, lengths: Mapping[str, int], device: str) -> int:
+def _measured(model: HeadwiseModel, lengths: Mapping[str, int], device: str) -> Macs:
     with torch.device(device):
         # A new model: a deep copy of one with weights would first double the memory.
         copy = type(model)(model.config).eval()
-        inputs = copy.example_inputs(lengths)
-    # The plain kernel, whose products the counter sees.
-    plain, counter = sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False)
-    with plain, counter, torch.no_grad():
+        inputs = _inputs(copy, lengths)
+    others, attention = FlopCounterMode(display=False), _AttentionMacs()
+    with torch.no_grad(), others, attention:
         copy(**inputs)
-    return counter.get_total_flops() // 2
+    return Macs(others.get_total_flops() // 2, attention.macs)
+
+
+def _inputs(model: HeadwiseModel, lengths: Mapping[str, int]) -> dict[str, Tensor]:
+    """Arguments of a forward pass over one sequence."""
+    bins = getattr(model.config, "num_bins", None)
+    if bins is not None:  # frames of a sound
+        return {model.main_input_name: torch.ones(1, *lengths.values(), bins)}
+    names = ("input_ids", "decoder_input_ids")
+    return {
+        name: torch.ones(1, length, dtype=torch.long)
+        for name, length in zip(names, lengths.values(), strict=False)
+    }
+
+
+class _AttentionMacs(TorchFunctionMode):
+    """Counts the products of PyTorch's attention, and computes none of them."""
+
+    macs = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        q, k, v = args[:3]
+        self.macs += math.prod(q.shape[:-1]) * k.size(-2) * (q.size(-1) + v.size(-1))
+        return q.new_zeros(*q.shape[:-1], v.size(-1))

@@ -16,17 +16,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from headwise.analysis.cost import count_parameters, forward_macs, parameters_by_part
-from headwise.heads.system import Macs, Place
-from headwise.models.base import HeadwiseModel
-from headwise.models.causal_lm import CausalLM, CausalLMConfig
-from headwise.models.masked_lm import MaskedLM, MaskedLMConfig
-from headwise.models.parameters import gate_parameters
+from headwise.analysis.cost import Macs, count_parameters, forward_macs, parameters_by_part
+from headwise.models.config import (
+    CausalLMConfig,
+    MaskedLMConfig,
+    Seq2SeqLMConfig,
+    SpeechEnhancerConfig,
+    TransformerConfig,
+)
+from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.parameters import gate_parameters, output_parameters
 from headwise.models.plan import build_system
-from headwise.models.seq2seq import Seq2SeqLMConfig
-from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
-from headwise.models.transformer import Decoder, Encoder
-from headwise.pretrained.attaching import output_parameters
+from headwise.models.speech import SpeechEnhancer
 from headwise.yaml import read_yaml
 
 # How far our figure may be from a printed one and still agree with it, relative to it. Where the
@@ -180,16 +182,9 @@ def _counted(term: Any, words: int) -> Any:
 # --- the models that ours are counted on ------------------------------------------------------
 
 
-def encoder_decoder(plan: Any, words: int, **sizes: Any) -> nn.ModuleDict:
+def encoder_decoder(plan: Any, words: int, **sizes: Any) -> Seq2SeqLM:
     """Returns a translation model with one embedding for all, by default the base Transformer."""
-    config = Seq2SeqLMConfig(attention=plan, **sizes)
-    return nn.ModuleDict(
-        {
-            "encoder": Encoder(config, vocab_size=0),
-            "decoder": Decoder(config, vocab_size=0),
-            "embedding": nn.Embedding(words, config.embed_dim),
-        }
-    )
+    return Seq2SeqLM(Seq2SeqLMConfig(words or 32, attention=plan, **sizes))
 
 
 def masked_model(plan: Any, words: int, **sizes: Any) -> MaskedLM:
@@ -221,15 +216,15 @@ def _llama(_: Any, words: int, **sizes: Any) -> nn.Module:
 
 def _layer(plan: Any, _: int, embed_dim: int, num_heads: int) -> nn.Module:
     spec = plan if isinstance(plan, dict) else {"system": plan}
-    return build_system(spec, Place("decoder_self", embed_dim, num_heads, ffn_dim=4 * embed_dim))
+    config = TransformerConfig(embed_dim=embed_dim, num_heads=num_heads, ffn_dim=4 * embed_dim)
+    return build_system(spec, config, "decoder_self", 0)
 
 
-def _macs(model: nn.Module) -> Macs:
+def _macs(model: HeadwiseModel) -> Macs:
     """Those of 128 tokens of a masked language model, or of 10 in each stack for translation."""
-    if isinstance(model, HeadwiseModel):
-        return forward_macs(model, {"encoder": 128})
-    output = 10 * _size(model.get_submodule("embedding").parameters())
-    return forward_macs(model, {"encoder": 10, "decoder": 10}) + Macs(output, 0)
+    if isinstance(model, Seq2SeqLM):
+        return forward_macs(model, {"encoder": 10, "decoder": 10})
+    return forward_macs(model, {"encoder": 128})
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:

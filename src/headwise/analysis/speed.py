@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headwise.heads.rules import Rule
 from headwise.tasks.outcome import Record
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.processes import own_draws
-from headwise.training.rules import TrainingRules
+from headwise.training.rules import TrainingRules, training_rules
 
 Batch = dict[str, Tensor]
 
@@ -78,7 +79,11 @@ def relative_step_times(
     Parameters do not change, but running statistics do. As in training, the smallest numbers are
     taken as zero.
     """
-    rules = {name: TrainingRules(model, settings[name]) for name, model in models.items()}
+    rules = {}
+    for name, model in models.items():
+        rules[name] = training_rules(model, total_steps=1_000_000, settings=settings[name])
+        # Nothing is updated by it; attached, the rules have their systems compute as in training.
+        rules[name].attach(torch.optim.SGD(rules[name].parameter_groups(lr=0.0)))
 
     def measure(name: str) -> float:
         return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
@@ -139,20 +144,36 @@ def _relative(found: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
 
 
 def _step_seconds(model: PreTrainedModel, rules: TrainingRules, batch: Batch) -> float:
-    return rules.step_seconds(lambda: _forward_backward(model, batch))
-
-
-def _forward_backward(model: PreTrainedModel, batch: Batch) -> float:
     model.train()
     # The random state of the caller's run is none of a measurement's business.
     with own_draws():
-        _synchronize(model)
-        start = time.perf_counter()
-        model(**batch).loss.backward()
-        _synchronize(model)
-        seconds = time.perf_counter() - start
+        seconds = _seconds(model, lambda: model(**batch).loss.backward())
     model.zero_grad(set_to_none=True)
+    for rule in rules.rules.values():
+        if type(rule).before_step is not Rule.before_step:
+            # The first step of a training has what such a rule does in one of so many.
+            seconds += _seconds_before(model, rules, batch) / getattr(rule.settings, "period", 1)
     return seconds
+
+
+def _seconds_before(model: PreTrainedModel, rules: TrainingRules, batch: Batch) -> float:
+    """The time of what rules compute before a step; parameters are then as they were."""
+    moved = [p for rule in rules.rules.values() for p in rule.without_optimizer()]
+    before = [p.detach().clone() for p in moved]
+    with own_draws():
+        seconds = _seconds(model, lambda: rules.before_step(lambda: model(**batch).loss))
+    with torch.no_grad():
+        for parameter, value in zip(moved, before, strict=True):
+            parameter.copy_(value)
+    return seconds
+
+
+def _seconds(model: PreTrainedModel, run: Callable[[], object]) -> float:
+    _synchronize(model)
+    start = time.perf_counter()
+    run()
+    _synchronize(model)
+    return time.perf_counter() - start
 
 
 def _synchronize(model: PreTrainedModel) -> None:

@@ -25,8 +25,8 @@ def cost_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.title = Text(title, style="bold")
     caption = (
-        f"{_vocabulary(next(iter(configs.values())))}MACs: {counted}; linear: products with "
-        f"weights alone."
+        f"{_vocabulary(next(iter(configs.values())))}MACs: {counted}; linear: without the "
+        f"products of attention."
     )
     table.caption_justify = "left"
     table.add_column("System", min_width=9, max_width=20, overflow="fold")
@@ -35,11 +35,8 @@ def cost_table(
         table.add_column(header, justify="right", no_wrap=True)
     for name, config in configs.items():
         cost = model_cost(config, lengths)
-        found = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
-        figures = (NONE if figure is None else count(figure) for figure in found)
-        table.add_row(Text(name, style="bold"), *figures)
-        for part, share in cost.shares.items():
-            caption += f" The {part} has {share:.1%} of the parameters of {name}'s layers."
+        figures = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
+        table.add_row(Text(name, style="bold"), *map(count, figures))
     table.caption = Text(caption)
     return table
 
