@@ -529,14 +529,14 @@ class Decoding:
         self.model = model.eval()
         with torch.no_grad():
             out = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
-        self.prompt = (out.logits.argmax(-1), out.past_key_values)
+        self.prompt = (out.logits.argmax(-1), out.cache)
         self.rewind()
 
     @torch.no_grad()
     def step(self) -> None:
         """Reads the last token, and chooses the next."""
         self.model.eval()
-        given = {"input_ids": self.token, "past_key_values": self.cache, "use_cache": True}
+        given = {"input_ids": self.token, "cache": self.cache, "use_cache": True}
         self.token = self.model(**given, logits_to_keep=1).logits.argmax(-1)
 
     def rewind(self) -> None:

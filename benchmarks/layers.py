@@ -30,9 +30,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from headwise.models.layers import LayerInputs
-from headwise.models.outputs import AuxiliaryLoss
-from headwise.models.transformer import Encoder
+from headwise.models.modeling import Call, Stack
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -115,7 +113,7 @@ def encoder_layer(system: dict[str, Any], options: argparse.Namespace) -> nn.Mod
         norm=options.norm,
         dropout=0.0,
     )
-    return Encoder(config).layers[0]
+    return Stack(config, "encoder").layers[0]
 
 
 def spread_tokens(model: nn.Module) -> None:
@@ -127,11 +125,9 @@ def spread_tokens(model: nn.Module) -> None:
 
 def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -> None:
     """Gradients of input and weights."""
-    losses = AuxiliaryLoss()
     with patch.dict(os.environ, environment):
-        output = layer(x.detach().requires_grad_(), LayerInputs(losses))
-        loss = output.square().sum()
-        (loss if losses.total is None else loss + losses.total).backward()
+        output, losses, _ = layer(x.detach().requires_grad_(), Call())
+        sum(losses, start=output.square().sum()).backward()
     layer.zero_grad(set_to_none=True)
 
 

@@ -18,16 +18,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 import transformers
-from headwise.heads.ablations import Heads
-from headwise.models.evaluating import evaluating
-from headwise.models.sites import heads_sites
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -36,6 +33,7 @@ from transformers import AutoTokenizer
 import headwise as hw
 from headwise.analysis.importance import item_losses
 from headwise.data.labelled.reading import docstrings
+from headwise.models.inspect import evaluating
 from headwise.runs.evaluating import model_of, open_part
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -139,7 +137,7 @@ def pruned(model: nn.Module, heads: Removed) -> nn.Module:
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, test: list[Batch]) -> float:
-    return float(torch.cat([item_losses(model, batch) for batch in test]).mean())
+    return float(torch.cat([item_losses(model, batch)[0] for batch in test]).mean())
 
 
 def time_ratio(model: nn.Module, whole: nn.Module, batch: Batch, rounds: int) -> float:
@@ -219,23 +217,10 @@ def loss_of_item(model: nn.Module, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def loss_without(model: nn.Module, heads: Removed, test: list[Batch]) -> float:
-    with evaluating(model), zeroed(model, heads):
+    with evaluating(model), ExitStack() as stack:
+        for path, removed in heads.items():
+            stack.enter_context(hw.ablated(model, path, head=removed))
         return statistics.mean(loss_of_item(model, batch).item() for batch in test)
-
-
-@contextmanager
-def zeroed(model: nn.Module, heads: Removed) -> Iterator[None]:
-    """While this context is open, heads add nothing: several at once, where hw.ablated has one."""
-    attentions = {place.path: place.module for place in heads_sites(model)}
-    for path, removed in heads.items():
-        kept = torch.ones(attentions[path].num_heads)
-        kept[removed] = 0
-        attentions[path].ablation = Heads(kept)
-    try:
-        yield
-    finally:
-        for path in heads:
-            attentions[path].ablation = None
 
 
 if __name__ == "__main__":

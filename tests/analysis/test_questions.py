@@ -35,8 +35,7 @@ def decisions(made, batches):
     for batch in batches:
         with hw.record(made) as recorded, torch.no_grad():
             made(**batch)
-        for place, calls in recorded.items():
-            path = place.path
+        for path, calls in recorded.items():
             for routing in calls:
                 for row, real in enumerate(batch["attention_mask"]):
                     for t in range(int(real.sum())):

@@ -16,7 +16,7 @@ from headwise.analysis.statistics.estimates import Spread, student_interval
 from headwise.heads.attention import Read
 from headwise.models.inspect import ablated, evaluating, observe
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.pretrained.attaching import gates_of
+from headwise.pretrained.checkpoints import gates_of
 from headwise.pretrained.layouts import HeadLayout
 from headwise.pretrained.observing import observed
 
@@ -255,9 +255,10 @@ def heads_chosen(read: Read) -> tuple[Tensor, int] | None:
     routing = read.routing
     if routing is None or routing.indices is None or read.attention.unit == "head":
         return None
-    indices, units = routing.indices, routing.weights.size(-1)
+    units, each = routing.weights.size(-1), read.attention.num_key_value_heads
+    # An ablation may leave fewer: the heads behind them count nothing.
+    indices = F.pad(routing.indices, (0, read.heads.size(1) // each - routing.indices.size(-1)))
     # A unit may have a head for each head of keys: those of the first head of keys come first.
-    each = read.heads.size(1) // indices.size(-1)
     return torch.cat([indices + head * units for head in range(each)], dim=-1), units * each
 
 

@@ -9,11 +9,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.data.tokenizers.vocabularies import read_tokenizer
-from headwise.models.base import HeadwiseModel, model_class
 from headwise.models.config import TransformerConfig
-from headwise.pretrained.attaching import HEADS_LEFT
+from headwise.models.modeling import HeadwiseModel, model_class
+from headwise.pretrained.checkpoints import DESCRIPTION, HEADS_LEFT
 from headwise.pretrained.pruning import load_pruned
-from headwise.pretrained.saving import DESCRIPTION, load_gates
+from headwise.pretrained.saving import load_gates
 from headwise.runs.folder import MODEL, RECIPE, FolderError
 
 _CONFIG = "config.json"

@@ -51,6 +51,8 @@ def attentions_of(model: nn.Module) -> dict[Place, Place]:
     for path, attention in attentions(model).items():
         system = next(place for place in whole if _is_within(path, place.path))
         site = attention.site or system.site
+        if site and path.endswith("cross_attention"):  # of a system that is a whole layer
+            site = f"{system.stack}_cross"
         found[Place(path, site, system.layer, attention)] = system
     return found
 
