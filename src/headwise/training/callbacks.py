@@ -16,7 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from headwise.ops.replicas import sum_over_replicas
+from headwise.training.processes import summed
 from headwise.training.progress import RunBars
 
 
@@ -119,7 +119,7 @@ class StopOnInterrupt(TrainerCallback):
         if args.world_size > 1:
             # The signal reaches processes at different steps, but they can only stop together.
             flag = torch.tensor(float(self.interrupted), device=args.device)
-            self.interrupted = bool(sum_over_replicas(flag))
+            self.interrupted = bool(summed(flag))
         if self.interrupted:
             control.should_log = True
             control.should_save = True

@@ -1,4 +1,4 @@
-"""Finds, checks and averages the checkpoints of a run."""
+"""Finds, reads and averages the checkpoints of a run."""
 
 import json
 import math
@@ -7,17 +7,18 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.checksums import find_damage
 from headwise.training.callbacks import StopEarly
 from headwise.training.settings import TrainingSettings
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 STATE = "trainer_state.json"
+OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"
 DAMAGED = "damaged-"  # before the name of a checkpoint that is no longer used
 REMEDIES = (  # of a training that diverges
     "a smaller training.learning_rate, a longer training.warmup_steps, or training.clip_norm=1"
@@ -63,13 +64,25 @@ def has_diverged(state: Mapping[str, Any]) -> bool:
     return loss is not None and not math.isfinite(loss)
 
 
-def find_checkpoint_damage(checkpoint: Path) -> str:
-    """Returns what is wrong with a checkpoint that a run is to go on from; empty if nothing is."""
+def why_unreadable(checkpoint: Path) -> str:
+    """Why a run cannot go on from a checkpoint; empty if it can."""
     # There is one random state for each process.
     random = [path.name for path in checkpoint.glob("rng_state*.pth")] or ["rng_state.pth"]
-    needed = (STATE, CONFIG, *_weights(checkpoint), "optimizer.pt", "scheduler.pt", *random)
-    missing = [name for name in needed if not (checkpoint / name).is_file()]
-    return f"{missing[0]} is missing" if missing else find_damage(checkpoint, needed)
+    for name in (STATE, CONFIG, *_weights(checkpoint), OPTIMIZER, SCHEDULER, *random):
+        path = checkpoint / name
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+            elif path.suffix == ".safetensors":
+                with safe_open(path, framework="pt"):  # it compares the sizes of all tensors
+                    pass
+            else:
+                ZipFile(path).close()  # as PyTorch writes them; their ends say what they hold
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except (OSError, ValueError, BadZipFile, SafetensorError) as error:
+            return f"{name} cannot be read: {error}"
+    return ""
 
 
 def _weights(checkpoint: Path) -> list[str]:
@@ -108,10 +121,10 @@ def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bo
     """
     reasons = []
     while found := checkpoints(folder):
-        first, damage = found[-1], find_checkpoint_damage(found[-1])
+        first, damage = found[-1], why_unreadable(found[-1])
         if not damage and not has_model and is_finished(read_state(first)):
             for first in sources_of_model(found, settings):
-                if damage := find_checkpoint_damage(first):
+                if damage := why_unreadable(first):
                     break
         if not damage:
             break

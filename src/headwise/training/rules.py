@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from headwise.heads.rules import Moment, Rule, RuleSettings, UntrainedRuleWarning
 from headwise.heads.system import System
 from headwise.models.parameters import decayed_parameters
-from headwise.models.plan import SYSTEMS, system_name
+from headwise.models.plan import rule_name, system_name
 from headwise.ops.checks import did_you_mean
 from headwise.ops.replicas import whole
 
@@ -94,8 +94,8 @@ class TrainingRules:
         self.steps_per_epoch, self.warmup_steps = steps_per_epoch, warmup_steps
         self.rules: dict[str, Rule] = {}
         known: list[str] = []
-        for kind, systems in _systems_with_rules(model).items():
-            names = _names(kind, systems)
+        for kind, systems in rules_in(model).items():
+            names = _names(systems)
             known += names
             given = [name for name in names if name in settings]
             if len(given) > 1:
@@ -186,8 +186,7 @@ class TrainingRules:
         others = {id(group) for _, group in self._own_groups(inner)}
         rates = [g.get("initial_lr", g["lr"]) for g in inner.param_groups if id(g) not in others]
         self._peak_rate = max(map(float, rates), default=None)
-        for hook in self._hooks:
-            hook.remove()
+        self.detach()
         self._hooks = [
             inner.register_step_pre_hook(self._before_update),
             inner.register_step_post_hook(self._after_update),
@@ -202,12 +201,18 @@ class TrainingRules:
                 if which is self._optimizer:
                     self._unscale(any(map(bool, scaler._found_inf_per_device(which).values())))
 
-            scaler.unscale_ = unscale_all  # type: ignore[method-assign]
+            scaler.unscale_ = unscale_all  # type: ignore[method-assign,assignment]
         for rule in self.rules.values():
             for system in rule.systems.values():
                 system.follows_rule = True
             rule.start()
         return optimizer
+
+    def detach(self) -> None:
+        """Takes the rules off the optimizer that they are attached to."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._optimizer = [], None
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
         """Called before anything of a step is computed; rules may take steps of their own.
@@ -316,7 +321,7 @@ class TrainingRules:
         self._is_unscaled = not is_skipped
 
     def _own_groups(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
-        """The optimizer's groups whose learning rates rules set; raises where others are in them."""
+        """The optimizer's groups that rules set the rates of; raises where others are in them."""
         found = []
         for rule in self.rules.values():
             own, apart = (
@@ -350,7 +355,7 @@ def _joined(rules: Iterable[Rule]) -> str:
     return " and ".join(type(rule).__name__ for rule in rules)
 
 
-def _systems_with_rules(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
+def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
     """The systems of a model, those within others too, by their rule and their path."""
     found: dict[type[Rule], dict[str, System]] = {}
     for path, module in model.named_modules():
@@ -359,10 +364,10 @@ def _systems_with_rules(model: nn.Module) -> dict[type[Rule], dict[str, System]]
     return found
 
 
-def _names(kind: type[Rule], systems: Mapping[str, System]) -> list[str]:
-    """The names by which settings may name a rule, the usual one first."""
-    own = [name for name, system in SYSTEMS.items() if system.rule is kind]
-    return list(dict.fromkeys([*own, *(system_name(type(s)) for s in systems.values())]))
+def _names(systems: Mapping[str, System]) -> list[str]:
+    """The names by which settings may name the rule of some systems, the usual one first."""
+    kinds = [type(system) for system in systems.values()]
+    return list(dict.fromkeys([*map(rule_name, kinds), *map(system_name, kinds)]))
 
 
 def _settings(name: str, kind: type[Rule], given: Any) -> RuleSettings:

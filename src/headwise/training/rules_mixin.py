@@ -5,14 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 from transformers.trainer_utils import has_length
 
-from headwise.heads.auxiliary_loss import auxiliary_loss
-from headwise.heads.rule import Moment
-from headwise.models.outputs import share_of_step
-from headwise.training.rules import TrainingRules
-from headwise.transformers_internals import loss_is_scaled, prepared_inputs, wrap_label_smoother
+from headwise.heads.system import auxiliary_loss
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.training.rules import TrainingRules, training_rules
 
 Batch = dict[str, Any]
 
@@ -29,64 +26,34 @@ class RulesMixin:
 
     Attributes:
         rule_settings: name of a system of the model to the settings of its rule.
-        rules: the rules of the model's systems.
+        rules: the rules of the model's systems, from the beginning of a training on.
     """
 
     rule_settings: Mapping[str, Any] = {}
     rules: TrainingRules
 
+    # Optimizer steps of the training, and of a pass over the data.
+    _steps: tuple[int, int | None] = (1, None)
+    # The batches of the coming step, and how many labels they have, until it begins.
+    _coming: tuple[Sequence[Batch], Any] | None = None
+
     # What the mixin finds in the Trainer behind it.
     model: Any
     args: Any
     state: Any
-    train_dataset: Any
     optimizer: Any
     accelerator: Any
+    label_smoother: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        wrap_label_smoother(self, lambda smoother: _SmoothedLoss(smoother, self))
-        if not hasattr(self, "rules"):
-            self.rules = TrainingRules(self.model, self.rule_settings)
-            if self.rules.rules:  # the same class may train models that have no such system
-                self.rules.check_names(self.rule_settings)
-        self._undone: tuple[Sequence[Batch], Any] | None = None
-        self.add_callback(_AfterUpdate(self))  # type: ignore[attr-defined]
-
-    @property
-    def moment(self) -> Moment:
-        """Where in the training the step at hand stands."""
-        state = self.state
-        return Moment(
-            state.global_step,
-            state.max_steps,
-            # Of a stream, whose length is unknown, the Trainer takes max_steps for an epoch.
-            int(state.epoch or 0) if has_length(self.train_dataset) else None,
-            self.args.learning_rate,
-            self.warmup_steps(state.max_steps),
-        )
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        values = super().set_initial_training_values(args, dataloader)  # type: ignore[misc]
+        # Of a stream, whose length is unknown, the Trainer takes all steps for an epoch.
+        self._steps = values[6], values[1] if has_length(dataloader) else None
+        return values
 
     def warmup_steps(self, num_training_steps: int) -> int:
         """In how many steps the learning rate rises."""
         return int(self.args.get_warmup_steps(num_training_steps))
-
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        if self.rules.model is not self.model:
-            # A Trainer with `model_init` makes its model anew for each training.
-            self.rules = TrainingRules(self.model, self.rule_settings)
-        if self.optimizer is None:
-            groups = self.rules.parameter_groups(
-                self.args.learning_rate, weight_decay=self.args.weight_decay
-            )
-            kind, options = self.optimizer_kind()
-            self.optimizer = kind(groups, **options)
-        return self.optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        self.rules.check(num_training_steps)
-        return super().create_scheduler(  # type: ignore[misc]
-            num_training_steps, optimizer
-        )
 
     def optimizer_kind(self) -> tuple[Any, dict[str, Any]]:
         """The optimizer's class, and its arguments other than the parameters."""
@@ -96,63 +63,69 @@ class RulesMixin:
         )
         return kind, options
 
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.label_smoother is not None and not isinstance(self.label_smoother, _SmoothedLoss):
+            self.label_smoother = _SmoothedLoss(self.label_smoother, self)
+        steps, per_epoch = self._steps
+        warmup = self.warmup_steps(steps)
+        how = {"steps_per_epoch": per_epoch, "warmup_steps": warmup, "settings": self.rule_settings}
+        if hasattr(self, "rules"):
+            self.rules.detach()  # of a training before
+        self.rules = training_rules(self.model, steps, **how)
+        if self.optimizer is None:
+            rate, decay = self.args.learning_rate, self.args.weight_decay
+            kind, options = self.optimizer_kind()
+            self.optimizer = kind(self.rules.parameter_groups(rate, decay), **options)
+        return self.rules.attach(self.optimizer, self.accelerator.scaler)
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        batches, items = super().get_batch_samples(  # type: ignore[misc]
+        self._coming = super().get_batch_samples(  # type: ignore[misc]
             epoch_iterator, num_batches, device
         )
-        # What comes before the step waits for the first training_step: only by then has a resumed
-        # run its random state back.
-        self._undone = (batches, items)
-        return batches, items
+        return self._coming
 
     def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Tensor:
-        undone, self._undone = self._undone, None
-        if undone is not None:
-            self.rules.before(self.moment, lambda: self._losses(*undone))
-        with self.rules.around():
-            loss = super().training_step(  # type: ignore[misc]
-                model, inputs, num_items_in_batch
-            )
-        if self.accelerator.gradient_state.sync_gradients:
-            scaler = getattr(self.accelerator, "scaler", None)
-            self.rules.before_update(self.moment, self.optimizer, scaler)
+        # Only by now, and not when it has its batches, has a resumed run its random state back.
+        if self._coming is not None:
+            batches, items = self._coming
+            self._coming = None
+            self.rules.load_state_dict({"steps": self.state.global_step})
+            self.rules.before_step(lambda: self._losses(batches, items))
+        loss: Tensor = super().training_step(  # type: ignore[misc]
+            model, inputs, num_items_in_batch
+        )
         return loss
 
     def _losses(self, batches: Sequence[Batch], items: Any) -> Iterator[Tensor]:
         """The losses of a step's batches, by the model without data-parallel wrapper."""
+        trainer: Any = self
         self.model.train()
-        is_scaled = loss_is_scaled(self, items)
+        is_scaled = trainer.loss_is_scaled_for_ga
+        if is_scaled is None:  # as the Trainer decides whether it divides by the number of batches
+            counts = trainer.model_accepts_loss_kwargs and items is not None
+            is_scaled = counts or trainer.compute_loss_func is not None
         for batch in batches:
-            batch = prepared_inputs(self, batch)
-            with self.compute_loss_context_manager():  # type: ignore[attr-defined]
-                loss = self.compute_loss(  # type: ignore[attr-defined]
-                    self.model, batch, num_items_in_batch=items
-                )
+            with trainer.compute_loss_context_manager():
+                inputs = trainer._prepare_inputs(batch)
+                loss = trainer.compute_loss(self.model, inputs, num_items_in_batch=items)
             yield loss if is_scaled else loss / len(batches)
 
 
 class _SmoothedLoss:
-    """The Trainer's loss of logits and smoothed labels, and those of the systems."""
+    """The Trainer's loss of logits and smoothed labels, and those that the systems add."""
 
     def __init__(self, smoother: Any, trainer: RulesMixin) -> None:
         self.smoother = smoother
         self.trainer = trainer
 
-    def __call__(
-        self, outputs: Any, labels: Tensor, shift_labels: bool = False, **items: Any
-    ) -> Tensor:
-        loss: Tensor = self.smoother(outputs, labels, shift_labels=shift_labels, **items)
+    def __call__(self, outputs: Any, labels: Tensor, **how: Any) -> Tensor:
+        loss: Tensor = self.smoother(outputs, labels, **how)
         if not self.trainer.model.training:
             return loss
-        share = share_of_step(labels, items.get("num_items_in_batch"), shifted=shift_labels)
-        return loss + (share * auxiliary_loss(self.trainer.model)).to(loss.device)
-
-
-class _AfterUpdate(TrainerCallback):
-    """Tells the rules when the optimizer has taken its step."""
-
-    def __init__(self, trainer: RulesMixin) -> None:
-        self.trainer = trainer
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self.trainer.rules.after_update(self.trainer.moment)
+        added = auxiliary_loss(self.trainer.model).to(loss.device)
+        items = how.get("num_items_in_batch")
+        if items is None:
+            return loss + added
+        # The loss is summed over batches and processes: added losses count by the labels of each.
+        predicted = labels[..., 1:] if how.get("shift_labels") else labels
+        return loss + added * ((predicted != IGNORED_LABEL).sum() / items)

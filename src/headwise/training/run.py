@@ -13,9 +13,7 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedModel
 
-from headwise.checksums import SUMS, find_damage, write_sums
 from headwise.files import written_whole
-from headwise.ops.replicas import gathered, replicas
 from headwise.training.batching import Items
 from headwise.training.checkpoints import (
     CONFIG,
@@ -34,11 +32,11 @@ from headwise.training.checkpoints import (
 )
 from headwise.training.interrupted import Interrupted
 from headwise.training.loggers import own_logs
+from headwise.training.processes import gathered, processes
 from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import Collate, StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
-from headwise.training.trainer import Trainer
-from headwise.transformers_internals import saved_by_this_process
+from headwise.training.trainer import Trainer, saved_by_this_process
 
 MODEL = "model"
 
@@ -94,7 +92,7 @@ def run_training(
     freeze_all_but(model, settings.train)
     trained = count_trained(model)
     trainer = Trainer(model, train, validation, collate, settings, folder, **watching)
-    if settings.fsdp and replicas() == 1:
+    if settings.fsdp and processes() == 1:
         alone = "training.fsdp divides a model among processes, and this is one: nothing is divided"
         _say(trainer.progress.console, trainer.progress.label, alone, "yellow")
     if settings.train == "nothing":
@@ -194,8 +192,8 @@ def _processors() -> int:
 
 
 def is_whole_model(folder: Path) -> bool:
-    """Whether a run has its final model, undamaged."""
-    return (folder / MODEL / SUMS).is_file() and not find_damage(folder / MODEL)
+    """Whether a run has its final model, which is written whole or not at all."""
+    return (folder / MODEL / CONFIG).is_file()
 
 
 def _remove_what_others_lack(folder: Path, *, removes: bool) -> None:
@@ -250,9 +248,6 @@ def _write_model(
 def _save_model(model: PreTrainedModel, folder: Path) -> None:
     with written_whole(folder / MODEL) as partial:
         saved_by_this_process(model).save_pretrained(partial)
-        # Of what decides what the model computes. The other files, such as its card and its
-        # settings of generation, a user may edit.
-        write_sums(partial, [CONFIG, *(path.name for path in partial.glob("*.safetensors"))])
 
 
 def _say(console: Console, label: str, text: str, style: str | None = None) -> None:

@@ -6,12 +6,11 @@ those of a user's own system are there where a recipe names them (`settings_with
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, create_model, model_validator
-from typing_extensions import Self
 
-from headwise.heads.rule import Rule, RuleSettings
+from headwise.heads.rules import Rule, RuleSettings
 from headwise.models.plan import rules_by_name
 from headwise.settings import LARGEST_SEED, MOST_STEPS, Settings
 from headwise.training.loggers import Logger

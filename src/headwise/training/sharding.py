@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from headwise.ops.replicas import replicas, sharded_like, whole
-from headwise.transformers_internals import GradientCheckpointingLayer
 
 
 def shard(model: nn.Module, device: torch.device) -> None:

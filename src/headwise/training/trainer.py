@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,35 +21,31 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_tf32_available
 
-from headwise.checksums import write_sums
 from headwise.files import clear_leftovers, partial_path, written_whole
-from headwise.models.evaluating import aside_of_training, validation_loss
-from headwise.ops.draws import own_draws
+from headwise.models.plan import system_class
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import gathered
+from headwise.settings import MOST_STEPS
 from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
 from headwise.training.callbacks import (
     ProgressBar,
     StopEarly,
     StopOnInterrupt,
 )
-from headwise.training.checkpoints import STATE, checkpoints, step_of
+from headwise.training.checkpoints import OPTIMIZER, SCHEDULER, STATE, checkpoints, step_of
 from headwise.training.denormals import denormals_as_zero
+from headwise.training.evaluating import aside_of_training, validation_loss
 from headwise.training.loggers import figures, write_logs_into
-from headwise.training.rules import TrainingRules
+from headwise.training.processes import gathered, own_draws
+from headwise.training.rules import rules_in, training_rules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
 from headwise.training.sharding import part_of_state, shard, whole_state, whole_weights
 from headwise.training.streaming import Batch, Collate, StreamedBatches, StreamedItems
-from headwise.transformers_internals import (
-    TrainerHooks,
-    compute_layers_again,
-    leave_unwrapped,
-    saved_by_this_process,
-)
 
 Measure = Callable[[Any], dict[str, float]]
 Snapshot = Callable[[Any], dict[str, Any]]
@@ -56,7 +53,7 @@ Snapshot = Callable[[Any], dict[str, Any]]
 STREAM = "stream.json"  # of a checkpoint: the position of each process in a stream
 
 
-class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
+class Trainer(RulesMixin, transformers.Trainer):
     """Trains a model whose output has `token_loss`, `auxiliary_loss` and `logits`.
 
     The systems in the model are trained by their rules, with the settings that `settings` has for
@@ -107,14 +104,16 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         self.progress = ProgressBar(label, console or Console(stderr=True))
         self.stop = StopOnInterrupt()
         self.plateau: Plateau | None = None
-        self.rule_settings = settings.of_rules()
-        self.rules = TrainingRules(model, self.rule_settings)
+        # A recipe has settings for the rules of other systems too, which it may be run with.
+        held = rules_in(model)
+        of_rules = settings.of_rules().items()
+        self.rule_settings = {name: of for name, of in of_rules if system_class(name).rule in held}
         if settings.gradient_checkpointing:
-            compute_layers_again(model)
+            model.activation_checkpointing_enable()
         self.stream: StreamedBatches | None = None
-        arguments = _arguments(
-            settings, folder, self.rules.leaves_out_gradients, saves_on_each_machine
-        )
+        # Of the rules it is asked before the training what a step leaves without gradients.
+        rules = training_rules(model, MOST_STEPS, settings=self.rule_settings)
+        arguments = _arguments(settings, folder, rules.leaves_out_gradients, saves_on_each_machine)
         self.kind = type(model)
         self.is_sharded = settings.fsdp and arguments.world_size > 1 and settings.train != "nothing"
         if self.is_sharded:
@@ -136,8 +135,9 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
                 world_size=self.args.world_size,
             )
         self._sampler(validation, shuffle=False)  # what does not fit is found before training
-        if self.is_sharded:
-            leave_unwrapped(self)
+        if self.is_sharded:  # accelerate wraps a model unless it is told that none trains it
+            prepare = self.accelerator.prepare_model
+            self.accelerator.prepare_model = partial(prepare, evaluation_mode=True)
         write_logs_into(self, folder)
         if saves_on_each_machine:
             saved_by_this_process(model)
@@ -187,8 +187,6 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        self.rules.check(num_training_steps)
-        self._warn_of_last_phases(num_training_steps)
         if self.lr_scheduler is None:
             schedule, warmup = self.settings.schedule, self.warmup_steps(num_training_steps)
             if schedule == "plateau":
@@ -200,17 +198,6 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
 
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.plateau or factor)
         return self.lr_scheduler
-
-    def _warn_of_last_phases(self, total_steps: int) -> None:
-        if self.settings.patience is None or not self.args.should_save:
-            return
-        for name, steps in self.rules.last_phases(total_steps).items():
-            self.progress.console.print(
-                f"training.patience may stop the run before its last {steps:,} steps, which the "
-                f"rule of {name} trains in another way",
-                style="yellow",
-                highlight=False,
-            )
 
     def training_step(
         self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
@@ -297,7 +284,7 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
 
     # Checkpoints
 
-    def save_checkpoint(self) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """As transformers does it, but under another name until all of it is written."""
         run = Path(self.args.output_dir)
         final = run / f"checkpoint-{self.state.global_step}"
@@ -305,21 +292,14 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
             clear_leftovers(list(run.iterdir()))
         # One process begins and renames the folder, and all of them write into it.
         begins = self.args.should_save
-        with written_whole(final) if begins else nullcontext(partial_path(final)) as partial:
+        with written_whole(final) if begins else nullcontext(partial_path(final)) as folder:
             self.accelerator.wait_for_everyone()
-            self._save_weights(partial)
+            self._save_weights(folder)
             if self.state.best_global_step:
                 best = run / f"checkpoint-{self.state.best_global_step}"
                 self.state.best_model_checkpoint = str(best)
-            self.save_training_state(partial, STATE)
-            if self.stream is not None:
-                # Those of all processes, since each machine may have a folder of its own.
-                positions = gathered(self.stream.state_dict())
-                if self.args.should_save:
-                    (partial / STREAM).write_text(json.dumps(positions), encoding="utf-8")
+            self._save_state(folder)
             self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                write_sums(partial)
         self.accelerator.wait_for_everyone()  # until all machines have it, the one before it stays
         if self.args.should_save:
             self.remove_stops(run)
@@ -333,15 +313,45 @@ class Trainer(RulesMixin, TrainerHooks, transformers.Trainer):
         if self.args.should_save:
             self.model.save_pretrained(folder, state_dict=weights)
 
-    def save_optimizer(self, file: Path) -> None:
-        state = whole_state(self.optimizer, keep=self.args.should_save)
-        if self.args.should_save:
-            torch.save(state, file)
+    def _save_state(self, folder: Path) -> None:
+        """Writes what a resumed training reads beside the weights.
 
-    def load_optimizer(self, file: Path) -> None:
+        Every process calls it; each writes its own random state, and the main one all else.
+        """
+        optimizer = whole_state(self.optimizer, keep=self.args.should_save)
+        self._save_scaler(str(folder))
+        self._save_rng_state(str(folder))
+        # Those of all processes, since each machine may have a folder of its own.
+        positions = gathered(self.stream.state_dict()) if self.stream is not None else []
+        if not self.args.should_save:
+            return
+        torch.save(optimizer, folder / OPTIMIZER)
+        torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER)
+        if positions:
+            (folder / STREAM).write_text(json.dumps(positions), encoding="utf-8")
+        callbacks: list[Any] = [*self.callback_handler.callbacks, self.control]
+        for callback in callbacks:
+            if isinstance(callback, ExportableState):
+                self.state.stateful_callbacks[type(callback).__name__] = callback.state()
+        self.state.save_to_json(str(folder / STATE))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
         # With `mmap` the processes of a machine share what each takes its part of.
-        state = torch.load(file, map_location="cpu", mmap=self.is_sharded, weights_only=True)
+        how: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
+        state = torch.load(Path(checkpoint, OPTIMIZER), mmap=self.is_sharded, **how)
         self.optimizer.load_state_dict(part_of_state(self.optimizer, state))
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER), **how))
+
+    def remove_old_checkpoints(self, run: Path) -> None:
+        """Removes checkpoints that are more than `save_total_limit`, but for the best one."""
+        rotate_checkpoints(
+            output_dir=str(run),
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=False,
+        )
 
     def _find_position(self, checkpoint: Path) -> None:
         """Goes to the position in a stream at which a checkpoint was written."""
@@ -401,6 +411,15 @@ class _Records(TrainerCallback):
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self.trainer.log_records()
+
+
+def saved_by_this_process(model: PreTrainedModel) -> PreTrainedModel:
+    """Has a model save itself in this process too, where `save_pretrained` says that it is to.
+
+    Of several processes transformers has the first alone save a model.
+    """
+    vars(model)["should_save_on_this_rank"] = bool
+    return model
 
 
 def _tokens(inputs: Batch) -> int:
