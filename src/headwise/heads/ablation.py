@@ -10,8 +10,9 @@ Every system has decision weights, and the papers' ablations are a few edits of 
     without-UNIT      all but some units: `expert=3`, `mechanism=0`, `head=[0, 1]`
     only-UNIT         these units alone
 
-Weights that are left share the sum of before in their proportions. A router chooses other units in
-the place of those that are left out. Heads that are left out add nothing.
+Weights that are left share the sum of before in their proportions. A router (MoA, MoH) chooses
+other units in the place of those that are left out; there `random` is a random choice too, and
+`top-k` chooses fewer units than in training. Heads that are left out add nothing.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,8 @@ class Ablation:
             )
         value = options.get(option or "", 0)
         self.seed = int(value) if option == "seed" else 0
-        self.top_k = _number(value, option, 1, system.num_units) if option == "top_k" else 0
+        most = getattr(system, "top_k", None) or system.num_units  # no more than it chooses itself
+        self.top_k = _number(value, option, 1, most) if option == "top_k" else 0
         self.units: tuple[int, ...] = ()
         if name.startswith(("without-", "only-")) and name != "without-largest":
             units = system.num_heads if option == "head" else system.num_units
@@ -70,6 +72,8 @@ class Ablation:
             self.units = tuple(_number(unit, option, 0, units - 1) for unit in several)
             if name.startswith("without-") and len(set(self.units)) == units:
                 raise ValueError(f"ablation {name!r} leaves out all {units}: nothing is left")
+        if name == "without-largest" and system.num_units == 1:
+            raise ValueError(f"ablation {name!r} of {kind} leaves out its only {system.unit}")
         # Other draws for each layer; drawn anew at each call, so that steps of decoding agree.
         self.draw = f"{self.seed} {system.site} {system.layer}"
 
@@ -77,7 +81,7 @@ class Ablation:
         """What heads have read, `(batch, heads, time, head_dim)`, with zeros for those left out."""
         if self.name not in HEADS:
             return heads
-        kept = self._kept(heads.size(1), heads.device)
+        kept = self.kept(heads.size(1), heads.device)
         return heads * kept.view(-1, 1, 1)
 
     def weights(self, weights: Tensor, in_force: Tensor | None = None) -> Tensor:
@@ -98,7 +102,7 @@ class Ablation:
             largest = weights.topk(min(self.top_k, weights.size(-1))).indices
             kept = kept * torch.zeros_like(weights).scatter(-1, largest, 1.0)
         else:
-            kept = kept * self._kept(weights.size(-1), weights.device)
+            kept = kept * self.kept(weights.size(-1), weights.device)
         left = weights * kept
         sum_left = left.sum(-1, keepdim=True)
         even = kept / kept.sum(-1, keepdim=True).clamp(min=1)  # where the others have no weight
@@ -121,11 +125,11 @@ class Ablation:
             best = logits.argmax(-1, keepdim=True)
             return logits.scatter(-1, best, _BARRED), min(top_k, units - 1)
         if self.units and self.name not in HEADS:
-            kept = self._kept(units, logits.device) > 0
+            kept = self.kept(units, logits.device) > 0
             return logits.masked_fill(~kept, _BARRED), min(top_k, int(kept.sum()))
         return logits, top_k
 
-    def _kept(self, units: int, device: torch.device) -> Tensor:
+    def kept(self, units: int, device: torch.device) -> Tensor:
         """`(units,)`, 1 at units that are left and 0 at others."""
         named = torch.zeros(units, device="cpu")
         named[list(self.units)] = 1.0

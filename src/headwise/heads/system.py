@@ -132,7 +132,9 @@ class System(nn.Module):
         """
         raise NotImplementedError
 
-    def decide(self, weights: Tensor, in_force: Tensor | None = None) -> Tensor:
+    def decide(
+        self, weights: Tensor, in_force: Tensor | None = None, *, chosen: bool = False
+    ) -> Tensor:
         """The weights of a decision, `(..., units)`, as ablations leave them.
 
         A system passes what it decides through this before it uses it; it is the one place where
@@ -141,9 +143,12 @@ class System(nn.Module):
 
         Args:
             in_force: boolean, `True` at units that count, if not all do.
+            chosen: whether `choose` has done already what an ablation asks for; `uniform` alone,
+                which leaves the choice as it is, then changes weights.
         """
         for ablation in () if self.training else self.ablations:
-            weights = ablation.weights(weights, in_force)
+            if not chosen or ablation.name == "uniform":
+                weights = ablation.weights(weights, in_force)
         return weights
 
     def choose(self, logits: Tensor, top_k: int) -> tuple[Tensor, int]:

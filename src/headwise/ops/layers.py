@@ -1,9 +1,11 @@
 """The activations and norms of models, by the names that configurations and recipes give them."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -57,3 +59,18 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """`(..., width)` to the same."""
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+def in_float32(linear: nn.Module, x: Tensor) -> Tensor:
+    """A linear map in the type of its weight, under autocast too; the result in float32 at least.
+
+    Routers decide by it: half precision would choose otherwise where units are nearly equal.
+    """
+    weight: Any = linear.weight
+    if isinstance(weight, Tensor) and weight.is_floating_point():  # else it is quantised
+        x = x.to(weight.dtype)
+    device = x.device.type  # of which "meta" has no autocast
+    casts = not x.is_meta and torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False) if casts else nullcontext():
+        y: Tensor = linear(x)
+    return y.to(torch.promote_types(y.dtype, torch.float32))

@@ -1,0 +1,377 @@
+"""Mixture of attention heads (MoA): each token selects its own k of E heads.
+
+Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
+https://arxiv.org/abs/2210.05144. The class comes first; below it are the products of tokens with
+the matrices of their experts, and the losses of the router.
+"""
+
+import re
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Attention, Inputs, real_positions
+from headwise.heads.system import Routing
+from headwise.ops.checks import in_range, one_of
+from headwise.ops.layers import in_float32
+
+
+class Choice(NamedTuple):
+    """What the router decided for each token.
+
+    Attributes:
+        indices: the experts, `(batch, queries, top_k)`.
+        scales: how much each counts, of the same shape.
+        chosen: how many of them, the first, count: an ablation may leave fewer than top_k.
+        logits: of the router, `(batch, queries, experts)`.
+        products: with the matrices of these experts.
+    """
+
+    indices: Tensor
+    scales: Tensor
+    chosen: int
+    logits: Tensor
+    products: "Products"
+
+
+class MixtureOfAttentionHeads(Attention):
+    """Attention in which each token selects k of E experts; all share one head of keys and values.
+
+    Zhang et al. 2022, *Mixture of Attention Heads: Selecting Attention Heads Per Token*,
+    https://arxiv.org/abs/2210.05144 (MoA).
+
+        p  = softmax(x W_g),  G(x) = the k experts of largest p,  wᵢ = pᵢ / detach(Σ_{j∈G} pⱼ)
+        oᵢ = softmax(x Wᵢ^q (K W^k)ᵀ / √D) V W^v
+        y  = Σ_{i∈G(x)} wᵢ oᵢ Wᵢ^o
+        loss = α · E Σᵢ fᵢPᵢ + β · mean(log Σᵢ exp(x W_g)ᵢ)²
+
+    A decoding cache is one head wide. f and P are the tokens and the probability that each expert
+    gets, each normalised to sum 1; padding counts in neither loss. The router starts at zero, so
+    that all experts are equal, and computes in float32, under autocast too. With all experts chosen
+    (k = E) and equal weights it is multi-query attention.
+
+    Args:
+        num_experts: E.
+        top_k: k, how many experts a token selects.
+        head_dim: D, width of an expert's head.
+        normalize_weights: divide by the sum of the selected probabilities, as in the paper's
+            equation 9; False is what the authors' code does.
+        balance: what the balance loss balances the experts over: the `"batch"`, as in the authors'
+            code, or each `"sequence"`, as the paper writes it.
+        balance_coef, z_coef: α and β.
+        per_batch: divide the losses by the number of the batch's tokens. The authors' code does,
+            as it adds them once to a sum over tokens; by default they are added to a mean.
+        noisy: add noise to the router's logits in training, of a learned size (equation 3).
+        num_key_value_heads: how many heads each expert has, one for each shared head of keys. Shen
+            et al. 2024, *JetMoE*, https://arxiv.org/abs/2404.07413.
+        bias: whether the shared projections of keys and values have one; the equations lack it.
+        embed_dim, options: `kdim`, `vdim`, `dropout`, `qk_norm` and `norm_eps` are as in
+            `MultiHeadAttention`.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is `(batch, queries, experts)`, zero at experts
+        not chosen; `routing.indices` is `(batch, queries, top_k)`. Attention weights are those of
+        the chosen, in that order; with several heads of keys those of the first come first.
+        `routing.loss` is None in generation, where there is a cache and no gradient.
+
+    Raises:
+        ValueError: `top_k` above `num_experts`, or an unknown `balance`.
+
+    Example:
+        >>> attention = MixtureOfAttentionHeads(32, num_experts=6, top_k=2, head_dim=8)
+        >>> out = attention(torch.randn(2, 5, 32))
+        >>> out.output.shape, out.routing.weights.shape, out.routing.indices.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 5, 6]), torch.Size([2, 5, 2]))
+    """
+
+    routing_parameters = ("router",)
+    output_parameters = ("expert_output",)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {},
+        "authors": {"normalize_weights": False, "per_batch": True},
+    }
+    unit = "expert"
+    edits = edits_of("expert", heads=False)
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_experts: int,
+        top_k: int,
+        head_dim: int,
+        *,
+        normalize_weights: bool = True,
+        balance: Literal["batch", "sequence"] = "batch",
+        balance_coef: float = 0.01,
+        z_coef: float = 0.001,
+        per_batch: bool = False,
+        noisy: bool = False,
+        num_key_value_heads: int = 1,
+        bias: bool | Literal["qkv"] = False,
+        **options: Any,
+    ) -> None:
+        one_of(balance=(balance, ("batch", "sequence")))
+        in_range(top_k=(top_k, 1, num_experts))
+        sizes = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
+        super().__init__(embed_dim, top_k * num_key_value_heads, **sizes, dense=False, **options)
+        width = num_key_value_heads * head_dim  # of an expert
+        self.num_experts, self.top_k = num_experts, top_k
+        self.normalize_weights = normalize_weights
+        self.balance = balance
+        self.balance_coef, self.z_coef, self.per_batch = balance_coef, z_coef, per_batch
+        self.router = nn.Linear(embed_dim, num_experts, bias=False)
+        self.router_noise = nn.Linear(embed_dim, num_experts, bias=False) if noisy else None
+        self.k_proj = nn.Linear(self.kdim, width, bias=bool(bias))
+        self.v_proj = nn.Linear(self.vdim, width, bias=bool(bias))
+        self.expert_query = nn.Parameter(torch.empty(num_experts, embed_dim, width))
+        self.expert_output = nn.Parameter(torch.empty(num_experts, width, embed_dim))
+        self.reset_parameters()
+
+    @classmethod
+    def from_config(
+        cls, config: Any, site: str, *, size: str | None = None, **options: Any
+    ) -> Self:
+        """Also by the paper's shorthand for sizes, such as `8K32E64D`.
+
+        If nothing is said, heads are twice as wide as the standard ones, as in the paper's MoA
+        base: with one head of keys for all of them, narrow ones lose much.
+        """
+        own = ("num_heads", "head_dim", "bias")  # by the equations there are no biases
+        settled = {k: v for k, v in config.attention_options().items() if k not in own}
+        given = {**settled, **({} if size is None else parse_size(size)), **options}
+        given.setdefault("head_dim", max(1, 2 * config.embed_dim // config.num_heads))
+        given.setdefault("top_k", max(1, config.num_heads // given.get("num_key_value_heads", 1)))
+        given.setdefault("num_experts", 2 * given["top_k"])
+        return cls(config.embed_dim, **given)
+
+    @property
+    def num_units(self) -> int:
+        return self.num_experts
+
+    @property
+    def out_proj(self) -> Any:
+        """What `nn.TransformerEncoder` looks for beside `in_proj_weight`, with the same effect."""
+        return self.in_proj_weight
+
+    def reset_parameters(self) -> None:
+        """Draws all maps afresh but the router, which starts at zero."""
+        for linear in (self.router, self.router_noise):
+            if linear is not None:
+                nn.init.zeros_(linear.weight)
+        for proj in (self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(proj.weight)
+            if proj.bias is not None:
+                nn.init.zeros_(proj.bias)
+        # Each expert is a map of its own, so Glorot's bound is that of one expert.
+        bound = (6 / (self.embed_dim + self.expert_query.size(2))) ** 0.5
+        nn.init.uniform_(self.expert_query, -bound, bound)
+        nn.init.uniform_(self.expert_output, -bound, bound)
+        for norm in (self.q_norm, self.k_norm):
+            if norm is not None:
+                norm.reset_parameters()
+
+    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Choice]:
+        choice = self.route(inputs.query)
+        q = choice.products.project(inputs.query.flatten(0, 1), self.expert_query)
+        q = q.unflatten(0, inputs.query.shape[:2])
+        q = q.unflatten(-1, (self.num_key_value_heads, self.head_dim))
+        # (batch, queries, top_k, key heads, head_dim) to (batch, key heads * top_k, queries, …)
+        q = self.placed(q.permute(0, 3, 2, 1, 4).flatten(1, 2), self.q_norm, inputs.rotary)
+        return q, *self.keys_and_values(inputs), choice
+
+    def route(self, query: Tensor) -> Choice:
+        """The experts of each token, and their weights."""
+        logits = in_float32(self.router, query)
+        if self.router_noise is not None and self.training:
+            size = F.softplus(in_float32(self.router_noise, query))
+            logits = logits + torch.randn_like(logits) * size
+        logits, chosen = self.choose(logits, self.top_k)
+        scales = logits.softmax(-1)
+        if chosen == self.num_experts:
+            indices = torch.arange(chosen, device=logits.device).expand_as(logits)
+            products = Products(None, chosen)
+        else:
+            scales, indices = scales.topk(self.top_k, dim=-1)
+            scales = scales[..., :chosen]
+            products = Products(indices.flatten(0, 1), self.num_experts)
+        if self.normalize_weights:
+            scales = scales / scales.sum(-1, keepdim=True).detach()
+        scales = self.decide(scales, chosen=True)
+        if chosen < self.top_k:  # as many heads as always, since masks may be made for each
+            scales = F.pad(scales, (0, self.top_k - chosen))
+        return Choice(indices, scales, chosen, logits, products)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Choice) -> tuple[Tensor, Routing]:
+        heads = heads.unflatten(1, (self.num_key_value_heads, -1)).permute(0, 3, 2, 1, 4).flatten(3)
+        # Scaling the heads costs head_dim for each expert, scaling their products embed_dim.
+        scaled = heads * choice.scales.unsqueeze(-1).to(heads.dtype)
+        output = choice.products.combine(scaled.flatten(0, 1), self.expert_output)
+        weights = torch.zeros_like(choice.logits).scatter(-1, choice.indices, choice.scales)
+        indices = choice.indices[..., : choice.chosen]
+        loss = None
+        if inputs.cache is None or torch.is_grad_enabled():  # nothing learns from generation
+            how = {"per_sequence": self.balance == "sequence"}
+            balance, z, tokens = router_losses(choice.logits, indices, inputs.query_padding, **how)
+            loss = self.balance_coef * balance + self.z_coef * z
+            loss = loss / tokens if self.per_batch else loss
+        return output.unflatten(0, inputs.query.shape[:2]), Routing(weights, indices, loss)
+
+    def extra_repr(self) -> str:
+        sizes = f"num_experts={self.num_experts}, top_k={self.top_k}, head_dim={self.head_dim}"
+        return f"embed_dim={self.embed_dim}, {sizes}"
+
+
+MoA = MixtureOfAttentionHeads  # the name that papers and tables use
+
+
+def parse_size(size: str) -> dict[str, int]:
+    """The paper's shorthand for a size as arguments of the constructor.
+
+    >>> parse_size("8K32E64D")
+    {'top_k': 8, 'num_experts': 32, 'head_dim': 64}
+    """
+    match = re.fullmatch(r"(\d+)K(\d+)E(\d+)D", str(size))
+    if match is None:
+        raise ValueError(
+            f"size is {size!r}, expected the form 8K32E64D (top 8 of 32 experts of 64 dimensions)"
+        )
+    return dict(zip(("top_k", "num_experts", "head_dim"), map(int, match.groups()), strict=True))
+
+
+class Products:
+    """Products of tokens with the matrices of the experts that each of them has chosen.
+
+        project    y[n, j] = x[n] W[e(n, j)]             queries of the experts e(n, 1) … e(n, k)
+        combine    y[n]    = Σ_j o[n, j] W[e(n, j)]      the sum of what they make of what they read
+
+    There are three ways, of which `form` names one:
+
+        all      the matrices of all experts as one; what was not chosen is left out
+        sorted   the tokens sorted by expert, so that each matrix multiplies one dense block
+        few      sums of rows of the matrices, of which none is copied
+
+    Args:
+        indices: `(tokens, top_k)`; None where all experts are chosen, in their order.
+        num_experts: how many there are.
+    """
+
+    def __init__(self, indices: Tensor | None, num_experts: int) -> None:
+        self.indices, self.form = indices, "all"
+        # Compilers and transforms ask for shapes that do not depend on the choice.
+        fixed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if indices is None or fixed:
+            return
+        tokens, top_k = indices.shape
+        if indices.is_cuda and num_experts <= 8 * top_k:
+            return  # to move tokens takes longer there than so many products
+        if indices.device.type == "cpu" and tokens <= 32 and not torch.is_grad_enabled():
+            self.form = "few"
+            return
+        self.form = "sorted"
+        experts, self.order = indices.flatten().sort(stable=True)
+        numbers = torch.arange(num_experts, device=indices.device)
+        ends = torch.searchsorted(experts, numbers, right=True)
+        self.counts = ends.diff(prepend=ends.new_zeros(1))  # how many tokens each expert has
+
+    def project(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x `(tokens, a)` and W `(experts, a, b)` to `(tokens, top_k, b)`."""
+        if self.form == "all":
+            if torch.is_grad_enabled():
+                every = (x @ weight.transpose(0, 1).flatten(1)).unflatten(1, weight.shape[::2])
+            else:  # in decoding, to lay the matrices side by side would take longer than this
+                every = (x @ weight).transpose(0, 1)
+            if self.indices is None:
+                return every
+            return every.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, every.size(2)))
+        assert self.indices is not None
+        top_k = self.indices.size(1)
+        x, weight = as_autocast(x, weight)
+        if self.form == "few":
+            made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.reshape(-1, 1))
+        else:
+            rows = x.index_select(0, self.order // top_k)
+            made = self.unsorted(multiply(rows, weight, self.counts))
+        return made.view(*self.indices.shape, weight.size(2))
+
+    def combine(self, heads: Tensor, weight: Tensor) -> Tensor:
+        """o `(tokens, top_k, a)` and W `(experts, a, b)` to `(tokens, b)`."""
+        if self.form == "all":
+            if self.indices is not None:
+                every = heads.new_zeros(len(heads), *weight.shape[:2])
+                heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
+            return heads.flatten(1) @ weight.flatten(0, 1)
+        assert self.indices is not None
+        heads, weight = as_autocast(heads, weight)
+        if self.form == "few":
+            return sum_rows(heads.flatten(1), weight, self.indices)
+        rows = heads.flatten(0, 1).index_select(0, self.order)
+        made = self.unsorted(multiply(rows, weight, self.counts))
+        # Not by index_add: in half precision it rounds each sum, on a GPU their order is random.
+        return made.view(*self.indices.shape, weight.size(2)).sum(1)
+
+    def unsorted(self, rows: Tensor) -> Tensor:
+        return torch.empty_like(rows).index_copy_(0, self.order, rows)
+
+
+def multiply(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    """Each row by the matrix of its expert, where rows `(rows, a)` are sorted by expert."""
+    if rows.is_meta:  # where costs are counted nobody knows who has chosen what
+        return rows @ weight[0]
+    fits = all(size % 8 == 0 for size in weight.shape[1:]) and len(rows) > 0
+    if rows.is_cuda and rows.dtype == weight.dtype == torch.bfloat16 and fits:
+        # The kernel may leave the gradient of an expert without tokens unwritten.
+        weight = weight.where((counts > 0)[:, None, None], 0.0)
+        return F.grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
+    parts = rows.split(counts.tolist())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight.unbind(), strict=True)])
+
+
+def sum_rows(factors: Tensor, weight: Tensor, experts: Tensor) -> Tensor:
+    """Sums of all rows of some experts' matrices, each times its factor: a bag of embeddings.
+
+    From factors `(sums, n * a)`, W `(experts, a, b)` and experts `(sums, n)` to `(sums, b)`.
+    """
+    rows = experts.unsqueeze(-1) * weight.size(1) + torch.arange(weight.size(1))
+    return F.embedding_bag(
+        rows.flatten(1), weight.flatten(0, 1), mode="sum", per_sample_weights=factors
+    )
+
+
+def as_autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the type of autocast where it is on, as maps have it; float64 stays."""
+    device = x.device.type
+    if x.is_meta or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+        return x, weight
+    dtype = torch.get_autocast_dtype(device)
+    return x.to(dtype), weight.to(dtype)
+
+
+def router_losses(
+    logits: Tensor, indices: Tensor, padding: Tensor | None, *, per_sequence: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Balance loss, z-loss, and how many real tokens they are of, at least 1 (equations 13 to 16).
+
+        L_a = E Σᵢ fᵢ Pᵢ        f, P: tokens and probability given to expert i, each summing to 1
+        L_z = mean over tokens of (log Σᵢ exp xᵢ)²
+
+    Args:
+        logits: `(batch, time, experts)`, the router's x.
+        indices: `(batch, time, top_k)`, the experts chosen.
+        padding: boolean `(batch, time)`, `True` at padding, which is left out.
+        per_sequence: L_a is of each sequence that is not padding alone, and the mean of these.
+    """
+    real = real_positions(logits, padding)
+    if not per_sequence:  # all tokens as if they were of one sequence
+        logits, indices, real = (x.flatten(0, 1).unsqueeze(0) for x in (logits, indices, real))
+    counts = real.sum(1).clamp(min=1)
+    chosen = torch.zeros_like(logits).scatter(-1, indices, 1.0)
+    share = (chosen * real.unsqueeze(-1)).sum(1)  # (sequences, experts)
+    mass = (logits.softmax(-1) * real.unsqueeze(-1)).sum(1)
+    products = (share * mass).sum(-1) / (counts.square() * indices.size(-1))
+    sequences = real.any(1).sum().clamp(min=1)
+    tokens = real.sum().clamp(min=1)
+    z = (logits.logsumexp(-1).square() * real).sum() / tokens
+    return logits.size(-1) * products.sum() / sequences, z, tokens
