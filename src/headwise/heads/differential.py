@@ -1,0 +1,122 @@
+"""Differential attention: each head subtracts a share of what a second query reads.
+
+Ye et al. 2024, *Differential Transformer*, https://arxiv.org/abs/2410.05258.
+"""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.system import Routing
+
+
+class DifferentialAttention(MultiHeadAttention):
+    """Multi-head attention whose heads read by the difference of two softmax maps.
+
+    Ye et al. 2024, *Differential Transformer*, https://arxiv.org/abs/2410.05258, in the second
+    version of 2026 of its authors' code, https://github.com/microsoft/unilm.
+
+        a₂ᵢ = softmax(x W₂ᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V,  a₂ᵢ₊₁ likewise with W₂ᵢ₊₁^Q
+        oᵢ  = a₂ᵢ - σ(λᵢ(x)) a₂ᵢ₊₁,  y = Σᵢ oᵢ Wᵢ
+
+    x is the input of the query. Both queries of a head read the same keys and values, which a cache
+    holds once. λ is a linear map without bias to one number for each head and position. The first
+    version has a λ for each layer, made of four vectors and a start that depends on the depth, and
+    a norm behind each head; the second has neither.
+
+    Args:
+        num_heads: number of heads, each with two queries.
+        embed_dim, options: as in `MultiHeadAttention`, which has the same options.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is σ(λ(x)), `(batch, queries, heads)`: between 0
+        and 1, and no distribution. Attention weights are those of the difference: they may be
+        negative, and a row sums to 1 - σ(λᵢ(x)).
+
+        The parameters are those of `MultiHeadAttention`, whose `q_proj` has the first queries;
+        `second_q_proj` has the second ones, and `lambda_proj.weight` is `(heads, embed_dim)`.
+
+    Example:
+        >>> attention = DifferentialAttention(embed_dim=32, num_heads=4)
+        >>> out = attention(torch.randn(2, 5, 32), need_weights=True)
+        >>> torch.allclose(out.weights.sum(-1), 1 - out.routing.weights.transpose(1, 2))
+        True
+    """
+
+    routing_parameters = ("lambda_proj",)
+    edits = edits_of("head")
+
+    def __init__(self, embed_dim: int, num_heads: int, **options: Any) -> None:
+        super().__init__(embed_dim, num_heads, **options)
+        bias = self.q_proj.bias is not None
+        self.second_q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, bias=bias)
+        self.lambda_proj = nn.Linear(embed_dim, num_heads, bias=False)
+        self._reset_second()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "lambda_proj"):  # not yet while the base class is built
+            self._reset_second()
+
+    def _reset_second(self) -> None:
+        nn.init.xavier_uniform_(self.second_q_proj.weight, gain=2**-0.5)  # as the first queries
+        if self.second_q_proj.bias is not None:
+            nn.init.zeros_(self.second_q_proj.bias)
+        nn.init.xavier_uniform_(self.lambda_proj.weight)
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
+        made = super().from_attention(attention, neutral=False, **options)
+        if neutral:
+            # Both queries are the same, and λ is 0: twice the output projection makes up for what
+            # is read, halved as σ(0) = 1/2, and exactly so in binary numbers.
+            made.second_q_proj.load_state_dict(made.q_proj.state_dict())
+            nn.init.zeros_(made.lambda_proj.weight)
+            with torch.no_grad():
+                made.out_proj.weight.mul_(2)
+        return made
+
+    @classmethod
+    def over_heads(cls, *sizes: int, **options: Any) -> Self:
+        """Raises `ValueError`: the heads of another module have read already."""
+        raise ValueError(
+            f"{cls.__name__} reads with two queries for each head, so that it cannot go over the "
+            f"heads of another module, which have read already; choose a system that scales heads"
+        )
+
+    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """As queries it gives both of a head and its share, which `attend` takes apart."""
+        first, k, v, _ = super().project(inputs)
+        second = self.by_head(self.second_q_proj(inputs.query))
+        second = self.placed(second, self.q_norm, inputs.rotary)
+        logits = self.lambda_proj(inputs.query)  # (batch, queries, heads)
+        # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
+        shares = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        shares = self.decide(shares)
+        share = shares.transpose(1, 2).unsqueeze(-1)
+        q = torch.cat([first, second.to(first.dtype), share.to(first.dtype)], dim=-1)
+        return q, k, v, shares
+
+    def _parts(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Both queries of each head, and the share that the second one has."""
+        first, second, share = q.split([self.head_dim, self.head_dim, 1], dim=-1)
+        # A GPU's kernels want rows that begin at multiples of 16 bytes.
+        return first.contiguous(), second.contiguous(), share
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        first, second, share = self._parts(q)
+        read = super().attend(first, k, v, mask, is_causal)
+        return read - share * super().attend(second, k, v, mask, is_causal)
+
+    def attention_weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        first, second, share = self._parts(q)
+        weights = super().attention_weights(first, k, mask)
+        return weights - share * super().attention_weights(second, k, mask)
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Tensor) -> tuple[Tensor, Routing]:
+        return self.join(heads), Routing(choice)

@@ -1,0 +1,140 @@
+"""Gated attention: a gate of the query's input scales what each head has read.
+
+Qiu et al. 2025, *Gated Attention for Large Language Models: Non-linearity, Sparsity, and
+Attention-Sink-Free*, https://arxiv.org/abs/2505.06708.
+"""
+
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Inputs, MultiHeadAttention
+from headwise.heads.system import Routing
+from headwise.ops.checks import one_of
+
+
+class GatedAttention(MultiHeadAttention):
+    """Multi-head attention with a gate behind each head, before the output projection.
+
+    Qiu et al. 2025, *Gated Attention for Large Language Models: Non-linearity, Sparsity, and
+    Attention-Sink-Free*, https://arxiv.org/abs/2505.06708.
+
+        oᵢ ← oᵢ ⊙ σ(x Vᵢ),  y = Σᵢ oᵢ Wᵢ
+
+    x is the input of the query, so each position has gates of its own. Of the paper's variants this
+    is the one that it finds best: behind the heads, other gates for each head, multiplied, and a
+    sigmoid. The paper trains with gates from the start on.
+
+    Args:
+        gate: `"headwise"`, one number for a head; `"elementwise"`, one for each element of it; or
+            `"static"`, ours, a learned number for each head that no input changes, which
+            `headwise.fold_gates` can put into the output projection.
+        gate_start: `"random"` draws V by Glorot's rule. With `"neutral"` V starts at zero and gates
+            are 2σ(x Vᵢ), which is 1 there: the layer is standard attention until it is trained.
+            `over_heads` starts so unless it is told otherwise; `from_attention` can start from
+            either. Static gates start at zero, so at σ(0) = 1/2, or at 1 if neutral.
+        embed_dim, num_heads, options: as in `MultiHeadAttention`, which has the same options.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is `(batch, queries, heads)`, the gate of each
+        head, or the mean over its elements: between 0 and 1, or 2 after a neutral start, and no
+        distribution. `gate_proj.weight` is `(heads or heads * head_dim, embed_dim)`; static gates
+        have `gate_logits`, `(heads,)`, in its place.
+
+    Example:
+        >>> attention = GatedAttention(embed_dim=32, num_heads=4)
+        >>> attention(torch.randn(2, 5, 32)).routing.weights.shape
+        torch.Size([2, 5, 4])
+        >>> neutral = GatedAttention(32, 4, gate_start="neutral")
+        >>> bool((neutral(torch.randn(2, 5, 32)).routing.weights == 1).all())
+        True
+    """
+
+    routing_parameters = ("gate_proj", "gate_logits")
+    edits = edits_of("head")
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        gate: Literal["headwise", "elementwise", "static"] = "headwise",
+        gate_start: Literal["random", "neutral"] = "random",
+        **options: Any,
+    ) -> None:
+        one_of(gate=(gate, ("headwise", "elementwise", "static")))
+        one_of(gate_start=(gate_start, ("random", "neutral")))
+        super().__init__(embed_dim, num_heads, **options)
+        self.elementwise, self.neutral_start = gate == "elementwise", gate_start == "neutral"
+        if gate == "static":
+            self.gate_logits = nn.Parameter(torch.empty(num_heads))
+        else:
+            gates = num_heads * self.head_dim if self.elementwise else num_heads
+            self.gate_proj = nn.Linear(embed_dim, gates, bias=False)
+        self._reset_gates(zero=self.neutral_start)
+
+    @classmethod
+    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+        options = {"gate_start": "neutral", **options}
+        return super().over_heads(embed_dim, num_heads, head_dim, **options)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "elementwise"):  # not yet while the base class is built
+            self._reset_gates(zero=self.neutral_start)
+
+    def _reset_gates(self, zero: bool) -> None:
+        for name, parameter in self.named_parameters():
+            if name.startswith(self.routing_parameters):
+                is_map = parameter.dim() == 2 and not zero
+                (nn.init.xavier_uniform_ if is_map else nn.init.zeros_)(parameter)
+
+    def start_neutral(self) -> None:
+        """The gates start at 1.
+
+        Raises:
+            ValueError: `gate_start` is `"random"`, by which gates are 1/2 where their map is zero.
+        """
+        if not self.neutral_start:
+            raise ValueError(
+                "gate_start is 'random', expected 'neutral', by which gates start at 1"
+            )
+        self._reset_gates(zero=True)
+
+    @classmethod
+    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
+        made = super().from_attention(attention, neutral=False, **options)
+        if neutral:
+            made._reset_gates(zero=True)
+            if not made.neutral_start:  # σ(0) = 1/2, which twice the output projection makes up for
+                with torch.no_grad():
+                    made.out_proj.weight.mul_(2)
+        return made
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)
+        means = gates.mean(-1)
+        decided = self.decide(means)
+        if decided is not means:  # an ablation: the elements of a head keep their proportions
+            gates = gates * (decided / means).unsqueeze(-1)
+        return self.join(heads, gates), Routing(decided)
+
+    def _gates(self, query: Tensor) -> Tensor:
+        if hasattr(self, "gate_logits"):
+            logits = self.gate_logits.expand(*query.shape[:2], -1)
+        else:
+            logits = self.gate_proj(query)
+        # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        gates = torch.sigmoid(logits).unflatten(-1, (self.num_heads, -1))
+        return 2 * gates if self.neutral_start else gates
+
+    def sees_other_positions(self, is_causal: bool) -> bool:
+        return False
+
+    def static_scales(self) -> Tensor | None:
+        if not hasattr(self, "gate_logits"):
+            return None
+        return self._gates(self.gate_logits.new_zeros(1, 1, 0))[0, 0]
