@@ -252,8 +252,9 @@ class AgreementAttention(Attention):
 
         output, weights = settle(voters)
         if heads and any(ablation.name == "without-largest" for ablation in self.ablations):
-            largest = torch.zeros_like(voters).scatter(0, weights.argmax(0, keepdim=True), 1)
-            voters = voters.gather(0, largest.sort(0, stable=True).indices[:-1])
+            others = torch.arange(len(voters) - 1, device=votes.device).unsqueeze(1)
+            others = others + (others >= weights.argmax(0))  # all but the largest
+            voters = voters.gather(0, others)
             output, weights = settle(voters)
         nothing = weights.new_zeros(len(votes), tokens)
         return output, nothing.scatter(0, voters, weights)
@@ -279,18 +280,17 @@ def simple_routing(
     `AgreementAttention.route`.
     """
     v = _by_capsule(votes, num_capsules)
+    share, last = _first_shares(v, shares), iterations - 1 if shares is None else 0
     b = torch.zeros_like(v[..., 0])  # (heads, tokens, capsules)
-    for i in range(iterations if shares is None else 1):
-        share = (b if normalize == "heads" else b.log_softmax(-1)).softmax(0)
-        if shares is not None:
-            share = shares.to(v).unsqueeze(-1).expand_as(b)
+    for i in range(last + 1):
         output = (share.unsqueeze(-1) * v).sum(0)  # (tokens, capsules, dims)
         if squash:
             square = _over_dims(output.square()).unsqueeze(-1)
             # The root has no derivative at 0, where its factor makes it irrelevant.
             output = output * square.where(square > 0, 1.0).sqrt() / (1 + square)
-        if i < iterations - 1:
+        if i < last:
             b = b + _over_dims(output * v)
+            share = (b if normalize == "heads" else b.log_softmax(-1)).softmax(0)
     return output.flatten(1).to(votes.dtype), share.detach().mean(-1)
 
 
@@ -330,13 +330,9 @@ def em_routing(
     # A processor takes fifty times as long for powers that vanish, and routing, once trained, is so
     # sure that most weights C do.
     least = math.log(2 * torch.finfo(v.dtype).smallest_normal)
-    log_c = torch.full_like(v[..., 0], -math.log(num_capsules))  # (heads, tokens, capsules)
-    last = iterations - 1 if shares is None else 0
+    share, last = _first_shares(v, shares), iterations - 1 if shares is None else 0
+    mass = v.new_full(v.shape[1:3], len(v) / num_capsules)  # (tokens, capsules)
     for i in range(last + 1):
-        mass = log_c.clamp(min=least).exp().sum(0)
-        share = log_c.softmax(0)  # = C / mass, also where all C of a capsule vanish
-        if shares is not None:
-            share = shares.to(v).unsqueeze(-1).expand_as(log_c)
         mean = (share.unsqueeze(-1) * v).sum(0)  # (tokens, capsules, dims)
         square = (v - mean).square()
         variance = (share.unsqueeze(-1) * square).sum(0).clamp(min=VARIANCE_FLOOR)
@@ -355,6 +351,8 @@ def em_routing(
                 # log sigmoid, which ONNX computes as the log of what may have become 0.
                 prior = prior - torch.logaddexp(torch.zeros_like(logit), -logit)
             log_c = (prior - _over_dims(square / (2 * variance))).log_softmax(-1)
+            # Of a capsule all C may vanish; its shares do not.
+            share, mass = log_c.softmax(0), log_c.clamp(min=least).exp().sum(0)
     output = mean if activation == "none" else logit.sigmoid().unsqueeze(-1) * mean
     return output.flatten(1).to(votes.dtype), share.detach().mean(-1)
 
@@ -363,6 +361,13 @@ def _by_capsule(votes: Tensor, num_capsules: int) -> Tensor:
     """`(heads, tokens, capsules, dims)`, in float32 at least."""
     wide = torch.promote_types(votes.dtype, torch.float32)
     return votes.to(wide).unflatten(-1, (num_capsules, -1))
+
+
+def _first_shares(v: Tensor, shares: Tensor | None) -> Tensor:
+    """`(heads, tokens, capsules)`: equal ones if none are given."""
+    if shares is None:
+        return torch.full_like(v[..., 0], 1 / max(1, len(v)))
+    return shares.to(v).unsqueeze(-1).expand_as(v[..., 0])
 
 
 def _over_dims(x: Tensor) -> Tensor:
@@ -452,7 +457,7 @@ def _compiled(*args: Any, **how: Any) -> Any:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of the compiler; one of the function comes again below
-            _failed.extend(str(error).strip().splitlines()[:1] or [type(error).__name__])
+            _failed.append(" ".join(str(error).split())[:200] or type(error).__name__)
             warnings.warn(
                 f"routing runs without torch.compile, which is slower: {_failed[0]}", stacklevel=2
             )
