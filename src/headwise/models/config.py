@@ -1,0 +1,457 @@
+"""The configurations of models: sizes and plans of attention, as in Hugging Face transformers."""
+
+import copy
+from dataclasses import field, fields
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
+
+from headwise.heads.attention import Attention
+from headwise.models.plan import Spec, build_system, layer_specs
+from headwise.ops.checks import did_you_mean
+from headwise.ops.layers import Activation, NormKind
+from headwise.ops.rotary import rotary_rates
+
+# What transformers takes beside the fields of a configuration.
+_OF_TRANSFORMERS = {
+    *("num_labels", "torch_dtype", "name_or_path", "output_attentions", "attn_implementation"),
+    *("experts_implementation", "per_layer_config", "model_type", "tokenizer_class", "auto_map"),
+    *("use_cache", "quantization_config", "tie_word_embeddings"),
+}
+
+
+@strict
+class TransformerConfig(PreTrainedConfig):
+    """What the configurations of all models have.
+
+    Attributes:
+        embed_dim: width of the model (d).
+        num_heads: heads of each attention (h).
+        ffn_dim: width of the hidden layer of the feed-forward.
+        attention: plan of attention: the name of a system, or systems by site and layer; see
+            `headwise.models.plan`.
+        norm: norms after each residual sum (`post`, as published) or before each sub-layer
+            (`pre`).
+        norm_kind, norm_eps: `layer` norms, or `rms`, by the root mean square; and their ε.
+        dropout, attention_dropout, ffn_dropout: of embeddings and of each sub-layer's output; of
+            attention weights; inside the feed-forward.
+        ffn_activation: see `headwise.ops.layers`; `swiglu` and `geglu` have a third map.
+        positions: what tells the model where a token stands: `sinusoidal`, `learned`, or `rotary`
+            positions, which turn the queries and keys of self-attention.
+        max_positions: number of learned positions, the longest sequence that the model reads; by
+            default what the model needs, and None where positions are not learned.
+        rope_parameters: of rotary positions, as in transformers: `rope_theta` (10,000),
+            `partial_rotary_factor` (1), and `rope_type` (`default`, `linear`, `llama3`, `yarn`)
+            with what each reads.
+        head_dim, num_key_value_heads, qk_norm: see `headwise.MultiHeadAttention`.
+        bias: whether the linear maps of layers have one; `"qkv"`: those of queries, keys and values
+            alone. A system whose equations have none has none, whatever this says.
+        scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
+        embedding_norm: whether a norm follows the embeddings, as in BERT.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none.
+            Of ends there may be a list.
+
+    Raises:
+        TypeError: an argument that neither headwise nor transformers knows.
+        ValueError: sizes or a plan that do not fit together.
+    """
+
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "embed_dim",
+        "intermediate_size": "ffn_dim",
+        "max_position_embeddings": "max_positions",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "layers",
+    }
+    # Of the outputs, what is no prediction to transformers' Trainer.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        *("token_loss", "auxiliary_loss", "cache", "last_hidden_state"),
+        "encoder_last_hidden_state",
+    ]
+    sites: ClassVar[tuple[str, ...]] = ()  # those of a model, in the order of computation
+
+    embed_dim: int = 512
+    num_heads: int = 8
+    ffn_dim: int = 2048
+    attention: str | dict[str, Any] = "standard"
+    norm: Literal["post", "pre"] = "post"
+    norm_kind: NormKind = "layer"
+    norm_eps: float = 1e-5
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    ffn_dropout: float | int = 0.0
+    ffn_activation: Activation = "relu"
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    max_positions: int | None = None
+    rope_parameters: dict[str, Any] | None = None
+    head_dim: int | None = None
+    num_key_value_heads: int | None = None
+    qk_norm: bool = False
+    bias: Literal[True, False, "qkv"] = True
+    scale_embeddings: bool = True
+    embedding_norm: bool = False
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+
+    def __post_init__(self, **others: Any) -> None:
+        for name in others.keys() & self.attribute_map.keys():
+            setattr(self, name, others.pop(name))
+        known = {each.name for each in fields(self)} | _OF_TRANSFORMERS
+        # A file may have been written by a newer transformers, which says its version.
+        strange = others.keys() - known if self.transformers_version is None else ()
+        for name in strange:
+            raise TypeError(
+                f"{name} is not an argument of {type(self).__name__}{did_you_mean(name, known)}"
+            )
+        if self.positions != "learned" and self.max_positions is not None:
+            raise ValueError(
+                f"max_positions is {self.max_positions} and positions is {self.positions!r}, which "
+                f"sets no limit: leave max_positions out, or set positions to 'learned'"
+            )
+        if self.positions != "rotary" and self.rope_parameters is not None:
+            raise ValueError(
+                f"rope_parameters is {self.rope_parameters} and positions is {self.positions!r}, "
+                f"which has none: leave rope_parameters out, or set positions to 'rotary'"
+            )
+        if self.positions == "learned" and self.max_positions is None:
+            self.max_positions = self.default_positions()
+        turns = copy.deepcopy(self.rope_parameters)
+        self.rope_parameters = {}  # transformers fills in what it would need
+        super().__post_init__(**others)
+        self.rope_parameters = turns
+        if self.positions == "rotary":
+            usual = {"rope_theta": 10_000.0, "rope_type": "default"}
+            self.rope_parameters = {**usual, **(turns or {})}
+        self._check_systems()
+
+    def depths(self) -> dict[str, int]:
+        """The sites of the model with their numbers of layers, in the order of computation:
+        `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no depths()")
+
+    def default_positions(self) -> int:
+        """How many learned positions the model has if `max_positions` is not given."""
+        return 512  # as BERT
+
+    def systems(self) -> dict[str, list[Spec]]:
+        """The system of each layer at each site, as the plan says."""
+        return layer_specs(self.attention, self.depths())
+
+    def attention_options(self) -> dict[str, Any]:
+        """What the model settles for the attention of every system, as constructors take it."""
+        settled = {"num_heads": self.num_heads, "dropout": self.attention_dropout}
+        settled |= {"bias": self.bias, "qk_norm": self.qk_norm}
+        if self.qk_norm:
+            settled["norm_eps"] = self.norm_eps
+        sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
+        return settled | {name: size for name, size in sizes.items() if size is not None}
+
+    def rotary_rates(self, head_dim: int) -> tuple[Tensor, float]:
+        """The rates at which heads of a width are turned, and what their turns are multiplied by;
+        see `headwise.ops.rotary.Rotary`.
+
+        Raises:
+            ValueError: `rope_parameters` do not fit heads of this width, or lack something.
+        """
+        given = dict(self.rope_parameters or {})
+        for name in given.keys() - RopeParameters.__annotations__.keys():
+            hint = did_you_mean(name, RopeParameters.__annotations__)
+            raise ValueError(f"rope_parameters has {name!r}, which no rope_type reads{hint}")
+        width = int(head_dim * given.get("partial_rotary_factor", 1.0))
+        if not 0 < width <= head_dim or width % 2:
+            raise ValueError(
+                f"rope_parameters turn {width} channels of heads of width {head_dim}, expected an "
+                f"even number from 2 on: choose another partial_rotary_factor or head_dim"
+            )
+        kind = given["rope_type"]
+        if kind == "default":
+            return rotary_rates(width, given["rope_theta"]), 1.0
+        if kind not in ("linear", "llama3", "yarn"):
+            raise ValueError(
+                f"rope_parameters has rope_type {kind!r}, expected default, linear, llama3 or yarn"
+            )
+        # The functions read a few attributes of the configuration of an attention.
+        theirs = SimpleNamespace(rope_parameters=given, head_dim=head_dim, hidden_size=head_dim)
+        theirs.num_attention_heads, theirs.standardize_rope_params = 1, lambda: None
+        theirs.max_position_embeddings = given.get("original_max_position_embeddings")
+        try:
+            with torch.device("cpu"):  # also while a model is made without weights
+                rates, scale = ROPE_INIT_FUNCTIONS[kind](theirs, torch.device("cpu"))
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"rope_parameters is {given}, which lacks what rope_type {kind!r} reads ({error})"
+            ) from error
+        return rates, scale
+
+    def _check_systems(self) -> None:
+        """Builds each system of the plan once, without weights, to see that it fits."""
+        for site, specs in self.systems().items():
+            for spec in {repr(spec): spec for spec in specs}.values():
+                with torch.device("meta"):
+                    system = build_system(spec, self, site, 0)
+                if self.positions == "rotary" and site != "decoder_cross":
+                    heads = (part for part in system.modules() if isinstance(part, Attention))
+                    self.rotary_rates(next(heads).head_dim)
+
+    # transformers has these for models whose heads divide their width, and that it knows.
+    def validate_architecture(self) -> None:
+        """Heads may have any width."""
+
+    def validate_rope(self) -> None:
+        """`rotary_rates` says what does not fit."""
+
+    def validate_output_attentions(self) -> None:
+        """Attention weights are computed beside what the kernel computes."""
+
+
+@strict
+class StackConfig(TransformerConfig):
+    """The configuration of a model with one stack of layers.
+
+    Attributes:
+        layers: number of layers.
+    """
+
+    layers: int = 6
+
+    def depths(self) -> dict[str, int]:
+        return dict.fromkeys(self.sites, self.layers)
+
+
+@strict
+class LanguageModelConfig(StackConfig):
+    """The configuration of a stack that reads tokens and predicts tokens of the same vocabulary.
+
+    Attributes:
+        vocab_size: number of tokens, special tokens included.
+        share_embeddings: whether the input and the output embeddings share their weights.
+        label_smoothing: probability that the training loss spreads over the vocabulary.
+        max_length: length of the longest sequence in training. Sinusoidal positions set no limit;
+            of learned positions there are as many by default.
+    """
+
+    vocab_size: int = 32_000
+    share_embeddings: bool = True
+    label_smoothing: float | int = 0.0
+    max_length: int = 512
+
+    def __post_init__(self, **others: Any) -> None:
+        self.tie_word_embeddings = self.share_embeddings
+        others.pop("tie_word_embeddings", None)
+        super().__post_init__(**others)
+
+    def default_positions(self) -> int:
+        return self.max_length
+
+
+@strict
+class CausalLMConfig(LanguageModelConfig):
+    """The configuration of a transformer that predicts each token from those before it.
+
+    Attributes:
+        max_length: the greatest length of generated sequences, prompt included, unless generation
+            is called with another. Of learned positions there is one more by default, since a
+            sequence in training also has the token before the first that is predicted.
+        adaptive_cutoffs: the ids at which bands of rarer words begin, which have narrower
+            embeddings in input and output; ids are sorted by frequency. See
+            `headwise.models.adaptive`.
+        adaptive_factor: the factor by which each band is narrower than the one before.
+        adaptive_dropout: dropout inside the adaptive softmax.
+    """
+
+    model_type = "headwise-causal-lm"
+    sites = ("decoder_self",)
+
+    adaptive_cutoffs: list[int] | None = None
+    adaptive_factor: int = 4
+    adaptive_dropout: float | int = 0.0
+
+    def __post_init__(self, **others: Any) -> None:
+        super().__post_init__(**others)
+        if self.adaptive_cutoffs is None:
+            return
+        self.tie_word_embeddings = False  # one module is both
+        for name, expected in (("share_embeddings", True), ("label_smoothing", 0)):
+            if (value := getattr(self, name)) != expected:
+                raise ValueError(
+                    f"{name} is {value}, expected {expected} with adaptive_cutoffs: the adaptive "
+                    f"softmax shares all weights, and its losses are not smoothed"
+                )
+        narrow = self.adaptive_factor ** len(self.adaptive_cutoffs)
+        if self.adaptive_factor < 1 or self.embed_dim % narrow:
+            raise ValueError(
+                f"adaptive_factor is {self.adaptive_factor}, expected a number that divides "
+                f"embed_dim = {self.embed_dim} once for each of adaptive_cutoffs"
+            )
+
+    def default_positions(self) -> int:
+        return self.max_length + 1
+
+
+@strict
+class MaskedLMConfig(LanguageModelConfig):
+    """The configuration of an encoder that predicts hidden tokens.
+
+    Attributes:
+        mask_token_id: id of the token that takes the place of a hidden one; None if not known.
+    """
+
+    model_type = "headwise-masked-lm"
+    sites = ("encoder_self",)
+
+    mask_token_id: int | None = 4
+
+
+@strict
+class SequenceClassifierConfig(StackConfig):
+    """The configuration of an encoder, pooled to one vector per sequence, and a perceptron.
+
+    The argument `classes` names the classes, in the order of the outputs; `num_labels` gives their
+    number alone.
+
+    Attributes:
+        vocab_size: number of tokens.
+        problem: `classification`, or `regression` to one number.
+        pooling: the vector of a sequence: the `mean` of the top layer over its tokens, or the
+            `first` token's vector.
+        hidden_dim: width of the perceptron's hidden layer; `embed_dim` if None.
+        activation: of the hidden layer; `dropout` is also that of this layer.
+    """
+
+    model_type = "headwise-sequence-classifier"
+    sites = ("encoder_self",)
+
+    vocab_size: int = 32_000
+    problem: Literal["classification", "regression"] = "classification"
+    pooling: Literal["mean", "first"] = "mean"
+    hidden_dim: int | None = None
+    activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
+
+    def __post_init__(self, classes: Any = None, **others: Any) -> None:
+        if classes is not None:
+            if len(set(classes)) != len(classes):
+                raise ValueError(f"classes are {list(classes)}, expected each name once")
+            self.id2label = dict(enumerate(classes))
+            self.label2id = {name: index for index, name in enumerate(classes)}
+        if self.problem == "regression":
+            others.setdefault("num_labels", 1)
+            self.problem_type = "regression"  # or a pipeline would make it a probability
+        super().__post_init__(**others)
+        if self.problem == "regression" and self.num_labels != 1:
+            raise ValueError(
+                f"num_labels is {self.num_labels}, expected 1 if problem is 'regression': leave "
+                f"classes and num_labels out"
+            )
+
+
+@strict
+class Seq2SeqLMConfig(TransformerConfig):
+    """The configuration of an encoder-decoder transformer, by default the base Transformer.
+
+    Attributes:
+        vocab_size: number of source tokens, or of all tokens if the vocabulary is joint.
+        target_vocab_size: number of target tokens; `vocab_size` if None.
+        encoder_layers, decoder_layers: numbers of layers.
+        share_embeddings: which embeddings share their weights: `all` (source, target and output,
+            which needs a joint vocabulary), `target` (target and output) or `none`.
+        output_bias: whether the map to the target vocabulary has a bias for each token.
+        label_smoothing: probability that the training loss spreads over the vocabulary.
+        max_target_length: the greatest length of generated sequences, unless generation is called
+            with another.
+        decoder_start_token_id: the token with which decoding starts; `bos_token_id` if None.
+    """
+
+    model_type = "headwise-seq2seq-lm"
+    sites = ("encoder_self", "decoder_self", "decoder_cross")
+    attribute_map: ClassVar[dict[str, str]] = TransformerConfig.attribute_map | {
+        "num_hidden_layers": "encoder_layers"
+    }
+
+    vocab_size: int = 32_000
+    target_vocab_size: int | None = None
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    share_embeddings: Literal["all", "target", "none"] = "all"
+    output_bias: bool = False
+    label_smoothing: float | int = 0.1
+    max_target_length: int = 256
+    decoder_start_token_id: int | None = None
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **others: Any) -> None:
+        if self.target_vocab_size is None:
+            self.target_vocab_size = self.vocab_size
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.bos_token_id
+        self.tie_word_embeddings = self.share_embeddings != "none"
+        others.pop("tie_word_embeddings", None)
+        super().__post_init__(**others)
+        if self.share_embeddings == "all" and self.target_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"target_vocab_size is {self.target_vocab_size}, expected vocab_size = "
+                f"{self.vocab_size} if share_embeddings is 'all', which needs a joint vocabulary; "
+                f"use 'target'"
+            )
+
+    def depths(self) -> dict[str, int]:
+        decoder = dict.fromkeys(("decoder_self", "decoder_cross"), self.decoder_layers)
+        return {"encoder_self": self.encoder_layers, **decoder}
+
+
+@strict
+class SpeechEnhancerConfig(StackConfig):
+    """The configuration of `SpeechEnhancer`; the defaults are those of TIM's baseline.
+
+    Attributes:
+        sampling_rate: samples per second; it decides how many frequencies a frame of 32 ms has.
+        front_channels: channels of the convolutions in front of the layers; one more convolution,
+            as wide as the model, follows them.
+        lookahead: how many later frames of 16 ms the model sees, at most one per convolution.
+        floor: what is added to magnitudes before their logarithm is taken.
+        predicts: `magnitude`, the log magnitudes of the clean speech, or `gain`, the difference
+            that is added to those of the noisy speech.
+        window: number of frames of an item in training; longer sounds are read in such windows.
+    """
+
+    model_type = "headwise-speech-enhancer"
+    sites = ("decoder_self",)
+
+    positions: Literal["none"] = "none"  # type: ignore[assignment]
+    embed_dim: int = 256
+    num_heads: int = 16
+    ffn_dim: int = 256
+    layers: int = 8
+    sampling_rate: int = 16_000
+    front_channels: list[int] = field(default_factory=lambda: [1024, 512, 128])
+    lookahead: int = 2
+    floor: float | int = 0.1
+    predicts: Literal["magnitude", "gain"] = "magnitude"
+    window: int = 626
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+    def __post_init__(self, **others: Any) -> None:
+        super().__post_init__(**others)
+        if not 0 <= self.lookahead <= len(self.front_channels) + 1:
+            raise ValueError(
+                f"lookahead is {self.lookahead}, expected 0 to {len(self.front_channels) + 1}: "
+                f"each convolution sees at most one later frame"
+            )
+        if self.floor <= 0:
+            raise ValueError(
+                f"floor is {self.floor}, expected a positive number: the magnitude of silence is "
+                f"0, which has no logarithm"
+            )
+
+    @property
+    def num_bins(self) -> int:
+        """The number of frequencies of a frame of 32 ms."""
+        return self.sampling_rate * 16 // 1000 + 1

@@ -1,0 +1,570 @@
+"""Encoders and decoders whose attention follows a plan, as Hugging Face models.
+
+Vaswani et al. 2017, *Attention Is All You Need*, https://arxiv.org/abs/1706.03762, with norms after
+each residual sum, as published, or before each sub-layer. Learned positions are drawn and scaled as
+tokens are, so that the two start equally large, as in Devlin et al. 2018, *BERT*,
+https://arxiv.org/abs/1810.04805.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import ModelOutput
+
+from headwise.heads.attention import Attention, MultiHeadAttention
+from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, System
+from headwise.models.adaptive import AdaptiveEmbedding
+from headwise.models.config import TransformerConfig
+from headwise.models.plan import Plan, Spec, build_system
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.layers import ACTIVATIONS, hidden_width, norm_of
+from headwise.ops.rotary import Rotary
+
+
+@dataclass
+class HeadwiseOutput(ModelOutput):
+    """The output of every model; what a model does not have, or is not asked for, is None.
+
+    Attributes:
+        loss: `token_loss`, and in training `auxiliary_loss` with it. If `num_items_in_batch` is
+            given, which counts the labels of further batches too, the latter counts by this
+            batch's share of them.
+        logits: the predictions of the model.
+        last_hidden_state: of the last stack, `(batch, time, embed_dim)`.
+        token_loss: the loss of the task: the sum over all labels that are not -100, divided by
+            `num_items_in_batch`, or by their number.
+        auxiliary_loss: the sum of the losses that systems add; without labels only where gradients
+            are enabled, since pipelines expect a row for each item.
+        cache: what has been decoded so far.
+        hidden_states: what the first layer reads and what each layer returns; the last is behind
+            the final norm.
+        attentions, cross_attentions: attention weights, `(batch, heads, queries, keys)` for each
+            layer, those before dropout. MoA's are of the heads that each query has chosen.
+        encoder_last_hidden_state, encoder_hidden_states, encoder_attentions,
+            decoder_hidden_states, decoder_attentions: of a model with two stacks.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+    token_loss: Tensor | None = None
+    auxiliary_loss: Tensor | None = None
+    cache: Any = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+
+
+class Call(NamedTuple):
+    """What all layers of a stack see in one forward pass, beside the output of the one below.
+
+    Masks are boolean and `True` at padding, as everywhere below the models.
+    """
+
+    padding: Tensor | None  # (batch, cached + time)
+    query_padding: Tensor | None  # (batch, time), the end of `padding`
+    encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
+    encoder_padding: Tensor | None  # (batch, source time)
+    need_weights: bool
+
+
+class FeedForward(nn.Module):
+    """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation.
+
+    Gated activations take both of their maps from W₁, that of the gate first.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        width, bias = hidden_width(config.ffn_activation, config.ffn_dim), config.bias is True
+        self.ffn_up = nn.Linear(config.embed_dim, width, bias=bias)
+        self.ffn_down = nn.Linear(config.ffn_dim, config.embed_dim, bias=bias)
+        self.dropout, self.activation = config.ffn_dropout, config.ffn_activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = ACTIVATIONS[self.activation](self.ffn_up(x))
+        return self.ffn_down(F.dropout(hidden, self.dropout, self.training))
+
+
+class Residual(nn.Module):
+    """A sub-layer's residual sum with its norm and dropout.
+
+    Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x))).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm = norm_of(config.norm_kind, config.embed_dim, config.norm_eps)
+        self.is_before, self.dropout = config.norm == "pre", config.dropout
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.is_before:
+            return x + F.dropout(sublayer(self.norm(x)), self.dropout, self.training)
+        return self.norm(x + F.dropout(sublayer(x), self.dropout, self.training))
+
+
+class Layer(GradientCheckpointingLayer):
+    """Self-attention, attention over the encoder's output if there is any, then feed-forward,
+    unless the last of these attentions holds that too, or one system takes the place of all.
+
+    Args:
+        config: the model's.
+        specs: what stands at each of the layer's sites, in the order of computation.
+        index: the number of the layer.
+    """
+
+    def __init__(self, config: TransformerConfig, specs: dict[str, Spec], index: int) -> None:
+        super().__init__()
+        self.is_causal = "decoder_self" in specs
+        # `system` takes the place of the whole layer.
+        self.system: Any = None
+        self.self_attention: Any = None
+        self.cross_attention: Any = None
+        self.feed_forward: Any = None
+        for site, spec in specs.items():
+            system = build_system(spec, config, site, index)
+            if system.replaces == "layer":
+                self.system = system
+                return
+            name = "cross_attention" if site == "decoder_cross" else "self_attention"
+            setattr(self, name, system)
+            if not system.holds_residual:
+                setattr(self, f"{name}_residual", Residual(config))
+        if system.replaces == "attention":
+            self.feed_forward = FeedForward(config)
+            self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        call: Call,
+        rotary: Rotary | None,
+        cache: AttentionCache | None,
+        cross_cache: AttentionCache | None,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Returns the output, the losses that systems add, and attention weights if asked for."""
+        outs: list[AttentionOutput] = []
+        weights = True if call.need_weights else None
+        of_self = {"key_padding_mask": call.padding, "rotary": rotary, "need_weights": weights}
+        if self.is_causal:
+            of_self |= {"is_causal": True, "cache": cache}
+        of_cross = {"key": call.encoded, "key_padding_mask": call.encoder_padding}
+        of_cross |= {"query_padding_mask": call.query_padding, "cache": cross_cache}
+        of_cross["need_weights"] = weights
+        of_layer = {"memory": call.encoded, "memory_key_padding_mask": call.encoder_padding}
+        of_layer |= {**of_self, "cross_cache": cross_cache}
+        for name, given in (
+            ("system", of_layer),
+            ("self_attention", of_self),
+            ("cross_attention", of_cross),
+        ):
+            system = getattr(self, name)
+            if system is None:
+                continue
+
+            def attend(y: Tensor, system: System = system, given: dict[str, Any] = given) -> Tensor:
+                # What is not asked for, a system of a user's own need not know of.
+                outs.append(
+                    system(y, **{n: value for n, value in given.items() if value is not None})
+                )
+                return outs[-1].output
+
+            residual = getattr(self, f"{name}_residual", None)  # a system may add by itself
+            x = attend(x) if residual is None else residual(x, attend)
+        if self.feed_forward is not None:
+            # As a function: accelerate moves modules among the arguments, also offloaded ones.
+            x = self.feed_forward_residual(x, lambda y: self.feed_forward(y))
+        routings = [out.routing for out in outs if out.routing is not None]
+        losses = [routing.loss for routing in routings if routing.loss is not None]
+        return x, losses, [out.weights for out in outs if out.weights is not None]
+
+
+class HeadwiseModel(PreTrainedModel):
+    """A transformer whose attention follows the plan of its configuration.
+
+    Its forward takes a batch as keyword arguments, with `labels` that are -100 where the model
+    predicts nothing, and returns a `HeadwiseOutput`. A subclass calls `post_init()` at the end of
+    its constructor.
+
+    Arguments of every forward, beside what it names:
+
+    - `attention_mask`: 1 at tokens and 0 at padding, as in transformers.
+    - `num_items_in_batch`: by what the sum of the labels' losses is divided; by default the number
+      of labels that are not -100.
+    - `inputs_embeds`: what `get_input_embeddings()` gives for the tokens, in the place of
+      `input_ids`; the model scales it as its own.
+    - `position_ids`: positions of the tokens, `(batch, time)`; by default a token's position is the
+      number of tokens before it, padding left out.
+    - `output_attentions`, `output_hidden_states`: whether to return them.
+    - `return_dict`: False to return a tuple of what is not None.
+    """
+
+    config: TransformerConfig
+    config_class: ClassVar[type[TransformerConfig]]
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _input_embed_layer = "embedding"
+    _no_split_modules: ClassVar = ["Layer"]
+    _supports_sdpa = True
+
+    def with_attention(self, attention: Plan, *, neutral: bool = True) -> Self:
+        """A copy of the model with other systems at its standard attentions.
+
+        The output in evaluation stays the same, up to rounding, until the copy is trained. All that
+        the plan leaves as it is, such as frozen weights and the mode of training, is copied; the
+        two models share no memory.
+
+        Args:
+            attention: the plan of the copy, see `headwise.models.plan`.
+            neutral: whether the output has to stay the same. If not, what the systems add to the
+                weights that they take starts as their constructors say.
+
+        Raises:
+            ValueError: the plan does not fit, or changes what is not standard, or a system cannot
+                start from standard attention with this output.
+        """
+        other = copy.deepcopy(self)
+        config, before = other.config, other.config.systems()
+        config.attention = copy.deepcopy(attention)  # type: ignore[assignment]
+        planned = config.systems()
+        for path, former in list(other.named_modules()):
+            site, layer = getattr(former, "site", ""), getattr(former, "layer", 0)
+            if not site or (spec := planned[site][layer]) == before[site][layer]:
+                continue
+            where = f"attention.{site}, layer {layer}: {spec['system']}"
+            made: Any = build_system(spec, config, site, layer)
+            if type(former) is not MultiHeadAttention or not isinstance(made, MultiHeadAttention):
+                raise ValueError(f"{where} cannot start from {type(former).__name__}")
+            try:
+                if neutral:
+                    made.start_neutral()
+                made.take_weights(former)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
+            other.set_submodule(path, made)
+        return other
+
+    def asked(self, others: dict[str, Any]) -> dict[str, bool]:
+        """Whether attention weights and hidden states are to be returned.
+
+        Raises:
+            TypeError: there is an argument that no forward has.
+        """
+        names = ("output_attentions", "output_hidden_states")
+        for name, value in others.items():  # transformers passes unknown flags as False or None
+            if name not in (*names, "return_dict") and value is not None and value is not False:
+                raise TypeError(
+                    f"{name} is not an argument of {type(self).__name__}; what its systems decide "
+                    f"comes from headwise.record(model)"
+                )
+        given = {name: others.get(name) for name in names}
+        return {n: bool(getattr(self.config, n) if v is None else v) for n, v in given.items()}
+
+    def returned(self, others: dict[str, Any], **output: Any) -> Any:
+        """The output as an object with names, or as a tuple where `return_dict` is false."""
+        as_dict = others.get("return_dict")
+        as_dict = self.config.return_dict if as_dict is None else as_dict
+        return HeadwiseOutput(**output) if as_dict else HeadwiseOutput(**output).to_tuple()
+
+    def losses(
+        self,
+        added: list[Tensor],
+        total: Tensor | None,
+        labels: Tensor | None,
+        num_items: Tensor | int | None,
+    ) -> dict[str, Tensor | None]:
+        """The losses of an output.
+
+        Args:
+            added: the losses that systems add.
+            total: the loss of the task, summed over all labels that are not -100.
+            num_items: what it is divided by; the number of these labels if None.
+        """
+        device = self.device if total is None else total.device  # layers may be on several
+        auxiliary = sum(loss.to(device) for loss in added) if added else None
+        if total is None or labels is None:
+            return {"auxiliary_loss": auxiliary if torch.is_grad_enabled() else None}  # type: ignore
+        count = (labels != IGNORED_LABEL).sum()
+        token_loss = loss = total / (count.clamp(min=1) if num_items is None else num_items)
+        if auxiliary is not None and self.training:
+            # The losses of accumulated batches are summed: each adds its share.
+            loss = token_loss + auxiliary * (1.0 if num_items is None else count / num_items)
+        return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary}  # type: ignore
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # The functions of nn.init leave weights alone that have been loaded.
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+        elif isinstance(module, (System, AdaptiveEmbedding, nn.LayerNorm, nn.RMSNorm)):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def _initialize_weights(self, module: nn.Module, *_: Any) -> None:
+        # Outside its own package, transformers skips modules that have no parameters but in
+        # modules of their own, such as standard attention.
+        super()._initialize_weights(module)
+
+    def _set_gradient_checkpointing(self, enable: bool = True, *args: Any, **kwargs: Any) -> None:
+        function = args[0] if args else kwargs.get("gradient_checkpointing_func")
+        if getattr(function, "keywords", {}).get("use_reentrant"):
+            raise ValueError(
+                "use_reentrant is True, expected False: the encoder would learn nothing through "
+                "the decoder's layers; leave use_reentrant out"
+            )
+        super()._set_gradient_checkpointing(enable, *args, **kwargs)
+
+
+class Stack(HeadwiseModel):
+    """Embeddings, positions, layers, and the norm behind them.
+
+    Args:
+        config: the configuration of the whole model.
+        name: `encoder` or `decoder`; by default the stack of the first site.
+        vocab_size: number of tokens; by default as the configuration says. With 0 there are no
+            embeddings, and the layers read `inputs_embeds`.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, name: str | None = None, vocab_size: int | None = None
+    ) -> None:
+        super().__init__(config)
+        name = config.sites[0].split("_")[0] if name is None else name
+        words = getattr(config, "vocab_size", 0) if vocab_size is None else vocab_size
+        cutoffs = getattr(config, "adaptive_cutoffs", None)
+        width, norm = config.embed_dim, (config.norm_kind, config.embed_dim, config.norm_eps)
+        self.embedding: Any = None
+        self.positions: Any = None
+        if words:
+            self.embedding = AdaptiveEmbedding(config) if cutoffs else nn.Embedding(words, width)
+        if words and config.max_positions is not None:
+            self.positions = nn.Embedding(config.max_positions, width)
+        self.embedding_norm = norm_of(*norm) if words and config.embedding_norm else nn.Identity()
+        specs = {s: of for s, of in config.systems().items() if s.startswith(f"{name}_")}
+        self.layers: Any = nn.ModuleList(
+            Layer(config, dict(zip(specs, of_layer, strict=True)), index)
+            for index, of_layer in enumerate(zip(*specs.values(), strict=True))
+        )
+        # With pre-norm nothing has normalised the last residual sum yet.
+        self.final_norm = norm_of(*norm) if config.norm == "pre" else nn.Identity()
+        # Heads of some systems have a width of their own, and turn at rates of their own.
+        default = config.head_dim or width // config.num_heads
+        self.widths: list[int] = []
+        for layer in self.layers:
+            heads = (part for part in layer.modules() if isinstance(part, Attention))
+            self.widths.append(next((part.head_dim for part in heads), default))
+        is_rotary = config.positions == "rotary"
+        self.rates = {w: config.rotary_rates(w) for w in set(self.widths) if is_rotary}
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: "DecodingCache | None" = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        losses: list[Tensor] | None = None,
+        **others: Any,
+    ) -> Any:
+        """Tokens, or their embeddings, to hidden states.
+
+        Args:
+            input_ids: `(batch, time)`.
+            attention_mask: `(batch, cached + time)`; padding may be on either side.
+            inputs_embeds, position_ids, others: see `HeadwiseModel`.
+            cache: of earlier calls in a decoding; this call adds to it.
+            encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
+            encoder_attention_mask: `(batch, source time)`.
+            losses: a list to which the losses are added that systems add.
+        """
+        asked = self.asked(others)
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("of the input ids and inputs_embeds, expected exactly one")
+        words: Any = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        is_repeated = self.training and torch.is_grad_enabled()
+        if cache is not None and is_repeated and any(x.gradient_checkpointing for x in self.layers):
+            raise ValueError(
+                "a cache is asked for (use_cache) with gradient checkpointing, which computes "
+                "layers twice, expected none: leave it out, or switch checkpointing off"
+            )
+        seen = 0 if cache is None else cache.get_seq_length()
+        padding = padding_of("attention_mask", attention_mask, words, seen)
+        of_queries = None if padding is None else padding[:, seen:]
+        source = padding_of("attention_mask", encoder_attention_mask, encoder_hidden_states)
+        shows = asked["output_attentions"]
+        call = Call(padding, of_queries, encoder_hidden_states, source, shows)
+        positions = self._positions(words, padding, seen, position_ids)
+        turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
+        x = F.dropout(self._placed(words, positions), self.config.dropout, self.training)
+        states, weights, found = [], [], [] if losses is None else losses
+        for index, layer in enumerate(self.layers):
+            states.append(x)
+            caches = (None, None) if cache is None else cache.of_layer(index)
+            x, added, read = layer(x, call, turns.get(self.widths[index]), *caches)
+            found += added
+            weights.append(read)
+        x = self.final_norm(x)
+        return self.returned(
+            others,
+            last_hidden_state=x,
+            cache=cache,
+            hidden_states=(*states, x) if asked["output_hidden_states"] else None,
+            attentions=tuple(read[0] for read in weights if read) if shows else None,
+            cross_attentions=tuple(read[1] for read in weights if len(read) > 1) or None,
+            **self.losses(found, None, None, None),
+        )
+
+    def _positions(
+        self, words: Tensor, padding: Tensor | None, seen: int, positions: Tensor | None
+    ) -> Tensor:
+        """The positions of tokens, `(time,)` or `(batch, time)`; -1 before all tokens."""
+        end, limit = seen + words.size(1), self.config.max_positions
+        may_exceed = limit is not None and (positions is not None or end > limit)
+        if positions is None:
+            positions = torch.arange(seen, end, device=words.device)
+            if padding is not None:  # so that it does not matter on which side padding stands
+                positions = (~padding).cumsum(1)[:, seen:] - 1
+        # The greatest one is asked for last, since a GPU is waited for then.
+        if may_exceed and positions.numel() and (length := int(positions.max()) + 1) > limit:
+            raise ValueError(
+                f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
+                f"learned positions (max_positions); shorten it, or train another model"
+            )
+        return positions
+
+    def _placed(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Embeddings with their positions, where these are no turns, scaled and normed."""
+        if self.embedding is None:
+            return words
+        x = words
+        if self.positions is not None:
+            x = x + self.positions(positions.clamp(min=0))
+        x = x * self.config.embed_dim**0.5 if self.config.scale_embeddings else x
+        if self.config.positions == "sinusoidal":
+            x = x + sinusoids(positions, x.size(-1)).to(x.dtype)
+        return self.embedding_norm(x)
+
+
+class DecodingCache(Cache):
+    """One `AttentionCache` for each attention of a decoder.
+
+    `generate()` reorders it between the steps of a beam search, and with the keys and values
+    whatever else a system remembers. The keys of cross-attention are computed once.
+
+    Args:
+        of_self: how many self-attentions the decoder has.
+        of_cross: how many attentions over an encoder's output.
+    """
+
+    is_compileable = False  # its tensors grow
+
+    def __init__(self, of_self: int, of_cross: int = 0) -> None:
+        self.depth = of_self
+        caches = [AttentionCache(static=index >= of_self) for index in range(of_self + of_cross)]
+        super().__init__(layers=caches)  # type: ignore[arg-type]
+
+    def of_layer(self, index: int) -> tuple[AttentionCache, AttentionCache | None]:
+        """The caches of a layer's self-attention and of its cross-attention, if it has one."""
+        cross = self.layers[self.depth + index] if len(self.layers) > self.depth else None
+        return self.layers[index], cross
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many positions have been decoded."""
+        return self.layers[layer_idx].get_seq_length()
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """-1: there is no limit."""
+        return -1
+
+
+class DecodingGenerationMixin(GenerationMixin):
+    """`generate()` through a cache that all systems can use."""
+
+    config: Any
+
+    def new_cache(self) -> DecodingCache:
+        """An empty cache for the decoder."""
+        depths = self.config.depths()
+        return DecodingCache(depths["decoder_self"], depths.get("decoder_cross", 0))
+
+    def _prepare_cache_for_generation(self, settings: Any, inputs: Any, *_: Any) -> None:
+        # That of transformers would hold keys and values only.
+        if settings.cache_implementation not in (None, "dynamic"):
+            raise ValueError(
+                f"cache_implementation is {settings.cache_implementation!r}, expected 'dynamic': "
+                f"the systems of headwise keep more than keys and values in their cache"
+            )
+        if settings.use_cache is not False and inputs.get("cache") is None:
+            inputs["cache"] = self.new_cache()
+
+    def _prepare_generated_length(self, generation_config: Any, **given: Any) -> Any:
+        own = self.generation_config.max_length  # transformers would warn of both lengths
+        if generation_config.max_new_tokens is not None and generation_config.max_length == own:
+            generation_config.max_length = None
+        return super()._prepare_generated_length(generation_config, **given)
+
+
+def padding_of(
+    name: str, mask: Tensor | None, words: Tensor | None, seen: int = 0
+) -> Tensor | None:
+    """Where padding stands, `(batch, seen + time)`, by transformers' mask of tokens.
+
+    Raises:
+        ValueError: the mask has another shape.
+    """
+    if mask is None or words is None:
+        return None
+    expected = (words.size(0), seen + words.size(1))
+    if tuple(mask.shape) != expected:
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, 1 at "
+            f"tokens and 0 at padding; cached positions count too"
+        )
+    return mask == 0
+
+
+def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
+    """Sinusoidal positions: sin(t / 10000^(2i/d)) in channel 2i, its cosine in channel 2i + 1.
+
+    >>> sinusoids(torch.tensor([0, 1]), 2)
+    tensor([[0.0000, 1.0000],
+            [0.8415, 0.5403]])
+    """
+    channels = torch.arange(0, embed_dim, 2, device=positions.device)
+    angles = positions.unsqueeze(-1) * 10_000.0 ** (-channels / embed_dim)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The cross entropy summed over all labels that are not -100, at least in float32."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
+    how = {"ignore_index": IGNORED_LABEL, "label_smoothing": smoothing, "reduction": "sum"}
+    return F.cross_entropy(logits, labels.flatten(), **how)  # type: ignore[arg-type]
+
+
+def squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
+    """The squared error summed over all labels that are not -100, at least in float32."""
+    dtype = torch.promote_types(predicted.dtype, torch.float32)
+    errors = predicted.to(dtype) - labels.to(dtype)
+    return errors.masked_fill(labels == IGNORED_LABEL, 0.0).square().sum()
