@@ -95,23 +95,13 @@ class MixtureOfHeads(MultiHeadAttention):
         return super().from_config(config, site, **{**default_sizes(heads, options), **options})
 
     @classmethod
-    def over_heads(
-        cls, embed_dim: int, num_heads: int, head_dim: int, *, neutral: bool = True, **options: Any
-    ) -> Self:
-        """As `MultiHeadAttention.over_heads`.
-
-        Args:
-            embed_dim, num_heads, head_dim, options: as there.
-            neutral: whether all heads are to be selected, each with a gate of 1 until it is
-                trained. If not, three quarters of them count unless `options` say how many.
+    def over_heads(cls, embed_dim: int, num_heads: int, head_dim: int, **options: Any) -> Self:
+        """As `MultiHeadAttention.over_heads`; all heads are selected unless `options` say how many,
+        so that each can have a gate of 1 until it is trained.
         """
         sizes = default_sizes(num_heads, options)
-        if neutral:
-            sizes["top_k"] = num_heads - sizes["shared_heads"]
-        made = super().over_heads(embed_dim, num_heads, head_dim, **{**sizes, **options})
-        if neutral:
-            made.start_neutral()
-        return made
+        sizes["top_k"] = num_heads - sizes["shared_heads"]
+        return super().over_heads(embed_dim, num_heads, head_dim, **{**sizes, **options})
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
