@@ -130,6 +130,13 @@ class TransformerConfig(PreTrainedConfig):
             self.rope_parameters = {**usual, **(turns or {})}
         self._check_systems()
 
+    def to_dict(self) -> dict[str, Any]:
+        found = super().to_dict()
+        # transformers' Trainer reads the file of any configuration as its own base class, which
+        # multiplies `head_dim` and `num_heads` where a configuration has these names.
+        found["num_attention_heads"] = found.pop("num_heads")
+        return found
+
     def depths(self) -> dict[str, int]:
         """The sites of the model with their numbers of layers, in the order of computation:
         `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
