@@ -55,7 +55,7 @@ def train(
     rules = hw.training_rules(
         model, total_steps or len(batches), steps_per_epoch=steps_per_epoch, settings=settings
     )
-    made = optimizer(rules.parameter_groups(lr=lr))
+    made = rules.attach(optimizer(rules.parameter_groups(lr=lr)), scaler)
     if resumed is not None:
         rules.load_state_dict(resumed[0])
         made.load_state_dict(resumed[1])
@@ -64,9 +64,8 @@ def train(
         seen("before")
         rules.before_step(lambda batch=batch: losses_of(batch))
         seen("gates")
-        with rules.step(made, scaler):
-            for loss in losses_of(batch):
-                (loss if scaler is None else scaler.scale(loss)).backward()
+        for loss in losses_of(batch):
+            (loss if scaler is None else scaler.scale(loss)).backward()
         if scaler is not None:
             scaler.unscale_(made)
         if clip is not None:
@@ -76,7 +75,6 @@ def train(
         else:
             scaler.step(made)
             scaler.update()
-        rules.after_step()
         made.zero_grad()
         rates.append({id(p): g["lr"] for g in made.param_groups for p in g["params"]})
         seen("step")

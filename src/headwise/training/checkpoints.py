@@ -128,7 +128,7 @@ def set_damaged_aside(folder: Path, settings: TrainingSettings, *, has_model: bo
                     break
         if not damage:
             break
-        reasons.append(f"{first.name} is damaged ({damage})")
+        reasons.append(f"{first.name} cannot be used ({damage})")
         for path in found:
             if step_of(path) >= step_of(first):
                 aside = path.with_name(f"{DAMAGED}{path.name}")

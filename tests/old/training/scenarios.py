@@ -19,14 +19,12 @@ import torch
 import toy
 
 from headwise.analysis.decisions.snapshots import Snapshots
-from headwise.heads.mae import MixtureOfAttentiveExperts
-from headwise.heads.mae.rule import GateSettings
 from headwise.training.run import Interrupted
+from headwise.training.trainer import Trainer
 
 Course = dict[str, list[float]]
 
-G_STEPS = GateSettings(period=2, unit="steps", learning_rate=0.5)
-MAE_6 = {"encoder_self": {"system": "mae", "dropped_heads": 2}, "decoder_cross": "mae"}
+# Of what is drawn, and of statistics over a batch, each process has its own.
 # name: plan, settings, options of the model. Batches of 60 tokens have odd numbers of rows too.
 SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "standard": ("standard", {}, {}),
@@ -36,34 +34,14 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"norm": "pre", "share_embeddings": "none"},
     ),
     "weighted": ("weighted", {}, {}),
-    "mae": ("mae", {"mae": G_STEPS}, {}),
-    "mae, two heads left out, accumulated": (
-        MAE_6,
-        {"mae": G_STEPS, "gradient_accumulation": 2},
-        {},
-    ),
-    "mae, jointly, accumulated": (
-        "mae",
-        {"mae": GateSettings(method="joint", learning_rate=0.5), "gradient_accumulation": 2},
-        {},
-    ),
-    "mae, uniform gates": ({"encoder_self": {"system": "mae", "gate": "uniform"}}, {}, {}),
     "standard, stopped early": (
         "standard",
         {"max_steps": 9, "evaluate_every": 1, "patience": 2, "learning_rate": 0.3},
         {},
     ),
-    "moa, accumulated": (toy.PLANS["moa"], {"gradient_accumulation": 2}, {}),
-    "mae and moa, accumulated": (
-        {"encoder_self": "mae", "decoder_self": "mae", "decoder_cross": toy.MOA},
-        {"mae": G_STEPS, "gradient_accumulation": 2},
-        {},
-    ),
 }
-
-
-# Gradients are accumulated, clipped, taken in turns by G and F steps, and weights projected.
-SHARDED = ["standard, clipped and accumulated", "weighted", "mae", "moa, accumulated"]
+# Gradients are accumulated and clipped, and weights projected.
+SHARDED = ["standard, clipped and accumulated", "weighted"]
 # Losses are recorded in float32, the weights they move are not; snapshots have five digits.
 TOLERANCES = {"loss": 1e-6, "validation": 1e-6, "weights": 1e-8, "snapshots": 2e-5}
 
@@ -102,9 +80,6 @@ def course(
     )
     # In float64, rounding cannot hide a wrong step, nor pass for one.
     network = toy.model(plan, dropout=0.0, **sizes).double()
-    for layer in network.modules():
-        if isinstance(layer, MixtureOfAttentiveExperts) and layer.gate is not None:
-            layer.gate.dropout = 0.0
     task: Any = SimpleNamespace(
         validation=toy.Reversals(8, seed=1), collate=toy.join, positions=lambda batch: {}
     )
@@ -136,7 +111,10 @@ def held(folder: Path) -> list[float]:
     """The share that this process holds of the weights, and of what Adam keeps of them."""
     network = toy.model("mae")
     whole = sum(parameter.nbytes for parameter in network.parameters())
-    trainer = toy.watch(folder, network, toy.settings(max_steps=1, fsdp=True))
+    data = (toy.Reversals(40), toy.Reversals(8, seed=1), toy.join)
+    how = toy.settings(max_steps=1, fsdp=True)
+    trainer = Trainer(network, *data, how, folder, console=toy.quiet())
+    trainer.train()
     averages = [state["exp_avg"] for state in trainer.optimizer.state.values()]
     here = [sum(x.to_local().nbytes for x in of) for of in (trainer.model.parameters(), averages)]
     return [here[0] / whole, here[1] / sum(average.nbytes for average in averages)]
@@ -147,7 +125,7 @@ if __name__ == "__main__":
     fsdp = "--fsdp" in sys.argv
     names = SHARDED if fsdp else SCENARIOS
     courses = {name: course(name, found.parent / name, fsdp=fsdp) for name in names}
-    courses["stopped"] = course("mae", found.parent / "stopped", stopped_process=1, fsdp=fsdp)
+    courses["stopped"] = course("weighted", found.parent / "stopped", stopped_process=1, fsdp=fsdp)
     if fsdp:
         courses["held"] = {"weights": held(found.parent / "held")}
     torch.distributed.barrier()

@@ -7,7 +7,6 @@ import torch
 import toy
 from safetensors.torch import load_file
 
-from headwise.heads.weighted.rule import BranchSettings
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import Interrupted
 
@@ -95,17 +94,6 @@ def test_the_best_stays_though_it_is_older_than_those_kept(whole):
         toy.weights(folder, run.best_step),
     )
     assert [name for name in kept if not torch.equal(kept[name], best[name])] == []
-
-
-# A rule that trains the last steps in another way
-
-
-def test_a_last_phase_that_may_never_come_is_said(tmp_path):
-    how = settings(weighted=BranchSettings(freeze_last=9))
-    run, said = train(tmp_path, how, network=toy.model("weighted"), run=toy.said)
-    assert "training.patience may stop the run before its last 9 steps" in said
-    assert "weighted" in said
-    assert run.stopped_early
 
 
 def test_the_stop_is_said(tmp_path):

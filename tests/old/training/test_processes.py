@@ -20,7 +20,7 @@ def of_one(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     courses = {name: scenarios.course(name, folder / name) for name in scenarios.SCENARIOS}
     # A signal that reached the second process alone stopped all; then they went on.
-    return {**courses, "stopped": courses["mae"]}
+    return {**courses, "stopped": courses["weighted"]}
 
 
 @pytest.mark.slow

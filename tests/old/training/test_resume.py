@@ -13,7 +13,7 @@ import torch
 import toy
 from rich.console import Console
 
-from headwise.heads.mae.rule import GateSettings
+from headwise.heads.mae import GateSettings
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import Interrupted, threads_of_run
 from headwise.training.settings import PlateauSettings

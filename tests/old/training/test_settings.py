@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from headwise.heads.mae.rule import GateSettings
-from headwise.heads.weighted.rule import BranchSettings
+from headwise.heads.mae import GateSettings
+from headwise.heads.weighted import BranchSettings
 from headwise.models.plan import SYSTEMS
 from headwise.training.settings import TrainingSettings, settings_with_rules
 

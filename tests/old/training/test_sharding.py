@@ -33,7 +33,7 @@ def of_two(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_divided_model_takes_the_steps_of_a_whole_one(of_one, of_two):
-    expected = {**of_one[1], "stopped": of_one[1]["mae"], "held": {"weights": [0.5, 0.5]}}
+    expected = {**of_one[1], "stopped": of_one[1]["weighted"], "held": {"weights": [0.5, 0.5]}}
     assert scenarios.differing(of_two[1], expected) == []
 
 
@@ -52,7 +52,7 @@ def test_what_is_saved_is_a_whole_model(of_one, of_two, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*scenarios.SHARDED} - {"mae"}))  # which draws experts anew
+@pytest.mark.parametrize("name", scenarios.SHARDED)
 def test_one_process_goes_on_from_a_checkpoint_of_two(of_one, of_two, tmp_path, name):
     run = tmp_path / "run"
     shutil.copytree(of_two[0] / name, run)

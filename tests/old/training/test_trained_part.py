@@ -5,7 +5,7 @@ import re
 import pytest
 import tiny_tasks
 import torch
-from toy import Reversals, join, model, settings
+from toy import model, settings
 from toy import train as train_toy
 
 import headwise as hw
@@ -39,44 +39,6 @@ def test_what_is_frozen_stays_and_what_is_trained_moves(tmp_path, system, part):
     if part == "gates+output":
         assert moved & names_of(network, hw.output_parameters(network))
     assert run.trained_parameters == sum(parameters[name].numel() for name in trained)
-
-
-def test_the_gates_alone_take_a_g_step_each_time(tmp_path):
-    """FTG: the experts are frozen, so that F steps would have nothing to learn."""
-    network, twin = model("mae"), model("mae")
-    freeze_all_but(network, "gates")
-    freeze_all_but(twin, "gates")
-    items = Reversals(8)
-    batch = join([items[index] for index in range(8)])
-    rules = hw.training_rules(network, total_steps=3)
-    optimizer = torch.optim.AdamW(rules.parameter_groups(lr=1e-3))
-    torch.manual_seed(0)  # of dropout
-    for _ in range(3):
-        with rules.step(optimizer):
-            network.train()(**batch).loss.backward()
-        optimizer.step()
-        rules.after_step()
-    for site in twin.modules():
-        if isinstance(site, hw.systems.System):
-            site.follows_rule = True
-    plain = torch.optim.SGD(hw.gate_parameters(twin), lr=1.0)
-    torch.manual_seed(0)
-    for _ in range(3):
-        plain.zero_grad()
-        twin.train()(**batch).loss.backward()
-        plain.step()
-    state = twin.state_dict()
-    for name, tensor in network.state_dict().items():
-        torch.testing.assert_close(tensor, state[name], msg=name)
-
-
-def test_gates_and_outputs_take_turns():
-    network = model("mae")
-    freeze_all_but(network, "gates+output")
-    rules = hw.training_rules(network, total_steps=1)
-    assert rules.leaves_out_gradients  # those of the gates, in an F step
-    freeze_all_but(network, "gates")
-    assert not rules.leaves_out_gradients
 
 
 def test_nothing_is_trained(tmp_path):

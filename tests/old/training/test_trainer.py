@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import toy
 
-from headwise.heads.mae.rule import GateSettings
+from headwise.heads.mae import GateSettings
 from headwise.training import trainer as training
 from headwise.training.trainer import Trainer
 
@@ -76,7 +76,7 @@ def test_weight_decay_spares_biases_norms_and_gates(tmp_path):
     }
     assert not any("bias" in n or "norm" in n or ".gate." in n for n in by_decay[0.1])
     assert all("bias" in n or "norm" in n for n in by_decay[0.0])
-    assert "model.encoder.layers.0.self_attention.q_proj.weight" in by_decay[0.1]
+    assert "encoder.layers.0.self_attention.q_proj.weight" in by_decay[0.1]
 
 
 def test_settings_reach_the_optimizer(tmp_path):

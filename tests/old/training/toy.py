@@ -10,13 +10,13 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from headwise.data.encoded import collate_tokens
-from headwise.models.seq2seq import Seq2SeqLM, Seq2SeqLMConfig
+from headwise.models.config import Seq2SeqLMConfig
+from headwise.models.for_tasks import Seq2SeqLM
 from headwise.training.run import Run, run_training
 from headwise.training.settings import TrainingSettings
-from headwise.training.trainer import Trainer
 
 State = dict[str, torch.Tensor]
 
@@ -134,64 +134,3 @@ def curve(run: Run) -> list[tuple[int, str, float]]:
         for kind in ("loss", "eval_loss")
         if kind in record
     ]
-
-
-class WatchedTrainer(Trainer):
-    """Keeps the model's state around each G step and each optimizer step.
-
-    Attributes:
-        steps: per optimizer step what was seen, in order: `("G", before, after)`, then
-            `("F", before, after)`, each with copies of all parameters and buffers.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, console=quiet(), **options)
-        self.steps: list[list[tuple[str, State, State]]] = []
-        self.add_callback(_Watcher(self))
-
-    def state_of_model(self) -> State:
-        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-
-    def training_step(self, *args: Any, **options: Any) -> torch.Tensor:
-        self.before_step = self.before_step or self.state_of_model()
-        before = self.rules.before
-
-        def watched(*of_step: Any) -> None:
-            self.before_g_step: State = {}
-            before(*of_step)
-            if self.before_g_step:
-                self.before_step = self.state_of_model()
-                self.steps[-1].append(("G", self.before_g_step, self.before_step))
-
-        self.rules.before = watched  # type: ignore[method-assign]
-        try:
-            return super().training_step(*args, **options)
-        finally:
-            self.rules.before = before  # type: ignore[method-assign]
-
-    def _losses(self, *args: Any) -> Any:
-        """A G step computes them; it is over when the rules have gone through all of them."""
-        self.before_g_step = self.state_of_model()
-        yield from super()._losses(*args)
-
-
-class _Watcher(TrainerCallback):
-    def __init__(self, trainer: WatchedTrainer) -> None:
-        self.trainer = trainer
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self.trainer.steps.append([])
-        self.trainer.before_step = {}
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        after = self.trainer.state_of_model()
-        self.trainer.steps[-1].append(("F", self.trainer.before_step, after))
-
-
-def watch(
-    folder: Path, network: Seq2SeqLM, how: TrainingSettings, count: int = 40
-) -> WatchedTrainer:
-    """Train on `count` reversals under observation."""
-    trainer = WatchedTrainer(network, Reversals(count), Reversals(8, seed=1), join, how, folder)
-    trainer.train()
-    return trainer
