@@ -24,13 +24,9 @@ from headwise.heads.system import Routing, is_repeated
 from headwise.ops.checks import in_range, one_of
 from headwise.ops.replicas import is_sharded, mean_over_replicas
 
-# A gate gives each expert a number at each position: more of them are surely a mistake.
-MOST_EXPERTS = 100_000
-_MEMORY = "inputs of gates"  # in the memory of a cache
-
-# Training: how gates and experts take turns
-
+# How a layer computes in training; an F step draws experts in one of two ways.
 Step = Literal["joint", "expert", "expert by position"]
+_MEMORY = "inputs of gates"  # in the memory of a cache
 
 
 class GateSettings(RuleSettings):
@@ -71,7 +67,6 @@ class BlockCoordinateDescent(Rule):
 
     @property
     def _others(self) -> list[nn.Parameter]:
-        """All that learns beside the gates."""
         gates = set(self.gates)
         return [p for p in self.model.parameters() if p.requires_grad and p not in gates]
 
@@ -86,34 +81,36 @@ class BlockCoordinateDescent(Rule):
 
     def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
         """The G step, if one is due and any gate learns."""
-        by_steps = self.settings.unit == "steps" or moment.epoch is None
-        counted = moment.step if by_steps else moment.epoch
+        counted = None if self.settings.unit == "steps" else moment.epoch
+        counted = moment.step if counted is None else counted
         learning = [gate for gate in self.gates if gate.requires_grad]
-        if not self.alternates or not learning or counted % self.settings.period:  # type: ignore[operator]
+        if not self.alternates or not learning or counted % self.settings.period:
             return
         for gate in learning:
             gate.grad = None  # of a G step that failed: no optimizer has these gates
         with self.gate_step():
             for loss in losses():
-                if not loss.requires_grad:
-                    continue  # no gate is in its graph
-                if any(is_sharded(gate) for gate in learning):
-                    loss.backward()  # sharded parameters are not in the graph themselves
-                    continue
-                # Without backward(), whose hooks would have a data-parallel wrapper wait for
-                # gradients of the gates in the F step that follows.
-                found = torch.autograd.grad(loss, learning, allow_unused=True)
-                for gate, gradient in zip(learning, found, strict=True):
-                    if gradient is not None:
-                        gate.grad = gradient if gate.grad is None else gate.grad + gradient
+                if loss.requires_grad:  # else no gate is in its graph
+                    self._add_gradients(loss, learning)
         if all(gate.grad is None for gate in learning):
             warnings.warn(
                 "no gate learns in this G step, since none is in the graph of the loss: compute "
-                "it with gradients, and give torch.utils.checkpoint use_reentrant=False",
+                "it with gradients, and with use_reentrant=False in torch.utils.checkpoint",
                 UntrainedRuleWarning,
                 stacklevel=3,
             )
         self.update_gates()
+
+    def _add_gradients(self, loss: Tensor, learning: list[nn.Parameter]) -> None:
+        if any(is_sharded(gate) for gate in learning):
+            loss.backward()  # sharded parameters are not in the graph themselves
+            return
+        # Without backward(), whose hooks would have a data-parallel wrapper wait for gradients of
+        # the gates in the F step that follows.
+        found = torch.autograd.grad(loss, learning, allow_unused=True)
+        for gate, gradient in zip(learning, found, strict=True):
+            if gradient is not None:
+                gate.grad = gradient if gate.grad is None else gate.grad + gradient
 
     def before_update(self, moment: Moment) -> None:
         if not self.alternates:
@@ -147,9 +144,6 @@ class BlockCoordinateDescent(Rule):
                 gate.grad = None
 
 
-# What gates look at
-
-
 class View(NamedTuple):
     """What gates look at: one mean for a sequence, or one for each of its queries."""
 
@@ -159,12 +153,9 @@ class View(NamedTuple):
 
 
 def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
-    """The mean of the queries' inputs without padding: of all, or of those that each may see.
+    """The mean of the queries' inputs without padding: of all, or of what `each` query may see.
 
-    Args:
-        causal: whether no position may see later ones.
-        each: whether each query has a gate of its own.
-        window: how many of the last inputs that it sees a causal gate averages; None for all.
+    That is nothing later where it is `causal`, and of it the last `window` inputs.
     """
     x, padding = inputs.query, inputs.query_padding
     # Sums over many positions, and batch norm, want more digits than bf16 has.
@@ -177,7 +168,7 @@ def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
         sums = counted.sum(1, keepdim=True)
     elif inputs.attn_mask is not None and inputs.is_self_attention:
         with _without_autocast(x):
-            sums = _seen(inputs, causal, window).to(x.dtype) @ counted
+            sums = _seen(inputs, inputs.attn_mask, causal, window).to(x.dtype) @ counted
     elif window is None:
         sums = _running_sums(counted, inputs.cache)
     else:
@@ -188,26 +179,20 @@ def look(inputs: Inputs, causal: bool, each: bool, window: int | None) -> View:
     return View(sums[..., :-1] / count.clamp(min=1), real, each)
 
 
-def _seen(inputs: Inputs, causal: bool, window: int | None) -> Tensor:
+def _seen(inputs: Inputs, mask: Tensor, causal: bool, window: int | None) -> Tensor:
     """Which positions an attention mask shows to each: boolean `(batch or 1, queries, queries)`."""
     if inputs.cache is not None:
         raise ValueError(
-            "attn_mask is given with a cache, of which a gate knows a sum alone: leave out "
-            "attn_mask (a causal step needs none; padding is key_padding_mask), or the cache"
+            "attn_mask is given with a cache, of which a gate knows a sum alone: leave one out; a "
+            "causal step needs no mask, and padding is key_padding_mask"
         )
-    assert inputs.attn_mask is not None
-    hidden = hides(inputs.attn_mask)
+    hidden = hides(mask)
     if hidden.dim() == 3:  # (batch * heads, queries, queries)
         hidden = hidden.unflatten(0, (inputs.query.size(0), -1))
     seen = ~(hidden.all(1) if hidden.dim() == 4 else hidden.unsqueeze(0))
     seen = seen.tril() if causal else seen
     if window is None:
         return seen
-    if not causal:
-        raise ValueError(
-            f"gate_window is {window}, which counts back from a gate's position, expected "
-            f"is_causal=True where an attn_mask is given; or leave out gate_window"
-        )
     if inputs.query_padding is not None:
         seen = seen & ~inputs.query_padding.unsqueeze(1)
     return seen & (seen.flip(-1).cumsum(-1).flip(-1) <= window)
@@ -250,9 +235,6 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
-# The gate
-
-
 class ExpertGate(nn.Module):
     """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
@@ -293,45 +275,42 @@ class ExpertGate(nn.Module):
         Where queries have gates of their own it is by the running statistics in training too:
         those of the batch would show a position what comes later.
         """
-        norm = self.norm
+        norm: Any = self.norm
         if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
             raise TypeError(
-                f"the norm of a gate is a {type(norm).__name__}, expected its batch norm, with "
-                f"running statistics: leave gate.norm out of what is adapted, or have the whole "
-                f"gate trained and saved, as by modules_to_save=['gate']"
+                f"gate.norm is a {type(norm).__name__}, expected its batch norm, which keeps "
+                f"running statistics: adapt the whole gate, as by modules_to_save=['gate']"
             )
-        weight, bias, eps = norm.weight.to(view.mean.dtype), norm.bias.to(view.mean.dtype), norm.eps
-        mean, var = norm.running_mean, norm.running_var
-        if self.training:
-            # What a pass has measured counts from the next pass on. One that a backward pass
-            # repeats, as by checkpointing, computes by what the first one computed by.
-            if is_repeated() and self._before is not None:
-                mean, var = self._before
-            else:
-                self._before = mean, var
+        mean: Any = norm.running_mean
+        var: Any = norm.running_var
+        # What a pass has measured counts from the next pass on. One that a backward pass repeats,
+        # as by checkpointing, computes by what the first one computed by.
+        if self.training and is_repeated() and self._before is not None:
+            mean, var = self._before
+        elif self.training:
+            self._before = mean, var
         calibrates = norm.training and norm.momentum is None  # by torch.optim.swa_utils.update_bn
         if (learns and norm.training and norm.weight.requires_grad) or calibrates:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
                 batch_mean, batch_var, count = _statistics(view)
             if (torch.is_grad_enabled() or calibrates) and not is_repeated():
                 self._move(batch_mean.detach(), batch_var.detach(), count)
-            if not view.each:
-                # A single row has no variance.
+            if not view.each:  # a single row has no variance
                 mean = torch.where(count > 1, batch_mean, mean)
                 var = torch.where(count > 1, batch_var, var)
-                return (view.mean - mean) * (weight * torch.rsqrt(var + eps)) + bias
-        rows, mean, var = view.mean.flatten(0, 1), mean.to(weight.dtype), var.to(weight.dtype)
-        return F.batch_norm(rows, mean, var, weight, bias, eps=eps).view_as(view.mean)
+                scales = norm.weight * torch.rsqrt(var + norm.eps)
+                return (view.mean - mean) * scales + norm.bias
+        rows = view.mean.flatten(0, 1)
+        mean, var, weight, bias = (x.to(rows.dtype) for x in (mean, var, norm.weight, norm.bias))
+        return F.batch_norm(rows, mean, var, weight, bias, eps=norm.eps).view_as(view.mean)
 
     @torch.no_grad()
     def _move(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Moves the running statistics; without momentum they are the mean of all batches."""
         norm, enough = self.norm, count > 1
         norm.num_batches_tracked = norm.num_batches_tracked + enough
-        share = norm.momentum
-        if share is None:
-            share = 1 / norm.num_batches_tracked.clamp(min=1)
-        share = share * enough.to(mean.dtype)
+        tracked = norm.num_batches_tracked.clamp(min=1)
+        share = enough.to(mean.dtype) * (1 / tracked if norm.momentum is None else norm.momentum)
         unbiased = var * count / (count - 1).clamp(min=1)
         # New tensors: the backward pass still needs those that were normalised by.
         for name, value in (("running_mean", mean), ("running_var", unbiased)):
@@ -346,9 +325,6 @@ def _statistics(view: View) -> tuple[Tensor, Tensor, Tensor]:
     mean = (view.mean * real).sum((0, 1)) / count.clamp(min=1)
     var = ((view.mean - mean).square() * real).sum((0, 1)) / count.clamp(min=1)
     return mean, var, count
-
-
-# The attention
 
 
 class MixtureOfAttentiveExperts(MultiHeadAttention):
@@ -367,7 +343,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
     decoder its own future: where the queries are a causal sequence, position t has a gate of its
     own, of the mean of the positions up to t; and where self-attention has an `attn_mask`, of what
     row t of it lets some head see. Such gates normalise by batch norm's running statistics also in
-    training. Passes in training that gradients go through move these, but not those of F steps.
+    training. Passes of training with gradients move these, but for F steps.
 
     Queries are a causal sequence in self-attention with `is_causal` or a cache, and in
     cross-attention (a key is given that is not the query) unless `causal_queries` is False. What a
@@ -376,24 +352,20 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
 
     While training, `step` says how the layer computes; the rule `BlockCoordinateDescent` sets it:
 
-    - `"joint"`: mix all experts, as in evaluation; in G steps, and where everything learns together
-      (the paper's NOBCD);
-    - `"expert"`: an F step, in which the gate is fixed. One expert is drawn from it for each
-      training instance, which is a sequence, and used alone. Causal gates draw each from its own
-      distribution, by noise that the sequence shares;
-    - `"expert by position"`: the same, with noise of its own for each causal gate.
+    - `"joint"` mixes all experts: in G steps, and where everything learns together (NOBCD).
+    - `"expert"`, an F step, fixes the gate, draws one expert from it for each training instance,
+      which is a sequence, and uses it alone. Causal gates draw each from its own distribution, by
+      noise that the sequence shares; in `"expert by position"` each has noise of its own.
 
     Args:
         num_heads: h.
         dropped_heads: t, how many heads an expert leaves out (MAE-7 of 8 heads: 1; MAE-6: 2).
         gate: `"learned"`, or `"uniform"` for UNI-MAE, which has no gate parameters.
-        gate_hidden_dim: width of the gate's hidden layer.
-        gate_dropout: dropout after that layer.
+        gate_hidden_dim, gate_dropout: width of the gate's hidden layer, and dropout after it.
         gate_init: `"zero"` starts the gate's second map at zero, so that all experts are equal;
-            `"xavier"` draws both maps by Glorot's bound, with which an untrained gate is far from
-            even already.
-        gate_window: how many of the last inputs a causal gate averages, of those that it sees; all
-            of them if None (the paper averages 100 in language modelling).
+            `"xavier"` draws both by Glorot's bound, which is far from even already.
+        gate_window: how many of the last inputs that it sees a gate of one query averages; all of
+            them if None (the paper averages 100 in language modelling).
         causal_queries: whether the queries of cross-attention are a causal sequence, as a
             decoder's are.
         embed_dim, options: as in `MultiHeadAttention`, which has the same options.
@@ -404,9 +376,8 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         `itertools.combinations(range(h), t)`, each tuple the heads left out.
 
     Raises:
-        ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; sizes that do
-            not fit together. In a call: an `attn_mask` with a cache, or, unless causal, with a
-            `gate_window`.
+        ValueError: `dropped_heads` not below `num_heads`; more than 100,000 experts; in a call of
+            self-attention, an `attn_mask` with a cache.
 
     Example:
         >>> attention = MixtureOfAttentiveExperts(embed_dim=32, num_heads=4)
@@ -439,15 +410,14 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         **options: Any,
     ) -> None:
         one_of(gate=(gate, ("learned", "uniform")), gate_init=(gate_init, ("zero", "xavier")))
-        # An expert keeps at least one head.
         in_range(dropped_heads=(dropped_heads, 1, num_heads - 1))
         if gate_window is not None and gate_window < 1:
             raise ValueError(f"gate_window is {gate_window}, expected a positive number, or None")
         experts = comb(num_heads, dropped_heads)
-        if experts > MOST_EXPERTS:
+        if experts > 100_000:
             raise ValueError(
                 f"dropped_heads = {dropped_heads} of num_heads = {num_heads} make {experts:,} "
-                f"experts, expected at most {MOST_EXPERTS:,}: leave out fewer heads, such as 1 or 2"
+                f"experts, expected at most 100,000: leave out fewer heads, such as 1 or 2"
             )
         super().__init__(embed_dim, num_heads, **options)
         self.num_experts, self.dropped_heads = experts, dropped_heads
