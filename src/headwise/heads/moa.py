@@ -300,7 +300,7 @@ class Products:
         """o `(tokens, top_k, a)` and W `(experts, a, b)` to `(tokens, b)`."""
         if self.form == "all":
             if self.indices is not None:
-                every = heads.new_zeros(len(heads), *weight.shape[:2])
+                every = heads.new_zeros(heads.size(0), *weight.shape[:2])
                 heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
             return heads.flatten(1) @ weight.flatten(0, 1)
         assert self.indices is not None
