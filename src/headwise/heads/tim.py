@@ -1,0 +1,513 @@
+"""Independent mechanisms: a layer in parts that compete for positions and exchange little.
+
+Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+https://arxiv.org/abs/2103.00336 (TIM). The layer comes first, then the modules that it is made of.
+All of them have each mechanism's channels side by side in the last dimension, as heads are before
+they are split, so that what is not divided (residual sums, dropout) needs no reshaping.
+"""
+
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Attention, Inputs, check_mask, hides
+from headwise.heads.cache import AttentionCache
+from headwise.heads.system import AttentionOutput, Routing, System
+from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
+from headwise.ops.rotary import Rotary
+
+_FEW_POSITIONS = 256
+
+
+class IndependentMechanismsLayer(System):
+    """A transformer layer divided into mechanisms, each with a share of its width and parameters.
+
+    Lamb et al. 2021, *Transformers with Competitive Ensembles of Independent Mechanisms*,
+    https://arxiv.org/abs/2103.00336 (TIM). With h of width n_s · d_mech and all maps W grouped
+    (mechanism j maps its own d_mech channels by its own W_j), algorithm 1 is
+
+        c = softmax(h W^c), over mechanisms, at each position              competition
+        h = norm₁(h + c ⊙ Attention(h W₂^Q, h W₂^K, h W₂^V) W₂^O)          self-attention
+        h = norm₂(h + Exchange(h W₃^Q, h W₃^K, h W₃^V) W₃^O)               exchange
+        h = norm₃(h + ReLU(h W⁽¹⁾) W⁽²⁾)                                   feed-forward
+
+    Norms are of each mechanism by itself. In self-attention each mechanism has
+    `num_heads / num_mechanisms` heads of its own. The exchange attends over the mechanisms of one
+    position, and is the only way from one mechanism to another. There are no biases unless `bias`
+    asks for them. One mechanism without competition and exchange is an ordinary layer.
+
+    What the paper leaves open (docs/readings.md): logits are divided by √head_dim, in the exchange
+    too. Pre-norm puts each norm before its sub-layer, and competition is still computed from h. A
+    decoder's layer attends over the encoder's output m between self-attention and exchange:
+
+        h = norm(h + Attention(h W^Q, m W^K, m W^V) W^O),  its norm named cross_norm
+
+    where mechanism j reads its own share of m, not scaled by c. Competition starts from the weights
+    that an `nn.Linear(d_mech, 1)` would have; other maps are drawn as Glorot's for one mechanism.
+    The paper keeps the first two layers of a model and the last standard.
+
+    A mechanism that an ablation leaves out adds nothing to its channels, in any sub-layer, and the
+    others compete without it. In the exchange they still read its channels.
+
+    Args:
+        embed_dim: width of the input and of the output, of all mechanisms together.
+        num_heads: heads of all mechanisms together; divisible by `num_mechanisms`.
+        ffn_dim: hidden width of the feed-forward, of all mechanisms together.
+        num_mechanisms: n_s; divides all of these.
+        competition: False leaves c out, as in the paper's TIM-NoComp.
+        exchange_heads: heads of the exchange; 0 for no exchange.
+        exchange_head_dim: width of each; if not given, what makes all of them together an eighth of
+            a mechanism's width, as in the paper's BERT, from 4 to 32 (`presets["paper"]`).
+        head_dim: width of a head in attention; `embed_dim // num_heads` if not given.
+        num_key_value_heads: heads of keys and values of all mechanisms together, each for as many
+            heads of its mechanism; `num_heads` if not given.
+        kdim: width of the memory; `embed_dim` if not given.
+        bias: whether maps have one, but that of the competition.
+        cross_attention: whether it is a decoder's layer, which attends over a memory too.
+        norm: `"post"`, after each residual sum, or `"pre"`, before each sub-layer. Behind the last
+            pre-norm layer the model adds a norm.
+        dropout: of attention weights, the exchange's too.
+        residual_dropout: of each sub-layer's output.
+        ffn_dropout: behind the activation of the feed-forward.
+        ffn_activation: what stands in the place of the ReLU of the feed-forward; see
+            `headwise.ops.layers`. With `"swiglu"` and `"geglu"` W⁽¹⁾ is twice as wide.
+        qk_norm: as in `MultiHeadAttention`, in self-attention and cross-attention.
+        norm_kind, norm_eps: `"layer"` norms or `"rms"`, and their ε.
+
+    Shape:
+        x `(batch, time, embed_dim)`; memory `(batch, keys, kdim)`; output
+        `(batch, time, embed_dim)`. `routing.weights` is c, `(batch, time, num_mechanisms)`;
+        without competition `routing` is None. Attention weights are those of self-attention,
+        `(batch, num_heads, time, time)`, the heads of the first mechanism first.
+
+    Raises:
+        ValueError: sizes that `num_mechanisms` does not divide; a memory missing or unexpected.
+
+    Example:
+        >>> layer = IndependentMechanismsLayer(32, num_heads=4, ffn_dim=64, num_mechanisms=2)
+        >>> out = layer(torch.randn(2, 5, 32), is_causal=True)
+        >>> out.output.shape, out.routing.weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([2, 5, 2]))
+    """
+
+    replaces = "layer"
+    layers = "middle"
+    routing_parameters = ("competition.", "exchange.")
+    output_parameters = ("self_attention.out_proj.", "cross_attention.out_proj.")
+    no_decay = ("norm1.", "norm2.", "norm3.", "cross_norm.")
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"exchange_head_dim": 32}}
+    unit = "mechanism"
+    edits = edits_of("mechanism", heads=False)
+    holds_residual = True
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        num_mechanisms: int,
+        *,
+        competition: bool = True,
+        exchange_heads: int = 2,
+        exchange_head_dim: int | None = None,
+        head_dim: int | None = None,
+        num_key_value_heads: int | None = None,
+        kdim: int | None = None,
+        bias: bool = False,
+        cross_attention: bool = False,
+        norm: Literal["post", "pre"] = "post",
+        dropout: float = 0.0,
+        residual_dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        ffn_activation: Activation = "relu",
+        qk_norm: bool = False,
+        norm_kind: NormKind = "layer",
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        if kdim is not None and not cross_attention:
+            raise ValueError(
+                f"kdim is {kdim}, the width of a memory that the layer does not read; leave it "
+                f"out, or build the layer with cross_attention=True"
+            )
+        self.kdim = embed_dim if kdim is None else kdim
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
+        sizes |= {"kdim": self.kdim, "num_key_value_heads": num_key_value_heads or num_heads}
+        for name, size in sizes.items():
+            if num_mechanisms < 1 or size % num_mechanisms:
+                raise ValueError(
+                    f"{name} is {size}, expected a multiple of num_mechanisms = {num_mechanisms}, "
+                    f"since all mechanisms have equal shares; choose sizes that divide"
+                )
+        self.embed_dim, self.num_heads, self.ffn_dim = embed_dim, num_heads, ffn_dim
+        self.num_mechanisms, self.pre_norm = num_mechanisms, norm == "pre"
+        self.residual_dropout, self.ffn_dropout = residual_dropout, ffn_dropout
+        self.ffn_activation = ffn_activation
+        n_s, d_mech, d_ffn = num_mechanisms, embed_dim // num_mechanisms, ffn_dim // num_mechanisms
+
+        def norm_of_mechanisms() -> MechanismNorm:
+            return MechanismNorm(n_s, d_mech, norm_kind, norm_eps)
+
+        how: dict[str, Any] = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
+        how |= {"dropout": dropout, "bias": bias, "qk_norm": qk_norm, "norm_eps": norm_eps}
+        self.self_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
+        self.norm1 = norm_of_mechanisms()
+        self.competition = self.cross_attention = self.cross_norm = self.exchange = None
+        if competition:
+            # The gain makes of Glorot's bound that of nn.Linear.
+            gain = ((d_mech + 1) / (6 * d_mech)) ** 0.5
+            self.competition = GroupedLinear(n_s, d_mech, 1, bias=False, gain=gain)
+        else:
+            self.edits = ("without-mechanism", "only-mechanism")  # type: ignore[misc]
+        if cross_attention:
+            how["kdim"] = self.kdim
+            self.cross_attention = MechanismAttention(embed_dim, num_heads, n_s, **how)
+            self.cross_attention.site = "decoder_cross"
+            self.cross_norm = norm_of_mechanisms()
+        if exchange_heads:
+            if exchange_head_dim is None:
+                exchange_head_dim = min(max(4, d_mech // (8 * exchange_heads)), 32)
+            sizes_of_heads = (exchange_heads, exchange_head_dim)
+            self.exchange = MechanismExchange(n_s, d_mech, *sizes_of_heads, dropout, bias)
+            self.norm2 = norm_of_mechanisms()
+        hidden = hidden_width(ffn_activation, d_ffn)
+        self.ffn_up = GroupedLinear(n_s, d_mech, hidden, bias)
+        self.ffn_down = GroupedLinear(n_s, d_ffn, d_mech, bias)
+        self.norm3 = norm_of_mechanisms()
+
+    @classmethod
+    def from_config(cls, config: Any, site: str, **options: Any) -> Self:
+        settled = config.attention_options() | {
+            "bias": False,  # also in models with biases, but for a plan that asks for them
+            "ffn_dim": config.ffn_dim,
+            "num_mechanisms": 2,
+            "cross_attention": site == "decoder_self" and "decoder_cross" in config.depths(),
+            "norm": config.norm,
+            "residual_dropout": config.dropout,
+            "ffn_dropout": config.ffn_dropout,
+            "ffn_activation": config.ffn_activation,
+            "norm_kind": config.norm_kind,
+            "norm_eps": config.norm_eps,
+        }
+        return cls(config.embed_dim, **{**settled, **options})
+
+    @property
+    def num_units(self) -> int:
+        return self.num_mechanisms
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("site", "layer"):  # where the layer stands, there stand its attentions
+            setattr(self.self_attention, name, value)
+        if name == "layer" and self.cross_attention is not None:
+            self.cross_attention.layer = value
+
+    def reset_parameters(self) -> None:
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory_key_padding_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        average_attn_weights: bool = False,
+        cache: AttentionCache | None = None,
+        cross_cache: AttentionCache | None = None,
+        rotary: Rotary | None = None,
+    ) -> AttentionOutput:
+        """The whole layer, residual sums and norms included.
+
+        Args:
+            x: `(batch, time, embed_dim)`.
+            memory: the encoder's output, `(batch, keys, kdim)`; with `cross_attention` only.
+            key_padding_mask, attn_mask, is_causal: of self-attention, as in `MultiHeadAttention`;
+                its heads are those of the first mechanism, then those of the second, and so on.
+            memory_key_padding_mask: `(batch, keys)`; boolean `True` is padding and is not
+                attended, a float mask is added.
+            query_padding_mask: `(batch, time)`, `True` at padding, which `routing` then marks; if
+                not given, it is known from `key_padding_mask`.
+            need_weights, average_attn_weights: as in `MultiHeadAttention`, of self-attention.
+            cache: of self-attention, for decoding step by step.
+            cross_cache: of cross-attention, a static one.
+            rotary: the turns of the positions, for the self-attention of each mechanism.
+        """
+        self._check_call(x, memory, memory_key_padding_mask, cross_cache)
+        if query_padding_mask is None and key_padding_mask is not None:
+            # With a cache the queries are the last of the keys.
+            query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - x.size(1) :]
+        competition = self._compete(x)
+        attended = self.self_attention(
+            self._before(self.norm1, x),
+            key_padding_mask=key_padding_mask,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            need_weights=need_weights,
+            average_attn_weights=average_attn_weights,
+            query_padding_mask=query_padding_mask,
+            cache=cache,
+            rotary=rotary,
+        )
+        update = attended.output
+        if competition is not None:
+            update = update.unflatten(-1, (self.num_mechanisms, -1))
+            update = (update * competition.to(update.dtype).unsqueeze(-1)).flatten(-2)
+        x = self._after(self.norm1, x, update)
+        if self.cross_attention is not None:
+            of_memory = self.cross_attention(
+                self._before(self.cross_norm, x),
+                memory,
+                key_padding_mask=memory_key_padding_mask,
+                query_padding_mask=query_padding_mask,
+                cache=cross_cache,
+            )
+            x = self._after(self.cross_norm, x, of_memory.output)
+        if self.exchange is not None:
+            x = self._after(self.norm2, x, self.exchange(self._before(self.norm2, x)))
+        x = self._after(self.norm3, x, self._feed_forward(self._before(self.norm3, x)))
+        routing = None
+        if competition is not None:
+            padding = None if query_padding_mask is None else hides(query_padding_mask)
+            routing = Routing(competition, padding=padding)
+        return AttentionOutput(x, attended.weights, routing)
+
+    def _check_call(
+        self, x: Tensor, memory: Tensor | None, mask: Tensor | None, cache: AttentionCache | None
+    ) -> None:
+        """Raises `ValueError` for a memory that is missing or that nothing would read."""
+        if x.dim() != 3 or x.size(-1) != self.embed_dim:
+            expected = f"(batch, time, {self.embed_dim})"
+            raise ValueError(f"x has shape {tuple(x.shape)}, expected {expected}")
+        if self.cross_attention is None:
+            given = {"memory": memory, "memory_key_padding_mask": mask, "cross_cache": cache}
+            for name in (name for name, value in given.items() if value is not None):
+                raise ValueError(
+                    f"{name} is given, but the layer reads no memory; build it with "
+                    f"cross_attention=True, or leave {name} out"
+                )
+            return
+        expected = f"expected ({x.size(0)}, keys, {self.kdim}), as cross_attention is True"
+        if memory is None:
+            raise ValueError(f"memory is None, {expected}")
+        if memory.dim() != 3 or memory.shape[::2] != (x.size(0), self.kdim):
+            raise ValueError(f"memory has shape {tuple(memory.shape)}, {expected}")
+        if mask is not None:
+            check_mask("memory_key_padding_mask", mask, [tuple(memory.shape[:2])])
+
+    def _compete(self, x: Tensor) -> Tensor | None:
+        """c, `(batch, time, mechanisms)`."""
+        if self.competition is None:
+            return None
+        logits = self.competition(x)
+        # Float32 at least: weights that are to sum to 1 want more digits than bf16 has.
+        return self.decide(logits.softmax(-1, torch.promote_types(logits.dtype, torch.float32)))
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        # The hidden layer, the widest tensor of a layer, stays divided.
+        hidden = ACTIVATIONS[self.ffn_activation](
+            self.ffn_up.divided(divide(x, self.num_mechanisms))
+        )
+        hidden = F.dropout(hidden, self.ffn_dropout, self.training)
+        return join(self.ffn_down.divided(hidden), x)
+
+    def _before(self, norm: Any, x: Tensor) -> Tensor:
+        return norm(x) if self.pre_norm else x
+
+    def _after(self, norm: Any, x: Tensor, update: Tensor) -> Tensor:
+        for ablation in () if self.training else self.ablations:
+            if ablation.units:
+                kept = ablation.kept(self.num_mechanisms, update.device).to(update)
+                update = update * kept.repeat_interleave(update.size(-1) // self.num_mechanisms)
+        total = x + F.dropout(update, self.residual_dropout, self.training)
+        return total if self.pre_norm else norm(total)
+
+    def extra_repr(self) -> str:
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, ffn_dim={self.ffn_dim}, "
+            f"num_mechanisms={self.num_mechanisms}, pre_norm={self.pre_norm}"
+        )
+
+
+# The name that the paper and its tables use.
+TIM = IndependentMechanismsLayer
+
+
+class MechanismAttention(Attention):
+    """Attention of each mechanism by itself: the heads of a mechanism see its channels only.
+
+    The arguments are those of `MultiHeadAttention`, of all mechanisms together; values are as wide
+    as keys. `num_mechanisms` divides `embed_dim`, both numbers of heads, and `kdim`.
+    """
+
+    output_parameters = ("out_proj.",)
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, num_mechanisms: int, *, bias: bool, **options: Any
+    ) -> None:
+        super().__init__(
+            embed_dim, num_heads, **options, vdim=options.get("kdim"), bias=bias, dense=False
+        )
+        d_mech, d_key = embed_dim // num_mechanisms, self.kdim // num_mechanisms
+        d_heads = num_heads * self.head_dim // num_mechanisms
+        d_kept = self.num_key_value_heads * self.head_dim // num_mechanisms
+        gain = 2**-0.5  # as where nn.MultiheadAttention draws the three as one matrix
+        self.q_proj: Any = GroupedLinear(num_mechanisms, d_mech, d_heads, bias, gain)
+        self.k_proj: Any = GroupedLinear(num_mechanisms, d_key, d_kept, bias, gain)
+        self.v_proj: Any = GroupedLinear(num_mechanisms, d_key, d_kept, bias, gain)
+        self.out_proj = GroupedLinear(num_mechanisms, d_heads, d_mech, bias)
+
+    def reset_parameters(self) -> None:
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, None]:
+        return self.out_proj(heads.transpose(1, 2).flatten(2)), None
+
+
+class MechanismExchange(nn.Module):
+    """Attention over the mechanisms of one position, every position by itself.
+
+    oᵢ = Σⱼ softmaxⱼ(qᵢ kⱼᵀ / √head_dim) vⱼ,  for mechanisms i and j and each head
+
+    """
+
+    def __init__(
+        self,
+        num_mechanisms: int,
+        mechanism_dim: int,
+        num_heads: int,
+        head_dim: int,
+        dropout: float,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        self.num_mechanisms, self.num_heads, self.dropout = num_mechanisms, num_heads, dropout
+        width = num_heads * head_dim
+        self.q_proj = GroupedLinear(num_mechanisms, mechanism_dim, width, bias)
+        self.k_proj = GroupedLinear(num_mechanisms, mechanism_dim, width, bias)
+        self.v_proj = GroupedLinear(num_mechanisms, mechanism_dim, width, bias)
+        self.out_proj = GroupedLinear(num_mechanisms, width, mechanism_dim, bias)
+
+    def reset_parameters(self) -> None:
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(batch, time, embed_dim)` to the same."""
+        divided = divide(x, self.num_mechanisms)
+        maps = (self.q_proj, self.k_proj, self.v_proj)
+        by_head = (each.divided(divided).unflatten(-1, (self.num_heads, -1)) for each in maps)
+        # Each (positions, heads, mechanisms, head_dim).
+        q, k, v = (y.permute(1, 2, 0, 3) for y in by_head)
+        # (mechanisms, positions, heads * head_dim)
+        read = self._attend(q, k, v).permute(2, 0, 1, 3).flatten(2)
+        return join(self.out_proj.divided(read), x)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """All are `(positions, heads, mechanisms, head_dim)`."""
+        # The products are tiny and many: plain ones take a third of the time of PyTorch's kernel,
+        # but for a few positions without gradients, as in decoding step by step.
+        dropout = self.dropout if self.training else 0.0
+        is_plain = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if not is_plain and q.size(0) <= _FEW_POSITIONS:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        logits = q / q.size(-1) ** 0.5 @ k.transpose(-2, -1)
+        return F.dropout(logits.softmax(-1), dropout).to(v.dtype) @ v
+
+
+class GroupedLinear(nn.Module):
+    """A linear map of each group of channels: `y_j = x_j W_j + b_j`, the paper's GroupLinear.
+
+    Args:
+        groups: how many there are, side by side.
+        in_dim, out_dim: width of each.
+        bias: whether there is a b.
+        gain: what Glorot's bound is multiplied by, of one group's map by itself, when it is drawn.
+
+    Shape:
+        x `(..., groups * in_dim)` to `(..., groups * out_dim)`; W `(groups, in_dim, out_dim)`.
+
+    Example:
+        >>> GroupedLinear(2, 3, 5, bias=False)(torch.randn(4, 6)).shape
+        torch.Size([4, 10])
+    """
+
+    def __init__(
+        self, groups: int, in_dim: int, out_dim: int, bias: bool, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(groups, in_dim, out_dim))
+        shift = torch.empty(groups, out_dim) if bias else None
+        self.bias = None if shift is None else nn.Parameter(shift)
+        self.gain = gain
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the maps afresh, each as if it were alone, and sets biases to 0."""
+        _, in_dim, out_dim = self.weight.shape
+        bound = self.gain * (6 / (in_dim + out_dim)) ** 0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return join(self.divided(divide(x, self.weight.size(0))), x)
+
+    def divided(self, x: Tensor) -> Tensor:
+        """`(groups, rows, in_dim)` to `(groups, rows, out_dim)`."""
+        return grouped_product(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        groups, in_dim, out_dim = self.weight.shape
+        return f"groups={groups}, in_dim={in_dim}, out_dim={out_dim}, bias={self.bias is not None}"
+
+
+class MechanismNorm(nn.Module):
+    """Norm of each mechanism by itself, a layer norm or one by the root mean square."""
+
+    def __init__(self, num_mechanisms: int, mechanism_dim: int, kind: NormKind, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_mechanisms, mechanism_dim))
+        shift = torch.empty(num_mechanisms, mechanism_dim) if kind == "layer" else None
+        self.bias = None if shift is None else nn.Parameter(shift)
+        self.eps = eps
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets the scale to 1 and the shift to 0."""
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(batch, time, embed_dim)` to the same."""
+        parts = x.unflatten(-1, self.weight.shape)
+        width = parts.shape[-1:]
+        if self.bias is None:
+            return (F.rms_norm(parts, width, eps=self.eps) * self.weight).to(x.dtype).flatten(-2)
+        normed = F.layer_norm(parts, width, eps=self.eps)
+        return torch.addcmul(self.bias, normed, self.weight).to(x.dtype).flatten(-2)
+
+
+def divide(x: Tensor, groups: int) -> Tensor:
+    """`(..., groups * width)` to `(groups, rows, width)`, a view if `x` is contiguous."""
+    return x.reshape(-1, groups, x.size(-1) // groups).transpose(0, 1)
+
+
+def join(x: Tensor, like: Tensor) -> Tensor:
+    """`(groups, rows, width)` to `(..., groups * width)`, with the rows of `like`."""
+    return x.transpose(0, 1).reshape(*like.shape[:-1], x.size(0) * x.size(2))
+
+
+def grouped_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`(groups, rows, in)` by `(groups, in, out)`, all in one product."""
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
