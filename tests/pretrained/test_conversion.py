@@ -102,7 +102,7 @@ def test_a_converted_model_generates_the_same_texts(name, beams):
     assert torch.equal(ours.generate(**given, **how), expected)
 
 
-PLANS = ["gated", "mae", {"system": "moh", "shared_heads": 2, "top_k": 2}]
+PLANS = ["gated", "differential", "mae", {"system": "moh", "shared_heads": 2, "top_k": 2}]
 
 
 @pytest.mark.parametrize("name", FIRST_OF_EACH)

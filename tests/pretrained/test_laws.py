@@ -27,10 +27,9 @@ from headwise.testing import laws
 # What starts without a change; MoH where each position uses all heads.
 STARTS = {
     "mae": {},
-    "mae of scaled heads": {"dropped_heads": 1, "scaled_heads": True},
     "gated elementwise": {"gate": "elementwise"},
-    "gated by a softplus": {"gate_activation": "softplus", "gate_bias": True},
-    "moh": {"shared_heads": 1, "router_start": "neutral"},
+    "gated static": {"gate": "static"},
+    "moh": {"shared_heads": 1},
 }
 # What decides at each position by itself; others need all of a text, and have no cache for it.
 BY_POSITION = {"gated": {}, "moh": {}, "mae": {"gate_window": 1}}
@@ -56,7 +55,7 @@ def subject(name, system="mae", **options):
 @settings(max_examples=2)
 @given(size=sizes())
 def test_gates_change_nothing_before_they_are_trained(name, system, size):
-    """To the last bit, and leave nothing behind when they are removed."""
+    """But rounding of MAE's, and leave nothing behind when they are removed."""
     model = build(name, size)
     this = Pretrained(name, model)
     batch, mask = this.draw(3, 5, 0), None if name == "vit" else padding(3, 5)
@@ -66,7 +65,7 @@ def test_gates_change_nothing_before_they_are_trained(name, system, size):
     assert list(model.state_dict()) != names
     after = this(batch, padding=mask).output
     assert_near(after, before)
-    assert torch.equal(after, before) or "softplus" in system  # whose 1 is rounded
+    assert torch.equal(after, before) or system == "mae"
     assert hw.remove_gates(model) is model
     assert list(model.state_dict()) == names
     assert torch.equal(this(batch, padding=mask).output, before)

@@ -2,7 +2,7 @@
 
 One test for each assumption whose break would not be clear from a test of what headwise does, with
 transformers alone: where a new version breaks one, its test says which. What breaks with it stands
-in `headwise.transformers_internals` and `headwise.pretrained`.
+in `headwise.pretrained`.
 """
 
 import inspect

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
 import headwise as hw
+from headwise.models.inspect import systems
 from headwise.testing.laws import Batch, Seen
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -282,7 +283,8 @@ class Pretrained:
         with hw.record(self.module) as decisions:
             output = self.module(**given).logits
         stack = "decoder" if self.name in PAIRS else ""  # the source has other positions
-        made = [each for place in decisions for each in decisions[place] if stack in place.site]
+        sites = {path: system.site for path, system in systems(self.module).items()}
+        made = [each for path in decisions for each in decisions[path] if stack in sites[path]]
         losses = [each.loss for each in made if each.loss is not None]
         loss = torch.stack(losses).sum() if losses else None
         made = [] if self.name == "vit" else made  # which has more positions than pixels

@@ -4,6 +4,7 @@ Texts of some words are to be told apart. Each part of the data has a file of it
 can be changed and looked for.
 """
 
+import importlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,10 @@ class Troubled(hw.MultiHeadAttention):
 
 
 def write_world(folder: Path) -> Path:
-    """Writes the data, the recipe and the module of `troubled`; returns the recipe's path."""
+    """Writes the data, the recipe and the module of `troubled`; returns the recipe's path.
+
+    The module is imported, as a plan's own classes have to be: the folder is on Python's path.
+    """
     training = {"max_steps": STEPS, "evaluate_every": EVALUATE_EVERY, "learning_rate": 0.02}
     data = {"corpus": "files", "max_length": MAX_LENGTH}
     recipe = tiny_tasks.write_recipe(
@@ -69,6 +73,8 @@ def write_world(folder: Path) -> Path:
         write_part(folder, part, seed=number)
     module = TROUBLE.format(trouble=str(folder / "trouble"))
     (folder / "trouble_maker.py").write_text(module, encoding="utf-8")
+    importlib.invalidate_caches()
+    importlib.import_module("trouble_maker")
     return recipe
 
 

@@ -230,9 +230,7 @@ class Attention(System):
             # The queries are the last of the keys; [-0:] would be all of them.
             query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - query.size(1) :]
         padding = None if query_padding_mask is None else hides(query_padding_mask)
-        inputs = Inputs(
-            query, key, value, padding, is_causal, attn_mask, cache, is_self, rotary
-        )
+        inputs = Inputs(query, key, value, padding, is_causal, attn_mask, cache, is_self, rotary)
         q, k, v, choice = self.project(inputs)
         # PyTorch's kernel has a fast path for a plain causal mask.
         plain = is_causal and offset == 0 and key_padding_mask is None and attn_mask is None
@@ -326,7 +324,7 @@ class Attention(System):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def placed(self, x: Tensor, norm: Any, rotary: Rotary | None) -> Tensor:
-        """Queries or keys, `(batch, heads, time, head_dim)`, normed and turned as they are to be."""
+        """Queries or keys, `(batch, heads, time, head_dim)`, normed and turned as is due."""
         x = x if norm is None else norm(x)
         return x if rotary is None else rotary(x)
 
@@ -461,10 +459,14 @@ class MultiHeadAttention(Attention):
                 "batch_first=True, and load the state dict of the old one"
             )
         made = cls(**{**standard_sizes(theirs), "dropout": theirs.dropout, **options})
-        if neutral:
-            made.start_neutral()
-        made.take_weights(theirs)
+        made.start_from(theirs, neutral=neutral)
         return made
+
+    def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
+        """Starts from the weights of a standard attention of the same sizes: `from_attention`."""
+        if neutral:
+            self.start_neutral()
+        self.take_weights(attention)
 
     @torch.no_grad()
     def take_weights(self, attention: nn.Module) -> None:

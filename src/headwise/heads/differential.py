@@ -67,17 +67,15 @@ class DifferentialAttention(MultiHeadAttention):
             nn.init.zeros_(self.second_q_proj.bias)
         nn.init.xavier_uniform_(self.lambda_proj.weight)
 
-    @classmethod
-    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
-        made = super().from_attention(attention, neutral=False, **options)
+    def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
+        self.take_weights(attention)
         if neutral:
             # Both queries are the same, and λ is 0: twice the output projection makes up for what
             # is read, halved as σ(0) = 1/2, and exactly so in binary numbers.
-            made.second_q_proj.load_state_dict(made.q_proj.state_dict())
-            nn.init.zeros_(made.lambda_proj.weight)
+            self.second_q_proj.load_state_dict(self.q_proj.state_dict())
+            nn.init.zeros_(self.lambda_proj.weight)
             with torch.no_grad():
-                made.out_proj.weight.mul_(2)
-        return made
+                self.out_proj.weight.mul_(2)
 
     @classmethod
     def over_heads(cls, *sizes: int, **options: Any) -> Self:

@@ -103,15 +103,14 @@ class GatedAttention(MultiHeadAttention):
             )
         self._reset_gates(zero=True)
 
-    @classmethod
-    def from_attention(cls, attention: nn.Module, *, neutral: bool = True, **options: Any) -> Self:
-        made = super().from_attention(attention, neutral=False, **options)
+    def start_from(self, attention: nn.Module, *, neutral: bool = True) -> None:
+        """As `MultiHeadAttention.start_from`, from either start of the gates."""
+        self.take_weights(attention)
         if neutral:
-            made._reset_gates(zero=True)
-            if not made.neutral_start:  # σ(0) = 1/2, which twice the output projection makes up for
+            self._reset_gates(zero=True)
+            if not self.neutral_start:  # σ(0) = 1/2, which twice the output projection makes up for
                 with torch.no_grad():
-                    made.out_proj.weight.mul_(2)
-        return made
+                    self.out_proj.weight.mul_(2)
 
     def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
         gates = self._gates(inputs.query)  # (batch, queries, heads, head_dim or 1)

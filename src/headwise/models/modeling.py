@@ -7,6 +7,7 @@ https://arxiv.org/abs/1810.04805.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -252,9 +253,7 @@ class HeadwiseModel(PreTrainedModel):
             if type(former) is not MultiHeadAttention or not isinstance(made, MultiHeadAttention):
                 raise ValueError(f"{where} cannot start from {type(former).__name__}")
             try:
-                if neutral:
-                    made.start_neutral()
-                made.take_weights(former)
+                made.start_from(former, neutral=neutral)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from error
             other.set_submodule(path, made)
@@ -448,8 +447,8 @@ class Stack(HeadwiseModel):
         # The greatest one is asked for last, since a GPU is waited for then.
         if may_exceed and positions.numel() and (length := int(positions.max()) + 1) > limit:
             raise ValueError(
-                f"a sequence has {length} tokens, expected at most {limit}: the model has that many "
-                f"learned positions (max_positions); shorten it, or train another model"
+                f"a sequence has {length} tokens, expected at most {limit}: the model has that "
+                f"many learned positions (max_positions); shorten it, or train another model"
             )
         return positions
 
@@ -552,7 +551,7 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
             [0.8415, 0.5403]])
     """
     channels = torch.arange(0, embed_dim, 2, device=positions.device)
-    angles = positions.unsqueeze(-1) * 10_000.0 ** (-channels / embed_dim)
+    angles = positions.unsqueeze(-1) * torch.exp(channels * (-math.log(10_000) / embed_dim))
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :embed_dim]
 
 

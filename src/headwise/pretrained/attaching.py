@@ -1,6 +1,5 @@
 """Puts a system over the heads of a pretrained model, and takes it away again."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.attention import MultiHeadAttention
-from headwise.heads.system import System
+from headwise.models.inspect import forget_compiled
+from headwise.models.parameters import parameters_of_systems
 from headwise.models.plan import SYSTEMS, options_of, system_class
 from headwise.ops.checks import did_you_mean
 from headwise.pretrained.checkpoints import (
@@ -148,13 +148,7 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
     >>> [name for name, p in model.named_parameters() if p.requires_grad and "c_proj" in name]
     ['h.0.attn.c_proj.weight', 'h.0.attn.c_proj.bias']
     """
-    found = [
-        parameter
-        for system in model.modules()
-        if isinstance(system, System)
-        for name, parameter in system.named_parameters()
-        if name.startswith(system.output_parameters)
-    ]
+    found = parameters_of_systems(model, lambda system: system.output_parameters)
     for path, gates in gates_of(model).items():
         projection = model.get_submodule(path).get_submodule(gates.projection)
         found += projection.parameters()
@@ -194,15 +188,6 @@ def note_change(model: nn.Module) -> None:
     """After `attach`, if it is to last: for who saves the model, and for who has compiled it."""
     follow_saving(model)
     forget_compiled()
-
-
-def forget_compiled() -> None:
-    """Has compiled models compiled anew, after hooks have been put on or taken off.
-
-    Compiled code is not checked against hooks: it would go on without those that came later.
-    """
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
 
 
 def refuse_pages(model: nn.Module) -> None:

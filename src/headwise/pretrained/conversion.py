@@ -97,8 +97,6 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
             f"transformers.{row.source}.from_pretrained"
         )
     settings = _settings(row, model.config)
-    padding = getattr(model.get_input_embeddings(), "padding_idx", None)  # what never learns there
-    settings["learned_padding"] = settings["pad_token_id"] is not None and padding is None
     config = row.target.config_class(**settings, dtype=model.dtype)
     with torch.device("meta"):
         made = row.target(config)
@@ -419,6 +417,8 @@ _BERT = {
     "lm_head": "cls.predictions.decoder",
 }
 _MARIAN = {
+    "encoder.": "model.encoder.",
+    "decoder.": "model.decoder.",
     "embedding": "embed_tokens",
     "positions": "embed_positions",
     "self_attention_residual.norm": "self_attn_layer_norm",

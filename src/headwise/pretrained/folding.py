@@ -22,7 +22,7 @@ def fold_gates(model: Model) -> Model:
 
     The model computes the same, up to rounding, at the cost it had without gates, and
     `save_pretrained` writes it whole. Gates are static where they depend on no input: those of
-    gated attention with `gate_inputs=0`, and of systems that define `static_scales`.
+    gated attention with `gate="static"`, and of systems that define `static_scales`.
 
     Returns:
         The model.
@@ -35,8 +35,8 @@ def fold_gates(model: Model) -> Model:
         >>> import headwise as hw
         >>> from transformers import GPT2Config, GPT2Model
         >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, n_positions=16)
-        >>> model = hw.gate_heads(GPT2Model(config).eval(), "gated", gate_inputs=0, gate_bias=True)
-        >>> gates = model.h[0].attn.head_gates.system.gate_proj.bias
+        >>> model = hw.gate_heads(GPT2Model(config).eval(), "gated", gate="static")
+        >>> gates = model.h[0].attn.head_gates.system.gate_logits
         >>> _ = gates.data.copy_(torch.tensor([2.0, 1.0, 0.0, -1.0]))  # as if trained
         >>> tokens = torch.tensor([[3, 1, 4]])
         >>> gated = model(tokens).last_hidden_state
@@ -52,7 +52,7 @@ def fold_gates(model: Model) -> Model:
             raise ValueError(
                 f"the gates over the heads at {path!r}, a {type(system).__name__}, depend on the "
                 f"input, expected static ones, such as those of headwise.gate_heads(model, "
-                f"'gated', gate_inputs=0, gate_bias=True)"
+                f"'gated', gate='static')"
             )
         projection = model.get_submodule(path).get_submodule(gates.projection)
         check_is_linear(projection, path)

@@ -101,6 +101,9 @@ class HeadGates(nn.Module):
         hidden, mask, cache, position_ids = self.arguments.read(args, kwargs)
         self.call.hidden, self.call.gates = hidden, getattr(attention, NAME)
         cached = cached_positions(cache, self.layer)
+        if self.is_cross and cache is not None:
+            cached = cached - hidden.size(1)  # the self-attention has put those of this call there
+        self.call.begin = cached
         if not self.is_cross:
             self.call.padding = padding_of(hidden, mask, cached)
         self.call.attn_mask = None
@@ -109,7 +112,7 @@ class HeadGates(nn.Module):
             if not self.is_cross:  # whose mask is of other positions than its queries
                 if mask is None and position_ids is not None:
                     refuse_packed(attention, position_ids, self.path)
-                self.call.attn_mask = self._other_mask(mask, hidden.size(1))
+                self.call.attn_mask = self._other_mask(mask, hidden)
         if not torch.compiler.is_compiling():
             self._check_place(attention)
             self._hook_projection(attention)
@@ -229,8 +232,6 @@ class HeadGates(nn.Module):
 
     def _check_cache(self, cached: int | Tensor, queries: int) -> None:
         """Raises `ValueError` where earlier positions are known by their keys and values alone."""
-        if self.is_cross and isinstance(cached, int) and cached:
-            cached = cached - queries  # the self-attention has put those of this call there already
         if not isinstance(cached, int) or cached > 0:
             raise ValueError(
                 f"the model computes with a cache of earlier positions, whose hidden states the "
@@ -249,17 +250,17 @@ class HeadGates(nn.Module):
                 stacklevel=2,
             )
 
-    def _other_mask(self, mask: Any, queries: int) -> Tensor | None:
+    def _other_mask(self, mask: Any, hidden: Tensor) -> Tensor | None:
         """What gates must not see beside padding and, in a decoder, the future; None if no more."""
         if mask is None:
             return None
+        batch, queries = hidden.shape[:2]
         is_plain = isinstance(mask, Tensor) and mask.dim() == 4 and mask.size(-2) == queries
         if is_plain and not self.last.checked and not torch.compiler.is_compiling():
             self.last.checked = True  # once: whoever looks at values waits for the device
             check_meaning(mask, self.path)
-        hidden = self.last.ask(other_mask, mask, queries, self.is_causal, self.sliding)
-        assert self.call.hidden is not None
-        return None if hidden is None else hidden.expand(len(self.call.hidden), -1, -1).unsqueeze(1)
+        found = self.last.ask(other_mask, mask, queries, self.is_causal, self.sliding)
+        return None if found is None else found.expand(batch, -1, -1).unsqueeze(1)
 
     # The module around it
 
@@ -289,6 +290,7 @@ class _Call(threading.local):
     hidden: Tensor | None = None
     padding: Tensor | None = None
     attn_mask: Tensor | None = None
+    begin: int | Tensor = 0  # how many positions a cache held before the call
     loss: Tensor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -66,10 +66,10 @@ class LastMask:
 
     def ask(self, find: Callable[..., Found], mask: Any, *settings: Any) -> Found:
         """`find(mask, *settings)`, computed once for a mask, which is not None."""
-        # A tensor of inference mode does not count its changes in place, as others do.
-        uncounted = isinstance(mask, Tensor) and mask.is_inference()
-        if uncounted or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return find(mask, *settings)
+        if isinstance(mask, Tensor) and mask.is_inference():
+            return find(mask, *settings)  # it does not count its changes in place, as others do
         version = getattr(mask, "_version", None)  # a `BlockMask` has none, and does not change
         last, before, answers = self.last  # at once: other threads have other masks
         if last() is not mask or before != version:
@@ -210,7 +210,8 @@ def refuse_packed(attention: nn.Module, position_ids: Tensor, path: str) -> None
             (position_ids.diff(dim=-1) != 1).any(),
             f"position_ids say that several texts are packed into a row, and flash attention gets "
             f"no mask that the gates over the heads at {path!r} could read: they would average "
-            f"over all of the row. Give each text a row of its own, or {WAYS_OUT}",
+            f"over all of the row. Give each text a row of its own, or have the model attend by "
+            f"'sdpa', or the gates look at their own position alone (gate_window=1 of MAE's)",
         )
 
 

@@ -1,7 +1,8 @@
 """`record` and `ablated` for plain models of transformers too: observers stand over their heads."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel
 from headwise.heads.attention import MultiHeadAttention
 from headwise.models import inspect
 from headwise.pretrained.attaching import attach, detach
+from headwise.pretrained.checkpoints import gates_of
+from headwise.pretrained.gates import NAME, HeadGates
 from headwise.pretrained.layouts import HeadLayout, attention_modules
 
 
@@ -89,14 +92,24 @@ def record(
         ...  for path, routings in decisions.items()]
         [('self_attn', [(2, 5, 4)])]
     """
-    with observed(model, layouts), inspect.record(model) as decided:
+    with observed(model, layouts), inspect.record(model) as decided, ExitStack() as stack:
+        for path, gates in gates_of(model).items():
+            of_system = f"{path}.{NAME}.system".lstrip(".")
+            note = partial(_note_begin, decided, of_system, gates)
+            stack.enter_context(gates.system.register_forward_hook(note))
         yield decided
+
+
+def _note_begin(decided: inspect.Decisions, path: str, gates: HeadGates, *call: Any) -> None:
+    """Notes how many positions were there before, which a system over heads is not told."""
+    if decided.begins.get(path):
+        decided.begins[path][-1] = int(gates.call.begin)
 
 
 @contextmanager
 def ablated(
     model: nn.Module,
-    where: str | Mapping[str, Any],
+    where: str | int | Mapping[str, Any],
     name: str | None = None,
     *,
     layouts: Mapping[str, HeadLayout] | None = None,
@@ -105,20 +118,20 @@ def ablated(
     """While this context is open, the systems of a model compute otherwise in evaluation.
 
     A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
-    copy of a system that is made meanwhile has no ablation. Of contexts that are open at once for
-    the same system the inner one is in force; those for other systems stay in force beside it. A
-    plain model of transformers that is compiled runs as it is written meanwhile.
+    copy of a system that is made meanwhile has no ablation. Contexts that are open at once add up.
+    A plain model of transformers that is compiled runs as it is written meanwhile.
 
     Args:
         model: a headwise model, a plain model of transformers, or any module that holds systems.
         where: the path of a system in the model, or of a module that holds a single one, such as an
-            attention of transformers: its ablation is `name`. Or a mapping for all systems of a
-            kind: the name of a system, as plans have it, to the name of one of its ablations, or to
-            a mapping with the key `name` and the ablation's options. `"learned"` changes nothing.
-            Systems that the model does not hold are passed over. The attentions of a plain model
-            are of the kind `standard`.
-        name: the ablation of the system at a path. Without it, the one option says which unit is
-            removed: `expert=3` is the ablation `without-expert` with that option.
+            attention of transformers; or the number of a layer that has one: its ablation is
+            `name`. Or a mapping for all systems of a kind: the name of a system, as plans have it,
+            to the name of an ablation, or to a mapping with the key `name` and the ablation's
+            option. The attentions of a plain model are of the kind `standard`.
+        name: the ablation of the system at a path, one of its `edits`; `headwise.heads.ablation`
+            says what each does. Without it, the one option says which units are left out:
+            `expert=3` is the ablation `without-expert` with that option, `head=[0, 1]` leaves out
+            two heads.
         layouts: where attention modules of further classes of transformers have their heads, by
             the class's name, as in `headwise.gate_heads`.
         options: of the ablation of the system at a path.
