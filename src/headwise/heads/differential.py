@@ -1,7 +1,4 @@
-"""Differential attention: each head subtracts a share of what a second query reads.
-
-Ye et al. 2024, *Differential Transformer*, https://arxiv.org/abs/2410.05258.
-"""
+"""Differential attention: each head subtracts a share of what a second query reads."""
 
 from typing import Any, Self
 
@@ -28,16 +25,13 @@ class DifferentialAttention(MultiHeadAttention):
     a norm behind each head; the second has neither.
 
     Args:
-        num_heads: number of heads, each with two queries.
+        num_heads: number of heads, each with two queries: of `q_proj` and of `second_q_proj`.
         embed_dim, options: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
         As `MultiHeadAttention`. `routing.weights` is σ(λ(x)), `(batch, queries, heads)`: between 0
         and 1, and no distribution. Attention weights are those of the difference: they may be
-        negative, and a row sums to 1 - σ(λᵢ(x)).
-
-        The parameters are those of `MultiHeadAttention`, whose `q_proj` has the first queries;
-        `second_q_proj` has the second ones, and `lambda_proj.weight` is `(heads, embed_dim)`.
+        negative, and a row sums to 1 - σ(λᵢ(x)). `lambda_proj.weight` is `(heads, embed_dim)`.
 
     Example:
         >>> attention = DifferentialAttention(embed_dim=32, num_heads=4)
@@ -81,8 +75,8 @@ class DifferentialAttention(MultiHeadAttention):
     def over_heads(cls, *sizes: int, **options: Any) -> Self:
         """Raises `ValueError`: the heads of another module have read already."""
         raise ValueError(
-            f"{cls.__name__} reads with two queries for each head, so that it cannot go over the "
-            f"heads of another module, which have read already; choose a system that scales heads"
+            f"{cls.__name__} reads with two queries for each head, and cannot go over heads that "
+            f"have read already: choose a system that scales heads"
         )
 
     def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -94,9 +88,8 @@ class DifferentialAttention(MultiHeadAttention):
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         shares = torch.sigmoid(logits.to(torch.promote_types(logits.dtype, torch.float32)))
         shares = self.decide(shares)
-        share = shares.transpose(1, 2).unsqueeze(-1)
-        q = torch.cat([first, second.to(first.dtype), share.to(first.dtype)], dim=-1)
-        return q, k, v, shares
+        parts = (first, second, shares.transpose(1, 2).unsqueeze(-1))
+        return torch.cat([part.to(first.dtype) for part in parts], dim=-1), k, v, shares
 
     def _parts(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Both queries of each head, and the share that the second one has."""

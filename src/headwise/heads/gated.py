@@ -1,8 +1,4 @@
-"""Gated attention: a gate of the query's input scales what each head has read.
-
-Qiu et al. 2025, *Gated Attention for Large Language Models: Non-linearity, Sparsity, and
-Attention-Sink-Free*, https://arxiv.org/abs/2505.06708.
-"""
+"""Gated attention: a gate of the query's input scales what each head has read."""
 
 from typing import Any, Literal, Self
 
@@ -33,8 +29,8 @@ class GatedAttention(MultiHeadAttention):
             `headwise.fold_gates` can put into the output projection.
         gate_start: `"random"` draws V by Glorot's rule. With `"neutral"` V starts at zero and gates
             are 2σ(x Vᵢ), which is 1 there: the layer is standard attention until it is trained.
-            `over_heads` starts so unless it is told otherwise; `from_attention` can start from
-            either. Static gates start at zero, so at σ(0) = 1/2, or at 1 if neutral.
+            `over_heads` starts so unless it is told otherwise. Static gates start at 1 if neutral,
+            and else at σ(0) = 1/2.
         embed_dim, num_heads, options: as in `MultiHeadAttention`, which has the same options.
 
     Shape:
@@ -64,8 +60,8 @@ class GatedAttention(MultiHeadAttention):
         gate_start: Literal["random", "neutral"] = "random",
         **options: Any,
     ) -> None:
-        one_of(gate=(gate, ("headwise", "elementwise", "static")))
-        one_of(gate_start=(gate_start, ("random", "neutral")))
+        known = ("headwise", "elementwise", "static")
+        one_of(gate=(gate, known), gate_start=(gate_start, ("random", "neutral")))
         super().__init__(embed_dim, num_heads, **options)
         self.elementwise, self.neutral_start = gate == "elementwise", gate_start == "neutral"
         if gate == "static":
@@ -92,11 +88,7 @@ class GatedAttention(MultiHeadAttention):
                 (nn.init.xavier_uniform_ if is_map else nn.init.zeros_)(parameter)
 
     def start_neutral(self) -> None:
-        """The gates start at 1.
-
-        Raises:
-            ValueError: `gate_start` is `"random"`, by which gates are 1/2 where their map is zero.
-        """
+        """The gates start at 1; raises `ValueError` if they were to start at random."""
         if not self.neutral_start:
             raise ValueError(
                 "gate_start is 'random', expected 'neutral', by which gates start at 1"
@@ -121,10 +113,8 @@ class GatedAttention(MultiHeadAttention):
         return self.join(heads, gates), Routing(decided)
 
     def _gates(self, query: Tensor) -> Tensor:
-        if hasattr(self, "gate_logits"):
-            logits = self.gate_logits.expand(*query.shape[:2], -1)
-        else:
-            logits = self.gate_proj(query)
+        is_static, sizes = hasattr(self, "gate_logits"), query.shape[:2]
+        logits = self.gate_logits.expand(*sizes, -1) if is_static else self.gate_proj(query)
         # Float32 at least: bf16 has no numbers between 1 and 1 - 1/256.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         gates = torch.sigmoid(logits).unflatten(-1, (self.num_heads, -1))
@@ -134,6 +124,5 @@ class GatedAttention(MultiHeadAttention):
         return False
 
     def static_scales(self) -> Tensor | None:
-        if not hasattr(self, "gate_logits"):
-            return None
-        return self._gates(self.gate_logits.new_zeros(1, 1, 0))[0, 0]
+        is_static = hasattr(self, "gate_logits")
+        return self._gates(self.gate_logits.view(1, 1, -1))[0, 0] if is_static else None
