@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.heads.ablation import edits_of
-from headwise.heads.attention import Attention, Inputs, check_mask, hides
+from headwise.heads.attention import Attention, Inputs, hides
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System
+from headwise.ops.checks import one_of
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width
 from headwise.ops.rotary import Rotary
 
@@ -128,11 +129,10 @@ class IndependentMechanismsLayer(System):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
+        one_of(norm=(norm, ("post", "pre")), norm_kind=(norm_kind, ("layer", "rms")))
+        one_of(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
         if kdim is not None and not cross_attention:
-            raise ValueError(
-                f"kdim is {kdim}, the width of a memory that the layer does not read; leave it "
-                f"out, or build the layer with cross_attention=True"
-            )
+            raise ValueError(f"kdim is {kdim}, but no memory is read unless cross_attention=True")
         self.kdim = embed_dim if kdim is None else kdim
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
         sizes |= {"kdim": self.kdim, "num_key_value_heads": num_key_value_heads or num_heads}
@@ -241,11 +241,15 @@ class IndependentMechanismsLayer(System):
             cross_cache: of cross-attention, a static one.
             rotary: the turns of the positions, for the self-attention of each mechanism.
         """
-        self._check_call(x, memory, memory_key_padding_mask, cross_cache)
+        reads = self.cross_attention is not None
+        if reads != (memory is not None):
+            raise ValueError(
+                f"memory is {'None' if memory is None else 'given'}, but the layer was built with "
+                f"cross_attention={reads}: True takes a memory in each call, False none"
+            )
         if query_padding_mask is None and key_padding_mask is not None:
             # With a cache the queries are the last of the keys.
             query_padding_mask = key_padding_mask[:, key_padding_mask.size(1) - x.size(1) :]
-        competition = self._compete(x)
         attended = self.self_attention(
             self._before(self.norm1, x),
             key_padding_mask=key_padding_mask,
@@ -257,7 +261,7 @@ class IndependentMechanismsLayer(System):
             cache=cache,
             rotary=rotary,
         )
-        update = attended.output
+        update, competition = attended.output, self._compete(x)
         if competition is not None:
             update = update.unflatten(-1, (self.num_mechanisms, -1))
             update = (update * competition.to(update.dtype).unsqueeze(-1)).flatten(-2)
@@ -279,29 +283,6 @@ class IndependentMechanismsLayer(System):
             padding = None if query_padding_mask is None else hides(query_padding_mask)
             routing = Routing(competition, padding=padding)
         return AttentionOutput(x, attended.weights, routing)
-
-    def _check_call(
-        self, x: Tensor, memory: Tensor | None, mask: Tensor | None, cache: AttentionCache | None
-    ) -> None:
-        """Raises `ValueError` for a memory that is missing or that nothing would read."""
-        if x.dim() != 3 or x.size(-1) != self.embed_dim:
-            expected = f"(batch, time, {self.embed_dim})"
-            raise ValueError(f"x has shape {tuple(x.shape)}, expected {expected}")
-        if self.cross_attention is None:
-            given = {"memory": memory, "memory_key_padding_mask": mask, "cross_cache": cache}
-            for name in (name for name, value in given.items() if value is not None):
-                raise ValueError(
-                    f"{name} is given, but the layer reads no memory; build it with "
-                    f"cross_attention=True, or leave {name} out"
-                )
-            return
-        expected = f"expected ({x.size(0)}, keys, {self.kdim}), as cross_attention is True"
-        if memory is None:
-            raise ValueError(f"memory is None, {expected}")
-        if memory.dim() != 3 or memory.shape[::2] != (x.size(0), self.kdim):
-            raise ValueError(f"memory has shape {tuple(memory.shape)}, {expected}")
-        if mask is not None:
-            check_mask("memory_key_padding_mask", mask, [tuple(memory.shape[:2])])
 
     def _compete(self, x: Tensor) -> Tensor | None:
         """c, `(batch, time, mechanisms)`."""
@@ -329,12 +310,6 @@ class IndependentMechanismsLayer(System):
                 update = update * kept.repeat_interleave(update.size(-1) // self.num_mechanisms)
         total = x + F.dropout(update, self.residual_dropout, self.training)
         return total if self.pre_norm else norm(total)
-
-    def extra_repr(self) -> str:
-        return (
-            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, ffn_dim={self.ffn_dim}, "
-            f"num_mechanisms={self.num_mechanisms}, pre_norm={self.pre_norm}"
-        )
 
 
 # The name that the paper and its tables use.
