@@ -1,0 +1,472 @@
+"""The Weighted Transformer: branches of attention, each with the feed-forward behind it.
+
+Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
+https://arxiv.org/abs/1711.02132.
+"""
+
+import copy
+import math
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from headwise.heads.ablation import edits_of
+from headwise.heads.attention import Attention, Inputs
+from headwise.heads.rules import Moment, Rule, RuleSettings
+from headwise.heads.system import Routing
+from headwise.ops.checks import in_range, one_of
+from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width, norm_of
+from headwise.ops.replicas import assign, whole
+from headwise.ops.simplex import project_to_simplex, random_simplex
+from headwise.settings import MOST_STEPS
+
+
+class BranchSettings(RuleSettings):
+    """How the Weighted Transformer's κ and α learn (section 4.1 of its paper)."""
+
+    learning_rate: float | None = Field(None, gt=0, le=1000)
+    """Learning rate of κ and α at the end of their warm-up; by default (d/N)^-0.5 ·
+    warmup_steps^-0.5 in a model of N layers."""
+    warmup_steps: int = Field(400, ge=1, le=MOST_STEPS)
+    """How many steps this learning rate rises from zero; then it falls with the inverse square root
+    of the step."""
+    freeze_last: int | None = Field(None, ge=0, le=MOST_STEPS)
+    """Number of steps at the end of the training in which κ and α stay fixed. By default it is a
+    sixth of all steps."""
+
+    def frozen_from(self, total_steps: int) -> int:
+        """The step, counted from 0, from which on κ and α stay fixed.
+
+        >>> BranchSettings().frozen_from(60_000)
+        50000
+        """
+        return total_steps - (total_steps // 6 if self.freeze_last is None else self.freeze_last)
+
+    def check(self, total_steps: int) -> None:
+        if self.frozen_from(total_steps) < 0:
+            raise ValueError(
+                f"freeze_last is {self.freeze_last}, but the training has {total_steps} steps: "
+                f"give at most that, or leave it out for a sixth of the steps"
+            )
+
+
+class LearnBranchWeights(Rule):
+    """How κ and α learn (sections 3 and 4.1 of the paper).
+
+    After each optimizer step they are projected back onto the simplex, unless a layer has them as a
+    softmax; then what follows holds for its logits. They have a learning rate of their own,
+    (d/N)^-0.5 · min(s^-0.5, s · 400^-1.5) at step s in a model of N layers, and do not change in
+    the last steps, while the rest goes on learning.
+
+    The other parameters have d^-0.5 · min(s^-0.5, s · 4000^-1.5) in the paper: κ and α warm up in a
+    tenth of their steps, to √(10N) times their peak.
+    """
+
+    settings_class = BranchSettings
+    settings: BranchSettings
+
+    def own_group(self) -> list[nn.Parameter]:
+        learned = (weights for layer in self.layers for weights in layer.learned_weights())
+        return [weights for weights in learned if weights.requires_grad]
+
+    def learning_rate(self, moment: Moment) -> float:
+        if self._is_frozen(moment):
+            return 0.0
+        warmup, step = self.settings.warmup_steps, moment.step + 1
+        peak = self.settings.learning_rate
+        if peak is None:
+            peak = (self.layers[0].embed_dim / self._depth() * warmup) ** -0.5
+        return float(peak * min((warmup / step) ** 0.5, step / warmup))
+
+    def before_update(self, moment: Moment) -> None:
+        if self._is_frozen(moment):
+            # Without gradients they count in no norm to clip, and Adam leaves them as they are.
+            for weights in self.own_group():
+                weights.grad = None
+
+    @torch.no_grad()
+    def after_update(self, moment: Moment) -> None:
+        if self._is_frozen(moment):
+            return
+        for layer in self.layers:
+            for weights in layer.learned_weights() if layer.weights == "simplex" else ():
+                if weights.requires_grad:
+                    assign(weights, project_to_simplex(whole(weights)))
+
+    def record(self) -> dict[str, dict[str, list[float]]]:
+        found = {}
+        for path, layer in self.systems.items():
+            if layer.learned_weights():
+                kappa, alpha = (whole(weights).tolist() for weights in layer.branch_weights())
+                found[path] = {"kappa": kappa, "alpha": alpha}
+        return found
+
+    def _is_frozen(self, moment: Moment) -> bool:
+        return moment.step >= self.settings.frozen_from(moment.total_steps)
+
+    def _depth(self) -> int:
+        """N, of the model that has the systems, which may stand in another, such as Lightning's."""
+        around = next(iter(self.systems)).split(".")
+        for end in range(len(around)):
+            config = getattr(self.model.get_submodule(".".join(around[:end])), "config", None)
+            depth = getattr(config, "num_hidden_layers", None)
+            if depth:
+                return int(depth)
+        return len(self.systems)
+
+
+class BranchedAttention(Attention):
+    """Attention and the feed-forward behind it, in branches: each head is one, with a weight.
+
+    Ahmed et al. 2017, *Weighted Transformer Network for Machine Translation*,
+    https://arxiv.org/abs/1711.02132, equations 5 to 7.
+
+        oᵢ = softmax(q Wᵢ^Q (k Wᵢ^K)ᵀ / √head_dim) v Wᵢ^V
+        zᵢ = LN(x + Mκᵢ oᵢ Wᵢ)
+        y  = LN(Σᵢ αᵢzᵢ + M Σᵢ αᵢ FFNᵢ(zᵢ)),  FFNᵢ(z) = ReLU(z W₁ᵢ + b₁ᵢ) W₂ᵢ + b₂/M
+        κᵢ, αᵢ ≥ 0,  Σᵢ κᵢ = Σᵢ αᵢ = 1
+
+    It takes the place of an attention *and* of the feed-forward behind it, and its output is that
+    of the layer: x are the queries, and residual sums and norms are included. With `norm="pre"` the
+    norms stand before the sub-layers, and the stream takes up what all branches add:
+
+        y  = x + M Σᵢ αᵢ (aᵢ + FFNᵢ(LN(x + aᵢ))),  aᵢ = Mκᵢ oᵢ Wᵢ
+
+    With one branch and κ = α = 1 it is exactly the ordinary layer.
+
+    The equations themselves have no residual sum and no norm between attention and feed-forward:
+
+        y = Σᵢ αᵢ FFN(κᵢ oᵢ Wᵢ),  FFN(z) = ReLU(z W₁ + b₁) W₂ + b₂
+
+    so that the feed-forward does not see the token itself. But the text retains "layer
+    normalization, and residual connections", and says that with κ = α = 1 the ordinary layer is
+    recovered. `presets["paper"]` is the letter; docs/readings.md compares the two, and has further
+    readings. In a decoder's layer it follows an ordinary masked self-attention, in place of the
+    attention over the encoder's output and of the feed-forward.
+
+    A step of an optimizer leaves the simplex: `LearnBranchWeights`, the rule of training, projects
+    κ and α back after each. The forward pass takes them as they are. Wᵢ has no bias: that of the
+    values acts as one.
+
+    Args:
+        num_branches: M.
+        ffn_dim: width of the feed-forward's hidden layer.
+        inner: `"residual"` for residual sums and norms inside, or `"none"`.
+        norm: with residual sums, where norms stand: behind each (`"post"`), or before each
+            sub-layer (`"pre"`).
+        ffn: `"split"`, where branch i has the i-th part of the hidden units for itself; `"shared"`,
+            as in equation 7; or `"full"` for `ffn_dim` units of each branch's own, which is M
+            feed-forwards of full size.
+        weights: κ and α are learned on the `"simplex"`; or they are the `"softmax"` of what is
+            learned, and start in the same way; or they are `"random"`, or `"uniform"` (1/M), or
+            `"fixed"` where they start, and nothing is learned.
+        start: where κ and α start: at a `"random"` point, which leaves most branches nearly silent,
+            or `"even"`, at 1/M each.
+        merged: κ and α are one vector, the parameter `alpha`.
+        top_k: how many branches are summed, those of largest α, which is scaled to sum 1 over
+            them; all of them if not given. The others are computed all the same.
+        residual_dropout: with residual sums, dropout of what a branch, and the feed-forward adds.
+        ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
+        ffn_activation: what stands in the place of the ReLU of FFN; see `headwise.ops.layers`. With
+            `"swiglu"` and `"geglu"` W₁ is twice as wide.
+        norm_kind, norm_eps: `"layer"` norms, or `"rms"`, and their ε.
+        bias: whether projections and feed-forward have one, `"qkv"`: the projections alone.
+        embed_dim, options: as in `MultiHeadAttention`, which has the other options.
+
+    Shape:
+        As `MultiHeadAttention`. `routing.weights` is α, `(num_branches,)`, the same for all
+        positions.
+
+    Raises:
+        ValueError: sizes or options that do not fit together; the message names the argument.
+
+    Example:
+        >>> layer = BranchedAttention(embed_dim=32, num_branches=4, ffn_dim=64)
+        >>> out = layer(torch.randn(2, 5, 32))
+        >>> out.output.shape, out.routing.weights.shape
+        (torch.Size([2, 5, 32]), torch.Size([4]))
+    """
+
+    replaces = "feed-forward"
+    routing_parameters = ("kappa", "alpha")
+    output_parameters = ("branch_output",)
+    rule = LearnBranchWeights
+    unit = "branch"
+    edits: ClassVar[tuple[str, ...]] = edits_of("branch", heads=False)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"inner": "none", "ffn": "shared", "start": "random"}
+    }
+    kappa: Tensor | None
+    alpha: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_branches: int,
+        ffn_dim: int,
+        *,
+        inner: Literal["none", "residual"] = "residual",
+        norm: Literal["post", "pre"] = "post",
+        ffn: Literal["shared", "split", "full"] = "split",
+        weights: Literal["simplex", "softmax", "random", "uniform", "fixed"] = "simplex",
+        start: Literal["random", "even"] = "even",
+        merged: bool = False,
+        top_k: int | None = None,
+        residual_dropout: float = 0.0,
+        ffn_dropout: float = 0.0,
+        ffn_activation: Activation = "relu",
+        norm_kind: NormKind = "layer",
+        norm_eps: float = 1e-5,
+        bias: bool | Literal["qkv"] = True,
+        **options: Any,
+    ) -> None:
+        one_of(inner=(inner, ("none", "residual")), norm=(norm, ("post", "pre")))
+        one_of(ffn=(ffn, ("shared", "split", "full")), start=(start, ("random", "even")))
+        one_of(weights=(weights, ("simplex", "softmax", "random", "uniform", "fixed")))
+        one_of(ffn_activation=(ffn_activation, tuple(ACTIVATIONS)))
+        for name, width in (("embed_dim", embed_dim), ("ffn_dim", ffn_dim)):
+            divided = options.get("head_dim") is None if name == "embed_dim" else ffn == "split"
+            if divided and width % num_branches:
+                way_out = "give head_dim" if name == "embed_dim" else "ffn='shared'"
+                raise ValueError(
+                    f"{name} is {width}, which num_branches = {num_branches} does not divide; "
+                    f"choose sizes that divide, or {way_out}"
+                )
+        if top_k is not None:
+            in_range(top_k=(top_k, 1, num_branches))
+            if weights not in ("simplex", "softmax"):
+                raise ValueError(
+                    f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: "
+                    f"leave top_k out, or choose other weights"
+                )
+        super().__init__(embed_dim, num_branches, bias=bias, norm_eps=norm_eps, **options)
+        self.num_branches, self.ffn_dim = num_branches, ffn_dim
+        self.inner, self.pre_norm, self.holds_residual = inner, norm == "pre", inner == "residual"
+        self.ffn, self.weights, self.start = ffn, weights, start
+        self.merged, self.top_k = merged, top_k
+        self.residual_dropout, self.ffn_dropout = residual_dropout, ffn_dropout
+        self.ffn_activation = ffn_activation
+        self.branch_output = nn.Parameter(torch.empty(num_branches, self.head_dim, embed_dim))
+        for name in ("kappa", "alpha"):
+            drawn = torch.empty(num_branches)
+            if weights in ("random", "uniform") or (merged and name == "kappa"):
+                self.register_parameter(name, None)
+            elif weights == "fixed":
+                self.register_buffer(name, drawn)
+            else:
+                self.register_parameter(name, nn.Parameter(drawn))
+        self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
+        width = hidden_width(ffn_activation, self.hidden_dim)
+        self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
+        self.ffn_down = nn.Linear(self.hidden_dim, embed_dim, bias=bias is True)
+        self.norm1: Any = norm_of(norm_kind, embed_dim, norm_eps) if self.holds_residual else None
+        self.norm2: Any = norm_of(norm_kind, embed_dim, norm_eps) if self.holds_residual else None
+        self.reset_parameters()
+
+    @classmethod
+    def from_config(cls, config: Any, site: str, **options: Any) -> Self:
+        settled = config.attention_options()
+        settled |= {"num_branches": settled.pop("num_heads"), "ffn_dim": config.ffn_dim}
+        settled |= {"ffn_dropout": config.ffn_dropout, "ffn_activation": config.ffn_activation}
+        settled |= {"residual_dropout": config.dropout, "norm": config.norm}
+        settled |= {"norm_kind": config.norm_kind, "norm_eps": config.norm_eps}
+        return cls(config.embed_dim, **{**settled, **options})
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters afresh: maps by Glorot, κ and α even or anywhere on the simplex.
+
+        With residual sums the branches' maps together are the output projection of a layer. Without
+        each is a map of its own, drawn M times as large, which makes up for κᵢ ≈ 1/M.
+        """
+        super().reset_parameters()
+        branches = self.num_branches
+        heads, gain = (branches, 1) if self.holds_residual else (1, branches)
+        bound = gain * (6 / (self.embed_dim + heads * self.head_dim)) ** 0.5
+        nn.init.uniform_(self.branch_output, -bound, bound)
+        ffn_bound = (6 / (self.embed_dim + self.ffn_dim)) ** 0.5
+        for linear in (self.ffn_up, self.ffn_down):
+            nn.init.uniform_(linear.weight, -ffn_bound, ffn_bound)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        for norm in (self.norm1, self.norm2):
+            if norm is not None:
+                norm.reset_parameters()
+        for weights in (self.kappa, self.alpha):
+            if weights is not None:
+                self._draw(weights)
+
+    @torch.no_grad()
+    def _draw(self, weights: Tensor) -> None:
+        even = 1 / self.num_branches
+        if self.start == "even":
+            nn.init.constant_(weights, math.log(even) if self.weights == "softmax" else even)
+            return
+        # No function of nn.init draws such points. What stays NaN is to be drawn: from_pretrained
+        # has them leave what is loaded as it is.
+        nn.init.constant_(weights, math.nan)
+        drawn = random_simplex(self.num_branches).to(weights)
+        drawn = drawn.log() if self.weights == "softmax" else drawn
+        weights.copy_(torch.where(weights.isnan(), drawn, weights))
+
+    def learned_weights(self) -> list[nn.Parameter]:
+        """The parameters for κ and α: two; one if they are merged; none if they are not learned."""
+        return [w for w in (self.kappa, self.alpha) if isinstance(w, nn.Parameter)]
+
+    def branch_weights(self) -> tuple[Tensor, Tensor]:
+        """The κ and α in use, `(num_branches,)` each."""
+        alpha = self._in_use(self.alpha)
+        kappa = alpha if self.merged else self._in_use(self.kappa)
+        if self.top_k is not None:
+            largest = alpha.topk(self.top_k)
+            shares = largest.values / largest.values.sum()
+            alpha = torch.zeros_like(alpha).scatter(0, largest.indices, shares)
+        # Table 3 of the paper: even or random κ and α. Others leave every κ as it is.
+        for ablation in () if self.training else self.ablations:
+            if ablation.name in ("uniform", "random"):
+                of_kappa = copy.copy(ablation)
+                of_kappa.draw += " kappa"
+                kappa = of_kappa.weights(kappa)
+        return kappa, self.decide(alpha)
+
+    def _in_use(self, drawn: Tensor | None) -> Tensor:
+        if drawn is not None:
+            return drawn.softmax(0) if self.weights == "softmax" else drawn
+        if self.training and self.weights == "random":
+            return random_simplex(self.num_branches).to(self.branch_output)
+        return self.branch_output.new_full((self.num_branches,), 1 / self.num_branches)
+
+    def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
+        if not self.holds_residual or not self.pre_norm:
+            return super().project(inputs)
+        query, key, value = self.norm1(inputs.query), inputs.key, inputs.value
+        if inputs.is_self_attention:
+            key = query if key is inputs.query else self.norm1(key)
+            value = query if value is inputs.query else self.norm1(value)
+        return super().project(inputs._replace(query=query, key=key, value=value))
+
+    def combine(self, heads: Tensor, inputs: Inputs, choice: Any) -> tuple[Tensor, Routing]:
+        kappa, alpha = self.branch_weights()
+        read = heads.transpose(0, 1).flatten(1, 2)  # (branches, rows = batch * queries, head_dim)
+        if self.holds_residual:
+            y = self._with_streams(inputs.query.flatten(0, 1), read, kappa, alpha)
+        else:
+            y = self._without_streams(read, kappa, alpha)
+        return y.view_as(inputs.query), Routing(alpha)
+
+    def _with_streams(self, x: Tensor, read: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
+        """The layer whose branches have a residual stream each; x `(rows, embed_dim)`."""
+        # A float, since PyTorch cannot export a tensor times an integer to ONNX.
+        branches = float(self.num_branches)
+        scales = (branches * kappa).view(-1, 1, 1)
+        if not torch.is_grad_enabled() and len(x) < self.embed_dim:
+            added = (read * scales) @ self.branch_output  # less than to scale the maps
+        else:
+            added = read @ (self.branch_output * scales)
+        # Mκᵢ oᵢWᵢ, (branches, rows, embed_dim)
+        added = F.dropout(added, self.residual_dropout, self.training)
+        z = (self.norm2 if self.pre_norm else self.norm1)(x + added)
+        fed = self._feed_forward(z, *self._maps(), branches if self.ffn == "split" else 1.0, alpha)
+        fed = F.dropout(fed, self.residual_dropout, self.training)
+        if self.pre_norm:
+            # For even weights the ordinary layer's. The mean of the streams would hold an M-th of
+            # the attention, and nothing behind it would restore the scale, as a post-norm does.
+            return x + _weighted_sum(added, branches * alpha) + fed
+        y: Tensor = self.norm2(_weighted_sum(z, alpha) + fed)
+        return y
+
+    def _without_streams(self, read: Tensor, kappa: Tensor, alpha: Tensor) -> Tensor:
+        """Σᵢ αᵢ FFN(κᵢ oᵢWᵢ), `(rows, embed_dim)`: the letter of the paper.
+
+        Two rearrangements make all branches of a shared feed-forward cost what one does:
+
+            Σᵢ αᵢ FFN(zᵢ) = (Σᵢ αᵢ ReLU(zᵢ W₁ + b₁)) W₂ + (Σᵢ αᵢ) b₂   one product with W₂
+            zᵢ W₁ = κᵢ oᵢ (Wᵢ W₁)                                    maps head_dim, not embed_dim
+
+        The products Wᵢ W₁ are made once for a batch, unless there are so few tokens (in decoding
+        step by step) that they cost more than they save.
+        """
+        maps, bias = self._maps()
+        scaled = self.branch_output * kappa.view(-1, 1, 1)
+        rows, (d, units) = read.size(1), maps.shape[-2:]
+        folded = self.head_dim * units * (d + rows)
+        # An exported program goes one way, for batches of any size.
+        if torch.compiler.is_exporting() or folded < rows * d * (self.head_dim + units):
+            return self._feed_forward(read, scaled @ maps, bias, 1.0, alpha)
+        return self._feed_forward(read @ scaled, maps, bias, 1.0, alpha)
+
+    def _maps(self) -> tuple[Tensor, Tensor | None]:
+        """W₁ as `(embed_dim, units)` or, of each branch, `(branches, embed_dim, units)`; and b₁."""
+        for name in ("ffn_up", "ffn_down"):
+            kind = getattr(self, name)
+            if not isinstance(kind, nn.Linear):
+                raise TypeError(
+                    f"{name} of a BranchedAttention is {type(kind).__name__}, expected nn.Linear: "
+                    f"its weight is divided among branches, and it is not called; leave it out of "
+                    f"the modules that adapters (LoRA) replace"
+                )
+        weight, bias = self.ffn_up.weight, self.ffn_up.bias
+        if self.ffn == "shared":
+            return weight.t(), bias
+        bias = None if bias is None else bias.unflatten(0, (self.num_branches, 1, -1))
+        return weight.unflatten(0, (self.num_branches, -1)).transpose(1, 2), bias
+
+    def _feed_forward(
+        self, x: Tensor, maps: Tensor, bias: Tensor | None, factor: float, alpha: Tensor
+    ) -> Tensor:
+        """factor · Σᵢ αᵢ f(xᵢAᵢ + b₁ᵢ) W₂ᵢ + Σᵢ αᵢ b₂, `(rows, embed_dim)`.
+
+        x is `(branches, rows, width)`, and the maps A are `(branches, width, units)`, or one matrix
+        for all; with a shared hidden layer W₂ is one too.
+        """
+        if self.ffn == "shared":
+            hidden = self._shared_hidden(x, maps, bias, alpha)
+        else:
+            each = self._hidden(x, maps, bias)
+            weights = (factor * alpha).to(each.dtype).view(-1, 1, 1)
+            hidden = (each * weights).transpose(0, 1).flatten(1)  # side by side, (rows, ffn_dim)
+        hidden = F.dropout(hidden, self.ffn_dropout, self.training)
+        down = self.ffn_down
+        return F.linear(hidden, down.weight, None if down.bias is None else down.bias * alpha.sum())
+
+    def _hidden(self, x: Tensor, maps: Tensor, bias: Tensor | None) -> Tensor:
+        """f(xᵢAᵢ + b₁ᵢ), `(branches, rows, units)`."""
+        maps = maps.expand(len(x), -1, -1)
+        wide = torch.bmm(x, maps) if bias is None else torch.baddbmm(bias, x, maps)
+        return ACTIVATIONS[self.ffn_activation](wide)
+
+    def _shared_hidden(self, x: Tensor, maps: Tensor, bias: Tensor | None, alpha: Tensor) -> Tensor:
+        """Σᵢ αᵢ f(xᵢAᵢ + b₁), `(rows, units)`, without keeping the hidden layer of each branch.
+
+        Kept, those of all branches would be M times what a feed-forward keeps. So the backward pass
+        computes them again, some rows at a time.
+        """
+
+        def weighted(x: Tensor, maps: Tensor, bias: Tensor | None, alpha: Tensor) -> Tensor:
+            each = self._hidden(x, maps, bias)
+            return (alpha.to(each.dtype) @ each.flatten(1)).view(each.shape[1:])
+
+        # A compiler decides by itself what to keep, and `torch.func` knows no checkpoints.
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return weighted(x, maps, bias, alpha)
+        size = max(1, (_GPU_HIDDEN if x.is_cuda else _HIDDEN) // (len(x) * maps.size(-1)))
+        parts = x.split(size, dim=1)
+        if torch.is_grad_enabled():
+            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+            found = [checkpoint(weighted, part, maps, bias, alpha, **how) for part in parts]
+        else:
+            found = [weighted(part, maps, bias, alpha) for part in parts]
+        return torch.cat(found) if len(found) > 1 else found[0]
+
+
+# Hidden units of all branches at a time: 4 MiB in float32, which stay in the processor's cache. A
+# GPU wants more work at once.
+_HIDDEN, _GPU_HIDDEN = 2**20, 2**24
+
+
+def _weighted_sum(z: Tensor, alpha: Tensor) -> Tensor:
+    """Σᵢ αᵢzᵢ over the branches, `(rows, embed_dim)`."""
+    return torch.einsum("irc,i->rc", z, alpha.to(z.dtype))
