@@ -6,11 +6,13 @@ the matrices of their experts, and the losses of the router.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from headwise.heads.ablation import edits_of
 from headwise.heads.attention import Attention, Inputs, real_positions
@@ -192,11 +194,11 @@ class MixtureOfAttentionHeads(Attention):
         scales = logits.softmax(-1)
         if chosen == self.num_experts:
             indices = torch.arange(chosen, device=logits.device).expand_as(logits)
-            products = Products(None, chosen)
+            products = Products(None, query, self.expert_query)
         else:
             scales, indices = scales.topk(self.top_k, dim=-1)
             scales = scales[..., :chosen]
-            products = Products(indices.flatten(0, 1), self.num_experts)
+            products = Products(indices.flatten(0, 1), query, self.expert_query)
         if self.normalize_weights:
             scales = scales / scales.sum(-1, keepdim=True).detach()
         scales = self.decide(scales, chosen=True)
@@ -247,34 +249,37 @@ class Products:
         project    y[n, j] = x[n] W[e(n, j)]             queries of the experts e(n, 1) … e(n, k)
         combine    y[n]    = Σ_j o[n, j] W[e(n, j)]      the sum of what they make of what they read
 
-    There are three ways, of which `form` names one:
+    There are four ways, of which `form` names one:
 
         all      the matrices of all experts as one; what was not chosen is left out
-        sorted   the tokens sorted by expert, so that each matrix multiplies one dense block
-        few      sums of rows of the matrices, of which none is copied
+        few      sums of rows of the matrices, of which none is copied, for decoding on a CPU
+        blocks   on a CPU: choices sorted by expert, whose matrix multiplies one dense block
+        kernel   on a GPU: the same by one kernel, which takes bfloat16
 
     Args:
         indices: `(tokens, top_k)`; None where all experts are chosen, in their order.
-        num_experts: how many there are.
+        x: the tokens, `(…, embed_dim)`.
+        weight: of all experts, `(experts, embed_dim, width)`.
     """
 
-    def __init__(self, indices: Tensor | None, num_experts: int) -> None:
-        self.indices, self.form = indices, "all"
+    def __init__(self, indices: Tensor | None, x: Tensor, weight: Tensor) -> None:
+        self.indices, self.form, self.dtype = indices, "all", x.dtype
+        if not x.is_meta and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+            self.dtype = torch.get_autocast_dtype(x.device.type)
         # Compilers and transforms ask for shapes that do not depend on the choice.
         fixed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if indices is None or fixed:
             return
         tokens, top_k = indices.shape
-        if indices.is_cuda and num_experts <= 8 * top_k:
-            return  # to move tokens takes longer there than so many products
-        if indices.device.type == "cpu" and tokens <= 32 and not torch.is_grad_enabled():
-            self.form = "few"
-            return
-        self.form = "sorted"
-        experts, self.order = indices.flatten().sort(stable=True)
-        numbers = torch.arange(num_experts, device=indices.device)
-        ends = torch.searchsorted(experts, numbers, right=True)
-        self.counts = ends.diff(prepend=ends.new_zeros(1))  # how many tokens each expert has
+        if x.is_cpu:
+            is_few = tokens <= 32 and not torch.is_grad_enabled()
+            self.form = "few" if is_few else "blocks"
+        # Up to 8 times the products take less time on a GPU than to move tokens to their experts.
+        elif x.is_meta or (x.is_cuda and len(weight) > 8 * top_k):
+            fits = self.dtype == torch.bfloat16 and all(n % 8 == 0 for n in weight.shape[1:])
+            self.form = "kernel" if x.is_meta or (fits and tokens > 0) else "all"
+        if self.form in ("blocks", "kernel"):
+            self.choices = sort_choices(indices, len(weight))
 
     def project(self, x: Tensor, weight: Tensor) -> Tensor:
         """x `(tokens, a)` and W `(experts, a, b)` to `(tokens, top_k, b)`."""
@@ -287,13 +292,15 @@ class Products:
                 return every
             return every.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, every.size(2)))
         assert self.indices is not None
-        top_k = self.indices.size(1)
-        x, weight = as_autocast(x, weight)
+        x, weight, top_k = x.to(self.dtype), weight.to(self.dtype), self.indices.size(1)
         if self.form == "few":
             made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.reshape(-1, 1))
+        elif self.form == "blocks":
+            made = _Project.apply(x, weight, self.choices)
         else:
-            rows = x.index_select(0, self.order // top_k)
-            made = self.unsorted(multiply(rows, weight, self.counts))
+            # Each token's gradients are summed in one order, which index_select would not do.
+            rows = x.repeat_interleave(top_k, 0).index_select(0, self.choices.order)
+            made = self.choices.undone(multiply(rows, weight, self.choices.counts))
         return made.view(*self.indices.shape, weight.size(2))
 
     def combine(self, heads: Tensor, weight: Tensor) -> Tensor:
@@ -304,29 +311,141 @@ class Products:
                 heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
             return heads.flatten(1) @ weight.flatten(0, 1)
         assert self.indices is not None
-        heads, weight = as_autocast(heads, weight)
+        heads, weight = heads.to(self.dtype), weight.to(self.dtype)
         if self.form == "few":
             return sum_rows(heads.flatten(1), weight, self.indices)
-        rows = heads.flatten(0, 1).index_select(0, self.order)
-        made = self.unsorted(multiply(rows, weight, self.counts))
-        # Not by index_add: in half precision it rounds each sum, on a GPU their order is random.
-        return made.view(*self.indices.shape, weight.size(2)).sum(1)
+        rows = heads.flatten(0, 1)
+        if self.form == "blocks":
+            return _Combine.apply(rows, weight, self.choices)  # type: ignore[no-any-return]
+        made = multiply(rows.index_select(0, self.choices.order), weight, self.choices.counts)
+        return self.choices.undone(made).view(*self.indices.shape, weight.size(2)).sum(1)
 
-    def unsorted(self, rows: Tensor) -> Tensor:
+
+class Choices(NamedTuple):
+    """All choices of a call, sorted by expert: number n · top_k + j is the j-th of token n.
+
+    Attributes:
+        order: their numbers, `(tokens * top_k,)`.
+        token: their tokens.
+        counts: how many each expert has, `(experts,)`.
+        tokens: how many tokens there are.
+    """
+
+    order: Tensor
+    token: Tensor
+    counts: Tensor
+    tokens: int
+
+    def undone(self, rows: Tensor) -> Tensor:
+        """Rows of the sorted choices in the order of the tokens."""
         return torch.empty_like(rows).index_copy_(0, self.order, rows)
+
+    def blocks(self) -> Iterator[tuple[slice, slice, list[int]]]:
+        """Consecutive experts, their choices, and how many each has.
+
+        They are about 1,024 choices together, few enough for what is moved to stay in cache.
+        """
+        counts = self.counts.tolist()
+        first = start = 0
+        for last in range(1, len(counts) + 1):
+            size = sum(counts[first:last])
+            if size >= 1024 or last == len(counts):
+                yield slice(first, last), slice(start, start + size), counts[first:last]
+                first, start = last, start + size
+
+
+def sort_choices(indices: Tensor, num_experts: int) -> Choices:
+    """Sorts the choices of tokens, `(tokens, top_k)`.
+
+    >>> sort_choices(torch.tensor([[2, 0], [0, 1]]), num_experts=4).counts
+    tensor([2, 1, 1, 0])
+    """
+    experts, order = indices.flatten().sort(stable=True)
+    numbers = torch.arange(num_experts, device=indices.device)
+    ends = torch.searchsorted(experts, numbers, right=True)
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    return Choices(order, order // indices.size(1), counts, len(indices))
+
+
+def project_blocks(x: Tensor, weight: Tensor, choices: Choices) -> Tensor:
+    """x[token] W[expert] of each choice: x `(tokens, a)` to `(choices, b)`, unsorted."""
+    made = x.new_empty(len(choices.order), weight.size(2))
+    for experts, block, counts in choices.blocks():
+        rows = x.index_select(0, choices.token[block]).split(counts)
+        for row, matrix, out in zip(rows, weight[experts], made[block].split(counts), strict=True):
+            torch.mm(row, matrix, out=out)
+    return choices.undone(made)
+
+
+def combine_blocks(rows: Tensor, weight: Tensor, choices: Choices) -> Tensor:
+    """The sums of rows[choice] W[expert] of each token: rows `(choices, a)` to `(tokens, b)`."""
+    # In half precision the sum would be rounded after each expert.
+    exact = torch.promote_types(rows.dtype, torch.float32)
+    y = rows.new_zeros(choices.tokens, weight.size(2), dtype=exact)
+    for experts, block, counts in choices.blocks():
+        made = rows.new_empty(sum(counts), weight.size(2))
+        parts = rows.index_select(0, choices.order[block]).split(counts)
+        for part, matrix, out in zip(parts, weight[experts], made.split(counts), strict=True):
+            torch.mm(part, matrix, out=out)
+        y.index_add_(0, choices.token[block], made.to(exact))
+    return y.to(rows.dtype)
+
+
+def sum_of_products(x: Tensor, rows: Tensor, choices: Choices) -> Tensor:
+    """Σ x[token]ᵀ rows[choice] over the choices of each expert: `(experts, a, b)`."""
+    weight = x.new_empty(len(choices.counts), x.size(1), rows.size(1))
+    for experts, block, counts in choices.blocks():
+        left = x.index_select(0, choices.token[block]).split(counts)
+        right = rows.index_select(0, choices.order[block]).split(counts)
+        for a, b, out in zip(left, right, weight[experts], strict=True):
+            torch.mm(a.t(), b, out=out)
+    return weight
+
+
+class _Project(torch.autograd.Function):
+    """`project_blocks`, whose gradients go block by block too, without large tensors between."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, choices: Choices) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.choices = choices
+        return project_blocks(x, weight, choices)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        to_x, to_weight, _ = ctx.needs_input_grad
+        grad_x = combine_blocks(grad, weight.mT, ctx.choices) if to_x else None
+        return grad_x, sum_of_products(x, grad, ctx.choices) if to_weight else None, None
+
+
+class _Combine(torch.autograd.Function):
+    """`combine_blocks`, likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, choices: Choices) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.choices = choices
+        return combine_blocks(rows, weight, choices)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        to_rows, to_weight, _ = ctx.needs_input_grad
+        grad_rows = project_blocks(grad, weight.mT, ctx.choices) if to_rows else None
+        grad_weight = sum_of_products(grad, rows, ctx.choices).mT if to_weight else None
+        return grad_rows, grad_weight, None
 
 
 def multiply(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """Each row by the matrix of its expert, where rows `(rows, a)` are sorted by expert."""
     if rows.is_meta:  # where costs are counted nobody knows who has chosen what
         return rows @ weight[0]
-    fits = all(size % 8 == 0 for size in weight.shape[1:]) and len(rows) > 0
-    if rows.is_cuda and rows.dtype == weight.dtype == torch.bfloat16 and fits:
-        # The kernel may leave the gradient of an expert without tokens unwritten.
-        weight = weight.where((counts > 0)[:, None, None], 0.0)
-        return F.grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
-    parts = rows.split(counts.tolist())
-    return torch.cat([part @ matrix for part, matrix in zip(parts, weight.unbind(), strict=True)])
+    # The kernel may leave the gradient of an expert without rows unwritten.
+    weight = weight.where((counts > 0)[:, None, None], 0.0)
+    return F.grouped_mm(rows, weight, offs=counts.cumsum(0, dtype=torch.int32))
 
 
 def sum_rows(factors: Tensor, weight: Tensor, experts: Tensor) -> Tensor:
@@ -338,15 +457,6 @@ def sum_rows(factors: Tensor, weight: Tensor, experts: Tensor) -> Tensor:
     return F.embedding_bag(
         rows.flatten(1), weight.flatten(0, 1), mode="sum", per_sample_weights=factors
     )
-
-
-def as_autocast(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the type of autocast where it is on, as maps have it; float64 stays."""
-    device = x.device.type
-    if x.is_meta or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
-        return x, weight
-    dtype = torch.get_autocast_dtype(device)
-    return x.to(dtype), weight.to(dtype)
 
 
 def router_losses(
