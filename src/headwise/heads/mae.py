@@ -284,7 +284,7 @@ class ExpertGate(nn.Module):
         mean: Any = norm.running_mean
         var: Any = norm.running_var
         # What a pass has measured counts from the next pass on. One that a backward pass repeats,
-        # as by checkpointing, computes by what the first one computed by.
+        # as by checkpointing, computes by what the last pass before that computed by.
         if self.training and is_repeated() and self._before is not None:
             mean, var = self._before
         elif self.training:
@@ -294,7 +294,7 @@ class ExpertGate(nn.Module):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
                 batch_mean, batch_var, count = _statistics(view)
             if (torch.is_grad_enabled() or calibrates) and not is_repeated():
-                self._move(batch_mean.detach(), batch_var.detach(), count)
+                self._move(batch_mean, batch_var, count)
             if not view.each:  # a single row has no variance
                 mean = torch.where(count > 1, batch_mean, mean)
                 var = torch.where(count > 1, batch_var, var)
