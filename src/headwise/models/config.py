@@ -13,7 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
 from headwise.heads.attention import Attention
 from headwise.models.plan import Spec, build_system, layer_specs
-from headwise.ops.checks import did_you_mean
+from headwise.ops.checks import did_you_mean, one_of
 from headwise.ops.layers import Activation, NormKind
 from headwise.ops.rotary import rotary_rates
 
@@ -30,21 +30,18 @@ class TransformerConfig(PreTrainedConfig):
     """What the configurations of all models have.
 
     Attributes:
-        embed_dim: width of the model (d).
-        num_heads: heads of each attention (h).
-        ffn_dim: width of the hidden layer of the feed-forward.
-        attention: plan of attention: the name of a system, or systems by site and layer; see
-            `headwise.models.plan`.
-        norm: norms after each residual sum (`post`, as published) or before each sub-layer
-            (`pre`).
+        embed_dim, num_heads: width of the model (d), and heads of each attention (h).
+        ffn_dim, ffn_activation: width of the feed-forward's hidden layer, and what stands there;
+            see `headwise.ops.layers`.
+        attention: plan of attention, see `headwise.models.plan`.
+        norm: norms after each residual sum (`post`, as published) or before each sub-layer (`pre`).
         norm_kind, norm_eps: `layer` norms, or `rms`, by the root mean square; and their ε.
         dropout, attention_dropout, ffn_dropout: of embeddings and of each sub-layer's output; of
             attention weights; inside the feed-forward.
-        ffn_activation: see `headwise.ops.layers`; `swiglu` and `geglu` have a third map.
-        positions: what tells the model where a token stands: `sinusoidal`, `learned`, or `rotary`
-            positions, which turn the queries and keys of self-attention.
-        max_positions: number of learned positions, the longest sequence that the model reads; by
-            default what the model needs, and None where positions are not learned.
+        positions: what tells where a token stands: `sinusoidal`, `learned`, or `rotary` positions,
+            which turn the queries and keys of self-attention.
+        max_positions: number of learned positions, the longest sequence that the model reads; None
+            for other positions.
         rope_parameters: of rotary positions, as in transformers: `rope_theta` (10,000),
             `partial_rotary_factor` (1), and `rope_type` (`default`, `linear`, `llama3`, `yarn`)
             with what each reads.
@@ -54,7 +51,6 @@ class TransformerConfig(PreTrainedConfig):
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
         embedding_norm: whether a norm follows the embeddings, as in BERT.
         pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none.
-            Of ends there may be a list.
 
     Raises:
         TypeError: an argument that neither headwise nor transformers knows.
@@ -97,45 +93,31 @@ class TransformerConfig(PreTrainedConfig):
     embedding_norm: bool = False
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
+    eos_token_id: int | None = 2
 
     def __post_init__(self, **others: Any) -> None:
         for name in others.keys() & self.attribute_map.keys():
             setattr(self, name, others.pop(name))
         known = {each.name for each in fields(self)} | _OF_TRANSFORMERS
-        # A file may have been written by a newer transformers, which says its version.
-        strange = others.keys() - known if self.transformers_version is None else ()
-        for name in strange:
-            raise TypeError(
-                f"{name} is not an argument of {type(self).__name__}{did_you_mean(name, known)}"
-            )
-        if self.positions != "learned" and self.max_positions is not None:
-            raise ValueError(
-                f"max_positions is {self.max_positions} and positions is {self.positions!r}, which "
-                f"sets no limit: leave max_positions out, or set positions to 'learned'"
-            )
-        if self.positions != "rotary" and self.rope_parameters is not None:
-            raise ValueError(
-                f"rope_parameters is {self.rope_parameters} and positions is {self.positions!r}, "
-                f"which has none: leave rope_parameters out, or set positions to 'rotary'"
-            )
-        if self.positions == "learned" and self.max_positions is None:
-            self.max_positions = self.default_positions()
+        for name in others.keys() - known:
+            # A file may have been written by a newer transformers; it says by which.
+            if self.transformers_version is None:
+                hint = did_you_mean(name, known)
+                raise TypeError(f"{name} is not an argument of {type(self).__name__}{hint}")
+        for kind, name in (("learned", "max_positions"), ("rotary", "rope_parameters")):
+            if self.positions != kind and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)} and positions is {self.positions!r}, which "
+                    f"has none: leave {name} out, or set positions to {kind!r}"
+                )
         turns = copy.deepcopy(self.rope_parameters)
         self.rope_parameters = {}  # transformers fills in what it would need
         super().__post_init__(**others)
-        self.rope_parameters = turns
-        if self.positions == "rotary":
-            usual = {"rope_theta": 10_000.0, "rope_type": "default"}
-            self.rope_parameters = {**usual, **(turns or {})}
-        self._check_systems()
-
-    def to_dict(self) -> dict[str, Any]:
-        found = super().to_dict()
-        # transformers' Trainer reads the file of any configuration as its own base class, which
-        # multiplies `head_dim` and `num_heads` where a configuration has these names.
-        found["num_attention_heads"] = found.pop("num_heads")
-        return found
+        usual = {"rope_theta": 10_000.0, "rope_type": "default"}
+        self.rope_parameters = usual | (turns or {}) if self.positions == "rotary" else None
+        if self.positions == "learned" and self.max_positions is None:
+            self.max_positions = self.default_positions()
+        self.check_systems()
 
     def depths(self) -> dict[str, int]:
         """The sites of the model with their numbers of layers, in the order of computation:
@@ -153,12 +135,11 @@ class TransformerConfig(PreTrainedConfig):
 
     def attention_options(self) -> dict[str, Any]:
         """What the model settles for the attention of every system, as constructors take it."""
-        settled = {"num_heads": self.num_heads, "dropout": self.attention_dropout}
-        settled |= {"bias": self.bias, "qk_norm": self.qk_norm}
-        if self.qk_norm:
-            settled["norm_eps"] = self.norm_eps
         sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
-        return settled | {name: size for name, size in sizes.items() if size is not None}
+        settled = {name: size for name, size in sizes.items() if size is not None}
+        settled |= {"num_heads": self.num_heads, "dropout": self.attention_dropout}
+        settled |= {"bias": self.bias, "qk_norm": self.qk_norm}
+        return settled | ({"norm_eps": self.norm_eps} if self.qk_norm else {})
 
     def rotary_rates(self, head_dim: int) -> tuple[Tensor, float]:
         """The rates at which heads of a width are turned, and what their turns are multiplied by;
@@ -171,41 +152,36 @@ class TransformerConfig(PreTrainedConfig):
         for name in given.keys() - RopeParameters.__annotations__.keys():
             hint = did_you_mean(name, RopeParameters.__annotations__)
             raise ValueError(f"rope_parameters has {name!r}, which no rope_type reads{hint}")
+        one_of(rope_type=(given["rope_type"], ("default", "linear", "llama3", "yarn")))
         width = int(head_dim * given.get("partial_rotary_factor", 1.0))
         if not 0 < width <= head_dim or width % 2:
             raise ValueError(
                 f"rope_parameters turn {width} channels of heads of width {head_dim}, expected an "
-                f"even number from 2 on: choose another partial_rotary_factor or head_dim"
+                f"even number: choose another partial_rotary_factor or head_dim"
             )
-        kind = given["rope_type"]
-        if kind == "default":
+        if given["rope_type"] == "default":
             return rotary_rates(width, given["rope_theta"]), 1.0
-        if kind not in ("linear", "llama3", "yarn"):
-            raise ValueError(
-                f"rope_parameters has rope_type {kind!r}, expected default, linear, llama3 or yarn"
-            )
-        # The functions read a few attributes of the configuration of an attention.
+        # The functions of transformers read these attributes of a configuration.
         theirs = SimpleNamespace(rope_parameters=given, head_dim=head_dim, hidden_size=head_dim)
         theirs.num_attention_heads, theirs.standardize_rope_params = 1, lambda: None
         theirs.max_position_embeddings = given.get("original_max_position_embeddings")
         try:
             with torch.device("cpu"):  # also while a model is made without weights
-                rates, scale = ROPE_INIT_FUNCTIONS[kind](theirs, torch.device("cpu"))
+                return ROPE_INIT_FUNCTIONS[given["rope_type"]](theirs, torch.device("cpu"))
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"rope_parameters is {given}, which lacks what rope_type {kind!r} reads ({error})"
+                f"rope_parameters is {given}, which lacks what its rope_type reads ({error})"
             ) from error
-        return rates, scale
 
-    def _check_systems(self) -> None:
+    def check_systems(self) -> None:
         """Builds each system of the plan once, without weights, to see that it fits."""
         for site, specs in self.systems().items():
             for spec in {repr(spec): spec for spec in specs}.values():
                 with torch.device("meta"):
                     system = build_system(spec, self, site, 0)
-                if self.positions == "rotary" and site != "decoder_cross":
-                    heads = (part for part in system.modules() if isinstance(part, Attention))
-                    self.rotary_rates(next(heads).head_dim)
+                heads = [part for part in system.modules() if isinstance(part, Attention)]
+                if self.positions == "rotary" and site != "decoder_cross" and heads:
+                    self.rotary_rates(heads[0].head_dim)
 
     # transformers has these for models whose heads divide their width, and that it knows.
     def validate_architecture(self) -> None:
@@ -220,11 +196,7 @@ class TransformerConfig(PreTrainedConfig):
 
 @strict
 class StackConfig(TransformerConfig):
-    """The configuration of a model with one stack of layers.
-
-    Attributes:
-        layers: number of layers.
-    """
+    """The configuration of a model with one stack of layers; `layers` is their number."""
 
     layers: int = 6
 
@@ -240,8 +212,8 @@ class LanguageModelConfig(StackConfig):
         vocab_size: number of tokens, special tokens included.
         share_embeddings: whether the input and the output embeddings share their weights.
         label_smoothing: probability that the training loss spreads over the vocabulary.
-        max_length: length of the longest sequence in training. Sinusoidal positions set no limit;
-            of learned positions there are as many by default.
+        max_length: length of the longest sequence in training; of learned positions there are as
+            many by default.
     """
 
     vocab_size: int = 32_000
@@ -250,9 +222,7 @@ class LanguageModelConfig(StackConfig):
     max_length: int = 512
 
     def __post_init__(self, **others: Any) -> None:
-        self.tie_word_embeddings = self.share_embeddings
-        others.pop("tie_word_embeddings", None)
-        super().__post_init__(**others)
+        super().__post_init__(**{**others, "tie_word_embeddings": self.share_embeddings})
 
     def default_positions(self) -> int:
         return self.max_length
@@ -263,12 +233,11 @@ class CausalLMConfig(LanguageModelConfig):
     """The configuration of a transformer that predicts each token from those before it.
 
     Attributes:
-        max_length: the greatest length of generated sequences, prompt included, unless generation
-            is called with another. Of learned positions there is one more by default, since a
-            sequence in training also has the token before the first that is predicted.
+        max_length: the greatest length of generated sequences too, unless generation is called
+            with another. Of learned positions there is one more by default, since a sequence in
+            training also has the token before the first that is predicted.
         adaptive_cutoffs: the ids at which bands of rarer words begin, which have narrower
-            embeddings in input and output; ids are sorted by frequency. See
-            `headwise.models.adaptive`.
+            embeddings; ids are sorted by frequency. See `headwise.models.adaptive`.
         adaptive_factor: the factor by which each band is narrower than the one before.
         adaptive_dropout: dropout inside the adaptive softmax.
     """
@@ -282,21 +251,14 @@ class CausalLMConfig(LanguageModelConfig):
 
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)
-        if self.adaptive_cutoffs is None:
-            return
-        self.tie_word_embeddings = False  # one module is both
-        for name, expected in (("share_embeddings", True), ("label_smoothing", 0)):
-            if (value := getattr(self, name)) != expected:
+        if self.adaptive_cutoffs is not None:
+            if not self.share_embeddings or self.label_smoothing:
                 raise ValueError(
-                    f"{name} is {value}, expected {expected} with adaptive_cutoffs: the adaptive "
-                    f"softmax shares all weights, and its losses are not smoothed"
+                    f"share_embeddings is {self.share_embeddings} and label_smoothing is "
+                    f"{self.label_smoothing}, expected True and 0 with adaptive_cutoffs: the "
+                    f"adaptive softmax shares all weights, and smoothes no losses"
                 )
-        narrow = self.adaptive_factor ** len(self.adaptive_cutoffs)
-        if self.adaptive_factor < 1 or self.embed_dim % narrow:
-            raise ValueError(
-                f"adaptive_factor is {self.adaptive_factor}, expected a number that divides "
-                f"embed_dim = {self.embed_dim} once for each of adaptive_cutoffs"
-            )
+            self.tie_word_embeddings = False  # one module is both
 
     def default_positions(self) -> int:
         return self.max_length + 1
@@ -328,8 +290,8 @@ class SequenceClassifierConfig(StackConfig):
         problem: `classification`, or `regression` to one number.
         pooling: the vector of a sequence: the `mean` of the top layer over its tokens, or the
             `first` token's vector.
-        hidden_dim: width of the perceptron's hidden layer; `embed_dim` if None.
-        activation: of the hidden layer; `dropout` is also that of this layer.
+        hidden_dim, activation: of the perceptron's hidden layer, `embed_dim` wide if None;
+            `dropout` is also that of this layer.
     """
 
     model_type = "headwise-sequence-classifier"
@@ -343,18 +305,17 @@ class SequenceClassifierConfig(StackConfig):
 
     def __post_init__(self, classes: Any = None, **others: Any) -> None:
         if classes is not None:
-            if len(set(classes)) != len(classes):
-                raise ValueError(f"classes are {list(classes)}, expected each name once")
             self.id2label = dict(enumerate(classes))
             self.label2id = {name: index for index, name in enumerate(classes)}
         if self.problem == "regression":
             others.setdefault("num_labels", 1)
             self.problem_type = "regression"  # or a pipeline would make it a probability
         super().__post_init__(**others)
-        if self.problem == "regression" and self.num_labels != 1:
+        outputs = len(self.label2id or ())  # of names that differ
+        if outputs != self.num_labels or (self.problem == "regression" and outputs != 1):
             raise ValueError(
-                f"num_labels is {self.num_labels}, expected 1 if problem is 'regression': leave "
-                f"classes and num_labels out"
+                f"classes are {list(self.id2label.values())}, expected each name once, and one "
+                f"output if problem is 'regression', for which leave classes and num_labels out"
             )
 
 
@@ -397,9 +358,8 @@ class Seq2SeqLMConfig(TransformerConfig):
             self.target_vocab_size = self.vocab_size
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
-        self.tie_word_embeddings = self.share_embeddings != "none"
-        others.pop("tie_word_embeddings", None)
-        super().__post_init__(**others)
+        is_tied = self.share_embeddings != "none"
+        super().__post_init__(**{**others, "tie_word_embeddings": is_tied})
         if self.share_embeddings == "all" and self.target_vocab_size != self.vocab_size:
             raise ValueError(
                 f"target_vocab_size is {self.target_vocab_size}, expected vocab_size = "
@@ -441,21 +401,15 @@ class SpeechEnhancerConfig(StackConfig):
     floor: float | int = 0.1
     predicts: Literal["magnitude", "gain"] = "magnitude"
     window: int = 626
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | None = None
 
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)
-        if not 0 <= self.lookahead <= len(self.front_channels) + 1:
+        convolutions = len(self.front_channels) + 1
+        if not 0 <= self.lookahead <= convolutions or self.floor <= 0:
             raise ValueError(
-                f"lookahead is {self.lookahead}, expected 0 to {len(self.front_channels) + 1}: "
-                f"each convolution sees at most one later frame"
-            )
-        if self.floor <= 0:
-            raise ValueError(
-                f"floor is {self.floor}, expected a positive number: the magnitude of silence is "
-                f"0, which has no logarithm"
+                f"lookahead is {self.lookahead} and floor is {self.floor}, expected 0 to "
+                f"{convolutions}, a frame for each convolution, and a positive number, since the "
+                f"magnitude of silence is 0, which has no logarithm"
             )
 
     @property

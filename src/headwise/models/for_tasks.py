@@ -1,38 +1,23 @@
 """The models of text: language models, a classifier, and the encoder-decoder transformer.
 
-The Auto classes of transformers know them, and `SpeechEnhancer`, after `import headwise.models`.
+Importing this lets transformers' Auto classes know them.
 """
 
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+import transformers as hf
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from headwise.models.config import (
-    CausalLMConfig,
-    MaskedLMConfig,
-    Seq2SeqLMConfig,
-    SequenceClassifierConfig,
-    TransformerConfig,
-)
+from headwise.models import config as configs
 from headwise.models.modeling import (
     DecodingCache,
     DecodingGenerationMixin,
     HeadwiseModel,
     Stack,
+    check_labels,
     cross_entropy,
     squared_error,
 )
@@ -42,7 +27,7 @@ from headwise.ops.labels import IGNORED_LABEL
 class CausalLMDecoder(Stack):
     """The decoder of a `CausalLM`, as `AutoModel` loads it."""
 
-    config_class = CausalLMConfig
+    config_class = configs.CausalLMConfig
     base_model_prefix = "decoder"  # of the whole model
 
 
@@ -54,20 +39,21 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
     greedily, by beams, or samples; prompts of different lengths are padded on the left.
 
     Example:
-        >>> config = CausalLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=1)
-        >>> model, text = CausalLM(config), torch.tensor([[5, 6, 7, 2]])
+        >>> import headwise as hw
+        >>> sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "layers": 1}
+        >>> model, text = CausalLM(hw.CausalLMConfig(**sizes)), torch.tensor([[5, 6, 7, 2]])
         >>> model(text).logits.shape
         torch.Size([1, 4, 50])
         >>> loss = model(text, labels=text).loss
         >>> continued = model.eval().generate(text[:, :2], max_new_tokens=5)
     """
 
-    config: CausalLMConfig
-    config_class = CausalLMConfig
+    config: configs.CausalLMConfig
+    config_class = configs.CausalLMConfig
     base_model_prefix = "decoder"
     _tied_weights_keys: ClassVar = {"lm_head.weight": "decoder.embedding.weight"}
 
-    def __init__(self, config: CausalLMConfig) -> None:
+    def __init__(self, config: configs.CausalLMConfig) -> None:
         super().__init__(config)
         self.loss_type = "ForCausalLM"  # the first label is never predicted, nor counted by Trainer
         self.decoder = CausalLMDecoder(config)
@@ -75,7 +61,7 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         if config.adaptive_cutoffs is None:
             self.lm_head = nn.Linear(config.embed_dim, config.vocab_size, bias=False)
         self.post_init()
-        self.generation_config = _generation(config, config.max_length)
+        self.set_generation(max_length=config.max_length)
 
     def forward(
         self,
@@ -86,8 +72,6 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int = 0,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
         all_logits: bool | None = None,
         **others: Any,
     ) -> Any:
@@ -101,54 +85,42 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
                 predicts the label at t + 1 from the tokens up to t. Labels of -100 are not
                 predicted, nor is the first label, nor one whose token before it is padding.
             use_cache: whether to return a cache; without a given one, a new one.
-            logits_to_keep: of how many last positions logits are computed; 0 for all.
+            logits_to_keep: of how many last positions logits are computed; 0 for all. With labels
+                the loss is of these positions.
             all_logits: whether logits are computed with labels too where the loss does not need
                 them, with adaptive embeddings; by default in evaluation alone.
-            num_items_in_batch, inputs_embeds, position_ids, others: see `HeadwiseModel`.
+            num_items_in_batch, others: see `HeadwiseModel`.
         """
         cache = self.new_cache() if cache is None and use_cache else cache
-        given = {"attention_mask": attention_mask, "inputs_embeds": inputs_embeds, "cache": cache}
-        given |= {"position_ids": position_ids, "losses": (found := [])}
-        states = self.decoder(input_ids, **given, **{**others, "return_dict": True})
-        hidden, logits, total = states.last_hidden_state, None, None
+        found: list[Tensor] = []
+        states = self.decoder(input_ids, attention_mask, cache, losses=found, **as_dict(others))
+        hidden, logits, total = states.last_hidden_state[:, -logits_to_keep:], None, None
         if labels is not None:
-            if logits_to_keep:
-                raise ValueError(
-                    f"logits_to_keep is {logits_to_keep} and labels are given, expected one of "
-                    f"them: the loss needs the logits of all positions"
-                )
-            labels = _checked(labels, hidden.shape[:2])[:, 1:]
-            if attention_mask is not None:
-                from_padding = attention_mask[:, -hidden.size(1) :][:, :-1] == 0
-                labels = labels.masked_fill(from_padding, IGNORED_LABEL)
-        if labels is None or self.lm_head is not None:
-            logits = self._logits(hidden[:, -logits_to_keep:])
-        elif not self.training if all_logits is None else all_logits:
-            logits = self._logits(hidden)
-        if labels is not None and self.lm_head is None:
+            check_labels(labels, states.last_hidden_state.shape[:2])
+            if attention_mask is not None:  # a label that is predicted from padding
+                real = F.pad(attention_mask[:, -labels.size(1) :][:, :-1], (1, 0))
+                labels = labels.masked_fill(real == 0, IGNORED_LABEL)
+            labels = labels[:, -logits_to_keep:][:, 1:]
+        if self.lm_head is None and labels is not None:
             total = self.decoder.embedding.loss(hidden[:, :-1], labels)
-        elif labels is not None:
+        if total is None or (not self.training if all_logits is None else all_logits):
+            head = self.decoder.embedding.log_probs if self.lm_head is None else self.lm_head
+            logits = head(hidden)
+        if self.lm_head is not None and labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = cross_entropy(logits[:, :-1], labels, smoothing)
-        states |= self.losses(found, total, labels, num_items_in_batch)
-        return self.returned(others, **{**states, "logits": logits})
+        given = (others, found, total, labels, num_items_in_batch)
+        return self.finished(*given, **{**states, "logits": logits})
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The map to the vocabulary; None for adaptive embeddings, which have several."""
         return self.lm_head
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return (
-            self.decoder.embedding.log_probs(hidden)
-            if self.lm_head is None
-            else self.lm_head(hidden)
-        )
-
 
 class MaskedLMEncoder(Stack):
     """The encoder of a `MaskedLM`, as `AutoModel` loads it."""
 
-    config_class = MaskedLMConfig
+    config_class = configs.MaskedLMConfig
     base_model_prefix = "encoder"  # of the whole model
 
 
@@ -164,8 +136,9 @@ class MaskedLM(HeadwiseModel):
     product with the vocabulary, the largest of all.
 
     Example:
-        >>> config = MaskedLMConfig(vocab_size=50, embed_dim=16, num_heads=4, ffn_dim=32, layers=1)
-        >>> model = MaskedLM(config)
+        >>> import headwise as hw
+        >>> sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "layers": 1}
+        >>> model = MaskedLM(hw.MaskedLMConfig(**sizes))
         >>> read, hidden = torch.tensor([[1, 9, 4, 2]]), torch.tensor([[-100, -100, 8, -100]])
         >>> model.eval()(read, labels=hidden).logits.shape
         torch.Size([1, 4, 50])
@@ -173,12 +146,12 @@ class MaskedLM(HeadwiseModel):
         torch.Size([1, 50])
     """
 
-    config: MaskedLMConfig
-    config_class = MaskedLMConfig
+    config: configs.MaskedLMConfig
+    config_class = configs.MaskedLMConfig
     base_model_prefix = "encoder"
     _tied_weights_keys: ClassVar = {"lm_head.weight": "encoder.embedding.weight"}
 
-    def __init__(self, config: MaskedLMConfig) -> None:
+    def __init__(self, config: configs.MaskedLMConfig) -> None:
         super().__init__(config)
         self.encoder = MaskedLMEncoder(config)
         self.transform = nn.Linear(config.embed_dim, config.embed_dim)
@@ -192,8 +165,6 @@ class MaskedLM(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
         all_logits: bool | None = None,
         **others: Any,
     ) -> Any:
@@ -205,41 +176,32 @@ class MaskedLM(HeadwiseModel):
             labels: `(batch, time)`, the hidden tokens, -100 where the model predicts nothing.
             all_logits: whether the logits of all positions are computed with labels too, in place
                 of those of the predicted tokens; by default in evaluation alone.
-            num_items_in_batch, inputs_embeds, position_ids, others: see `HeadwiseModel`.
+            num_items_in_batch, others: see `HeadwiseModel`.
 
         Returns:
             An output with `logits` `(batch, time, vocabulary)`, or those of the predicted tokens,
             `(tokens, vocabulary)`, sequence by sequence and in order.
         """
-        given = {
-            "inputs_embeds": inputs_embeds,
-            "position_ids": position_ids,
-            "losses": (found := []),
-        }
-        states = self.encoder(input_ids, attention_mask, **given, **{**others, "return_dict": True})
-        hidden, total = states.last_hidden_state, None
-        if labels is None:
-            logits = self._logits(hidden)
-        else:
-            chosen = _checked(labels, hidden.shape[:2]) != IGNORED_LABEL
-            if not self.training if all_logits is None else all_logits:
-                logits = self._logits(hidden)
-                predicted = logits[chosen]  # (tokens, vocabulary)
-            else:
-                logits = predicted = self._logits(hidden[chosen])
+        found: list[Tensor] = []
+        states = self.encoder(input_ids, attention_mask, losses=found, **as_dict(others))
+        hidden, total, chosen = states.last_hidden_state, None, None
+        if labels is not None:
+            chosen = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
+        is_whole = chosen is None or (not self.training if all_logits is None else all_logits)
+        hidden = self.transform(hidden if is_whole else hidden[chosen])
+        logits = self.lm_head(self.transform_norm(F.gelu(hidden)))
+        if labels is not None:
+            predicted = logits[chosen] if is_whole else logits  # (tokens, vocabulary)
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = cross_entropy(predicted, labels[chosen], smoothing)
-        states |= self.losses(found, total, labels, num_items_in_batch)
-        return self.returned(others, **{**states, "logits": logits})
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(self.transform_norm(F.gelu(self.transform(hidden))))
+        given = (others, found, total, labels, num_items_in_batch)
+        return self.finished(*given, **{**states, "logits": logits})
 
 
 class SequenceClassifierEncoder(Stack):
     """The encoder of a `SequenceClassifier`, as `AutoModel` loads it."""
 
-    config_class = SequenceClassifierConfig
+    config_class = configs.SequenceClassifierConfig
     base_model_prefix = "encoder"  # of the whole model
 
 
@@ -253,19 +215,20 @@ class SequenceClassifier(HeadwiseModel):
     https://arxiv.org/abs/1810.04805.
 
     Example:
+        >>> import headwise as hw
         >>> sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32, "layers": 1}
-        >>> config = SequenceClassifierConfig(**sizes, classes=["PAST", "PRES"])
+        >>> config = hw.SequenceClassifierConfig(**sizes, classes=["past", "now"])
+        >>> model = SequenceClassifier(config)
         >>> ids = torch.tensor([[1, 5, 6, 2], [1, 7, 2, 0]])
-        >>> mask, labels = (ids != 0).long(), torch.tensor([0, 1])
-        >>> SequenceClassifier(config)(ids, attention_mask=mask, labels=labels).logits.shape
+        >>> model(ids, attention_mask=(ids != 0).long(), labels=torch.tensor([0, 1])).logits.shape
         torch.Size([2, 2])
     """
 
-    config: SequenceClassifierConfig
-    config_class = SequenceClassifierConfig
+    config: configs.SequenceClassifierConfig
+    config_class = configs.SequenceClassifierConfig
     base_model_prefix = "encoder"
 
-    def __init__(self, config: SequenceClassifierConfig) -> None:
+    def __init__(self, config: configs.SequenceClassifierConfig) -> None:
         super().__init__(config)
         self.encoder = SequenceClassifierEncoder(config)
         self.hidden = nn.Linear(config.embed_dim, config.hidden_dim or config.embed_dim)
@@ -278,8 +241,6 @@ class SequenceClassifier(HeadwiseModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Computes the logits of each sequence and, with labels, the loss.
@@ -289,29 +250,26 @@ class SequenceClassifier(HeadwiseModel):
             attention_mask: `(batch, time)`.
             labels: `(batch,)`: classes, or numbers for a regression, whose loss is the squared
                 error; -100 where the model predicts nothing.
-            num_items_in_batch, inputs_embeds, position_ids, others: see `HeadwiseModel`.
+            num_items_in_batch, others: see `HeadwiseModel`.
 
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
-        given = {
-            "inputs_embeds": inputs_embeds,
-            "position_ids": position_ids,
-            "losses": (found := []),
-        }
-        states = self.encoder(input_ids, attention_mask, **given, **{**others, "return_dict": True})
-        activation = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
+        found: list[Tensor] = []
+        states = self.encoder(input_ids, attention_mask, losses=found, **as_dict(others))
+        activations = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
         pooled = self._pooled(states.last_hidden_state, attention_mask)
-        hidden = activation[self.config.activation](self.hidden(pooled))
+        hidden = activations[self.config.activation](self.hidden(pooled))
         logits = self.classifier(F.dropout(hidden, self.config.dropout, self.training))
         total = None
         if labels is not None:
-            _checked(labels, logits.shape[:1])
-            of_numbers = self.config.problem == "regression"
-            predicted = logits.squeeze(-1) if of_numbers else logits
-            total = (squared_error if of_numbers else cross_entropy)(predicted, labels)
-        states |= self.losses(found, total, labels, num_items_in_batch)
-        return self.returned(others, **{**states, "logits": logits})
+            check_labels(labels, logits.shape[:1])
+            if self.config.problem == "regression":
+                total = squared_error(logits.squeeze(-1), labels)
+            else:
+                total = cross_entropy(logits, labels)
+        given = (others, found, total, labels, num_items_in_batch)
+        return self.finished(*given, **{**states, "logits": logits})
 
     def _pooled(self, encoded: Tensor, attention_mask: Tensor | None) -> Tensor:
         """One vector for each sequence, `(batch, embed_dim)`; padding may be on either side."""
@@ -331,31 +289,31 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
     https://arxiv.org/abs/1706.03762. `AutoModel` loads it too.
 
     Example:
+        >>> import headwise as hw
         >>> sizes = {"vocab_size": 50, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
-        >>> model = Seq2SeqLM(Seq2SeqLMConfig(**sizes, encoder_layers=1, decoder_layers=1))
+        >>> model = Seq2SeqLM(hw.Seq2SeqLMConfig(**sizes, encoder_layers=1, decoder_layers=1))
         >>> source = torch.tensor([[5, 6, 7, 2]])
         >>> model(source, labels=torch.tensor([[8, 9, 2]])).logits.shape
         torch.Size([1, 3, 50])
         >>> translated = model.eval().generate(source, num_beams=2, max_new_tokens=5)
     """
 
-    config: Seq2SeqLMConfig
-    config_class = Seq2SeqLMConfig
+    config: configs.Seq2SeqLMConfig
+    config_class = configs.Seq2SeqLMConfig
 
-    def __init__(self, config: Seq2SeqLMConfig) -> None:
+    def __init__(self, config: configs.Seq2SeqLMConfig) -> None:
         super().__init__(config)
         self.encoder = Stack(config, "encoder", config.vocab_size)
         self.decoder = Stack(config, "decoder", config.target_vocab_size)
-        words = config.target_vocab_size or 0
+        words: Any = config.target_vocab_size
         self.lm_head = nn.Linear(config.embed_dim, words, bias=config.output_bias)
-        stack = "encoder" if config.share_embeddings == "all" else "decoder"
-        self._tied_weights_keys = {"lm_head.weight": f"{stack}.embedding.weight"}
-        if stack == "encoder":
-            self._tied_weights_keys["decoder.embedding.weight"] = "encoder.embedding.weight"
+        tied = {"lm_head.weight": "decoder.embedding.weight"}
+        if config.share_embeddings == "all":
+            tied = dict.fromkeys((*tied, *tied.values()), "encoder.embedding.weight")
+        self._tied_weights_keys = tied
         self.post_init()
-        self.generation_config = _generation(
-            config, config.max_target_length, decoder_start_token_id=config.decoder_start_token_id
-        )
+        start = config.decoder_start_token_id
+        self.set_generation(max_length=config.max_target_length, decoder_start_token_id=start)
 
     def forward(
         self,
@@ -369,9 +327,6 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        decoder_position_ids: Tensor | None = None,
         **others: Any,
     ) -> Any:
         """Computes the logits and, with labels, the loss.
@@ -387,47 +342,37 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
             cache: the cache of earlier calls in a decoding.
             labels: `(batch, target time)`, -100 where the model predicts nothing.
             use_cache: whether to return a cache; without a given one, a new one.
-            decoder_inputs_embeds: what `decoder.embedding` gives for the target tokens.
-            num_items_in_batch, inputs_embeds, position_ids, decoder_position_ids, others: see
-                `HeadwiseModel`; what is to be returned is that of both stacks.
+            num_items_in_batch, others: see `HeadwiseModel`; what is asked for is of both stacks.
         """
-        asked = {**others, "return_dict": True, "losses": (found := [])}
+        found: list[Tensor] = []
+        asked = {**as_dict(others), "losses": found}
         if encoder_outputs is None:
-            given = {"inputs_embeds": inputs_embeds, "position_ids": position_ids}
-            encoder_outputs = self.encoder(input_ids, attention_mask, **given, **asked)
-        if decoder_input_ids is None and decoder_inputs_embeds is None and labels is not None:
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            sources = {"inputs_embeds": inputs_embeds, **asked}
+            encoder_outputs = self.encoder(input_ids, attention_mask, **sources)
         cache = self.new_cache() if cache is None and use_cache else cache
-        if decoder_attention_mask is None and labels is not None:
-            seen = 0 if cache is None else cache.get_seq_length()
-            decoder_attention_mask = F.pad(_up_to_last_label(labels), (seen, 0), value=1)
-        states = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
-            decoder_inputs_embeds,
-            decoder_position_ids,
-            cache,
-            encoder_outputs[0],
-            attention_mask,
-            **asked,
-        )
-        logits = self.lm_head(states.last_hidden_state)
-        total = None
         if labels is not None:
-            _checked(labels, logits.shape[:2])
+            if decoder_input_ids is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            check_labels(labels, decoder_input_ids.shape)
+            if decoder_attention_mask is None:
+                seen = 0 if cache is None else cache.get_seq_length()
+                # Up to the last label of each row, also at a -100 before that.
+                is_before = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
+                decoder_attention_mask = F.pad(is_before, (seen, 0), value=True)
+        of_encoder = {"encoder_hidden_states": encoder_outputs[0]}
+        of_encoder["encoder_attention_mask"] = attention_mask
+        target = (decoder_input_ids, decoder_attention_mask, cache)
+        states = dict(self.decoder(*target, **of_encoder, **asked))
+        logits, total = self.lm_head(states["last_hidden_state"]), None
+        if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             total = cross_entropy(logits, labels, smoothing)
-        of_stacks = {
-            "encoder_last_hidden_state": encoder_outputs[0],
-            "encoder_hidden_states": encoder_outputs.get("hidden_states"),
-            "encoder_attentions": encoder_outputs.get("attentions"),
-            "decoder_hidden_states": states.hidden_states,
-            "decoder_attentions": states.attentions,
-            "cross_attentions": states.cross_attentions,
-        }
-        losses = self.losses(found, total, labels, num_items_in_batch)
-        of_stacks |= {"last_hidden_state": states.last_hidden_state, "cache": cache}
-        return self.returned(others, logits=logits, **of_stacks, **losses)
+        of_stacks = {"encoder_last_hidden_state": encoder_outputs[0]}
+        for name in ("hidden_states", "attentions"):
+            of_stacks[f"encoder_{name}"] = encoder_outputs.get(name)
+            of_stacks[f"decoder_{name}"] = states.pop(name, None)
+        given = (others, found, total, labels, num_items_in_batch)
+        return self.finished(*given, **{**states, **of_stacks, "logits": logits})
 
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embedding
@@ -436,11 +381,11 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         self.encoder.embedding = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """As in transformers, for a joint vocabulary."""
+        """As in transformers, for a vocabulary that source and target share."""
         if self.config.share_embeddings != "all":
             raise ValueError(
-                f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': only a "
-                f"vocabulary that source and target share can be resized"
+                f"share_embeddings is {self.config.share_embeddings!r}, expected 'all': with two "
+                f"vocabularies it is not clear which to resize"
             )
         embeddings: nn.Module = super().resize_token_embeddings(*args, **kwargs)
         self.config.target_vocab_size = self.config.vocab_size
@@ -451,7 +396,24 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
 
-class LineTokenizer(PreTrainedTokenizerFast):
+def shift_right(labels: Tensor, start: Any, padding: Any) -> Tensor:
+    """Labels `(batch, time)` as decoder input: a start token and all labels but the last.
+
+    Labels of -100 become padding.
+
+    >>> shift_right(torch.tensor([[7, 8, 2, -100]]), start=1, padding=0)
+    tensor([[1, 7, 8, 2]])
+    """
+    shifted = F.pad(labels[:, :-1], (1, 0), value=start)
+    return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
+
+
+def as_dict(others: dict[str, Any]) -> dict[str, Any]:
+    """What a model hands on to its stack, whose output has names, whatever its own is to be."""
+    return {**others, "return_dict": True}
+
+
+class LineTokenizer(hf.PreTrainedTokenizerFast):
     """A tokenizer whose end token is the line end, which is a part of texts."""
 
     def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> str:
@@ -462,60 +424,16 @@ class LineTokenizer(PreTrainedTokenizerFast):
         return super()._decode(token_ids, skip_special_tokens=False, **options)
 
 
-def shift_right(labels: Tensor, start: Any, padding: Any) -> Tensor:
-    """Labels `(batch, time)` as decoder input: a start token and all labels but the last.
-
-    Labels of -100 become padding.
-
-    >>> shift_right(torch.tensor([[7, 8, 2, -100]]), start=1, padding=0)
-    tensor([[1, 7, 8, 2]])
-    """
-    shifted = torch.full_like(labels, start)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
-
-
-def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
-    """The class of the models of a configuration."""
-    kinds = [*HeadwiseModel.__subclasses__(), *Stack.__subclasses__()]
-    return next(kind for kind in kinds if getattr(kind, "config_class", None) is type(config))
-
-
-def _generation(config: Any, max_length: int, **others: Any) -> GenerationConfig:
-    names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    tokens = {name: getattr(config, name) for name in names}
-    return GenerationConfig(max_length=max_length, **tokens, **others)
-
-
-def _up_to_last_label(labels: Tensor) -> Tensor:
-    """1 at the positions of each row up to its last label, also at a -100 before that."""
-    return ((labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0).long()
-
-
-def _checked(labels: Tensor, shape: Any) -> Tensor:
-    """The labels; raises `ValueError` unless they have a shape."""
-    if labels.shape != shape:
-        raise ValueError(
-            f"labels has shape {tuple(labels.shape)}, expected {tuple(shape)}: a label for each "
-            f"item that is predicted, {IGNORED_LABEL} where none is"
-        )
-    return labels
-
-
-for config_class, body, auto, kind in (
-    (CausalLMConfig, CausalLMDecoder, AutoModelForCausalLM, CausalLM),
-    (MaskedLMConfig, MaskedLMEncoder, AutoModelForMaskedLM, MaskedLM),
-    (
-        SequenceClassifierConfig,
-        SequenceClassifierEncoder,
-        AutoModelForSequenceClassification,
-        SequenceClassifier,
-    ),
-    (Seq2SeqLMConfig, Seq2SeqLM, AutoModelForSeq2SeqLM, Seq2SeqLM),
+for _body, _auto, _model in (
+    (CausalLMDecoder, hf.AutoModelForCausalLM, CausalLM),
+    (MaskedLMEncoder, hf.AutoModelForMaskedLM, MaskedLM),
+    (SequenceClassifierEncoder, hf.AutoModelForSequenceClassification, SequenceClassifier),
+    (Seq2SeqLM, hf.AutoModelForSeq2SeqLM, Seq2SeqLM),
 ):
-    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-    AutoModel.register(config_class, body)
-    auto.register(config_class, kind)
-AutoTokenizer.register(CausalLMConfig, LineTokenizer)
+    _config: Any = _model.config_class
+    hf.AutoConfig.register(_config.model_type, _config, exist_ok=True)
+    hf.AutoModel.register(_config, _body)
+    _auto.register(_config, _model)
+hf.AutoTokenizer.register(configs.CausalLMConfig, LineTokenizer)
 # Trainer shifts the labels that it smoothes for the classes that this table names.
-MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CausalLMConfig.model_type] = CausalLM.__name__
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[configs.CausalLMConfig.model_type] = CausalLM.__name__

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
+from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
@@ -160,33 +160,31 @@ class Layer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Returns the output, the losses that systems add, and attention weights if asked for."""
         outs: list[AttentionOutput] = []
+
+        def read(name: str, x: Tensor, given: dict[str, Any]) -> Tensor:
+            # What is not given, a system of a user's own need not know of.
+            given = {key: value for key, value in given.items() if value is not None}
+
+            def attend(y: Tensor) -> Tensor:
+                outs.append(getattr(self, name)(y, **given))
+                return outs[-1].output
+
+            residual = getattr(self, f"{name}_residual", None)  # a system may add by itself
+            return attend(x) if residual is None else residual(x, attend)
+
         weights = True if call.need_weights else None
         of_self = {"key_padding_mask": call.padding, "rotary": rotary, "need_weights": weights}
         if self.is_causal:
             of_self |= {"is_causal": True, "cache": cache}
-        of_cross = {"key": call.encoded, "key_padding_mask": call.encoder_padding}
-        of_cross |= {"query_padding_mask": call.query_padding, "cache": cross_cache}
-        of_cross["need_weights"] = weights
-        of_layer = {"memory": call.encoded, "memory_key_padding_mask": call.encoder_padding}
-        of_layer |= {**of_self, "cross_cache": cross_cache}
-        for name, given in (
-            ("system", of_layer),
-            ("self_attention", of_self),
-            ("cross_attention", of_cross),
-        ):
-            system = getattr(self, name)
-            if system is None:
-                continue
-
-            def attend(y: Tensor, system: System = system, given: dict[str, Any] = given) -> Tensor:
-                # What is not asked for, a system of a user's own need not know of.
-                outs.append(
-                    system(y, **{n: value for n, value in given.items() if value is not None})
-                )
-                return outs[-1].output
-
-            residual = getattr(self, f"{name}_residual", None)  # a system may add by itself
-            x = attend(x) if residual is None else residual(x, attend)
+        if self.system is not None:
+            source = {"memory": call.encoded, "memory_key_padding_mask": call.encoder_padding}
+            x = read("system", x, {**of_self, **source, "cross_cache": cross_cache})
+        if self.self_attention is not None:
+            x = read("self_attention", x, of_self)
+        if self.cross_attention is not None:
+            source = {"key": call.encoded, "key_padding_mask": call.encoder_padding}
+            queries = {"query_padding_mask": call.query_padding, "need_weights": weights}
+            x = read("cross_attention", x, {**source, **queries, "cache": cross_cache})
         if self.feed_forward is not None:
             # As a function: accelerate moves modules among the arguments, also offloaded ones.
             x = self.feed_forward_residual(x, lambda y: self.feed_forward(y))
@@ -275,36 +273,39 @@ class HeadwiseModel(PreTrainedModel):
         given = {name: others.get(name) for name in names}
         return {n: bool(getattr(self.config, n) if v is None else v) for n, v in given.items()}
 
-    def returned(self, others: dict[str, Any], **output: Any) -> Any:
-        """The output as an object with names, or as a tuple where `return_dict` is false."""
-        as_dict = others.get("return_dict")
-        as_dict = self.config.return_dict if as_dict is None else as_dict
-        return HeadwiseOutput(**output) if as_dict else HeadwiseOutput(**output).to_tuple()
-
-    def losses(
+    def finished(
         self,
+        others: dict[str, Any],
         added: list[Tensor],
-        total: Tensor | None,
-        labels: Tensor | None,
-        num_items: Tensor | int | None,
-    ) -> dict[str, Tensor | None]:
-        """The losses of an output.
+        total: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items: Tensor | int | None = None,
+        **fields: Any,
+    ) -> Any:
+        """The output with its losses, or a tuple where `return_dict` is false.
 
         Args:
+            others: the arguments of a call that its forward does not name.
             added: the losses that systems add.
             total: the loss of the task, summed over all labels that are not -100.
             num_items: what it is divided by; the number of these labels if None.
+            fields: of the output.
         """
         device = self.device if total is None else total.device  # layers may be on several
-        auxiliary = sum(loss.to(device) for loss in added) if added else None
-        if total is None or labels is None:
-            return {"auxiliary_loss": auxiliary if torch.is_grad_enabled() else None}  # type: ignore
-        count = (labels != IGNORED_LABEL).sum()
-        token_loss = loss = total / (count.clamp(min=1) if num_items is None else num_items)
-        if auxiliary is not None and self.training:
-            # The losses of accumulated batches are summed: each adds its share.
-            loss = token_loss + auxiliary * (1.0 if num_items is None else count / num_items)
-        return {"loss": loss, "token_loss": token_loss, "auxiliary_loss": auxiliary}  # type: ignore
+        auxiliary: Any = sum(loss.to(device) for loss in added) if added else None
+        if total is not None and labels is not None:
+            count = (labels != IGNORED_LABEL).sum()
+            token_loss = loss = total / (count.clamp(min=1) if num_items is None else num_items)
+            if auxiliary is not None and self.training:
+                # The losses of accumulated batches are summed: each adds its share.
+                loss = token_loss + auxiliary * (1.0 if num_items is None else count / num_items)
+            fields |= {"loss": loss, "token_loss": token_loss}
+        elif not torch.is_grad_enabled():
+            auxiliary = None  # pipelines expect a row for each item
+        output = HeadwiseOutput(**{**fields, "auxiliary_loss": auxiliary})
+        as_dict = others.get("return_dict")
+        as_dict = self.config.return_dict if as_dict is None else as_dict
+        return output if as_dict else output.to_tuple()
 
     def _init_weights(self, module: nn.Module) -> None:
         # The functions of nn.init leave weights alone that have been loaded.
@@ -378,9 +379,9 @@ class Stack(HeadwiseModel):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        cache: "DecodingCache | None" = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
-        cache: "DecodingCache | None" = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         losses: list[Tensor] | None = None,
@@ -391,8 +392,8 @@ class Stack(HeadwiseModel):
         Args:
             input_ids: `(batch, time)`.
             attention_mask: `(batch, cached + time)`; padding may be on either side.
-            inputs_embeds, position_ids, others: see `HeadwiseModel`.
             cache: of earlier calls in a decoding; this call adds to it.
+            inputs_embeds, position_ids, others: see `HeadwiseModel`.
             encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
             losses: a list to which the losses are added that systems add.
@@ -424,14 +425,14 @@ class Stack(HeadwiseModel):
             found += added
             weights.append(read)
         x = self.final_norm(x)
-        return self.returned(
+        return self.finished(
             others,
+            found,
             last_hidden_state=x,
             cache=cache,
             hidden_states=(*states, x) if asked["output_hidden_states"] else None,
             attentions=tuple(read[0] for read in weights if read) if shows else None,
             cross_attentions=tuple(read[1] for read in weights if len(read) > 1) or None,
-            **self.losses(found, None, None, None),
         )
 
     def _positions(
@@ -507,6 +508,12 @@ class DecodingGenerationMixin(GenerationMixin):
         depths = self.config.depths()
         return DecodingCache(depths["decoder_self"], depths.get("decoder_cross", 0))
 
+    def set_generation(self, **settings: Any) -> None:
+        """Makes the settings of `generate()` where a call has no others."""
+        names = ("pad_token_id", "bos_token_id", "eos_token_id")
+        tokens = {name: getattr(self.config, name) for name in names}
+        self.generation_config = GenerationConfig(**tokens, **settings)
+
     def _prepare_cache_for_generation(self, settings: Any, inputs: Any, *_: Any) -> None:
         # That of transformers would hold keys and values only.
         if settings.cache_implementation not in (None, "dynamic"):
@@ -541,6 +548,16 @@ def padding_of(
             f"tokens and 0 at padding; cached positions count too"
         )
     return mask == 0
+
+
+def check_labels(labels: Tensor, shape: Any) -> Tensor:
+    """The labels; raises `ValueError` unless they have a shape."""
+    if labels.shape != shape:
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}, expected {tuple(shape)}: a label for each "
+            f"item that is predicted, {IGNORED_LABEL} where none is"
+        )
+    return labels
 
 
 def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:

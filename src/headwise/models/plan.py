@@ -35,7 +35,7 @@ from headwise.heads.rules import Rule
 from headwise.heads.system import System
 from headwise.heads.tim import IndependentMechanismsLayer
 from headwise.heads.weighted import BranchedAttention
-from headwise.ops.checks import did_you_mean
+from headwise.ops.checks import did_you_mean, one_of
 
 SYSTEMS: dict[str, type[System]] = {
     "standard": MultiHeadAttention,
@@ -117,35 +117,36 @@ def layer_specs(plan: Plan, depths: Mapping[str, int]) -> dict[str, list[Spec]]:
     >>> layer_specs({"encoder_self": {"system": "mae", "layers": [1]}}, {"encoder_self": 2})
     {'encoder_self': [{'system': 'standard'}, {'system': 'mae'}]}
     """
-    sites = ", ".join(depths)
-    if not isinstance(plan, (str, Mapping)):
+    is_whole = isinstance(plan, str) or (isinstance(plan, Mapping) and "system" in plan)
+    if is_whole:
+        kind = system_class(plan if isinstance(plan, str) else plan["system"])
+        plan = {site: plan for site in depths if _where(kind, site, depths) == site}
+    if not isinstance(plan, Mapping):
         raise ValueError(
-            f"attention is {plan!r}, expected the name of a system ({', '.join(SYSTEMS)}), a "
-            f"mapping with the key system, or one from sites ({sites}) to systems"
+            f"attention is {plan!r}, expected the name of a system, a mapping with the key system, "
+            f"or one from sites ({', '.join(depths)}) to these"
         )
-    is_whole = isinstance(plan, str) or "system" in plan
-    if isinstance(plan, str) or "system" in plan:
-        entry = {"system": plan} if isinstance(plan, str) else dict(plan)
-        kind = system_class(entry["system"])
-        plan = {site: entry for site in depths if _where(kind, site, depths) == site}
     specs: dict[str, dict[int, Spec]] = {site: {} for site in depths}
     for site, listed in plan.items():
         if site not in depths:
-            beside = f"; write {{system: {site}, layers: ...}}" if site in SYSTEMS else ""
+            hint = f"; write {{system: {site}, layers: ...}}" if site in SYSTEMS else ""
             raise ValueError(
-                f"attention names the site {site!r}, expected some of {sites}"
-                f"{beside or did_you_mean(site, depths)}"
+                f"attention names the site {site!r}, expected some of {', '.join(depths)}"
+                f"{hint or did_you_mean(site, depths)}"
             )
         for given in listed if isinstance(listed, list) else [listed]:
             layers, spec = _entry(site, given, depths)
-            if not layers and not is_whole:
-                raise ValueError(_none_left(f"attention.{site}", spec, depths[site]))
             for layer in layers:
                 if layer in specs[site]:
                     raise ValueError(f"attention.{site} names layer {layer} twice")
-                specs[site][layer] = dict(spec)
-    if is_whole and not any(specs.values()) and any(depths.values()):
-        raise ValueError(_none_left("attention", entry, max(depths.values())))
+                specs[site][layer] = spec
+    lacking = [site for site in plan if not specs[site]]
+    if lacking and (not is_whole or lacking == list(plan)):
+        raise ValueError(
+            f"attention.{lacking[0]}: {plan[lacking[0]]!r} stands in none of {depths[lacking[0]]} "
+            f"layers: its paper keeps the first two and the last standard, as does layers: middle; "
+            f"name layers, as in layers: [0], or make the stack deeper"
+        )
     _check_beside(specs)
     standard = {"system": "standard"}
     return {
@@ -160,20 +161,18 @@ def build_system(spec: Spec, config: Any, site: str, layer: int) -> System:
     Raises:
         ValueError: the system does not take the options, or they do not fit the model.
     """
-    name = spec["system"]
+    name, kind = spec["system"], system_class(spec["system"])
     options = {option: value for option, value in spec.items() if option != "system"}
-    kind = system_class(name)
     try:
         system = kind.from_config(config, site, **options)
+    except ValueError as error:
+        raise ValueError(f"attention.{site}: {name}: {error}") from error
     except TypeError as error:  # such as an option that the constructor does not have
         known = options_of(kind)
         hints = [did_you_mean(option, known) for option in options if option not in known]
         raise ValueError(
-            f"attention.{site}: {name}: {error}{''.join(hints)} (its options are "
-            f"{', '.join(known)})"
+            f"attention.{site}: {name}: {error}{''.join(hints)} (options: {', '.join(known)})"
         ) from error
-    except ValueError as error:
-        raise ValueError(f"attention.{site}: {name}: {error}") from error
     system.site, system.layer = site, layer
     return system
 
@@ -184,51 +183,42 @@ def options_of(system: type[System]) -> list[str]:
     >>> "dropped_heads" in options_of(SYSTEMS["mae"])
     True
     """
-    found: dict[str, None] = {"preset": None} if system.presets else {}
+    found = {"preset": None} if system.presets else {}
     for base in system.__mro__:
-        if issubclass(base, System) and "__init__" in vars(base):
+        if "__init__" in vars(base) and base is not System and issubclass(base, System):
             of_base = signature(base.__init__).parameters.values()
-            named = (p.name for p in of_base if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
-            found |= dict.fromkeys(named)
+            found |= dict.fromkeys(p.name for p in of_base if p.kind is not p.VAR_KEYWORD)
     return [name for name in found if name not in ("self", "embed_dim", "dense")]
 
 
 def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int], Spec]:
     """The layers that an entry is for, and its system with the options."""
-    if not isinstance(given, (str, Mapping)) or "system" not in (spec := _named(given)):
+    spec = {"system": given} if isinstance(given, str) else given
+    if not isinstance(spec, Mapping) or "system" not in spec:
         raise ValueError(
             f"attention.{site} is {given!r}, expected the name of a system, a mapping with the "
             f"key system, or a list of these"
         )
-    name, kind = spec["system"], system_class(spec["system"])
+    spec = dict(spec)
+    name, kind, depth = spec["system"], system_class(spec["system"]), depths[site]
     if (place := _where(kind, site, depths)) != site:
-        behind = "the feed-forward behind it" if kind.replaces == "feed-forward" else "all of it"
         raise ValueError(
-            f"attention.{site} names {name}, which takes the place of an attention and of "
-            f"{behind}: name it at {place}"
+            f"attention.{site} names {name}, which takes the place of a {kind.replaces} too: name "
+            f"it at {place}"
         )
-    layers, depth = spec.pop("layers", kind.layers), depths[site]
+    layers = spec.pop("layers", kind.layers)
     words = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
-    if isinstance(layers, str):
-        layers = words.get(layers)
-    if layers is None or not all(type(layer) is int and 0 <= layer < depth for layer in layers):
+    numbers = words.get(layers, [-1]) if isinstance(layers, str) else layers
+    if not all(type(layer) is int and 0 <= layer < depth for layer in numbers):
         raise ValueError(
-            f"attention.{site}.layers is {given['layers']!r}, expected some of 0 to {depth - 1}, "
-            f"such as [0], or one of {', '.join(words)}"
+            f"attention.{site}.layers is {layers!r}, expected some of 0 to {depth - 1}, such as "
+            f"[0], or one of {', '.join(words)}"
         )
     preset = spec.pop("preset", None)
     if preset is not None:
-        if preset not in kind.presets:
-            raise ValueError(
-                f"attention.{site}: preset of {name} is {preset!r}, expected one of "
-                f"{', '.join(kind.presets) or 'none'}{did_you_mean(preset, kind.presets)}"
-            )
-        spec = {"system": name, **kind.presets[preset], **spec}
-    return list(layers), spec
-
-
-def _named(given: Plan) -> Spec:
-    return {"system": given} if isinstance(given, str) else dict(given)
+        one_of(**{f"preset of {name}": (preset, tuple(kind.presets))})
+        spec = {**kind.presets[preset], **spec}
+    return list(numbers), spec
 
 
 def _where(system: type[System], site: str, sites: Iterable[str]) -> str:
@@ -238,25 +228,12 @@ def _where(system: type[System], site: str, sites: Iterable[str]) -> str:
     return places[system.replaces]
 
 
-def _none_left(where: str, spec: Spec, depth: int) -> str:
-    return (
-        f"{where}: {spec['system']} stands in no layer of {depth}, expected at least one: its "
-        f"paper, and layers: middle, keep the first two and the last standard; name layers, as in "
-        f"layers: [0], or make the stack deeper"
-    )
-
-
 def _check_beside(specs: Mapping[str, Mapping[int, Spec]]) -> None:
     """Raises `ValueError` where something is named in a layer that another is the whole of."""
-    for site, of_site in specs.items():
-        for layer, spec in of_site.items():
-            if system_class(spec["system"]).replaces != "layer":
-                continue
-            for other, named in specs.items():
-                beside = named.get(layer, {}).get("system", "standard")
-                is_same_stack = other.split("_")[0] == site.split("_")[0]
-                if is_same_stack and other != site and beside != "standard":
-                    raise ValueError(
-                        f"attention.{other} names {beside} in layer {layer}, all of which "
-                        f"{spec['system']} takes the place of: choose one of them, or other layers"
-                    )
+    for layer, spec in specs.get("decoder_self", {}).items():
+        beside = specs.get("decoder_cross", {}).get(layer, {}).get("system", "standard")
+        if system_class(spec["system"]).replaces == "layer" and beside != "standard":
+            raise ValueError(
+                f"attention.decoder_cross names {beside} in layer {layer}, all of which "
+                f"{spec['system']} takes the place of: choose one of them, or other layers"
+            )

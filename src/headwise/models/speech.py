@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from headwise.models.config import SpeechEnhancerConfig
-from headwise.models.modeling import HeadwiseModel, Stack, padding_of, squared_error
+from headwise.models.modeling import HeadwiseModel, Stack, check_labels, padding_of, squared_error
 
 KERNEL = 3  # how many frames a convolution sees
 
@@ -110,24 +110,22 @@ class SpeechEnhancer(HeadwiseModel):
                 f"the shape of inputs is {shape}, expected (batch, time, {config.num_bins}): the "
                 f"magnitudes of frames of 32 ms at {config.sampling_rate} Hz"
             )
-        if labels is not None and labels.shape != inputs.shape:
-            raise ValueError(
-                f"labels has shape {tuple(labels.shape)}, expected that of inputs, "
-                f"{tuple(inputs.shape)}"
-            )
         padding = padding_of("attention_mask", attention_mask, inputs)
         noisy = torch.log(inputs + config.floor)
         # Shifted so that silence is zero, like padding and the frames beyond either end.
         x = (noisy - math.log(config.floor)).to(self.output.weight.dtype)
         for convolution in self.front:
             x = convolution(x, padding)
-        given = {**others, "return_dict": True, "losses": (found := [])}
+        found: list[Tensor] = []
+        given = {**others, "return_dict": True, "losses": found}
         states = self.decoder(None, attention_mask, inputs_embeds=x, **given)
         logits = self.output(states.last_hidden_state)
         logits = noisy + logits if config.predicts == "gain" else logits
-        total = None if labels is None else squared_error(logits, labels)
-        states |= self.losses(found, total, labels, num_items_in_batch)
-        return self.returned(others, **{**states, "logits": logits})
+        total = None
+        if labels is not None:
+            total = squared_error(logits, check_labels(labels, logits.shape))
+        of_loss = (others, found, total, labels, num_items_in_batch)
+        return self.finished(*of_loss, **{**states, "logits": logits})
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
