@@ -198,6 +198,26 @@ def test_losses_of_the_gates_are_in_the_loss_of_the_model_in_training(name):
     torch.testing.assert_close(as_tuple, loss, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+def test_losses_of_the_gates_count_by_a_batchs_share_of_the_labels_of_a_step(name):
+    """Over the batches of a step, their sum is what they are for all of it at once."""
+    model = gate(name, "moh", balance_coef=10.0).train()
+    batch = labelled(name, model)
+    # As the Trainer counts labels: where it knows that the first is never predicted, without it.
+    labels = batch["labels"][:, 1:] if name == "llama" else batch["labels"]
+    whole, half = (
+        model(**batch, num_items_in_batch=times * (labels != -100).sum()).loss for times in (1, 2)
+    )
+    with hw.record(model) as decisions:
+        model(**batch)
+    balance = sum(made.loss for each in decisions.values() for made in each)
+    task = model.eval()(**batch, num_items_in_batch=(labels != -100).sum()).loss
+    torch.testing.assert_close(whole, task + balance, rtol=1e-5, atol=0, check_dtype=False)
+    # BART passes over the number, so that its own loss stays what it is.
+    expected = (task if name == "bart" else task / 2) + balance / 2
+    torch.testing.assert_close(half, expected, rtol=1e-5, atol=0, check_dtype=False)
+
+
 @pytest.mark.filterwarnings("ignore")  # of a rule that is left out
 @pytest.mark.parametrize("name", EIGHT)
 def test_gates_learn_the_same_where_layers_are_computed_again(name):
