@@ -30,7 +30,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from headwise.models.modeling import Call, Stack
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -38,6 +37,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
+from headwise.models.modeling import Call, Stack
 
 LAYERS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from headwise.models.inspect import ablated, systems
 from rich.console import Console
 from torch import nn
 
@@ -23,6 +22,7 @@ from evidence.tuning import let_choose
 from headwise.analysis.ablations.named import parse_ablations
 from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
 from headwise.analysis.results import RunResult, machine, versions
+from headwise.models.inspect import ablated, systems
 from headwise.runs.comparing import decoding_speeds_of, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
 from headwise.runs.folder import RESULT

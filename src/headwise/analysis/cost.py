@@ -19,7 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.heads.system import System
 from headwise.models.config import TransformerConfig
-from headwise.models.modeling import HeadwiseModel, model_class
+from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.speech import SpeechEnhancer
 
 
 class Parameters(NamedTuple):
@@ -63,6 +65,17 @@ def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
         model = model_class(config)(config)
     macs = forward_macs(model, lengths)
     return Cost(parameters_by_part(model), macs.linear, sum(macs))
+
+
+def model_class(config: TransformerConfig) -> type[HeadwiseModel]:
+    """The class of the models of a configuration.
+
+    >>> from headwise.models.config import MaskedLMConfig
+    >>> model_class(MaskedLMConfig()).__name__
+    'MaskedLM'
+    """
+    kinds = (CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier, SpeechEnhancer)
+    return next(kind for kind in kinds if isinstance(config, kind.config_class))
 
 
 def count_parameters(model: nn.Module) -> int:

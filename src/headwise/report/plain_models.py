@@ -8,9 +8,10 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
+from headwise.analysis.cost import model_class
 from headwise.data.tokenizers.vocabularies import read_tokenizer
 from headwise.models.config import TransformerConfig
-from headwise.models.modeling import HeadwiseModel, model_class
+from headwise.models.modeling import HeadwiseModel
 from headwise.pretrained.checkpoints import DESCRIPTION, HEADS_LEFT
 from headwise.pretrained.pruning import load_pruned
 from headwise.pretrained.saving import load_gates
