@@ -414,11 +414,7 @@ class MixtureOfAttentiveExperts(MultiHeadAttention):
         if gate_window is not None and gate_window < 1:
             raise ValueError(f"gate_window is {gate_window}, expected a positive number, or None")
         experts = comb(num_heads, dropped_heads)
-        if experts > 100_000:
-            raise ValueError(
-                f"dropped_heads = {dropped_heads} of num_heads = {num_heads} make {experts:,} "
-                f"experts, expected at most 100,000: leave out fewer heads, such as 1 or 2"
-            )
+        in_range(number_of_experts=(experts, 1, 100_000))  # before a table of them takes all memory
         super().__init__(embed_dim, num_heads, **options)
         self.num_experts, self.dropped_heads = experts, dropped_heads
         self.gate_window, self.causal_queries = gate_window, causal_queries
