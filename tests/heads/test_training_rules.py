@@ -13,6 +13,7 @@ from support.forms import build, inputs
 from torch import nn
 
 import headwise as hw
+from headwise.heads.rules import UntrainedRuleWarning
 
 RATE = 0.7
 STEPS = {"period": 1, "unit": "steps"}
@@ -107,17 +108,16 @@ def test_a_g_step_moves_the_gates_alone_and_an_f_step_all_else():
 def test_a_g_step_is_gradient_descent_on_the_mixture(parts):
     """Without momentum: two steps of one gradient move the gates by twice as much."""
     model, layer = held()
-    layer.causal_queries = True  # its running statistics, which are kept, normalise
-    layer.gate.norm.momentum = 0.0
+    layer.gate.norm.momentum = 0.0  # running statistics, by which causal gates are normalised
     twin, x = copy.deepcopy(layer), inputs(4)
 
     def losses_of(x):
         for part in x.chunk(parts):
-            yield (layer(part).output - part).square().mean() / parts
+            yield (layer(part, is_causal=True).output - part).square().mean() / parts
 
     found, told = [], []
     for _ in range(2):
-        loss = (twin(x).output - x).square().mean()
+        loss = (twin(x, is_causal=True).output - x).square().mean()
         weights = list(twin.gate.parameters())
         with torch.no_grad():
             for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
@@ -373,6 +373,150 @@ def test_a_step_whose_loss_overflows_moves_nothing():
     loops.train(model, losses_of, [inputs()], settings=joint, scaler=scaler)
     after = {name: value for name, value in values(model).items() if "gate.norm" not in name}
     torch.testing.assert_close(after, {name: before[name] for name in after})
+
+
+# --- attaching them to an optimizer -----------------------------------------------------------
+
+
+def attached(model, optimizer=torch.optim.AdamW, **how):
+    rules = hw.training_rules(model, 2, **how)
+    return rules, rules.attach(optimizer(rules.parameter_groups(lr=0.01)))
+
+
+def test_a_step_of_mae_without_what_comes_before_it_is_an_error():
+    layer = build("mae", train=True)
+    rules, optimizer = attached(layer, settings={"mae": STEPS})
+    rules.before_step(lambda: squares(layer)(inputs()))
+    optimizer.step()
+    with pytest.raises(RuntimeError, match=r"without rules\.before_step\(loss\)"):
+        optimizer.step()
+    assert rules.moment.step == 1
+    rules.detach()
+    optimizer.step()
+    assert rules.moment.step == 1
+
+
+GROUPS = {
+    "all": ("has mae.gate.* moves itself", lambda name: 0),
+    "no group of its own": (
+        "in a group of LearnBranchWeights",
+        lambda n: None if "gate" in n else 0,
+    ),
+    "left out": (
+        r"lacks weighted.kappa, weighted.alpha, which LearnBranchWeights trains",
+        lambda name: None if "gate" in name or "kappa" in name or "alpha" in name else 0,
+    ),
+    "with others": (
+        r"has weighted.norm.* in a group of LearnBranchWeights",
+        lambda n: None if "gate" in n else int("norm" in n or "kappa" in n or "alpha" in n),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_an_optimizer_of_other_groups_is_refused(name):
+    message, group_of = GROUPS[name]
+    model = Both()
+    groups = [
+        [p for name, p in model.named_parameters() if group_of(name) == number]
+        for number in range(2)
+    ]
+    optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=0.1)
+    with pytest.raises(ValueError, match=message):
+        hw.training_rules(model, 2).attach(optimizer)
+
+
+def test_rates_may_differ_by_layer_and_rules_keep_their_own():
+    model = Both()
+    rules = hw.training_rules(model, 9)
+
+    def factor(name):
+        return 0.1 if name.startswith("mae") else 1.0
+
+    optimizer = torch.optim.SGD(rules.parameter_groups(0.5, 0.2, factor))
+    rules.before_step(lambda: squares(model)(inputs()))
+    rules.attach(optimizer).step()
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = {names[id(p)]: g for g in optimizer.param_groups for p in g["params"]}
+    assert found.keys() == {name for name in names.values() if ".gate." not in name}
+    for name, group in found.items():
+        own = name in ("weighted.kappa", "weighted.alpha")
+        decayed = not own and "norm" not in name and "bias" not in name
+        assert own or group["lr"] == 0.5 * factor(name)
+        assert group["weight_decay"] == (0.2 if decayed else 0.0), name
+    assert found["weighted.kappa"]["lr"] < 0.01 and rules.moment.peak_rate == 0.5
+
+
+def test_an_optimizer_may_compute_the_loss_itself():
+    """In a closure, as Lightning has it: the gradients are there when it has been called."""
+    found = []
+    for by_closure in (False, True):
+        torch.manual_seed(2)
+        layer = build("mae", train=True)
+        rules, optimizer = attached(layer, settings={"mae": {"method": "joint"}})
+        x = inputs()
+
+        def closure(layer=layer, optimizer=optimizer, x=x):
+            optimizer.zero_grad()
+            (loss,) = squares(layer)(x)
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            rules.before_step(list)
+            if not by_closure:
+                closure()
+            optimizer.step(closure if by_closure else None)
+        found.append(values(layer))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_a_step_that_a_scaler_skips_is_none():
+    model, x = Both(), inputs()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    rules = hw.training_rules(model, 2, settings={"mae": {"method": "joint"}})
+    optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=0.01)), scaler)
+    for scale, steps in ((1.0, 1), (float("inf"), 1), (1.0, 2)):
+        rules.before_step(list)
+        scaler.scale(scale * model(x).output.square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert rules.moment.step == steps
+        assert all(weight.grad is None for weight in model.mae.gate.parameters())
+
+
+def test_a_training_that_goes_on_is_told_once():
+    layer = build("weighted", train=True)
+    _, optimizer = attached(layer)
+    with pytest.warns(UntrainedRuleWarning, match="after total_steps=2") as told:
+        for _ in range(4):
+            optimizer.step()
+    assert len(told) == 1
+
+
+class Renamed(hw.BranchedAttention):
+    """Of somebody else; it has the rule of the system that it derives from."""
+
+
+WRONG = {
+    "a system that is not there": ({"mae": {}}, "settings name 'mae', expected one of .* weighted"),
+    "a misspelled name": ({"weigthed": {}}, "did you mean 'weighted'"),
+    "a misspelled key": ({"weighted": {"freeze_lst": 2}}, "did you mean 'freeze_last'"),
+    "too long": ({"weighted": {"freeze_last": 3}}, "weighted.freeze_last is 3, but .* 2 steps"),
+    "two names": ({"weighted": {}, f"{__name__}:Renamed": {}}, "expected it once"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_settings_that_fit_no_rule_are_named(name):
+    settings, message = WRONG[name]
+    layers = nn.ModuleList([build("weighted"), Renamed(12, 4, ffn_dim=16)])
+    with pytest.raises(ValueError, match=message):
+        hw.training_rules(layers, 2, settings=settings)
+    for known in ("weighted", f"{__name__}:Renamed"):
+        rules = hw.training_rules(layers, 2, settings={known: {"freeze_last": 1}})
+        assert rules.rules["weighted"].settings.freeze_last == 1
 
 
 def language_model(attention):

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.optim import optimizer as of_optimizers
 
 import headwise as hw
-from headwise.files import NoSpaceError, clear_leftovers, written_whole
+from headwise.files import clear_leftovers, written_whole
 from headwise.training.run import Interrupted, run_training
 from headwise.training.settings import TrainingSettings
 
-__all__ = ["Interrupted", "NoSpaceError", "clear_leftovers", "written_whole"]
+__all__ = ["Interrupted", "clear_leftovers", "written_whole"]
 VOCABULARY = 12  # 0 padding, 1 start, 2 end
 STATE = ("model.safetensors", "optimizer.pt", "trainer_state.json")  # of each checkpoint
 

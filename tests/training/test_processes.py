@@ -18,8 +18,7 @@ from support.road import index_batches
 G_STEPS = {"period": 2, "unit": "steps", "learning_rate": 0.5}
 MOA = {"system": "moa", "size": "2K4E8D"}
 EXPERTS = {"encoder_self": MOA, "decoder_self": MOA, "decoder_cross": MOA}
-MAE = {"system": "mae", "gate_dropout": 0.0}  # each process would draw its own
-MAE_6 = {"encoder_self": {**MAE, "dropped_heads": 2}, "decoder_cross": MAE}
+MAE_6 = {"encoder_self": {"system": "mae", "dropped_heads": 2}, "decoder_cross": "mae"}
 NESTEROV = {"optimizer": "nesterov", "learning_rate": 2.0, "momentum": 0.9}  # too fast
 LAST = {"max_steps": 4, "final_model": "last", "evaluate_every": 2}
 
@@ -32,9 +31,6 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"norm": "pre", "share_embeddings": "none"},
     ),
     "weights on a simplex": ("weighted", {}, {}),
-    "experts and gates in turns": (MAE, {"mae": G_STEPS}, {}),
-    "groups of experts, accumulated": (MAE_6, {"mae": G_STEPS, "gradient_accumulation": 2}, {}),
-    "loads of experts": (EXPERTS, {"gradient_accumulation": 2}, {}),
     "stopped early": (
         "standard",
         {"max_steps": 7, "evaluate_every": 1, "patience": 1, **NESTEROV},
@@ -43,12 +39,20 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+# Of what systems draw, and of statistics over a batch, each process has its own.
+OWN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "experts and gates in turns": ("mae", {"mae": G_STEPS}, {}),
+    "groups of experts, accumulated": (MAE_6, {"mae": G_STEPS, "gradient_accumulation": 2}, {}),
+    "loads of experts": (EXPERTS, {"gradient_accumulation": 2}, {}),
+}
+
+
 def course(name: str, folder: Path, *, stopped: bool = False, **settings: Any) -> list[Any]:
     """Losses, validation losses, and the final weights, of a scenario in this process.
 
     Where it is `stopped`, a signal comes to the second process, and the training goes on.
     """
-    attention, of_scenario, options = SCENARIOS[name]
+    attention, of_scenario, options = (SCENARIOS | OWN)[name]
 
     def train(**more: Any) -> toy.Trained:
         model = toy.model(attention, **options)
@@ -105,7 +109,7 @@ def test_a_budget_without_room_for_all_processes_is_an_error_before_training(tmp
     "number", [2, *(pytest.param(number, marks=pytest.mark.nightly) for number in (3, 4))]
 )
 def test_processes_take_the_steps_of_one(alone, tmp_path, number):
-    """Gradients, clipping, rules and statistics are those of whole batches."""
+    """Gradients, clipping and rules are those of whole batches."""
     first, *others = on_ranks(number, courses, tmp_path, tuple(SCENARIOS))
     assert all(other == first for other in others)
     for name, found in first.items():
@@ -113,28 +117,38 @@ def test_processes_take_the_steps_of_one(alone, tmp_path, number):
     assert max(first["stopped early"][0]) == 3
 
 
-def test_processes_stop_together_and_go_on(alone, tmp_path):
+def test_processes_stop_together_and_go_on(tmp_path):
     """A signal that reaches the second process alone stops both after the same step."""
-    name = "experts and gates in turns"
+    names = ("experts and gates in turns", "loads of experts")
 
     def work() -> list[Any]:
-        return course(name, tmp_path, stopped=True)
+        whole = courses(tmp_path / "whole", names)
+        stopped = {name: course(name, tmp_path / "stopped" / name, stopped=True) for name in names}
+        return [whole, stopped]
 
-    for found in on_ranks(2, work):
-        assert_same(found, alone(name))
+    for whole, stopped in on_ranks(2, work):
+        for name in names:
+            assert_same(stopped[name], whole[name])
 
 
-DIVIDED = ("accumulated and clipped", "weights on a simplex", "loads of experts")
+def test_processes_that_draw_by_themselves_have_one_model(tmp_path):
+    """The gates move by the mean of all gradients, as everything else does."""
+    first, second = on_ranks(2, courses, tmp_path, tuple(OWN))
+    assert first == second
+
+
+DIVIDED = ("accumulated and clipped", "weights on a simplex")
 
 
 @pytest.mark.nightly
 def test_a_divided_model_takes_the_steps_of_a_whole_one(alone, tmp_path):
     """By FSDP; one process goes on from what two have left, since what they save is whole."""
-    names = (*DIVIDED, "experts and gates in turns")
-    divided = on_ranks(2, lambda: courses(tmp_path, names, fsdp=True))[0]
-    for name in names:
-        assert_same(divided[name], alone(name))
+    whole = on_ranks(2, lambda: courses(tmp_path / "whole", tuple(OWN)))[0]
+    divided = on_ranks(2, lambda: courses(tmp_path, (*DIVIDED, *OWN), fsdp=True))[0]
+    for name in OWN:
+        assert_same(divided[name], whole[name])
     for name in DIVIDED:
+        assert_same(divided[name], alone(name))
         for path in sorted((tmp_path / name).iterdir())[1:]:  # all but the first checkpoint
             shutil.rmtree(path)
         assert_same(course(name, tmp_path / name), alone(name))

@@ -14,6 +14,7 @@ step that a `GradScaler` skips is none for the rules either.
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -191,6 +192,12 @@ class TrainingRules:
             inner.register_step_pre_hook(self._before_update),
             inner.register_step_post_hook(self._after_update),
         ]
+        self._hooks += [
+            parameter.register_hook(partial(self._used, rule))
+            for rule in self.rules.values()
+            for parameter in rule.own_group()
+            if parameter.requires_grad
+        ]
         self._optimizer = inner
         if scaler is not None and scaler is not self._scaler and scaler.is_enabled():
             self._scaler, unscale = scaler, scaler.unscale_
@@ -260,6 +267,10 @@ class TrainingRules:
         """What the rules follow over the training: name of the system to path to numbers."""
         records = {name: rule.record() for name, rule in self.rules.items()}
         return {name: record for name, record in records.items() if record}
+
+    def _used(self, rule: Rule, gradient: Tensor) -> Tensor:
+        """A gradient of the rule's group, zero where its rate is: no norm to clip then has it."""
+        return gradient if rule.learning_rate(self.moment) else torch.zeros_like(gradient)
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """The hook before `optimizer.step()`."""

@@ -89,7 +89,7 @@ def said(*args: Any, **options: Any) -> tuple[Run, str]:
     """The run of `train`, and what the console says of it, beside validations."""
     written = io.StringIO()
     run = train(*args, console=Console(file=written, width=10_000), **options)
-    lines = [line for line in written.getvalue().splitlines() if "valid " not in line]
+    lines = [line for line in written.getvalue().splitlines() if " valid " not in line]
     return run, "\n".join(lines)
 
 
