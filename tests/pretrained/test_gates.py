@@ -111,6 +111,17 @@ def test_what_a_mask_of_ones_own_hides_moves_no_gate(name, system, mask):
         assert moved[changed] and not moved[~seen[:, changed]].any()
 
 
+@torch.no_grad()
+def test_packed_texts_are_gated_as_each_by_itself():
+    """Also by gates of a window, and with padding behind them."""
+    for options in ({}, {"gate_window": 2}):
+        model, texts = gate("gpt2", **options), [tokens(1, 3), tokens(1, 4)]
+        places = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+        packed = model(torch.cat(texts, 1), position_ids=places, use_cache=False).logits
+        alone = [model(text, use_cache=False).logits for text in texts]
+        assert_near(packed, torch.cat(alone, 1))
+
+
 WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers", "MixtureOfAttentiveExperts"}
 
 

@@ -16,6 +16,7 @@ from headwise.pretrained.layouts import AttentionModule
 from headwise.pretrained.masks import (
     WAYS_OUT,
     Arguments,
+    Hidden,
     LastMask,
     cached_positions,
     check_meaning,
@@ -106,13 +107,13 @@ class HeadGates(nn.Module):
         self.call.begin = cached
         if not self.is_cross:
             self.call.padding = padding_of(hidden, mask, cached)
-        self.call.attn_mask = None
+        self.call.mask = None
         if self._sees_other_positions():
             self._check_cache(cached, hidden.size(1))
             if not self.is_cross:  # whose mask is of other positions than its queries
                 if mask is None and position_ids is not None:
                     refuse_packed(attention, position_ids, self.path)
-                self.call.attn_mask = self._other_mask(mask, hidden)
+                self.call.mask = self._other_mask(mask, hidden)
         if not torch.compiler.is_compiling():
             self._check_place(attention)
             self._hook_projection(attention)
@@ -121,7 +122,7 @@ class HeadGates(nn.Module):
         """Before its output projection: what the heads have read becomes what the system makes."""
         heads, *others = args
         hidden, self.call.hidden = self.call.hidden, None
-        attn_mask, self.call.attn_mask = self.call.attn_mask, None
+        mask, self.call.mask = self.call.mask, None
         padding, self.call.padding = self.call.padding, None
         if hidden is None:
             raise RuntimeError(
@@ -129,7 +130,7 @@ class HeadGates(nn.Module):
                 f"that attention, so the gates over its heads do not know their input; remove them "
                 f"with headwise.remove_gates(model)"
             )
-        out = self.call.gates(hidden, heads, padding=padding, attn_mask=attn_mask)
+        out = self.call.gates(hidden, heads, padding=padding, mask=mask)
         if out.routing is not None and out.routing.loss is not None and not is_repeated():
             self.call.loss = out.routing.loss
         return out.output.to(heads.dtype), *others
@@ -185,7 +186,7 @@ class HeadGates(nn.Module):
         heads: Tensor,
         *,
         padding: Tensor | None = None,
-        attn_mask: Tensor | None = None,
+        mask: Hidden | None = None,
     ) -> AttentionOutput:
         """The system, as the hooks call it; or that of a copy which has taken this child's place.
 
@@ -196,24 +197,24 @@ class HeadGates(nn.Module):
             hidden: what the attention is called with, `(batch, queries, embed_dim)`.
             heads: what its heads have read, `(batch, queries, heads * head_dim)`.
             padding: `(batch, queries)`, `True` at padding.
-            attn_mask: boolean `(batch, 1, queries, queries)`, `True` = not attended, if that is
-                neither padding alone nor, in a decoder, also the future.
+            mask: what else is hidden; its positions are `(batch, 1, queries, queries)`.
         """
-        given = (hidden, heads, padding, attn_mask)
         # Compilers choose for themselves what to compute again.
         if self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return checkpoint(self._computed, *given, use_reentrant=False)
-        return self._computed(*given)
+            given = (hidden, heads, padding, mask)
+            again: AttentionOutput = checkpoint(self._computed, *given, use_reentrant=False)
+            return again
+        return self._computed(hidden, heads, padding, mask)
 
     def _computed(
-        self, hidden: Tensor, heads: Tensor, padding: Tensor | None, attn_mask: Tensor | None
+        self, hidden: Tensor, heads: Tensor, padding: Tensor | None, mask: Hidden | None
     ) -> AttentionOutput:
         parameter = next(self.system.parameters(), heads)
         made: AttentionOutput = self.system(
             hidden.to(parameter.device, parameter.dtype),
             value=heads,
-            is_causal=self.is_causal and attn_mask is None,
-            attn_mask=attn_mask,
+            is_causal=self.is_causal if mask is None else mask.is_causal,
+            attn_mask=None if mask is None else mask.positions,
             query_padding_mask=padding,
         )
         return made
@@ -250,7 +251,7 @@ class HeadGates(nn.Module):
                 stacklevel=2,
             )
 
-    def _other_mask(self, mask: Any, hidden: Tensor) -> Tensor | None:
+    def _other_mask(self, mask: Any, hidden: Tensor) -> Hidden | None:
         """What gates must not see beside padding and, in a decoder, the future; None if no more."""
         if mask is None:
             return None
@@ -260,7 +261,9 @@ class HeadGates(nn.Module):
             self.last.checked = True  # once: whoever looks at values waits for the device
             check_meaning(mask, self.path)
         found = self.last.ask(other_mask, mask, queries, self.is_causal, self.sliding)
-        return None if found is None else found.expand(batch, -1, -1).unsqueeze(1)
+        if found is None:
+            return None
+        return found._replace(positions=found.positions.expand(batch, -1, -1).unsqueeze(1))
 
     # The module around it
 
@@ -289,7 +292,7 @@ class _Call(threading.local):
     gates: Any = None  # the attention's child: a tool may have wrapped it
     hidden: Tensor | None = None
     padding: Tensor | None = None
-    attn_mask: Tensor | None = None
+    mask: Hidden | None = None
     begin: int | Tensor = 0  # how many positions a cache held before the call
     loss: Tensor | None = None
 

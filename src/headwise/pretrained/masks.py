@@ -7,7 +7,7 @@ right too where a layer is computed again for its gradients, while the model has
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -143,7 +143,19 @@ def query_padding(mask: Any, queries: int, cached: int | Tensor = 0) -> Tensor:
     return padding
 
 
-def other_mask(mask: Any, queries: int, is_causal: bool, sliding: int | None) -> Tensor | None:
+class Hidden(NamedTuple):
+    """What a mask hides, where that is more than padding and, in a decoder, the future.
+
+    Attributes:
+        positions: boolean `(1 or batch, queries, queries)`, `True` where no head may look.
+        is_causal: whether all of the future is hidden.
+    """
+
+    positions: Tensor
+    is_causal: bool
+
+
+def other_mask(mask: Any, queries: int, is_causal: bool, sliding: int | None) -> Hidden | None:
     """What a mask hides, if that is more than usual, as where texts are packed, or have prefixes.
 
     Args:
@@ -153,12 +165,13 @@ def other_mask(mask: Any, queries: int, is_causal: bool, sliding: int | None) ->
         sliding: how many of the last positions a causal position sees, if that has a limit.
 
     Returns:
-        Boolean `(1 or batch, queries, queries)`, `True` where no head may look; None if that is
-        as usual. In compiled code, which cannot know, the latter, with an error if it is not.
+        None if that is as usual. In compiled code, which cannot know, None too, with an error if it
+        is not.
 
     >>> mask = torch.tensor([[[[1, 0, 0], [1, 1, 0], [0, 0, 1]]]]).bool()
-    >>> other_mask(mask, 3, is_causal=True, sliding=None).int().tolist()
-    [[[0, 1, 1], [0, 0, 1], [1, 1, 0]]]
+    >>> found = other_mask(mask, 3, is_causal=True, sliding=None)
+    >>> found.positions.int().tolist(), found.is_causal
+    ([[[0, 1, 1], [0, 0, 1], [1, 1, 0]]], True)
     >>> other_mask(mask, 3, is_causal=True, sliding=1) is None
     True
     """
@@ -172,17 +185,20 @@ def other_mask(mask: Any, queries: int, is_causal: bool, sliding: int | None) ->
         hidden = of_heads.all(1)[..., :queries]
     else:
         return None
-    usual = causal_mask(queries, queries, device=hidden.device)
-    usual = usual if is_causal else torch.zeros_like(usual)
+    future = causal_mask(queries, queries, device=hidden.device)
+    usual = future if is_causal else torch.zeros_like(future)
     within = hidden
     if is_causal and sliding is not None:
         within = hidden & causal_mask(queries, queries, -sliding, hidden.device)
     padding = query_padding(mask, queries)  # what is hidden there, or from there, does not count
-    differs = (within != usual) & ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+    real = ~(padding.unsqueeze(1) | padding.unsqueeze(2))
+    differs = ((within != usual) & real).any()
     if torch.compiler.is_compiling():
-        refuse(differs.any(), _COMPILED)
+        refuse(differs, _COMPILED)
         return None
-    return hidden if differs.any() else None
+    if not differs:
+        return None
+    return Hidden(hidden, is_causal and not (future & ~hidden & real).any())
 
 
 def check_meaning(mask: Tensor, path: str) -> None:
