@@ -12,11 +12,11 @@ from rich.console import Console
 from headwise.cli.parameters import (
     Changes,
     ChangesOfRun,
+    Import,
     Json,
     Part,
     RecipeName,
     RunFolder,
-    Import,
     parse_names,
     parse_seeds,
 )
@@ -332,7 +332,7 @@ def evaluate(
     with clear_errors():
         from functools import partial
 
-        from headwise.models.ablation import parse_ablations
+        from headwise.analysis.ablations.named import parse_ablations
         from headwise.runs.evaluating import compare_runs, evaluate_run
         from headwise.runs.folder import check_run, is_main_process
 

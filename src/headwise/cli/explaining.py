@@ -46,8 +46,8 @@ def curve(
     with clear_errors():
         from headwise.analysis.score_curve import score_curve
         from headwise.files import write_text
-        from headwise.runs.folder import check_can_be_written
         from headwise.report.score_curve import curve_headers, curve_rows, render_curve
+        from headwise.runs.folder import check_can_be_written
         from headwise.runs.reading import gather_runs
 
         silence()
@@ -195,11 +195,11 @@ def explore(
         import tempfile
         import webbrowser
 
-        from headwise.runs.folder import check_can_be_written
         from headwise.report.explorer.inputs import Source
         from headwise.report.explorer.page import write_page
         from headwise.report.explorer.recording import Explorer
         from headwise.report.explorer.server import ExplorerServer
+        from headwise.runs.folder import check_can_be_written
 
         silence()
         runs, last = split_arguments(arguments)

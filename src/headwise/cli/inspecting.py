@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from headwise.cli.parameters import Changes, Json, Import, parse_lengths, parse_names
+from headwise.cli.parameters import Changes, Import, Json, parse_lengths, parse_names
 from headwise.cli.printing import clear_errors, print_json, printing_console
 
 if TYPE_CHECKING:

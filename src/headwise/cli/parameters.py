@@ -9,7 +9,6 @@ import typer
 
 from headwise.messages import shown
 
-
 imported: list[str] = []  # by `--import`, for the commands that are to be typed next
 
 

@@ -15,7 +15,7 @@ other units in the place of those that are left out; there `random` is a random 
 `top-k` chooses fewer units than in training. Heads that are left out add nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,21 +45,8 @@ class Ablation:
     """
 
     def __init__(self, system: Any, name: str, **options: Any) -> None:
-        kind = type(system).__name__
-        if name not in system.edits:
-            known = ", ".join(system.edits) or "none"
-            raise ValueError(
-                f"ablation of {kind} is {name!r}, expected one of {known}"
-                f"{did_you_mean(name, system.edits)}"
-            )
+        check_edit(type(system).__name__, system.edits, name, options)
         self.name, option = name, option_of(name)
-        for given in options:
-            if given != option:
-                raise ValueError(f"ablation {name!r} of {kind} has {given!r}, expected {option}")
-        if option is not None and option not in options and option != "seed":
-            raise ValueError(
-                f"ablation {name!r} of {kind} lacks {option!r}: give it a number, as {option}=1"
-            )
         value = options.get(option or "", 0)
         self.seed = int(value) if option == "seed" else 0
         most = getattr(system, "top_k", None) or system.num_units  # no more than it chooses itself
@@ -73,7 +60,7 @@ class Ablation:
             if name.startswith("without-") and len(set(self.units)) == units:
                 raise ValueError(f"ablation {name!r} leaves out all {units}: nothing is left")
         if name == "without-largest" and system.num_units == 1:
-            raise ValueError(f"ablation {name!r} of {kind} leaves out its only {system.unit}")
+            raise ValueError(f"ablation {name!r} leaves out its only {system.unit}")
         # Other draws for each layer; drawn anew at each call, so that steps of decoding agree.
         self.draw = f"{self.seed} {system.site} {system.layer}"
 
@@ -137,6 +124,27 @@ class Ablation:
 
     def _generator(self) -> torch.Generator:
         return torch.Generator("cpu").manual_seed(sum(map(ord, self.draw)) + 7919 * self.seed)
+
+
+def check_edit(
+    system: str, edits: Sequence[str], name: str, options: Mapping[str, Any]
+) -> None:
+    """Raises `ValueError` unless a system with these edits has one with such an option."""
+    if name not in edits:
+        raise ValueError(
+            f"ablation of {system} is {name!r}, expected one of {', '.join(edits) or 'none'}"
+            f"{did_you_mean(name, edits)}"
+        )
+    option = option_of(name)
+    for given in options:
+        if given != option:
+            expected = "no option" if option is None else f"the option {option!r}"
+            raise ValueError(f"ablation {name!r} of {system} has {given!r}, expected {expected}")
+    if option not in (None, "seed", *options):
+        raise ValueError(
+            f"ablation {name!r} of {system} lacks the option {option!r}: give it a number, such as "
+            f"{option}=1"
+        )
 
 
 def option_of(name: str) -> str | None:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from headwise.heads.ablation import Ablation
+from headwise.heads.ablation import Ablation, check_edit
 from headwise.heads.attention import Attention, Read
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
@@ -229,6 +229,7 @@ def ablated(
     """
     found: list[tuple[System, Ablation]] = []
     if isinstance(where, Mapping):
+        check_ablations(where)
         for kind, asked in where.items():
             chosen = {"name": asked} if isinstance(asked, str) else dict(asked)
             alike = [s for s in systems(model).values() if type(s) is system_class(kind)]
@@ -247,6 +248,13 @@ def ablated(
             stack.enter_context(system.register_forward_pre_hook(_refuse_training))
             system.ablations = (*system.ablations, ablation)
         yield
+
+
+def check_ablations(ablations: Ablations) -> None:
+    """Raises `ValueError` unless these are systems, their ablations and options that there are."""
+    for kind, asked in ablations.items():
+        options = {"name": asked} if isinstance(asked, str) else dict(asked)
+        check_edit(kind, system_class(kind).edits, options.pop("name", ""), options)
 
 
 def system_at(model: nn.Module, where: str | int) -> System:

@@ -23,11 +23,11 @@ from pydantic import BaseModel, ValidationError
 
 from headwise.data.sources import how_to_convert
 from headwise.messages import cut, shown
-from headwise.yaml import read_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
 from headwise.recipes.schema import Node, node_of
 from headwise.recipes.shipped import shipped_recipes
+from headwise.yaml import read_yaml
 
 # What checks values stands on PyTorch, which takes seconds: the name of a recipe is checked first.
 if TYPE_CHECKING:

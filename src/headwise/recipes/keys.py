@@ -4,12 +4,20 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
+from headwise.heads.ablation import HEADS, option_of
 from headwise.messages import one_of, shown
-from headwise.models.ablation import ablation_options
 from headwise.models.plan import SYSTEMS
 from headwise.recipes.catalogue import TASKS, task_class
 from headwise.recipes.schema import Node, node_of
 from headwise.recipes.settings import EvaluationSettings, ModelSettings, Recipe
+
+_MEANINGS = {
+    "uniform": "All units that count have equal weights.",
+    "random": "All decisions of a layer are one that is drawn.",
+    "largest": "The unit of largest weight alone is in force.",
+    "without-largest": "The unit of largest weight is left out.",
+    "top-k": "The units of largest weight alone are in force.",
+}
 
 
 class Key(NamedTuple):
@@ -96,13 +104,26 @@ def _markdown(sections: list[Section]) -> Iterator[str]:
 def _ablations() -> Iterator[Key]:
     """Yields every ablation of headwise's systems, its options in the place of a default."""
     for name, system in SYSTEMS.items():
-        for ablation, function in system.ablations.items():
-            options = [
-                option if parameter.default is parameter.empty else f"{option}={parameter.default}"
-                for option, parameter in ablation_options(function).items()
-            ]
-            meaning = (function.__doc__ or "").partition("\n")[0]
-            yield Key(f"evaluation.ablation.{name}={ablation}", ", ".join(options) or "–", meaning)
+        for edit in system.edits:
+            yield Key(
+                f"evaluation.ablation.{name}={edit}", option_of(edit) or "–", meaning_of(edit)
+            )
+
+
+def meaning_of(name: str) -> str:
+    """What an ablation does.
+
+    >>> meaning_of("only-head")
+    'One head alone is left.'
+    """
+    if name in _MEANINGS:
+        return _MEANINGS[name]
+    unit = option_of(name)
+    if name.startswith("only-"):
+        return f"One {unit} alone is left."
+    if name in HEADS:
+        return "One head adds nothing."
+    return f"One {unit} is left out; the others have its weight."
 
 
 @cache

@@ -9,13 +9,14 @@ any more, as by a run that has finished.
 import glob
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 from transformers import PreTrainedConfig
 
-from headwise.models.config import TransformerConfig, own_arguments
+from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import layer_specs
 from headwise.yaml import read_yaml
@@ -77,7 +78,7 @@ def with_sizes(
     if config is None:
         return dict(given)
     taken = dict(given)
-    for key in sorted(keys & own_arguments(expected)):
+    for key in sorted(keys & {field.name for field in fields(expected)}):
         there = getattr(config, key)
         if key == "attention":
             _check_plan(taken.setdefault(key, there), config, run)

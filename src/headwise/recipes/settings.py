@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from headwise.models.ablation import check_ablations
 from headwise.models.config import TransformerConfig
+from headwise.models.inspect import check_ablations
 from headwise.models.plan import rule_name, rules_by_name, system_class
 from headwise.ops.layers import Activation, NormKind
 from headwise.recipes.errors import RecipeError

@@ -19,14 +19,13 @@ from headwise.analysis.decisions.record import (
 from headwise.analysis.words import words_of
 from headwise.data.division import PARTS
 from headwise.data.tokenizers.vocabularies import token_names
-from headwise.files import check_can_be_written
 from headwise.models.modeling import HeadwiseModel
 from headwise.report.analysis import Analysis
 from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
 from headwise.report.plain_models import is_plain, open_plain
 from headwise.report.text_items import TextItems
 from headwise.runs.evaluating import Opened, as_evaluated, check_same_items, model_of, open_part
-from headwise.runs.folder import RESULT, distinct_names
+from headwise.runs.folder import RESULT, check_can_be_written, distinct_names
 from headwise.runs.locking import locked
 from headwise.runs.preparing import batches
 from headwise.runs.reading import check_finite, read_result

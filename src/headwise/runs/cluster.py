@@ -28,7 +28,14 @@ from rich.console import Console
 from headwise.analysis.results import versions
 from headwise.data.store import cache_folder, kept
 from headwise.runs.locking import locked
-from headwise.runs.running import THREADS, Failure, PlannedRun, Process, check_shares_no_run, is_full
+from headwise.runs.running import (
+    THREADS,
+    Failure,
+    PlannedRun,
+    Process,
+    check_shares_no_run,
+    is_full,
+)
 from headwise.runs.sending import (
     MODULES,
     Piece,

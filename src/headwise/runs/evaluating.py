@@ -23,13 +23,10 @@ from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.data.division import PARTS
 from headwise.files import write_bytes, write_text
 from headwise.messages import shown
-from headwise.ops.checks import did_you_mean
-from headwise.models.ablation import LEARNED, ablated, held_systems
+from headwise.models.inspect import ablated, evaluating, systems
 from headwise.models.modeling import HeadwiseModel
-from headwise.models.inspect import evaluating
-from headwise.training.evaluating import loss_and_labels
-from headwise.training.processes import own_draws
-from headwise.training.processes import divided, everywhere
+from headwise.models.plan import system_class
+from headwise.ops.checks import did_you_mean
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.settings import EvaluationSettings, Recipe
 from headwise.runs.folder import RESULT, is_writer
@@ -46,6 +43,8 @@ from headwise.runs.running import PlannedRun
 from headwise.tasks.outcome import Outcome, Score
 from headwise.tasks.task import Items, Task
 from headwise.training.batching import TokenBudgetSampler
+from headwise.training.evaluating import loss_and_labels
+from headwise.training.processes import divided, everywhere, own_draws
 from headwise.training.progress import RunBars
 from headwise.training.settings import TrainingSettings
 
@@ -100,13 +99,20 @@ def loss_of_part(
     return loss / max(1.0, labels)
 
 
+def fitting(model: HeadwiseModel, ablation: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some ablations whose systems the model has."""
+    held = {type(system) for system in systems(model).values()}
+    return {name: asked for name, asked in ablation.items() if system_class(name) in held}
+
+
 @contextmanager
 def as_evaluated(
     model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
 ) -> Iterator[None]:
     """While this context is open, the model computes with the ablations of the evaluation."""
-    for name, asked in settings.ablation.items():
-        if asked != LEARNED and not held_systems(model, name):
+    ablation = fitting(model, settings.ablation)
+    for name in settings.ablation:
+        if name not in ablation:
             console.print(
                 f"evaluation.ablation names {name}, which changes nothing: {label} has no system "
                 f"of that name",
@@ -115,7 +121,7 @@ def as_evaluated(
                 markup=False,
                 emoji=False,
             )
-    with ablated(model, settings.ablation):
+    with ablated(model, ablation):
         yield
 
 

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import torch
 
 from headwise.messages import shown
+from headwise.models.inspect import systems
 from headwise.models.plan import rule_name
-from headwise.models.sites import attention_sites
-from headwise.yaml import read_yaml
 from headwise.recipes import RecipeError, RecipeFile, to_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import Change, split_path
 from headwise.recipes.pretrained import SEED, any_run, model_folder
 from headwise.recipes.settings import Recipe
 from headwise.training.settings import TrainingSettings
+from headwise.yaml import read_yaml
 
 KeyPath = tuple[str, ...]  # of a key: ("training", "learning_rate")
 
@@ -218,8 +218,8 @@ def _idle_paths(recipe: Recipe, grid: Grid) -> set[KeyPath]:
     task = task_class(recipe.task)
     with torch.device("meta"):
         model = task.model_class(task.nominal_config(recipe))
-    systems = {type(place.module) for place in attention_sites(model)}
-    held = {rule_name(system) for system in systems if system.rule is not None}
+    kinds = {type(system) for system in systems(model).values()}
+    held = {rule_name(kind) for kind in kinds if kind.rule is not None}
     return {path for path in named if path[1] not in held}
 
 

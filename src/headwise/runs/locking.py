@@ -15,15 +15,15 @@ from uuid import uuid4
 from filelock import SoftFileLock, Timeout
 
 from headwise.files import clear_leftovers, partial_path
-from headwise.training.processes import gathered, replicas
 from headwise.runs.folder import (
     FolderError,
+    check_can_be_written,
     is_main_process,
     is_writer,
     launched_processes,
-    check_can_be_written,
     set_machines_apart,
 )
+from headwise.training.processes import gathered, replicas
 
 LOCK = ".lock"
 # Long enough for filelock to find and remove the mark of a process that has died.

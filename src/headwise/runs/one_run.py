@@ -9,6 +9,7 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters, model_cost
 from headwise.analysis.decisions.observing import Where
+from headwise.analysis.decisions.places import Place, places_of
 from headwise.analysis.decisions.snapshots import (
     DecisionCourse,
     Snapshots,
@@ -16,16 +17,14 @@ from headwise.analysis.decisions.snapshots import (
     record_attention,
 )
 from headwise.analysis.results import Course, EarlyStop, RunResult
+from headwise.analysis.words import words_of
 from headwise.files import write_text
-from headwise.models.ablation import ablated
+from headwise.models.inspect import ablated
 from headwise.models.modeling import HeadwiseModel
-from headwise.models.decisions import words_of
-from headwise.models.sites import AttentionSite, attention_sites
-from headwise.training.processes import own_draws
-from headwise.training.processes import everywhere
 from headwise.recipes.settings import Recipe
 from headwise.runs.evaluating import (
     evaluate,
+    fitting,
     loss_of_part,
     mend_outputs,
     read_outcome,
@@ -39,6 +38,7 @@ from headwise.runs.reading import DamagedError, check_model, discard, read_resul
 from headwise.runs.running import PlannedRun
 from headwise.tasks.outcome import Outcome
 from headwise.tasks.task import Task
+from headwise.training.processes import everywhere, own_draws
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
 
 
@@ -141,7 +141,7 @@ def train_model(planned: PlannedRun[Any], console: Console, *, snapshots: bool =
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
     task.check_positions(task.model_config(recipe.model))
     model = build_model(recipe, task)
-    with own_draws(), ablated(model, recipe.evaluation.ablation):
+    with own_draws(), ablated(model, fitting(model, recipe.evaluation.ablation)):
         pass  # one that does not fit the model: found before training, whose draws stay the same
     takes_snapshots = snapshots and decides(model)
     return run_training(
@@ -209,9 +209,9 @@ def decision_courses(
 
 def _by_site(
     model: HeadwiseModel, records: Sequence[tuple[int, Mapping[str, Any]]]
-) -> Iterator[tuple[AttentionSite, list[int], list[Any]]]:
+) -> Iterator[tuple[Place, list[int], list[Any]]]:
     """Yields each system that the records mention: its site, the steps, and what they say of it."""
-    for place in attention_sites(model):
+    for place in places_of(model):
         of_place = [(step, found[place.path]) for step, found in records if place.path in found]
         if of_place:
             steps, found = zip(*of_place, strict=True)

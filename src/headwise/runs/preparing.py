@@ -13,7 +13,6 @@ from yaml import YAMLError
 from headwise.analysis.cost import count_parameters
 from headwise.files import write_text
 from headwise.models.modeling import HeadwiseModel
-from headwise.training.processes import gathered
 from headwise.recipes import differences, to_yaml
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.pretrained import digest_weights, model_folder
@@ -30,6 +29,7 @@ from headwise.tasks.task import Items, Task
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 from headwise.training.checkpoints import DAMAGED
 from headwise.training.loggers import check_loggers
+from headwise.training.processes import gathered
 from headwise.training.settings import TrainingSettings
 from headwise.training.streaming import StreamedItems
 
@@ -99,8 +99,10 @@ def _differs(stamp: Path, recipe: Recipe) -> list[str]:
         text = stamp.read_text(encoding="utf-8")
         return [] if text == now else differences(text, now)
     except (OSError, ValueError, YAMLError) as error:
-        raise FolderError(f"{stamp} cannot be read ({error}): put the recipe that the folder "
-            f"was made with in its place, or use another output folder") from error
+        raise FolderError(
+            f"{stamp} cannot be read ({error}): put the recipe that the folder "
+            f"was made with in its place, or use another output folder"
+        ) from error
 
 
 def check_start(folder: Path, recipe: Recipe) -> None:

@@ -10,9 +10,8 @@ from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
 from headwise.messages import cut, shown
-from headwise.ops.checks import did_you_mean
 from headwise.models.modeling import HeadwiseModel
-from headwise.yaml import read_yaml
+from headwise.ops.checks import did_you_mean
 from headwise.recipes import load_recipe
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.file import flatten, split_path
@@ -28,6 +27,7 @@ from headwise.runs.folder import (
     is_writer,
 )
 from headwise.tasks.task import Task
+from headwise.yaml import read_yaml
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
@@ -136,7 +136,6 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
 
 
 def _number(run: Path, key: str) -> float:
-    check_stamp(run / RECIPE)
     try:
         value: Any = read_yaml((run / RECIPE).read_text(encoding="utf-8"))
     except ValueError as error:

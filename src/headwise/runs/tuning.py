@@ -23,7 +23,7 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.training.processes import everywhere
+from headwise.files import write_text
 from headwise.runs.evaluating import loss_of_part
 from headwise.runs.folder import FolderError, is_writer
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid, assignments
@@ -32,6 +32,7 @@ from headwise.runs.preparing import changed_keys, check_start, claim_folder, emp
 from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import Experiment, PlannedRun, Start, train_runs
 from headwise.training.checkpoints import checkpoints
+from headwise.training.processes import everywhere
 from headwise.training.run import MODEL, threads_of_run
 
 TRIES, TRY = "tries", "try.json"

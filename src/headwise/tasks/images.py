@@ -24,7 +24,6 @@ from headwise.data.images.settings import ImageSettings, PairImages, image_shape
 from headwise.files import write_bytes
 from headwise.models.config import CausalLMConfig
 from headwise.models.for_tasks import CausalLM
-from headwise.models.inspect import decisions_by_position
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.settings import EvaluationSettings, LanguageModelSettings, Recipe
@@ -32,7 +31,7 @@ from headwise.settings import LARGEST_SEED
 from headwise.tasks.drawing import sample_images, sheet, winner_map
 from headwise.tasks.metrics import specialisation
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
-from headwise.tasks.positions import Positions, pixel_positions
+from headwise.tasks.positions import Positions, decisions_by_position, pixel_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import Advance, Items, Task, Wish
 from headwise.training.processes import divided
@@ -348,9 +347,9 @@ class Images(Task):
         found: dict[int, list[Tensor]] = {}
         for some in ids.split(_MEASURED):
             decided = decisions_by_position(model, input_ids=some.to(model.device))
-            for place, made in decided.items():  # the first position reads no pixel
-                weights = made.weights[:, 1:].float().cpu().unflatten(1, shape)
-                found.setdefault(place.layer, []).append(weights)
+            for system, weights in decided:  # the first position reads no pixel
+                weights = weights[:, 1:].float().cpu().unflatten(1, shape)
+                found.setdefault(system.layer, []).append(weights)
         return {layer: torch.cat(weights) for layer, weights in found.items()}
 
 

@@ -6,11 +6,32 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.data.images.palette import Raster
 from headwise.data.sound.spectrum import magnitude
+from headwise.heads.system import System
+from headwise.models.inspect import evaluating, record, systems
 from headwise.ops.labels import IGNORED_LABEL
+
+
+@torch.no_grad()
+def decisions_by_position(model: nn.Module, **inputs: Tensor) -> list[tuple[System, Tensor]]:
+    """What the systems of a model of one stack decide at each position, in evaluation.
+
+    Systems that do not decide separately for each position are left out.
+
+    Args:
+        inputs: of the model; the first is `(batch, time, ...)`.
+
+    Returns:
+        Each system with its weights, `(batch, time, units)`.
+    """
+    shape = next(iter(inputs.values())).shape[:2]
+    with evaluating(model), record(model) as decided:
+        model(**inputs)
+    made = ((systems(model)[path], routings[0].weights) for path, routings in decided.items())
+    return [(system, x) for system, x in made if x.dim() == 3 and x.shape[:2] == shape]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from headwise.data.sound.dataset import Frames, Utterances, collate
 from headwise.data.sound.settings import GeneratedSpeech, SpeechSettings
 from headwise.data.sound.spectrum import Spectrum
 from headwise.models.config import SpeechEnhancerConfig
-from headwise.models.inspect import decisions_by_position
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.speech import SpeechEnhancer
 from headwise.recipes.pretrained import pretrained_config
@@ -39,7 +38,7 @@ from headwise.tasks.drawing import draw_spectrograms
 from headwise.tasks.enhancing import enhance, enhance_file
 from headwise.tasks.metrics import LOWEST_PESQ, has_pesq, pesq_rate, pesq_score, si_sdr
 from headwise.tasks.outcome import Outcome, Picture, Score, spread
-from headwise.tasks.positions import Positions, frame_positions
+from headwise.tasks.positions import Positions, decisions_by_position, frame_positions
 from headwise.tasks.significance import Statistic, of_totals
 from headwise.tasks.task import ONE_EACH, Advance, Items, Task, Wish
 from headwise.training.processes import divided
@@ -287,8 +286,8 @@ def _draw_one(
     ]
     # What each layer's system decided for each frame, where it decides for frames.
     decided = decisions_by_position(model, inputs=sounds[0][1].unsqueeze(0).to(model.device))
-    maps = [(f"layer {place.layer}", made.weights[0]) for place, made in decided.items()]
-    kinds = sorted({place.module.words.decision for place in decided})
+    maps = [(f"layer {system.layer}", weights[0]) for system, weights in decided]
+    units = sorted({system.unit for system, _ in decided})
     figures = ", ".join(
         f"{name} {table[f'{name} noisy'][index]:.2f} → {table[name][index]:.2f}"
         for name in ("PESQ", "SI-SDR")
@@ -296,6 +295,6 @@ def _draw_one(
     )
     caption = f"{figures}."
     if maps:
-        caption += f" Below: {' and '.join(kinds)} over the frames, by layer."
+        caption += f" Below: the weight of each {' and '.join(units)} over the frames, by layer."
     png = draw_spectrograms(sounds, maps, spectrum.rate)
     return Picture.of(part.name(index), png, caption)

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
-from headwise.analysis.ablations.named import meaning_of
 from headwise.analysis.ablations.quality import MEAN_LOSS, Quality
 from headwise.analysis.ablations.results import (
     AblationAnalysis,
@@ -27,6 +26,7 @@ from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
 from headwise.files import write_text
 from headwise.models.inspect import evaluating
+from headwise.recipes.keys import meaning_of
 from headwise.tasks.outcome import Outcome, Record
 from headwise.tasks.significance import resampled_scores, score_of
 from headwise.training.processes import own_draws

@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from headwise.models.causal_lm import LineTokenizer
+from headwise.models.for_tasks import LineTokenizer
 
 LINE_END = "\n"
 
