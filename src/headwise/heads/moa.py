@@ -206,6 +206,18 @@ class MixtureOfAttentionHeads(Attention):
             scales = F.pad(scales, (0, self.top_k - chosen))
         return Choice(indices, scales, chosen, logits, products)
 
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        # A mask that is the same for all heads and queries: (1, keys) or (batch, 1, 1, keys).
+        alike = mask is None or mask.size(-2) == (1 if mask.dim() == 2 else mask.size(1)) == 1
+        if is_causal or not alike or self.num_key_value_heads > 1:
+            return super().attend(q, k, v, mask, is_causal)
+        # The chosen heads are then further queries to the one head of keys, which is read once.
+        folded = q.transpose(1, 2).flatten(1, 2).unsqueeze(1)  # (batch, 1, queries * top_k, D)
+        read = super().attend(folded, k, v, mask, False)
+        return read.reshape(q.size(0), q.size(2), q.size(1), v.size(-1)).transpose(1, 2)
+
     def combine(self, heads: Tensor, inputs: Inputs, choice: Choice) -> tuple[Tensor, Routing]:
         heads = heads.unflatten(1, (self.num_key_value_heads, -1)).permute(0, 3, 2, 1, 4).flatten(3)
         # Scaling the heads costs head_dim for each expert, scaling their products embed_dim.
@@ -292,7 +304,8 @@ class Products:
                 return every
             return every.gather(1, self.indices.unsqueeze(-1).expand(-1, -1, every.size(2)))
         assert self.indices is not None
-        x, weight, top_k = x.to(self.dtype), weight.to(self.dtype), self.indices.size(1)
+        dtype, top_k = self.computes_in(), self.indices.size(1)
+        x, weight = x.to(dtype), weight.to(dtype)
         if self.form == "few":
             made = sum_rows(x.repeat_interleave(top_k, 0), weight, self.indices.reshape(-1, 1))
         elif self.form == "blocks":
@@ -301,7 +314,7 @@ class Products:
             # Each token's gradients are summed in one order, which index_select would not do.
             rows = x.repeat_interleave(top_k, 0).index_select(0, self.choices.order)
             made = self.choices.undone(multiply(rows, weight, self.choices.counts))
-        return made.view(*self.indices.shape, weight.size(2))
+        return made.view(*self.indices.shape, weight.size(2)).to(self.dtype)
 
     def combine(self, heads: Tensor, weight: Tensor) -> Tensor:
         """o `(tokens, top_k, a)` and W `(experts, a, b)` to `(tokens, b)`."""
@@ -311,14 +324,22 @@ class Products:
                 heads = every.scatter(1, self.indices.unsqueeze(-1).expand_as(heads), heads)
             return heads.flatten(1) @ weight.flatten(0, 1)
         assert self.indices is not None
-        heads, weight = heads.to(self.dtype), weight.to(self.dtype)
+        heads, weight = heads.to(self.computes_in()), weight.to(self.computes_in())
         if self.form == "few":
-            return sum_rows(heads.flatten(1), weight, self.indices)
-        rows = heads.flatten(0, 1)
-        if self.form == "blocks":
-            return _Combine.apply(rows, weight, self.choices)  # type: ignore[no-any-return]
-        made = multiply(rows.index_select(0, self.choices.order), weight, self.choices.counts)
-        return self.choices.undone(made).view(*self.indices.shape, weight.size(2)).sum(1)
+            y = sum_rows(heads.flatten(1), weight, self.indices)
+        elif self.form == "blocks":
+            y = _Combine.apply(heads.flatten(0, 1), weight, self.choices)
+        else:
+            rows = heads.flatten(0, 1).index_select(0, self.choices.order)
+            made = self.choices.undone(multiply(rows, weight, self.choices.counts))
+            y = made.view(*self.indices.shape, weight.size(2)).sum(1)
+        return y.to(self.dtype)
+
+    def computes_in(self) -> torch.dtype:
+        """On a CPU float32 at least, in which small products are several times as fast as in bf16;
+        nor are the sums over experts rounded between."""
+        on_gpu = self.form == "kernel"
+        return self.dtype if on_gpu else torch.promote_types(self.dtype, torch.float32)
 
 
 class Choices(NamedTuple):
@@ -379,16 +400,14 @@ def project_blocks(x: Tensor, weight: Tensor, choices: Choices) -> Tensor:
 
 def combine_blocks(rows: Tensor, weight: Tensor, choices: Choices) -> Tensor:
     """The sums of rows[choice] W[expert] of each token: rows `(choices, a)` to `(tokens, b)`."""
-    # In half precision the sum would be rounded after each expert.
-    exact = torch.promote_types(rows.dtype, torch.float32)
-    y = rows.new_zeros(choices.tokens, weight.size(2), dtype=exact)
+    y = rows.new_zeros(choices.tokens, weight.size(2))
     for experts, block, counts in choices.blocks():
         made = rows.new_empty(sum(counts), weight.size(2))
         parts = rows.index_select(0, choices.order[block]).split(counts)
         for part, matrix, out in zip(parts, weight[experts], made.split(counts), strict=True):
             torch.mm(part, matrix, out=out)
-        y.index_add_(0, choices.token[block], made.to(exact))
-    return y.to(rows.dtype)
+        y.index_add_(0, choices.token[block], made)
+    return y
 
 
 def sum_of_products(x: Tensor, rows: Tensor, choices: Choices) -> Tensor:
