@@ -22,7 +22,6 @@ from headwise.models.config import (
     MaskedLMConfig,
     Seq2SeqLMConfig,
     SpeechEnhancerConfig,
-    TransformerConfig,
 )
 from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM
 from headwise.models.modeling import HeadwiseModel
@@ -184,18 +183,18 @@ def _counted(term: Any, words: int) -> Any:
 
 def encoder_decoder(plan: Any, words: int, **sizes: Any) -> Seq2SeqLM:
     """Returns a translation model with one embedding for all, by default the base Transformer."""
-    return Seq2SeqLM(Seq2SeqLMConfig(words or 32, attention=plan, **sizes))
+    return Seq2SeqLM(Seq2SeqLMConfig(vocab_size=words or 32, attention=plan, **sizes))
 
 
 def masked_model(plan: Any, words: int, **sizes: Any) -> MaskedLM:
     """Returns a masked language model with 512 learned positions and BERT's norm behind them."""
     own: dict[str, Any] = {"positions": "learned", "embedding_norm": True}
-    return MaskedLM(MaskedLMConfig(words or 32, attention=plan, **own, **sizes))
+    return MaskedLM(MaskedLMConfig(vocab_size=words or 32, attention=plan, **own, **sizes))
 
 
 def language_model(plan: Any, words: int, **sizes: Any) -> CausalLM:
     """Returns a language model with norms before its sub-layers."""
-    return CausalLM(CausalLMConfig(words, attention=plan, norm="pre", **sizes))
+    return CausalLM(CausalLMConfig(vocab_size=words, attention=plan, norm="pre", **sizes))
 
 
 def image_model(plan: Any, words: int, **sizes: Any) -> CausalLM:
@@ -216,7 +215,7 @@ def _llama(_: Any, words: int, **sizes: Any) -> nn.Module:
 
 def _layer(plan: Any, _: int, embed_dim: int, num_heads: int) -> nn.Module:
     spec = plan if isinstance(plan, dict) else {"system": plan}
-    config = TransformerConfig(embed_dim=embed_dim, num_heads=num_heads, ffn_dim=4 * embed_dim)
+    config = CausalLMConfig(embed_dim=embed_dim, num_heads=num_heads, ffn_dim=4 * embed_dim)
     return build_system(spec, config, "decoder_self", 0)
 
 
