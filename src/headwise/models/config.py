@@ -119,6 +119,16 @@ class TransformerConfig(PreTrainedConfig):
             self.max_positions = self.default_positions()
         self.check_systems()
 
+    def to_dict(self) -> dict[str, Any]:
+        """As in transformers, but with its name for `num_heads`.
+
+        Its Trainer reads the file of any configuration as its own base class when it resumes a
+        run, and that multiplies `head_dim`, which may be None, by a `num_heads`.
+        """
+        found = super().to_dict()
+        found["num_attention_heads"] = found.pop("num_heads")
+        return found
+
     def depths(self) -> dict[str, int]:
         """The sites of the model with their numbers of layers, in the order of computation:
         `{"encoder_self": 6, "decoder_self": 6, "decoder_cross": 6}`.
@@ -136,7 +146,7 @@ class TransformerConfig(PreTrainedConfig):
     def attention_options(self) -> dict[str, Any]:
         """What the model settles for the attention of every system, as constructors take it."""
         sizes = {"head_dim": self.head_dim, "num_key_value_heads": self.num_key_value_heads}
-        settled = {name: size for name, size in sizes.items() if size is not None}
+        settled: Any = {name: size for name, size in sizes.items() if size is not None}
         settled |= {"num_heads": self.num_heads, "dropout": self.attention_dropout}
         settled |= {"bias": self.bias, "qk_norm": self.qk_norm}
         return settled | ({"norm_eps": self.norm_eps} if self.qk_norm else {})
