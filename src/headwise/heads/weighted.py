@@ -18,7 +18,7 @@ from headwise.heads.ablation import edits_of
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.rules import Moment, Rule, RuleSettings
 from headwise.heads.system import Routing
-from headwise.ops.checks import in_range, one_of
+from headwise.ops.checks import one_of
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width, norm_of
 from headwise.ops.replicas import assign, whole
 from headwise.ops.simplex import project_to_simplex, random_simplex
@@ -84,7 +84,7 @@ class LearnBranchWeights(Rule):
 
     def before_update(self, moment: Moment) -> None:
         if self._is_frozen(moment):
-            # Without gradients they count in no norm to clip, and Adam leaves them as they are.
+            # Without gradients any optimizer leaves them as they are.
             for weights in self.own_group():
                 weights.grad = None
 
@@ -236,13 +236,13 @@ class BranchedAttention(Attention):
                     f"{name} is {width}, which num_branches = {num_branches} does not divide; "
                     f"choose sizes that divide, or {way_out}"
                 )
-        if top_k is not None:
-            in_range(top_k=(top_k, 1, num_branches))
-            if weights not in ("simplex", "softmax"):
-                raise ValueError(
-                    f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: "
-                    f"leave top_k out, or choose other weights"
-                )
+        if top_k is not None and not 1 <= top_k <= num_branches:
+            raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {num_branches}")
+        if top_k is not None and weights not in ("simplex", "softmax"):
+            raise ValueError(
+                f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
+                f"top_k out, or choose other weights"
+            )
         super().__init__(embed_dim, num_branches, bias=bias, norm_eps=norm_eps, **options)
         self.num_branches, self.ffn_dim = num_branches, ffn_dim
         self.inner, self.pre_norm, self.holds_residual = inner, norm == "pre", inner == "residual"
@@ -259,6 +259,8 @@ class BranchedAttention(Attention):
                 self.register_buffer(name, drawn)
             else:
                 self.register_parameter(name, nn.Parameter(drawn))
+        if not self.learned_weights():
+            self.rule = None  # type: ignore[assignment]  # nobody has to train it by one
         self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
         width = hidden_width(ffn_activation, self.hidden_dim)
         self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
@@ -362,8 +364,10 @@ class BranchedAttention(Attention):
         # A float, since PyTorch cannot export a tensor times an integer to ONNX.
         branches = float(self.num_branches)
         scales = (branches * kappa).view(-1, 1, 1)
-        if not torch.is_grad_enabled() and len(x) < self.embed_dim:
-            added = (read * scales) @ self.branch_output  # less than to scale the maps
+        # In decoding less than to scale the maps; what is compiled goes one way, for all sizes.
+        scales_rows = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if scales_rows and len(x) < self.embed_dim:
+            added = (read * scales) @ self.branch_output
         else:
             added = read @ (self.branch_output * scales)
         # Mκᵢ oᵢWᵢ, (branches, rows, embed_dim)
