@@ -2,11 +2,12 @@
 
 A law is a function of a `Subject`, which says how inputs are drawn and how a module is called. It
 returns nothing, or raises `AssertionError`: which subject breaks which law, and what to look for.
-Compare in float64 where you can: what may differ follows from the precision of the output.
+Compare in float64 where you can: what may differ follows from the precision of the output. `seed`
+is that of the inputs; padding is boolean, `(rows, time)`, `True` at padding.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 _HIDES = -1000.0
 # How far results of two ways to compute the same may be apart, relative to the largest of them.
 _ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-4}
+_FINITE = "look for a division by a number of positions, or a variance, that can be 0"
 
 
 class Batch(NamedTuple):
@@ -81,16 +83,14 @@ class Subject(Protocol):
 
         Args:
             batch: vectors have the precision that `draw` gives, but in `half_precision_is_near`.
-            padding: boolean `(rows, time)`, `True` at padding; with a cache of all positions, those
-                in the cache first.
+            padding: with a cache of all positions, those in the cache first.
             mask: what attention may not see, as `hidden_changes_nothing` was given it.
             cache: one that `new_cache` has made; the call adds the batch to it.
         """
 
     def new_cache(self) -> Any:
-        """An empty cache, which has transformers' methods `reorder_cache`, `batch_select_indices`
-        and `batch_repeat_interleave`.
-        """
+        """An empty cache, with transformers' methods `reorder_cache`, `batch_select_indices` and
+        `batch_repeat_interleave`."""
 
     def parts(self) -> nn.Module:
         """The module."""
@@ -100,13 +100,7 @@ class Subject(Protocol):
 
 
 def padding_changes_nothing(
-    subject: Subject,
-    padding: Tensor,
-    *,
-    memory_padding: Tensor | None = None,
-    noise: float = 100.0,
-    trains: bool = True,
-    seed: int = 0,
+    subject: Subject, padding: Tensor, *, memory_padding: Tensor | None = None, seed: int = 0
 ) -> None:
     """Padding, wherever it stands, changes nothing of what is real.
 
@@ -115,51 +109,43 @@ def padding_changes_nothing(
     gradient, and rows and positions that are padding throughout might as well not be there.
 
     Args:
-        padding: boolean `(rows, time)`, `True` at padding: right, left or within, or a whole row.
+        padding: right, left or within, or a whole row.
         memory_padding: that of the memory, `(rows, keys)`, with a real key in each row.
-        noise: how large the vectors are that stand at padding.
-        trains: whether training is looked at.
     """
     law = _Law(subject, "padding changes nothing", "leave out padding, and do not mix rows")
-    batch = subject.draw(padding.size(0), padding.size(1), seed)._replace(
-        memory_padding=memory_padding
-    )
-    noisy = [_with_noise(subject, batch, padding, seed + 1 + i, noise) for i in range(2)]
+    drawn = subject.draw(*padding.shape, seed)._replace(memory_padding=memory_padding)
+    noisy = [_with_noise(subject, drawn, padding, seed + 1 + i, 100.0) for i in range(2)]
     together = run(subject, noisy[0], padding=padding).seen
     law.finite(together, "of a padded batch")
     for row in torch.nonzero(~padding.all(1)).flatten().tolist():
-        real = ~padding[[row]]
-        unpadded = batch._replace(sequence=batch.sequence[:, ~padding[row]]).rows([row])
-        if unpadded.memory is not None and unpadded.memory_padding is not None:
-            unpadded = unpadded._replace(memory=unpadded.memory[:, ~unpadded.memory_padding[0]])
-        single = run(subject, unpadded._replace(memory_padding=None)).seen
+        real = ~padding[row]
+        alone = Batch(drawn.sequence[:, real], drawn.memory).rows([row])
+        if drawn.memory is not None and memory_padding is not None:
+            alone = alone._replace(memory=drawn.memory[[row]][:, ~memory_padding[row]])
+        single = run(subject, alone).seen
         where = torch.zeros_like(padding)
         where[row] = real
-        mine, alone = _at(together, where), _at(single, torch.ones(1, int(real.sum())) > 0)
-        law.same_seen(f"of row {row} in a padded batch", mine, alone)
+        mine, its = _at(together, where), _at(single, torch.ones(1, int(real.sum())) > 0)
+        law.same_seen(f"of row {row} in a padded batch", mine, its)
         if single.loss is not None:
-            one = run(subject, noisy[0].rows([row]), padding=padding[[row]]).seen
-            law.same(f"auxiliary losses of row {row} padded", one.loss, single.loss)
-    if not trains:
-        return
-    given: dict[str, Any] = {"train": True, "gradients": True}
-    first, second = (run(subject, x, padding=padding, **given) for x in noisy)
-    law.same_seen(
-        "with other numbers at padding", _at(second.seen, ~padding), _at(first.seen, ~padding)
-    )
-    law.same_traces("with other numbers at padding", second, first)
+            padded = run(subject, noisy[0].rows([row]), padding=padding[[row]]).seen
+            law.same(f"auxiliary losses of row {row} padded", padded.loss, single.loss)
+    first, second = (run(subject, x, padding=padding, train=True, gradients=True) for x in noisy)
+    which = "with other numbers at padding"
+    law.same_seen(which, _at(second.seen, ~padding), _at(first.seen, ~padding))
+    law.same_traces(which, second, first)
     at_padding = first.gradients.get("the input", torch.zeros(*padding.shape, 1))[padding]
     law.expect(not at_padding.any(), "what stands at padding gets a gradient")
     rows, times = ~padding.all(1), ~padding.all(0)
     again = run(subject, noisy[0], padding=padding, train=True, seed=2).seen
-    draws = not _equal(_at(again, ~padding).output, _at(first.seen, ~padding).output)
-    if (rows.all() and times.all()) or not rows.any() or draws:
-        return
-    smaller = noisy[0].rows(rows)
-    smaller = smaller._replace(sequence=smaller.sequence[:, times])
-    bare = run(subject, smaller, padding=padding[rows][:, times], **given)
-    first.gradients.pop("the input", None)  # of another shape
-    law.same_traces("beside rows or positions of padding alone", first, bare)
+    draws = not torch.equal(_at(again, ~padding).output, _at(first.seen, ~padding).output)
+    if rows.any() and not (rows.all() and times.all()) and not draws:
+        smaller = noisy[0].rows(rows)
+        smaller = smaller._replace(sequence=smaller.sequence[:, times])
+        given = {"padding": padding[rows][:, times], "train": True, "gradients": True}
+        first.gradients.pop("the input", None)  # of another shape
+        which = "beside rows or positions of padding alone"
+        law.same_traces(which, first, run(subject, smaller, **given))
 
 
 def hidden_changes_nothing(
@@ -176,7 +162,6 @@ def hidden_changes_nothing(
     Args:
         mask: `(time, time)`, `(rows, time, time)` or `(rows, heads, time, time)`; boolean `True` is
             hidden, as is -1000 or less in a float mask. Without one the subject has to be causal.
-        rows, time: of the batch.
         modes: False looks at evaluation, True at training.
     """
     law = _Law(subject, "what is hidden changes nothing", "look for sums and choices over time")
@@ -186,8 +171,7 @@ def hidden_changes_nothing(
         before = run(subject, batch, mask=mask, train=train).seen
         for changed in range(time):
             hidden = ~sees[:, :, changed]  # (rows, time): the positions that do not see it
-            where = torch.zeros(rows, time, dtype=torch.bool)
-            where[:, changed] = True
+            where = (torch.arange(time) == changed).expand(rows, time)
             other = _with_noise(subject, batch, where, seed + 1, 3.0)
             after = run(subject, other, mask=mask, train=train).seen
             which = f"{'in training ' if train else ''}where position {changed} is hidden"
@@ -216,7 +200,7 @@ def steps_equal_one_pass(
         actions: `("read", n)` reads so many positions; `("reorder", indices)`, `("select",
             indices)` and `("repeat", n)` change the rows.
         rows: at the start.
-        padding: boolean `(rows, time)`, `True` at padding, on the left of what is read first.
+        padding: on the left of what is read first.
     """
     mend = "what a step has to know of earlier ones belongs into the cache, a row for each sequence"
     law = _Law(subject, "steps equal one pass", mend)
@@ -246,9 +230,8 @@ def steps_equal_one_pass(
     real = ~pads[:, : read.sequence.size(1)]
     whole = run(subject, read, padding=None if padding is None else ~real).seen
     output, *decisions = (torch.cat(x, 1) for x in zip(*steps, strict=True))
-    together = Seen(output, decisions)
     which = "after " + ", ".join(f"{action} {value}" for action, value in actions)
-    law.same_seen(which, _at(together, real, False), _at(whole, real, False))
+    law.same_seen(which, _at(Seen(output, decisions), real, False), _at(whole, real, False))
 
 
 def copies_are_their_own(
@@ -272,30 +255,19 @@ def copies_are_their_own(
     law.same_seen("after its copy has changed", run(subject, batch).seen, before)
 
 
-def every_weight_learns(
-    subject: Subject,
-    *,
-    padding: Tensor | None = None,
-    may_be_zero: Collection[str] = ("k_proj.bias",),
-    seed: int = 0,
-) -> None:
+def every_weight_learns(subject: Subject, *, padding: Tensor | None = None, seed: int = 0) -> None:
     """What may learn gets a finite gradient that is not zero, and what is frozen gets none.
 
-    Args:
-        padding: boolean `(rows, time)`, `True` at padding.
-        may_be_zero: ends of names of parameters whose gradient may be zero: a bias of the keys adds
-            the same to all logits of a query.
+    A bias of the keys adds the same to all logits of a query, and is the one exception.
     """
     law = _Law(subject, "every weight learns", "say requires_grad_(False) of what shall not learn")
-    rows, time = (3, 5) if padding is None else padding.shape
-    batch = subject.draw(rows, time, seed)
+    batch = subject.draw(*((3, 5) if padding is None else padding.shape), seed)
     ran = run(subject, batch, padding=padding, train=True, gradients=True)
     for name, gradient in ran.gradients.items():
-        beside = "" if padding is None else " beside padding"
-        problem = f"the gradient of {name} is not finite{beside}"
+        problem = f"the gradient of {name} is not finite{'' if padding is None else ' at padding'}"
         mend = "look for a division, a logarithm or a root of 0, also one that where() hides"
         law.expect(gradient.isfinite().all(), problem, mend)
-        learns = gradient.any() or not gradient.numel() or name.endswith(tuple(may_be_zero))
+        learns = gradient.any() or not gradient.numel() or name.endswith("k_proj.bias")
         mend = "use it for an output, with no detach(), argmax or comparison between"
         law.expect(learns, f"the gradient of {name} is zero throughout", mend)
     law.expect(not ran.moved, f"{', '.join(ran.moved)} is frozen, and gets a gradient")
@@ -305,15 +277,13 @@ def evaluation_draws_nothing(subject: Subject, *, seed: int = 0) -> None:
     """In evaluation a pass gives what the last one gave, draws no number and moves no statistic."""
     mend = "ask self.training before noise, dropout and statistics"
     law, batch = _Law(subject, "evaluation draws nothing", mend), subject.draw(3, 5, seed)
-    with _left_alone(subject, False, 1):
-        before = {name: x.clone() for name, x in subject.parts().named_buffers()}
-        state = torch.get_rng_state()
-        first = subject(batch)
-        law.expect(torch.equal(torch.get_rng_state(), state), "a pass draws random numbers")
-        for name, x in subject.parts().named_buffers():
-            law.expect(_equal(x, before[name]), f"a pass changes {name}")
-        _seed(2)
-        law.same_seen("of another pass", subject(batch), first)
+    before = {name: x.clone() for name, x in subject.parts().named_buffers()}
+    first, again = run(subject, batch), run(subject, batch, seed=2)
+    law.expect(not first.draws, "a pass draws random numbers")
+    for name, x in first.buffers.items():
+        is_same = torch.equal(x.nan_to_num(), before[name].nan_to_num())
+        law.expect(is_same, f"a pass changes {name}")
+    law.same_seen("of another pass", again.seen, first.seen)
 
 
 def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0) -> None:
@@ -326,26 +296,26 @@ def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0
     mend = "compute exponentials, logarithms and sums over many positions in float32"
     law = _Law(subject, "half precision is near", mend)
     batch = subject.draw(3, 5, seed).to(torch.float32)
-    single = subject.around(copy.deepcopy(subject.parts()).to(torch.float32))
-    half = subject.around(copy.deepcopy(subject.parts()).to(torch.bfloat16))
+    single, half = (
+        subject.around(copy.deepcopy(subject.parts()).to(dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    )
     exact = run(single, batch).seen.output
     with torch.autocast("cpu", torch.bfloat16):
         mixed = run(single, batch).seen
         learning = run(single, batch, train=True, gradients=True)
     whole = run(half, batch.to(torch.bfloat16)).seen
     problem = f"a module in bfloat16 gives {whole.output.dtype}"
-    law.expect(
-        whole.output.dtype == torch.bfloat16, problem, "convert constants where they are used"
-    )
+    is_half = whole.output.dtype == torch.bfloat16
+    law.expect(is_half, problem, "convert constants where they are used")
     for seen, how in ((mixed, "under autocast"), (whole, "as a whole")):
         law.finite(seen, f"in bfloat16, {how},")
         error = (seen.output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-6)
         off = float(error.median())
         law.expect(off <= near, f"outputs in bfloat16, {how}, are off by {off:.2g} of their size")
     for name, gradient in learning.gradients.items():
-        law.expect(
-            gradient.isfinite().all(), f"the gradient of {name} under autocast is not finite"
-        )
+        problem = f"the gradient of {name} under autocast is not finite"
+        law.expect(gradient.isfinite().all(), problem)
 
 
 def empty_is_empty(
@@ -366,7 +336,7 @@ def empty_is_empty(
             seen = run(subject, subject.draw(rows, time, seed)).seen
         except Exception as error:
             problem = f"{rows} rows of {time} raise {type(error).__name__}: {error}"
-            raise AssertionError(law.message(problem, mend)) from error
+            raise AssertionError(law.message(problem)) from error
         shape = tuple(seen.output.shape)
         fits = shape[: min(2, len(shape) - 1)] == (rows, time)[: len(shape) - 1]
         law.expect(fits, f"{rows} rows of {time} give an output {shape}")
@@ -374,12 +344,16 @@ def empty_is_empty(
 
 
 class Pass(NamedTuple):
-    """What one pass gave and left behind; `moved` are the frozen parameters with a gradient."""
+    """What one pass gave and left behind.
+
+    `moved` are the frozen parameters with a gradient; `draws` is whether random numbers were drawn.
+    """
 
     seen: Seen
     buffers: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    moved: set[str]
+    moved: list[str]
+    draws: bool
 
 
 def run(
@@ -392,59 +366,49 @@ def run(
     **given: Any,
 ) -> Pass:
     """One pass, and what it does to buffers and gradients; it leaves no trace in the module."""
-    module, found, moved = subject.parts(), dict[str, Tensor](), set[str]()
-    with _left_alone(subject, train, seed):
-        frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
-        if gradients and batch.sequence.is_floating_point():
-            batch = batch._replace(sequence=batch.sequence.detach().clone().requires_grad_())
-        seen = subject(batch, **given)
+    module, sequence = subject.parts(), batch.sequence
+    with _left_alone(module, train, seed):
+        if gradients and sequence.is_floating_point():
+            sequence = sequence.detach().clone().requires_grad_()
+        state = torch.get_rng_state()
+        frozen = [name for name, x in module.named_parameters() if not x.requires_grad]
+        seen = subject(batch._replace(sequence=sequence), **given)
+        draws = not torch.equal(torch.get_rng_state(), state)
+        leaves: dict[str, Tensor] = dict(module.named_parameters()) if gradients else {}
         if gradients:
             padding = given.get("padding")
-            real = torch.ones(batch.sequence.shape[:2]) > 0 if padding is None else ~padding
+            real = torch.ones(sequence.shape[:2]) > 0 if padding is None else ~padding
             _objective(_at(seen, real)).backward()
-            leaves: dict[str, Tensor] = dict(module.named_parameters())
-            if batch.sequence.requires_grad:
-                leaves["the input"] = batch.sequence
-            for name, x in leaves.items():
-                if name not in frozen:
-                    found[name] = torch.zeros_like(x) if x.grad is None else x.grad
-                elif x.grad is not None:
-                    moved.add(name)
+        moved = [name for name in frozen if name in leaves and leaves.pop(name).grad is not None]
+        leaves |= {"the input": sequence} if sequence.requires_grad else {}
+        found = {n: torch.zeros_like(x) if x.grad is None else x.grad for n, x in leaves.items()}
         buffers = {name: x.detach().clone() for name, x in module.named_buffers()}
     loss = None if seen.loss is None else seen.loss.detach()
     seen = Seen(seen.output.detach(), [x.detach() for x in seen.decisions], loss)
-    return Pass(seen, buffers, found, moved)
+    return Pass(seen, buffers, found, moved, draws)
 
 
 @contextmanager
-def _left_alone(subject: Subject, train: bool, seed: int) -> Iterator[None]:
+def _left_alone(module: nn.Module, train: bool, seed: int) -> Iterator[None]:
     """Sets mode and seed; mode, buffers, gradients and random numbers then are as they were."""
-    module, state = subject.parts(), torch.get_rng_state()
     modes = {part: part.training for part in module.modules()}
     buffers = {name: x.clone() for name, x in module.named_buffers()}
-    kept = [(x, x.grad) for x in module.parameters()]
-    for parameter, _ in kept:
-        parameter.grad = None
+    gradients = [(x, x.grad) for x in module.parameters()]
+    module.zero_grad(set_to_none=True)
     module.train(train)
-    _seed(seed)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed takes long where no device is in use.
+            torch.default_generator.manual_seed(seed)
+            yield
     finally:
-        torch.set_rng_state(state)
         for part, mode in modes.items():
             part.training = mode
-        for parameter, gradient in kept:
+        for parameter, gradient in gradients:
             parameter.grad = gradient
         with torch.no_grad():
-            for name, buffer in module.named_buffers():
+            for name, buffer in module.named_buffers():  # a pass may have put others in place
                 buffer.copy_(buffers[name])
-
-
-def _seed(seed: int) -> None:
-    """As `torch.manual_seed`, which takes long where no device is in use."""
-    torch.random.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
 
 
 def _objective(seen: Seen) -> Tensor:
@@ -460,14 +424,12 @@ def _sees(mask: Tensor | None, rows: int, time: int, causal: bool) -> Tensor:
         hidden = mask if mask.dtype == torch.bool else mask <= _HIDES
         sees = sees & ~(hidden.all(1) if hidden.dim() == 4 else hidden)
     sees = (sees.tril() if causal else sees) | torch.eye(time, dtype=torch.bool)
-    for _ in range(time):
-        sees = (sees.double() @ sees.double()) > 0
-    return sees
+    return torch.linalg.matrix_power(sees.double(), time) > 0
 
 
 def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: float) -> Batch:
     """Other tokens, or larger vectors, at these positions and at the padding of the memory."""
-    other = subject.draw(batch.sequence.size(0), batch.sequence.size(1), seed)
+    other = subject.draw(*batch.sequence.shape[:2], seed)
 
     def mixed(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         y = size * y if y.is_floating_point() else y
@@ -493,10 +455,6 @@ def _at(seen: Seen, where: Tensor, whole: bool = True) -> Seen:
     return Seen(parts[0], parts[1:], seen.loss if whole else None)
 
 
-def _equal(x: Tensor, y: Tensor) -> bool:
-    return bool(((x == y) | (x.isnan() & y.isnan())).all())
-
-
 class _Law(NamedTuple):
     """Raises `AssertionError` where a law does not hold."""
 
@@ -504,26 +462,25 @@ class _Law(NamedTuple):
     name: str
     mend: str
 
-    def message(self, problem: str, mend: str) -> str:
+    def message(self, problem: str, mend: str | None = None) -> str:
         name = getattr(self.subject, "name", "") or type(self.subject.parts()).__name__
-        return f"{name}: {self.name}, but {problem}; {mend}"
+        return f"{name}: {self.name}, but {problem}; {mend or self.mend}"
 
     def expect(self, holds: Any, problem: str, mend: str | None = None) -> None:
         if not holds:
-            raise AssertionError(self.message(problem, mend or self.mend))
+            raise AssertionError(self.message(problem, mend))
 
     def finite(self, seen: Seen, which: str) -> None:
         named = [("outputs", seen.output), *(("decisions", x) for x in seen.decisions)]
         named += [] if seen.loss is None else [("the auxiliary loss", seen.loss)]
         for what, x in named:
-            mend = "look for a division by a number of positions, or a variance, that can be 0"
-            self.expect(x.isfinite().all(), f"{what} {which} are not finite", mend)
+            kind = "NaN" if x.isnan().any() else "infinite"
+            self.expect(x.isfinite().all(), f"{what} {which} are not finite ({kind})", _FINITE)
 
     def same(self, what: str, got: Tensor | None, wanted: Tensor | None) -> None:
-        self.expect(got is not None and wanted is not None, f"{what} are not there")
-        assert got is not None and wanted is not None
-        shapes = tuple(got.shape), tuple(wanted.shape)
-        self.expect(shapes[0] == shapes[1], f"{what} are {shapes[0]} in place of {shapes[1]}")
+        if got is None or wanted is None or got.shape != wanted.shape:
+            shapes = (None if x is None else tuple(x.shape) for x in (got, wanted))
+            raise AssertionError(self.message("{} are {} in place of {}".format(what, *shapes)))
         if not got.numel() or not got.is_floating_point():
             self.expect(torch.equal(got, wanted), f"{what} are others")
             return

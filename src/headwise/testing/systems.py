@@ -1,7 +1,6 @@
 """`check_system`: the laws, and what models ask of a system beside them, at each of its sites."""
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -9,14 +8,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.attention import Attention
+from headwise.heads.ablation import WEIGHTS, Ablation, option_of
+from headwise.heads.attention import Attention, MultiHeadAttention, standard_sizes
 from headwise.heads.cache import AttentionCache
-from headwise.heads.multi_head import MultiHeadAttention, standard_sizes
-from headwise.heads.system import AttentionOutput, Place, Routing, System
-from headwise.models.ablation import ablation_of
-from headwise.models.ablation import ablation_options as options_of_ablation
+from headwise.heads.system import AttentionOutput, Routing, System
+from headwise.models.config import Seq2SeqLMConfig
 from headwise.models.parameters import decayed_parameters
-from headwise.ops.rotary import Rotary
+from headwise.ops.rotary import Rotary, rotary_rates
 from headwise.testing import laws
 from headwise.testing.laws import Batch, Seen
 from headwise.training.rules import training_rules
@@ -26,19 +24,23 @@ SITES = {
     "feed-forward": ("encoder_self", "decoder_cross"),
     "layer": ("encoder_self", "decoder_self"),
 }
-_EMBED_DIM, _NUM_HEADS, _FFN_DIM, _KEYS = 16, 4, 32, 5
+_KEYS = 5
+_SIZES: dict[str, Any] = {"vocab_size": 8, "embed_dim": 16, "num_heads": 4, "ffn_dim": 32}
 _RIGHT = torch.arange(7).expand(3, 7) >= torch.tensor([[7], [2], [4]])
 _WITHIN = torch.tensor([[0, 1, 0, 0, 1, 0, 0], [1] * 7, [0, 0, 1, 1, 0, 0, 1]]) > 0
 _MEMORY = torch.arange(_KEYS).expand(3, _KEYS) >= torch.tensor([[3], [5], [1]])
+# Blocks of today's models, together and each by itself: a system may refuse one by a ValueError.
+_BLOCKS: tuple[dict[str, Any], ...] = (
+    {"num_key_value_heads": 2, "qk_norm": True, "norm": "pre", "norm_kind": "rms"},
+    {"num_key_value_heads": 2},
+    {"num_key_value_heads": 1},
+    {"qk_norm": True},
+    {"head_dim": 6, "bias": "qkv"},
+    {"bias": False, "norm": "pre", "ffn_activation": "swiglu"},
+)
 
 
-def check_system(
-    system: type[System],
-    *,
-    ablation_options: Mapping[str, Mapping[str, Any]] | None = None,
-    leave_out: Sequence[str] = (),
-    **options: Any,
-) -> None:
+def check_system(system: type[System], *, leave_out: Sequence[str] = (), **options: Any) -> None:
     """Check a system at every site where a model can put it, on a small model's sizes.
 
     - `sizes`: outputs are `(batch, time, embed_dim)`, down to an empty batch and a time of 0; what
@@ -51,20 +53,19 @@ def check_system(
     - `copies`: `state_dict()` holds all that an output depends on, and a copy is on its own.
     - `evaluation`: in evaluation nothing is drawn, and no statistic moves.
     - `half_precision`: under autocast, and as a whole in bfloat16, it is finite and near.
-    - `blocks`: the first four, and `weights`, hold with grouped keys, norms of queries and keys,
-      and rotary positions, which count by their distance alone, where the system takes them.
     - `weights`: the attention weights that `need_weights` asks for reproduce the output.
+    - `blocks`: the first four, and `weights`, hold with what a model can settle for its
+      attentions: `num_key_value_heads`, `qk_norm`, `head_dim`, `bias`, and rotary positions, which
+      count by their distance alone. A system refuses one of these by a `ValueError`.
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
     - `standard_start`: the output is that of standard attention, where the system can start so.
     - `decay`: weight decay spares what starts as a scale.
     - `rule`: parameters that start on a simplex are still there after a step of training.
-    - `ablations`: ablations change evaluation and not training, draw nothing at a call, and agree
-      with decoding in steps.
+    - `ablations`: each of its `edits` changes evaluation and not training, draws nothing at a
+      call, and agrees with decoding in steps.
 
     Args:
-        system: the class; a model builds it by `from_plan`, and so does this.
-        ablation_options: options of its ablations, by the name of the ablation. An option without
-            a default is the last that `ablation_ranges()` has for it, or 1.
+        system: the class; a model builds it by `from_config`, and so does this.
         leave_out: names of checks, from this list, that do not fit the system.
         options: what a plan sets beside its name.
 
@@ -74,18 +75,15 @@ def check_system(
     >>> import headwise as hw
     >>> check_system(hw.MixtureOfAttentionHeads, size="2K5E8D")
     """
-    unknown = set(leave_out) - CHECKS.keys()
-    if unknown:
+    if unknown := set(leave_out) - CHECKS.keys():
         raise ValueError(
             f"leave_out has {', '.join(sorted(unknown))}, expected some of {', '.join(CHECKS)}"
         )
     for site in SITES[system.replaces]:
-        cross = site == "decoder_self"
-        place = Place(site, _EMBED_DIM, _NUM_HEADS, _FFN_DIM, cross_attention=cross)
         for name in (name for name in CHECKS if name not in leave_out):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                CHECKS[name](_Plan(system, place, options, ablation_options or {}))
+                CHECKS[name](_Plan(system, site, options))
 
 
 class SystemSubject:
@@ -153,11 +151,12 @@ class SystemSubject:
             masks = {"key_padding_mask": memory_padding, "query_padding_mask": queries}
             return self.module(x, memory, **masks, attn_mask=mask, cache=cross, **more)
         if self.first_position is not None:
-            seen = self.first_position + (0 if own is None else own.get_seq_length())
-            more["rotary"] = Rotary(seen + torch.arange(x.size(1)), {"rope_theta": self.base})
+            first = self.first_position + (0 if own is None else own.get_seq_length())
+            rates = rotary_rates(_head_dim(self.module), self.base)
+            more["rotary"] = Rotary(first + torch.arange(x.size(1)), rates)
         if self.causal:
             more |= {"is_causal": True, "cache": own}
-        if self.causal and self.module.replaces == "layer" and self.module.cross_attention:
+        if self.causal and getattr(self.module, "cross_attention", None) is not None:
             more |= {"memory_key_padding_mask": memory_padding, "cross_cache": cross}
             return self.module(x, memory, key_padding_mask=padding, attn_mask=mask, **more)
         return self.module(x, key_padding_mask=padding, attn_mask=mask, **more)
@@ -178,39 +177,40 @@ class _Caches(tuple[AttentionCache, AttentionCache]):
 
 
 class _Plan(NamedTuple):
-    """A system where a plan puts it."""
+    """A system where a plan puts it, in a model with some blocks."""
 
     system: type[System]
-    place: Place
+    site: str
     options: Mapping[str, Any]
-    ablation_options: Mapping[str, Mapping[str, Any]]
+    blocks: Mapping[str, Any] = {}
     first_position: int | None = None
 
+    def make(self) -> System:
+        config = Seq2SeqLMConfig(**_SIZES, **self.blocks, dropout=0.0)
+        module = self.system.from_config(config, self.site, **self.options)
+        module.site = self.site
+        return module
+
     def build(self, *, randomize: bool = True) -> SystemSubject:
-        module = self.system.from_plan(self.place, **self.options).double().eval()
+        module = self.make().double().eval()
         if randomize:
             _draw_parameters(module)
-        subject = SystemSubject(module, self.place.site, first_position=self.first_position)
+        subject = SystemSubject(module, self.site, first_position=self.first_position)
         subject.name = self.name
         return subject
 
-    def drawn(self) -> tuple[SystemSubject, Batch, Tensor]:
+    def drawn(self) -> tuple[SystemSubject, Batch, AttentionOutput]:
         """A subject, a batch whose memory is padded, and the output where it is padded too."""
         subject = self.build()
         batch = subject.draw(3, 7, 1)._replace(memory_padding=_MEMORY)
-        return subject, batch, subject.call(batch, padding=_RIGHT).output
+        return subject, batch, subject.call(batch, padding=_RIGHT)
 
     @property
     def name(self) -> str:
-        name = f"{self.system.__name__} at {self.place.site}"
-        name += " with rotary positions" if self.first_position is not None else ""
-        return name + (" with grouped keys" if self.place.num_key_value_heads is not None else "")
-
-    def loaded(self, module: nn.Module) -> System:
-        """Another module that has loaded the state dict of this one."""
-        other = self.build().parts()
-        other.load_state_dict(module.state_dict())
-        return other
+        blocks = [f"{name}={value}" for name, value in self.blocks.items()]
+        blocks += [] if self.first_position is None else ["rotary positions"]
+        name = f"{self.system.__name__} at {self.site}"
+        return f"{name} with {', '.join(blocks)}" if blocks else name
 
     def expect(self, holds: bool | Tensor, problem: str, mend: str) -> None:
         if not holds:
@@ -232,6 +232,12 @@ def _draw_parameters(module: Any) -> Any:
     return module
 
 
+def _head_dim(module: System) -> int:
+    """The width of the heads that rotary positions turn; 0 if there are none."""
+    found = (part.head_dim for part in module.modules() if isinstance(part, Attention))
+    return next(found, 0)
+
+
 def _check_sizes(plan: _Plan) -> None:
     # As it starts: what lives on a simplex, say, does not stay there when randomized.
     subject = plan.build(randomize=False)
@@ -243,11 +249,12 @@ def _check_sizes(plan: _Plan) -> None:
     shapes = tuple(out.output.shape), tuple(batch.sequence.shape)
     problem = f"an input {shapes[1]} gives an output {shapes[0]}"
     plan.expect(shapes[0] == shapes[1], problem, "expected (batch, time, embed_dim) as it came")
-    routing = out.routing
-    if routing is None:
+    _expect_numbers(plan, "the output", out.output)
+    if (routing := out.routing) is None:
         return
     mend = "say how much each head counts: reports take the weights for shares"
     plan.expect(isinstance(routing, Routing), "routing is no Routing", mend)
+    _expect_numbers(plan, "routing.weights", routing.weights)
     plan.expect((routing.weights >= 0).all(), "routing.weights hold a negative number", mend)
     scalar = routing.loss is None or routing.loss.dim() == 0
     plan.expect(scalar, "routing.loss is no scalar", "take its mean over everything but padding")
@@ -259,8 +266,19 @@ def _check_sizes(plan: _Plan) -> None:
     )
 
 
+def _expect_numbers(plan: _Plan, what: str, x: Tensor) -> None:
+    if x.isfinite().all():
+        return
+    kind, where = "NaN" if x.isnan().any() else "infinity", ""
+    if x.dim() > 1:
+        row = int(torch.nonzero(~x.isfinite())[0, 0])
+        where = f" for a sequence of length {int((~_RIGHT[row]).sum())}, padded to 7"
+    mend = "look for a division by a number of positions, or a logarithm, that can be 0"
+    plan.expect(False, f"{what} holds {kind}{where}", mend)
+
+
 def _check_causality(plan: _Plan) -> None:
-    if plan.place.site != "encoder_self":
+    if plan.site != "encoder_self":
         laws.hidden_changes_nothing(plan.build())
 
 
@@ -272,7 +290,7 @@ def _check_padding(plan: _Plan) -> None:
 
 
 def _check_decoding(plan: _Plan) -> None:
-    if plan.place.site != "encoder_self":
+    if plan.site != "encoder_self":
         laws.steps_equal_one_pass(plan.build())
         laws.steps_equal_one_pass(plan.build(), padding=_RIGHT[:, 2:5].flip(1))
 
@@ -283,44 +301,13 @@ def _check_learning(plan: _Plan) -> None:
 
 
 def _check_copies(plan: _Plan) -> None:
-    for how in (plan.loaded, copy.deepcopy):
+    def loaded(module: nn.Module) -> nn.Module:
+        other = plan.build().parts()
+        other.load_state_dict(module.state_dict())
+        return other
+
+    for how in (loaded, copy.deepcopy):
         laws.copies_are_their_own(plan.build(), how)
-
-
-def _check_blocks(plan: _Plan) -> None:
-    plan = _modern(plan)
-    _check_sizes(plan)
-    if plan.first_position is not None:
-        subject = plan.build()
-        batch, outputs = subject.draw(3, 7, 1), []
-        for subject.first_position in (0, 50, None):
-            outputs.append(subject(batch).output)
-        here, later, without = outputs
-        plan.expect(
-            _close(here, later) and not _close(here, without),
-            "rotary positions change nothing, or count otherwise than by their distance",
-            "project returns queries as they are, which `placed` turns, and keys from "
-            "self._keys_and_values(inputs), which turns them",
-        )
-    for check in (_check_causality, _check_padding, _check_decoding, _check_weights):
-        check(plan)
-
-
-def _modern(plan: _Plan) -> _Plan:
-    """The blocks of today's models, as far as the system takes them."""
-    _, width = plan.build().parts().key_size() or (0, 0)
-    takes = "rotary" in inspect.signature(plan.system.forward).parameters and width % 2 == 0
-    first = 0 if takes and plan.place.site != "decoder_cross" else None
-    grouped: dict[str, Any] = {"num_key_value_heads": 2, "qk_norm": True}
-    for settled in (grouped, {"qk_norm": True}, {}):
-        place = plan.place._replace(**settled)
-        modern = plan._replace(place=place, first_position=first)
-        try:
-            modern.build()
-        except (TypeError, ValueError):  # it has no such option, or no two heads of keys
-            continue
-        return modern
-    return plan
 
 
 def _check_weights(plan: _Plan) -> None:
@@ -330,27 +317,61 @@ def _check_weights(plan: _Plan) -> None:
     out = subject.call(batch, padding=_RIGHT, need_weights=True)
     weights = out.weights
     plan.expect(
-        weights is not None and _close(out.output, expected),
+        weights is not None and _close(out.output, expected.output),
         "need_weights gives no attention weights, or changes the output",
         "return AttentionOutput.weights where it is asked for, and compute the output as ever",
     )
-    assert weights is not None
 
-    def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Any:
+        assert weights is not None
         return weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
 
     subject.module.attend = read  # type: ignore[method-assign]
     plan.expect(
-        _close(subject.call(batch, padding=_RIGHT).output, expected),
+        _close(subject.call(batch, padding=_RIGHT).output, expected.output),
         "the weights that need_weights gives do not reproduce the output",
         "override attention_weights(q, k, mask) beside attend: it returns the weights by which "
         "attend reads the values",
     )
 
 
+def _check_blocks(plan: _Plan) -> None:
+    checks: tuple[str, ...] = ("sizes", "causality", "padding", "decoding", "weights")
+    for blocks in _BLOCKS:
+        modern = plan._replace(blocks=blocks)
+        try:
+            width = _head_dim(modern.make())
+        except ValueError:
+            continue  # it says that it does not take them
+        except Exception as error:
+            problem = f"building it raises {type(error).__name__}: {error}"
+            mend = "take **options and pass them to the base class, or refuse them by a ValueError"
+            raise AssertionError(f"{modern.name}: {problem}; {mend}") from error
+        if plan.site != "decoder_cross" and width and width % 2 == 0:
+            modern = modern._replace(first_position=0)
+            _check_rotary(modern)
+        for name in checks:
+            CHECKS[name](modern)
+        checks = ("sizes", "weights")  # of the first that it takes all of them
+
+
+def _check_rotary(plan: _Plan) -> None:
+    subject = plan.build()
+    batch, outputs = subject.draw(3, 7, 1), []
+    for subject.first_position in (0, 50, None):
+        outputs.append(subject(batch).output)
+    here, later, without = outputs
+    plan.expect(
+        _close(here, later) and not _close(here, without),
+        "rotary positions change nothing, or count otherwise than by their distance",
+        "self.placed(queries, self.q_norm, inputs.rotary) turns queries, and "
+        "self.keys_and_values(inputs) gives keys that are turned",
+    )
+
+
 def _check_resetting(plan: _Plan) -> None:
     with torch.device("meta"):
-        module = plan.system.from_plan(plan.place, **plan.options)
+        module = plan.make()
     module.to_empty(device="cpu")
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_floating_point():
@@ -376,17 +397,19 @@ def _check_resetting(plan: _Plan) -> None:
 
 def _check_standard_start(plan: _Plan) -> None:
     subject, batch, _ = plan.drawn()
-    if not isinstance(subject.module, MultiHeadAttention):
+    module = subject.module
+    if not isinstance(module, MultiHeadAttention):
         return  # as what it starts, only its own tests can say
-    source = _draw_parameters(MultiHeadAttention(**standard_sizes(subject.module)).double().eval())
+    source = _draw_parameters(MultiHeadAttention(**standard_sizes(module)).double().eval())
     try:
-        subject.module.start_as_standard(source)
+        module.start_neutral()
+        module.take_weights(source)
     except ValueError:
         return  # not with these options, or not at all, as it says
     wanted = subject.around(source).call(batch, padding=_RIGHT).output
     plan.expect(
         _close(subject.call(batch, padding=_RIGHT).output, wanted),
-        "after start_as_standard(attention) the output is not that of the attention",
+        "after start_neutral() the output is not that of standard attention with these weights",
         "give each further parameter the value with which it changes nothing, or do not override "
         "start_neutral",
     )
@@ -413,7 +436,7 @@ def _check_rule(plan: _Plan) -> None:
     other = dict(plan.build(randomize=False).parts().named_parameters())
     held = [name for name, x in module.named_parameters() if _starts_on_simplex(x, other[name])]
     rules = training_rules(module, total_steps=10)
-    optimizer = torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1)
+    optimizer = rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1))
     batch = subject.draw(3, 7, 1)
 
     def loss() -> Tensor:
@@ -423,10 +446,8 @@ def _check_rule(plan: _Plan) -> None:
 
     for _ in range(2):
         rules.before_step(loss)
-        with rules.step(optimizer):
-            loss().backward()
+        loss().backward()
         optimizer.step()
-        rules.after_step()
         optimizer.zero_grad()
     for name in held:
         plan.expect(
@@ -454,63 +475,52 @@ def _is_on_simplex(rows: Tensor) -> bool:
 
 
 def _check_ablations(plan: _Plan) -> None:
+    module: Any = plan.build().parts()
     changing = dict[str, bool]()
-    for name in plan.system.ablations:
-        # Random, since what is learned may start as what the ablation puts in its place.
-        subject = plan.build()
-        batch = subject.draw(3, 7, 1)
-        learned, trained = _output(subject, batch), _output(subject, batch, train=True)
-        if not _ablate(plan, subject.module, name):
-            continue
-        after, again = _output(subject, batch), _output(subject, batch, seed=2)
-        changing[name] = not _close(after, learned)
+    for name in module.edits:
+        option = option_of(name)
+        units = module.num_heads if option == "head" else module.num_units
+        values = {None: (None,), "seed": (0,), "top_k": (1,)}.get(option, (0, units - 1))
+        # Of weights one may be all there is: a router that chooses one unit has no largest two.
+        which = "of weights" if name in WEIGHTS else name
+        for value in values if units > 1 else ():
+            changes = _ablation_changes(plan, name, {option: value} if option else {})
+            changing[which] = changing.get(which, False) or changes
+    for which, changes in changing.items():
         plan.expect(
-            _close(again, after) or not after.isfinite().all(),
-            f"the ablation {name} gives another output at each call",
-            "draw in the ablation's function, by a generator with a seed, and not in forward",
+            changes,
+            f"the ablation {which} changes no output in evaluation",
+            "pass what is decided through self.decide(weights), or a router's logits through "
+            "self.choose(logits, top_k), or leave the name out of edits",
         )
-        plan.expect(
-            not trained.isfinite().all() or _close(_output(subject, batch, train=True), trained),
-            f"the ablation {name} changes training",
-            "look at self.ablation in evaluation only: `if not self.training`",
-        )
-        if subject.causal:
-            subject.name += f" under the ablation {name}"
-            laws.steps_equal_one_pass(subject, (("read", 3), ("read", 1)))
-        # As it starts: of random parameters, a sum that is to be 1 may be 0.
-        started = plan.build(randomize=False)
-        _ablate(plan, started.module, name)
-        plan.expect(
-            _output(started, batch).isfinite().all(),
-            f"the ablation {name} gives outputs that are not finite",
-            "return what forward can put in the place of the learned decision",
-        )
+
+
+def _ablation_changes(plan: _Plan, name: str, options: dict[str, Any]) -> bool:
+    # Random, since what is learned may start as what the ablation puts in its place.
+    subject = plan.build()
+    batch = subject.draw(3, 7, 1)
+    learned, trained = (laws.run(subject, batch, train=x).seen.output for x in (False, True))
+    subject.module.ablations = (Ablation(subject.module, name, **options),)
+    after, again = (laws.run(subject, batch, seed=seed).seen.output for seed in (1, 2))
     plan.expect(
-        not changing or any(changing.values()),
-        f"no ablation changes an output in evaluation, of {', '.join(changing)}",
-        "forward has to look at self.ablation, which is what the ablation's function returns",
+        _close(again, after) or not after.isfinite().all(),
+        f"the ablation {name} gives another output at each call",
+        "draw nothing where an ablation is in force",
     )
-
-
-def _ablate(plan: _Plan, module: System, name: str) -> bool:
-    """Put an ablation in force; False if it refuses a system that is built like this one."""
-    options = dict(plan.ablation_options.get(name, {}))
-    for key, parameter in options_of_ablation(plan.system.ablations[name]).items():
-        if parameter.default is parameter.empty:
-            options.setdefault(key, max(module.ablation_ranges().get(key, ()), default=1))
-    try:
-        module.ablation = ablation_of(module, name, options)
-    except ValueError as error:
-        # Without options, what does not fit is the system: it was built without the decision.
-        mend = f"give options that fit: check_system(..., ablation_options={{{name!r}: ...}})"
-        problem = f"the ablation {name} with {options} raises ValueError: {error}"
-        plan.expect(not options, problem, mend)
-        return False
-    return True
-
-
-def _output(subject: SystemSubject, batch: Batch, *, seed: int = 1, train: bool = False) -> Tensor:
-    return laws.run(subject, batch, seed=seed, train=train).seen.output
+    plan.expect(
+        not trained.isfinite().all()
+        or _close(laws.run(subject, batch, train=True).seen.output, trained),
+        f"the ablation {name} changes training",
+        "look at self.ablations in evaluation only, as self.decide does",
+    )
+    if subject.causal:
+        subject.name += f" under the ablation {name}"
+        laws.steps_equal_one_pass(subject, (("read", 3), ("read", 1)))
+    # As it starts: of random parameters, a sum that is to be 1 may be 0.
+    started = plan.build(randomize=False)
+    started.module.ablations = subject.module.ablations
+    _expect_numbers(plan, f"the output under the ablation {name}", started(batch).output)
+    return not _close(after, learned)
 
 
 def _close(x: Tensor, y: Tensor) -> bool:
@@ -526,8 +536,8 @@ CHECKS: dict[str, Callable[[_Plan], None]] = {
     "copies": _check_copies,
     "evaluation": lambda plan: laws.evaluation_draws_nothing(plan.build()),
     "half_precision": lambda plan: laws.half_precision_is_near(plan.build(randomize=False)),
-    "blocks": _check_blocks,
     "weights": _check_weights,
+    "blocks": _check_blocks,
     "resetting": _check_resetting,
     "standard_start": _check_standard_start,
     "decay": _check_decay,
