@@ -52,17 +52,21 @@ class AdaptiveEmbedding(nn.Module):
         super().__init__()
         cutoffs, width = list(config.adaptive_cutoffs or ()), config.embed_dim
         try:
+            if width < config.adaptive_factor ** len(cutoffs):
+                raise ValueError("the last band has no width")
             self.softmax: Any = nn.AdaptiveLogSoftmaxWithLoss(
                 width, config.vocab_size, cutoffs, div_value=config.adaptive_factor
             )
         except ValueError as error:
             raise ValueError(
                 f"adaptive_cutoffs is {cutoffs}, expected ascending numbers of words between 0 and "
-                f"vocab_size = {config.vocab_size}"
+                f"vocab_size = {config.vocab_size}, and embed_dim = {width} at least adaptive_factor "
+                f"to the power of their number"
             ) from error
         self.projection = nn.Linear(width, width, bias=False)  # P₀
         self.dropout = config.adaptive_dropout
-        for band in self.softmax.tail:
+        bands: Any = self.softmax.tail
+        for band in bands:
             band.insert(1, nn.Dropout(self.dropout))
         self.edges = (0, *cutoffs, config.vocab_size)  # band i has words from edge i to the next
         self.reset_parameters()

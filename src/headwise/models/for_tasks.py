@@ -94,7 +94,8 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         cache = self.new_cache() if cache is None and use_cache else cache
         found: list[Tensor] = []
         states = self.decoder(input_ids, attention_mask, cache, losses=found, **as_dict(others))
-        hidden, logits, total = states.last_hidden_state[:, -logits_to_keep:], None, None
+        hidden, total = states.last_hidden_state[:, -logits_to_keep:], None
+        logits: Any = None
         if labels is not None:
             check_labels(labels, states.last_hidden_state.shape[:2])
             if attention_mask is not None:  # a label that is predicted from padding
@@ -257,7 +258,7 @@ class SequenceClassifier(HeadwiseModel):
         """
         found: list[Tensor] = []
         states = self.encoder(input_ids, attention_mask, losses=found, **as_dict(others))
-        activations = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
+        activations: Any = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
         pooled = self._pooled(states.last_hidden_state, attention_mask)
         hidden = activations[self.config.activation](self.hidden(pooled))
         logits = self.classifier(F.dropout(hidden, self.config.dropout, self.training))

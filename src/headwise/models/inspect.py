@@ -284,9 +284,9 @@ def system_at(model: nn.Module, where: str | int) -> System:
     )
 
 
-def _refuse_training(system: nn.Module, _: Any) -> None:
+def _refuse_training(system: Any, _: Any) -> None:
     # A copy has this hook too, but no ablation.
-    if system.training and getattr(system, "ablations", ()):
+    if system.training and system.ablations:
         raise ValueError(
             f"a {type(system).__name__} is ablated and in training mode, in which an ablation "
             f"changes nothing: call eval() of the model before its forward pass"

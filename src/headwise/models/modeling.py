@@ -173,7 +173,11 @@ class Layer(GradientCheckpointingLayer):
             return attend(x) if residual is None else residual(x, attend)
 
         weights = True if call.need_weights else None
-        of_self = {"key_padding_mask": call.padding, "rotary": rotary, "need_weights": weights}
+        of_self: dict[str, Any] = {
+            "key_padding_mask": call.padding,
+            "rotary": rotary,
+            "need_weights": weights,
+        }
         if self.is_causal:
             of_self |= {"is_causal": True, "cache": cache}
         if self.system is not None:
@@ -440,13 +444,14 @@ class Stack(HeadwiseModel):
     ) -> Tensor:
         """The positions of tokens, `(time,)` or `(batch, time)`; -1 before all tokens."""
         end, limit = seen + words.size(1), self.config.max_positions
-        may_exceed = limit is not None and (positions is not None or end > limit)
+        may_exceed = limit and (positions is not None or end > limit)
         if positions is None:
             positions = torch.arange(seen, end, device=words.device)
             if padding is not None:  # so that it does not matter on which side padding stands
                 positions = (~padding).cumsum(1)[:, seen:] - 1
         # The greatest one is asked for last, since a GPU is waited for then.
-        if may_exceed and positions.numel() and (length := int(positions.max()) + 1) > limit:
+        length = int(positions.max()) + 1 if may_exceed and positions.numel() else 0
+        if limit and length > limit:
             raise ValueError(
                 f"a sequence has {length} tokens, expected at most {limit}: the model has that "
                 f"many learned positions (max_positions); shorten it, or train another model"
@@ -575,8 +580,8 @@ def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """The cross entropy summed over all labels that are not -100, at least in float32."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
-    how = {"ignore_index": IGNORED_LABEL, "label_smoothing": smoothing, "reduction": "sum"}
-    return F.cross_entropy(logits, labels.flatten(), **how)  # type: ignore[arg-type]
+    how: Any = {"ignore_index": IGNORED_LABEL, "label_smoothing": smoothing, "reduction": "sum"}
+    return F.cross_entropy(logits, labels.flatten(), **how)
 
 
 def squared_error(predicted: Tensor, labels: Tensor) -> Tensor:
