@@ -260,7 +260,7 @@ class BranchedAttention(Attention):
             else:
                 self.register_parameter(name, nn.Parameter(drawn))
         if not self.learned_weights():
-            self.rule = None  # type: ignore[assignment]  # nobody has to train it by one
+            self.rule = None  # type: ignore[misc, assignment]  # nobody has to train it by one
         self.hidden_dim = num_branches * ffn_dim if ffn == "full" else ffn_dim
         width = hidden_width(ffn_activation, self.hidden_dim)
         self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
