@@ -113,8 +113,8 @@ MEANT = {
     ("weighted", "uniform", None): lambda m: edited(m, kappa=even, alpha=even),
     ("weighted", "only-branch", 1): lambda m: edited(m, alpha=only_second),
     ("weighted", "top-k", 3): lambda m: edited(m, alpha=without_least),
-    ("tim", "uniform", None): lambda m: edited(m, competition_weight=torch.zeros_like),
-    ("tim", "largest", None): lambda m: edited(m, competition_weight=surely),
+    ("tim", "uniform", None): lambda m: edited(m, competition__weight=torch.zeros_like),
+    ("tim", "largest", None): lambda m: edited(m, competition__weight=surely),
 }
 
 

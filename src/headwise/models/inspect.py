@@ -242,8 +242,11 @@ def ablated(
         if name is None and len(options) == 1:
             name = f"without-{next(iter(options))}"
         found.append((system, Ablation(system, name or "", **options)))
+    places = list(systems(model).values())
     with ExitStack() as stack:
         for system, ablation in found:
+            if not system.site:  # nobody has told it its layer, and others draw otherwise
+                ablation.draw += str(places.index(system))
             stack.callback(setattr, system, "ablations", system.ablations)
             stack.enter_context(system.register_forward_pre_hook(_refuse_training))
             system.ablations = (*system.ablations, ablation)
