@@ -113,7 +113,8 @@ def padding_changes_nothing(
         memory_padding: that of the memory, `(rows, keys)`, with a real key in each row.
     """
     law = _Law(subject, "padding changes nothing", "leave out padding, and do not mix rows")
-    drawn = subject.draw(*padding.shape, seed)._replace(memory_padding=memory_padding)
+    drawn = subject.draw(padding.size(0), padding.size(1), seed)
+    drawn = drawn._replace(memory_padding=memory_padding)
     noisy = [_with_noise(subject, drawn, padding, seed + 1 + i, 100.0) for i in range(2)]
     together = run(subject, noisy[0], padding=padding).seen
     law.finite(together, "of a padded batch")
@@ -142,10 +143,10 @@ def padding_changes_nothing(
     if rows.any() and not (rows.all() and times.all()) and not draws:
         smaller = noisy[0].rows(rows)
         smaller = smaller._replace(sequence=smaller.sequence[:, times])
-        given = {"padding": padding[rows][:, times], "train": True, "gradients": True}
+        kept = padding[rows][:, times]
+        bare = run(subject, smaller, padding=kept, train=True, gradients=True)
         first.gradients.pop("the input", None)  # of another shape
-        which = "beside rows or positions of padding alone"
-        law.same_traces(which, first, run(subject, smaller, **given))
+        law.same_traces("beside rows or positions of padding alone", first, bare)
 
 
 def hidden_changes_nothing(
@@ -261,7 +262,8 @@ def every_weight_learns(subject: Subject, *, padding: Tensor | None = None, seed
     A bias of the keys adds the same to all logits of a query, and is the one exception.
     """
     law = _Law(subject, "every weight learns", "say requires_grad_(False) of what shall not learn")
-    batch = subject.draw(*((3, 5) if padding is None else padding.shape), seed)
+    rows, time = (3, 5) if padding is None else padding.shape
+    batch = subject.draw(rows, time, seed)
     ran = run(subject, batch, padding=padding, train=True, gradients=True)
     for name, gradient in ran.gradients.items():
         problem = f"the gradient of {name} is not finite{'' if padding is None else ' at padding'}"
@@ -305,9 +307,8 @@ def half_precision_is_near(subject: Subject, *, near: float = 0.1, seed: int = 0
         mixed = run(single, batch).seen
         learning = run(single, batch, train=True, gradients=True)
     whole = run(half, batch.to(torch.bfloat16)).seen
-    problem = f"a module in bfloat16 gives {whole.output.dtype}"
-    is_half = whole.output.dtype == torch.bfloat16
-    law.expect(is_half, problem, "convert constants where they are used")
+    dtype = whole.output.dtype
+    law.expect(dtype == torch.bfloat16, f"a module in bfloat16 gives {dtype}", "convert constants")
     for seen, how in ((mixed, "under autocast"), (whole, "as a whole")):
         law.finite(seen, f"in bfloat16, {how},")
         error = (seen.output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-6)
@@ -429,7 +430,7 @@ def _sees(mask: Tensor | None, rows: int, time: int, causal: bool) -> Tensor:
 
 def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: float) -> Batch:
     """Other tokens, or larger vectors, at these positions and at the padding of the memory."""
-    other = subject.draw(*batch.sequence.shape[:2], seed)
+    other = subject.draw(batch.sequence.size(0), batch.sequence.size(1), seed)
 
     def mixed(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         y = size * y if y.is_floating_point() else y

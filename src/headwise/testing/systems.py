@@ -43,16 +43,10 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
 def check_system(system: type[System], *, leave_out: Sequence[str] = (), **options: Any) -> None:
     """Check a system at every site where a model can put it, on a small model's sizes.
 
-    - `sizes`: outputs are `(batch, time, embed_dim)`, down to an empty batch and a time of 0; what
-      `routing` holds is finite, not negative, and says where the padding is.
-    - `causality`: in a decoder, a later token changes no earlier output, also in training.
-    - `padding`: a padded batch gives what each of its sequences gives alone, and what stands at
-      padding changes no loss, no running statistic and no gradient.
-    - `decoding`: decoding step by step, with beam search and padding, equals decoding at once.
-    - `learning`: every parameter gets a finite gradient, also beside a sequence of padding alone.
-    - `copies`: `state_dict()` holds all that an output depends on, and a copy is on its own.
-    - `evaluation`: in evaluation nothing is drawn, and no statistic moves.
-    - `half_precision`: under autocast, and as a whole in bfloat16, it is finite and near.
+    - `sizes`: outputs are `(batch, time, embed_dim)`, also of nothing; what `routing` holds is
+      finite, not negative, and says where the padding is.
+    - `causality`, `padding`, `decoding`, `learning`, `copies`, `evaluation`, `half_precision`: the
+      laws of `headwise.testing.laws`.
     - `weights`: the attention weights that `need_weights` asks for reproduce the output.
     - `blocks`: the first four, and `weights`, hold with what a model can settle for its
       attentions: `num_key_value_heads`, `qk_norm`, `head_dim`, `bias`, and rotary positions, which
@@ -60,7 +54,7 @@ def check_system(system: type[System], *, leave_out: Sequence[str] = (), **optio
     - `resetting`: `reset_parameters()` sets every parameter, and none that is loaded already.
     - `standard_start`: the output is that of standard attention, where the system can start so.
     - `decay`: weight decay spares what starts as a scale.
-    - `rule`: parameters that start on a simplex are still there after a step of training.
+    - `rule`: parameters that start on a simplex are still there after steps of training.
     - `ablations`: each of its `edits` changes evaluation and not training, draws nothing at a
       call, and agrees with decoding in steps.
 
@@ -349,9 +343,10 @@ def _check_blocks(plan: _Plan) -> None:
             raise AssertionError(f"{modern.name}: {problem}; {mend}") from error
         if plan.site != "decoder_cross" and width and width % 2 == 0:
             modern = modern._replace(first_position=0)
-            _check_rotary(modern)
         for name in checks:
             CHECKS[name](modern)
+        if modern.first_position is not None:
+            _check_rotary(modern)
         checks = ("sizes", "weights")  # of the first that it takes all of them
 
 
@@ -434,7 +429,13 @@ def _check_rule(plan: _Plan) -> None:
     subject = plan.build(randomize=False)
     module = subject.parts().train()
     other = dict(plan.build(randomize=False).parts().named_parameters())
-    held = [name for name, x in module.named_parameters() if _starts_on_simplex(x, other[name])]
+    # What is drawn may be there by chance once, a matrix by its start; equal shares are meant.
+    held = [
+        name
+        for name, x in module.named_parameters()
+        if _is_on_simplex(x) and _is_on_simplex(other[name])
+        if (x.dim() == 1 and x.unique().numel() == 1) or not torch.equal(x, other[name])
+    ]
     rules = training_rules(module, total_steps=10)
     optimizer = rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1), lr=0.1))
     batch = subject.draw(3, 7, 1)
@@ -459,19 +460,11 @@ def _check_rule(plan: _Plan) -> None:
         )
 
 
-def _starts_on_simplex(parameter: Tensor, other: Tensor) -> bool:
-    """What is drawn may be there by chance once, a matrix by its start; equal shares are meant."""
-    shares = parameter.dim() == 1 and bool((parameter * parameter.numel() == 1).all())
-    meant = shares or not torch.equal(parameter, other)
-    return meant and _is_on_simplex(parameter) and _is_on_simplex(other)
-
-
 def _is_on_simplex(rows: Tensor) -> bool:
     """Whether all rows are not negative and sum to 1, as no plain optimizer would keep them."""
     if rows.dim() < 1 or rows.size(-1) < 2 or (rows < 0).any():
         return False
-    sums = rows.detach().sum(-1)
-    return torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
+    return bool(((rows.sum(-1) - 1).abs() < 1e-5).all())
 
 
 def _check_ablations(plan: _Plan) -> None:
