@@ -173,7 +173,8 @@ class BranchedAttention(Attention):
         ffn_dropout: dropout of the hidden layer, the same units in all branches of a shared one.
         ffn_activation: what stands in the place of the ReLU of FFN; see `headwise.ops.layers`. With
             `"swiglu"` and `"geglu"` W₁ is twice as wide.
-        norm_kind, norm_eps: `"layer"` norms, or `"rms"`, and their ε.
+        norm_kind: `"layer"` norms, or `"rms"`.
+        norm_eps: ε of all norms; if not given 1e-5, and 1e-6 in those of queries and keys.
         bias: whether projections and feed-forward have one, `"qkv"`: the projections alone.
         embed_dim, options: as in `MultiHeadAttention`, which has the other options.
 
@@ -220,7 +221,7 @@ class BranchedAttention(Attention):
         ffn_dropout: float = 0.0,
         ffn_activation: Activation = "relu",
         norm_kind: NormKind = "layer",
-        norm_eps: float = 1e-5,
+        norm_eps: float | None = None,
         bias: bool | Literal["qkv"] = True,
         **options: Any,
     ) -> None:
@@ -243,7 +244,8 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        super().__init__(embed_dim, num_branches, bias=bias, norm_eps=norm_eps, **options)
+        of_qk_norms = {} if norm_eps is None else {"norm_eps": norm_eps}
+        super().__init__(embed_dim, num_branches, bias=bias, **of_qk_norms, **options)
         self.num_branches, self.ffn_dim = num_branches, ffn_dim
         self.inner, self.pre_norm, self.holds_residual = inner, norm == "pre", inner == "residual"
         self.ffn, self.weights, self.start = ffn, weights, start
@@ -265,8 +267,9 @@ class BranchedAttention(Attention):
         width = hidden_width(ffn_activation, self.hidden_dim)
         self.ffn_up = nn.Linear(embed_dim, width, bias=bias is True)
         self.ffn_down = nn.Linear(self.hidden_dim, embed_dim, bias=bias is True)
-        self.norm1: Any = norm_of(norm_kind, embed_dim, norm_eps) if self.holds_residual else None
-        self.norm2: Any = norm_of(norm_kind, embed_dim, norm_eps) if self.holds_residual else None
+        eps = 1e-5 if norm_eps is None else norm_eps
+        self.norm1: Any = norm_of(norm_kind, embed_dim, eps) if self.holds_residual else None
+        self.norm2: Any = norm_of(norm_kind, embed_dim, eps) if self.holds_residual else None
         self.reset_parameters()
 
     @classmethod
