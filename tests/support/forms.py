@@ -130,9 +130,7 @@ FORMS = {
     "gated-by-no-input": Form("gated", {"gate": "static", "gate_start": "neutral"}),
     "differential-modern": Form("differential", MODERN, True),
     "moh-of-routed-heads-alone": Form("moh", {"shared_heads": 0, "top_k": 3, "head_dim": 5}),
-    "moh-as-the-text-has-it": Form(
-        "moh", {"shared_heads": 2, "top_k": 1, "scaled": False}
-    ),
+    "moh-as-the-text-has-it": Form("moh", {"shared_heads": 2, "top_k": 1, "scaled": False}),
     "agreement": Form("agreement", {"num_capsules": 4, "iterations": 2}),
     "agreement-of-the-paper": Form("agreement", {**_preset("agreement", "paper"), "iterations": 1}),
     "agreement-of-the-authors": Form(

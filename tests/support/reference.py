@@ -27,6 +27,8 @@ def expected(
     """
     p = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     base = given.pop("rotary", None)
+    of_heads = getattr(module, "self_attention", module).q_norm
+    p["eps"] = None if of_heads is None else of_heads.eps
     name = type(module).__name__
     if name == "IndependentMechanismsLayer":
         return *tim(p, query, key, module, base, **given), None
@@ -144,11 +146,7 @@ def turned(x: Tensor, position: int, base: float) -> Tensor:
 def placed(p: dict[str, Any], name: str, heads: list[Tensor], position: int) -> list[Tensor]:
     """Queries or keys of one position, normed and turned where there is a norm and a base."""
     if f"{name}.weight" in p:
-        scales = p[f"{name}.weight"]
-        eps = 1e-6 if scales.dim() == 1 else 1e-5
-        scales = scales.view(-1, len(heads[0]))  # one, or of TIM one for each mechanism
-        number = len(heads)
-        heads = [norm(x, scales[i * len(scales) // number], None, eps) for i, x in enumerate(heads)]
+        heads = [norm(x, p[f"{name}.weight"], None, p["eps"]) for x in heads]
     return [turned(x, position, p["rotary"]) for x in heads] if "rotary" in p else heads
 
 
@@ -223,16 +221,13 @@ def mae_sight(query, padding, causal, heads=1, **masks) -> list[list[list[int]]]
 def mae(p, query, key, value, module, padding, is_cross, **masks) -> tuple[Tensor, Tensor]:
     """Σ_S g_S f_S, f_S = h/(h−t) Σ_{j∉S} oⱼWⱼ, expert by expert (equations 5 and 6), and the gates.
 
-    A position has a gate of its own where it may not see all that others see.
+    A position has a gate of its own where queries are causal, or a mask says what each sees.
     """
     causal = masks.get("is_causal", False) or (is_cross and module.causal_queries)
-    sight = unmasked = mae_sight(query, padding, causal)
-    each = causal
-    if not is_cross and module.gate is not None:
+    sight = mae_sight(query, padding, causal)
+    each = causal or (not is_cross and masks.get("attn_mask") is not None)
+    if not is_cross:
         sight = mae_sight(query, padding, causal, module.num_heads, **masks)
-        places = [(b, t) for b in range(len(sight)) for t in range(len(sight[b]))]
-        real = [at for at in places if padding is None or not padding[at]]
-        each = causal or any(sight[b][t] != unmasked[b][t] for b, t in real)
     h, dropped = module.num_heads, module.dropped_heads
     without = list(combinations(range(h), dropped))
 
@@ -266,9 +261,7 @@ def gated(p, query, key, value, module, **masks) -> tuple[Tensor, Tensor]:
     heads, size = module.num_heads, module.head_dim
 
     def scale(x, row):
-        weights = p["gate_proj.weight"][row]
-        logit = weights @ x[: len(weights)]  # of no entry, where a gate sees no input
-        logit = logit + p["gate_proj.bias"][row] if "gate_proj.bias" in p else logit
+        logit = p["gate_logits"][row] if "gate_logits" in p else p["gate_proj.weight"][row] @ x
         return (2.0 if module.neutral_start else 1.0) * sigmoid(logit)
 
     def compute(b, t):
@@ -351,7 +344,7 @@ def moh_loss(p, query, module, padding=None) -> Tensor:
     tokens = real_tokens(query, padding)
     of_heads = loads(p["routed_router.weight"], tokens, module.top_k)
     loss = sum((f * big_p for f, big_p in of_heads), ZERO) / max(1, len(tokens)) ** 2
-    return module.balance_coef * (module.routed_heads if module.scaled_balance else 1) * loss
+    return module.balance_coef * (len(of_heads) if module.scaled else 1) * loss
 
 
 # Routing by agreement
@@ -568,10 +561,10 @@ def with_linear_maps(p: dict[str, Tensor]) -> dict[str, Tensor]:
     """GroupLinear(h, W, n_s) = [h_j W_j] is a linear map whose matrix is block diagonal."""
     maps = dict(p)
     for name, x in p.items():
-        if name.endswith("_weight"):
-            maps[f"{name[:-7]}_proj.weight"] = torch.block_diag(*x.mT)
-        elif name.endswith("_bias"):
-            maps[f"{name[:-5]}_proj.bias"] = x.flatten()
+        if x.dim() == 3:
+            maps[name] = torch.block_diag(*x.mT)
+            bias = f"{name.removesuffix('weight')}bias"
+            maps |= {bias: p[bias].flatten()} if bias in p else {}
     return maps
 
 
@@ -610,8 +603,10 @@ def tim_exchange(p: dict[str, Tensor], h: Tensor, mechanisms: int, heads: int) -
 
 def tim(p, x, memory, module, base, memory_key_padding_mask=None, **masks):
     """A layer of independent mechanisms (algorithm 1), and the competition c if there is one."""
+    eps = p.pop("eps")
     p, heads, mechanisms = with_linear_maps(p), module.num_heads, module.num_mechanisms
     of_self, of_cross = part_of(p, "self_attention"), part_of(p, "cross_attention")
+    of_self["eps"] = of_cross["eps"] = eps
     if base is not None:
         of_self["rotary"] = base
 
@@ -622,18 +617,18 @@ def tim(p, x, memory, module, base, memory_key_padding_mask=None, **masks):
         return added if module.pre_norm else [grouped_norm(p, name, h) for h in added]
 
     def feed_forward(h):
-        hidden = slices(linear(p, "ffn_up_proj", h), mechanisms)
+        hidden = slices(linear(p, "ffn_up", h), mechanisms)
         active = [activation(module.ffn_activation, of_mechanism) for of_mechanism in hidden]
-        return linear(p, "ffn_down_proj", torch.cat(active))
+        return linear(p, "ffn_down", torch.cat(active))
 
     def row(b):
         compete = []
 
         def competing(h, t):
             read_here = tim_attention(of_self, h, h, heads, b, t, **masks)
-            if "competition_weight" not in p:
+            if "competition.weight" not in p:
                 return read_here
-            compete.append(torch.stack(softmax(list(linear(p, "competition_proj", x[b, t])))))
+            compete.append(torch.stack(softmax(list(linear(p, "competition", x[b, t])))))
             parts = slices(read_here, len(compete[t]))
             return torch.cat([c * part for c, part in zip(compete[t], parts, strict=True)])
 

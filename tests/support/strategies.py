@@ -34,12 +34,7 @@ GIVEN = ("num_heads", "num_branches", "embed_dim", "kdim", "vdim", "cross_attent
 # Shared heads of keys, norms, widths and biases, which all systems have.
 BLOCKS = ("num_key_value_heads", "qk_norm", "head_dim", "bias")
 # What draws numbers at a pass, changes the first weights alone, or has no equation of a paper.
-LEFT_OUT = (
-    *("dropout", "noisy", "noise_floor", "output_gain", "key_gain", "vote_gain", "start"),
-    *("gate_init", "gate_statistics", "gate_scaling", "scaled_heads", "router_start", "router"),
-    *("expert_bias", "gate_inputs", "gate_activation", "gate_bias", "competition_input"),
-    *("detach_normalizer",),
-)
+LEFT_OUT = ("dropout", "noisy", "start", "gate_init", "dense", "causal_queries")
 
 
 @st.composite
@@ -162,15 +157,13 @@ def _kwargs(
 
 
 def _types(system: Any) -> dict[str, Any]:
-    """The types of the constructor's arguments, those of its unpacked options among them."""
-    constructor = inspect.unwrap(system.__init__)
-    hints = get_type_hints(constructor, include_extras=True)
+    """The types of the arguments of a class's constructor, and of those that it passes them on to."""
     found: dict[str, Any] = {}
-    for name, parameter in inspect.signature(constructor).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            found |= get_type_hints(get_args(hints[name])[0])
-        elif name != "self":
-            found[name] = hints[name]
+    for base in reversed(system.__mro__):
+        if "__init__" in vars(base) and base.__module__.startswith("headwise"):
+            hints = get_type_hints(base.__init__)
+            taken = inspect.signature(base.__init__).parameters.values()
+            found |= {p.name: hints[p.name] for p in taken if p.kind is p.KEYWORD_ONLY}
     return found
 
 
