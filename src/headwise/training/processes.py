@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.ops.replicas import replicas
 
@@ -59,6 +59,16 @@ def summed(x: Tensor) -> Tensor:
     total = x.clone()
     dist.all_reduce(total)
     return total
+
+
+@torch.no_grad()
+def share_buffers(model: nn.Module) -> None:
+    """Gives all processes the buffers of the first one, such as statistics of batches.
+
+    `DistributedDataParallel` does so before each pass, and no process saves those of others.
+    """
+    for buffer in model.buffers() if processes() > 1 else ():
+        dist.broadcast(buffer, 0)
 
 
 def divided(

@@ -39,7 +39,7 @@ from headwise.training.checkpoints import OPTIMIZER, SCHEDULER, STATE, checkpoin
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.evaluating import aside_of_training, validation_loss
 from headwise.training.loggers import figures, write_logs_into
-from headwise.training.processes import gathered, own_draws
+from headwise.training.processes import gathered, own_draws, share_buffers
 from headwise.training.rules import rules_in, training_rules
 from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
@@ -203,6 +203,8 @@ class Trainer(RulesMixin, transformers.Trainer):
         self, model: nn.Module, inputs: Batch, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         self.progress.count_tokens(_tokens(inputs) * self.args.world_size)
+        if self.is_sharded:
+            share_buffers(self.model)
         return super().training_step(model, inputs, num_items_in_batch)
 
     def log_records(self) -> None:
@@ -246,6 +248,7 @@ class Trainer(RulesMixin, transformers.Trainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Mean loss per label, without smoothing and auxiliary losses."""
+        share_buffers(self.model)
         loss = validation_loss(
             self.model,
             self.get_eval_dataloader(eval_dataset),
