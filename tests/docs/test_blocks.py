@@ -23,7 +23,7 @@ PAGES = [
 ]
 WRITTEN_BY_MAKE = re.compile(r"keys\.md|claims(\.md|/)")
 # Blocks that need a tool of others, which `make nightly ONLY=tools` installs.
-OF_TOOLS = {"peft": "from peft import", "pytorch_lightning": "headwise.training.lightning"}
+OF_TOOLS = {"peft": "from peft import", "pytorch_lightning": "import pytorch_lightning"}
 # A page whose blocks go on with the names of those before, and what is made shorter in it.
 IN_ONE_SESSION = {"docs/look-inside.md": ("steps = 400", "steps = 4")}
 

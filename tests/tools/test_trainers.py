@@ -40,27 +40,28 @@ def weights_by_own_loop(system: str) -> dict:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_lightning_ends_with_the_weights_of_the_own_loop(system, tmp_path):
     lightning = pytest.importorskip("pytorch_lightning")
-    from headwise.training.lightning import RulesCallback
 
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
             self.model = model("causal", system).train()
 
+        def configure_optimizers(self):
+            settings = RULES if system == "mae" else None
+            self.rules = hw.training_rules(self, total_steps=STEPS, settings=settings)
+            return self.rules.attach(torch.optim.AdamW(self.rules.parameter_groups(lr=0.01)))
+
+        def on_train_batch_start(self, batch, batch_idx):
+            self.rules.before_step(lambda: self.training_step(batch))
+
         def training_step(self, batch):
             torch.manual_seed(7)
             return self.model(**batch).loss
-
-        def configure_optimizers(self):
-            settings = RULES if system == "mae" else None
-            rules = hw.training_rules(self, total_steps=STEPS, settings=settings)
-            return torch.optim.AdamW(rules.parameter_groups(lr=0.01))
 
     module = Module().train()
     lightning.Trainer(
         accelerator="cpu",
         max_steps=STEPS,
-        callbacks=[RulesCallback(settings=RULES if system == "mae" else None)],
         default_root_dir=tmp_path,
         logger=False,
         enable_progress_bar=False,
