@@ -60,8 +60,8 @@ class AdaptiveEmbedding(nn.Module):
         except ValueError as error:
             raise ValueError(
                 f"adaptive_cutoffs is {cutoffs}, expected ascending numbers of words between 0 and "
-                f"vocab_size = {config.vocab_size}, and embed_dim = {width} at least adaptive_factor "
-                f"to the power of their number"
+                f"vocab_size = {config.vocab_size}, and embed_dim = {width} at least "
+                f"adaptive_factor to the power of their number"
             ) from error
         self.projection = nn.Linear(width, width, bias=False)  # P₀
         self.dropout = config.adaptive_dropout

@@ -487,7 +487,7 @@ class DecodingCache(Cache):
     def __init__(self, of_self: int, of_cross: int = 0) -> None:
         self.depth = of_self
         caches = [AttentionCache(static=index >= of_self) for index in range(of_self + of_cross)]
-        super().__init__(layers=caches)  # type: ignore[arg-type]
+        super().__init__(layers=caches)
 
     def of_layer(self, index: int) -> tuple[AttentionCache, AttentionCache | None]:
         """The caches of a layer's self-attention and of its cross-attention, if it has one."""
