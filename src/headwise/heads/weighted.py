@@ -244,7 +244,7 @@ class BranchedAttention(Attention):
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "
                 f"top_k out, or choose other weights"
             )
-        of_qk_norms = {} if norm_eps is None else {"norm_eps": norm_eps}
+        of_qk_norms: dict[str, Any] = {} if norm_eps is None else {"norm_eps": norm_eps}
         super().__init__(embed_dim, num_branches, bias=bias, **of_qk_norms, **options)
         self.num_branches, self.ffn_dim = num_branches, ffn_dim
         self.inner, self.pre_norm, self.holds_residual = inner, norm == "pre", inner == "residual"
