@@ -122,6 +122,7 @@ def train(model: nn.Module) -> None:
     total = EPOCHS * batches
     rules = hw.training_rules(model, total, steps_per_epoch=batches)
     optimizer = torch.optim.AdamW(rules.parameter_groups(lr=3e-3, weight_decay=0.01))
+    rules.attach(optimizer)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=total)
     model.train()
     for _ in range(EPOCHS):
@@ -132,10 +133,8 @@ def train(model: nn.Module) -> None:
                 return F.cross_entropy(logits, train_y[batch]) + hw.auxiliary_loss(model)
 
             rules.before_step(loss)
-            with rules.step(optimizer):
-                loss().backward()
+            loss().backward()
             optimizer.step()
-            rules.after_step()
             optimizer.zero_grad()
             schedule.step()
 

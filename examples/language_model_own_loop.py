@@ -61,6 +61,7 @@ print(f"{len(texts):,} docstrings: {len(learned):,} blocks to learn from, {len(h
 def train(model: hw.CausalLM, settings: dict) -> None:
     rules = hw.training_rules(model, STEPS, settings=settings)
     optimizer = torch.optim.AdamW(rules.parameter_groups(lr=1e-2, weight_decay=0.01))
+    rules.attach(optimizer)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=STEPS)
     model.train()
     for _ in range(STEPS):
@@ -71,12 +72,10 @@ def train(model: hw.CausalLM, settings: dict) -> None:
                 yield model(batch, labels=batch).loss / len(batches)
 
         rules.before_step(losses)
-        with rules.step(optimizer):
-            for loss in losses():
-                loss.backward()
+        for loss in losses():
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        rules.after_step()
         optimizer.zero_grad()
         schedule.step()
 

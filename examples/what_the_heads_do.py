@@ -76,14 +76,12 @@ class Classifier(nn.Module):
 
 model = Classifier().train()
 rules = hw.training_rules(model, STEPS)
-optimizer = torch.optim.AdamW(rules.parameter_groups(lr=3e-3, weight_decay=0.01))
+optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=3e-3, weight_decay=0.01)))
 for _ in range(STEPS):
     rows = learned[torch.randint(len(learned), (BATCH,))]
-    with rules.step(optimizer):
-        loss = F.cross_entropy(model(tokens[rows]), labels[rows]) + hw.auxiliary_loss(model)
-        loss.backward()
+    loss = F.cross_entropy(model(tokens[rows]), labels[rows]) + hw.auxiliary_loss(model)
+    loss.backward()
     optimizer.step()
-    rules.after_step()
     optimizer.zero_grad()
 
 

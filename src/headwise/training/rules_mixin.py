@@ -66,17 +66,24 @@ class RulesMixin:
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.label_smoother is not None and not isinstance(self.label_smoother, _SmoothedLoss):
             self.label_smoother = _SmoothedLoss(self.label_smoother, self)
-        steps, per_epoch = self._steps
-        warmup = self.warmup_steps(steps)
-        how = {"steps_per_epoch": per_epoch, "warmup_steps": warmup, "settings": self.rule_settings}
         if hasattr(self, "rules"):
             self.rules.detach()  # of a training before
-        self.rules = training_rules(self.model, steps, **how)
+        steps, per_epoch = self._steps
+        self.rules = training_rules(
+            self.model,
+            steps,
+            steps_per_epoch=per_epoch,
+            warmup_steps=self.warmup_steps(steps),
+            settings=self.rule_settings,
+        )
         if self.optimizer is None:
             rate, decay = self.args.learning_rate, self.args.weight_decay
             kind, options = self.optimizer_kind()
             self.optimizer = kind(self.rules.parameter_groups(rate, decay), **options)
-        return self.rules.attach(self.optimizer, self.accelerator.scaler)
+        optimizer: torch.optim.Optimizer = self.rules.attach(
+            self.optimizer, self.accelerator.scaler
+        )
+        return optimizer
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         self._coming = super().get_batch_samples(  # type: ignore[misc]
