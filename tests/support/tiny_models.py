@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import headwise as hw
 
-# The one name that is not public: the walk over a model that says which system stands where.
-from headwise.models.sites import attention_sites
+# The one name that is not public: the walk over a model that finds its systems.
+from headwise.models.inspect import systems
 from headwise.testing.laws import Batch, Seen
 
 VOCABULARY, PAD, START, END, CLASSES, BINS = 23, 0, 1, 2, 3, 9
@@ -114,7 +114,7 @@ def model(kind: str, system: Any = "standard", *, seed: int = 0, **options: Any)
 
 def systems_of(made: nn.Module) -> dict[tuple[str, int], nn.Module]:
     """The system at each site and layer of a model."""
-    return {(place.site, place.layer): place.module for place in attention_sites(made)}
+    return {(system.site, system.layer): system for system in systems(made).values()}
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
@@ -178,9 +178,9 @@ class ModelSubject:
         # The encoder of two stacks decides for positions of the source, not of the sequence.
         decisions = [
             routing.weights
-            for place, passes in decided.items()
+            for path, passes in decided.items()
             for routing in passes
-            if self.kind != "seq2seq" or place.site != "encoder_self"
+            if self.kind != "seq2seq" or systems(self.module)[path].site != "encoder_self"
         ]
         return Seen(out.logits, decisions, out.auxiliary_loss)
 
