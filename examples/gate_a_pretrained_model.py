@@ -110,9 +110,11 @@ def make_trainer(
     steps: int,
     learning_rate: float,
     folder: Path,
-) -> Trainer:
+) -> transformers.Trainer:
     masked = tokenizer.mask_token is not None
-    trainer = Trainer(
+    # A model without gates has nothing that a rule trains.
+    kind = Trainer if hw.gate_parameters(model) else transformers.Trainer
+    trainer = kind(
         model,
         transformers.TrainingArguments(
             str(folder / "training"),
