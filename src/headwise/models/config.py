@@ -50,7 +50,8 @@ class TransformerConfig(PreTrainedConfig):
             alone. A system whose equations have none has none, whatever this says.
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
         embedding_norm: whether a norm follows the embeddings, as in BERT.
-        pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none.
+        pad_token_id, bos_token_id, eos_token_id: ids of special tokens; None if there are none. Of
+            ends there may be a list.
 
     Raises:
         TypeError: an argument that neither headwise nor transformers knows.
@@ -93,7 +94,7 @@ class TransformerConfig(PreTrainedConfig):
     embedding_norm: bool = False
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
-    eos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 2
 
     def __post_init__(self, **others: Any) -> None:
         for name in others.keys() & self.attribute_map.keys():
