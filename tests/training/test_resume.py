@@ -155,12 +155,12 @@ def test_killed_interrupted_full_or_damaged_a_run_ends_with_the_same_weights(mac
     run = machine()
     run.killed(moment=60)
     run.interrupted(step=3, number=signal.SIGINT)
-    run.full(after=30)
+    run.full(after=20)
     run.refused(other="recipe")
     run.interrupted(step=1, number=signal.SIGTERM)
     run.damaged(file=toy.STATE[0], damage="cut")
     run.refused(other="data")
-    run.killed(moment=110)
+    run.killed(moment=60)
     assert run.effects == 8  # each had its effect
     run.teardown()
 
