@@ -5,6 +5,8 @@ Its names are loaded when they are used.
 
 import lazy_loader
 
+from headwise.auto_classes import register_names
+
 __version__ = "0.1.0"
 
 _NAMES = {
@@ -41,3 +43,5 @@ _NAMES = {
     "training.rules_mixin": ["RulesMixin"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)
+
+register_names()

@@ -1,76 +1,56 @@
-"""After `import headwise`, transformers' Auto classes know our models.
+"""After `import headwise`, transformers' Auto classes find our configurations by their names.
 
-Our models register themselves when they are imported, which takes as long as importing what
-transformers has for models. So this waits until somebody imports the Auto classes.
-
-A module of transformers may import them before it is whole, and so may a module of headwise that
-our models import in turn. So this also waits until no module of either is being imported.
+Our models register themselves when they are imported, which takes seconds. So that `import
+headwise` need not wait for that, it leaves the names of our configurations in the table of
+transformers, which imports the module of a configuration when one is asked for. The table is there
+once somebody imports the Auto classes.
 """
 
-import importlib
-import importlib.abc
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-_AUTO_CLASSES = "transformers.models.auto.configuration_auto"
-_OUR_MODELS = "headwise.models"  # registers all of them
+_TABLE = "transformers.models.auto.configuration_auto"
+_CONFIGS = {
+    "headwise-causal-lm": "CausalLMConfig",
+    "headwise-masked-lm": "MaskedLMConfig",
+    "headwise-sequence-classifier": "SequenceClassifierConfig",
+    "headwise-seq2seq-lm": "Seq2SeqLMConfig",
+    "headwise-speech-enhancer": "SpeechEnhancerConfig",
+}
 
 
-def register_when_used() -> None:
-    """Registers our models at once if the Auto classes are there, else as soon as they are."""
-    if _AUTO_CLASSES in sys.modules:
-        importlib.import_module(_OUR_MODELS)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+def register_names() -> None:
+    """Puts our names into the table at once if it is there, else as soon as it is."""
+    if _TABLE in sys.modules:
+        _fill(sys.modules[_TABLE])
+    else:
         sys.meta_path.insert(0, _Finder())
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of both packages as the other finders do, and counts those under way."""
+class _Finder(MetaPathFinder):
+    """Finds the module of the table as Python does, once, and fills the table behind it."""
 
-    def __init__(self) -> None:
-        self.under_way = 0
-
-    def find_spec(
-        self, name: str, path: Any, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not name.startswith(("transformers.", "headwise.")):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != _TABLE:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self)
-                return spec
-        return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        loader: Any = spec and spec.loader
+        load = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            _fill(module)
+
+        loader.exec_module = exec_module
+        return spec
 
 
-class _Loader(importlib.abc.Loader):
-    """Loads a module by its own loader, and after the outermost one our models, if they are due."""
-
-    def __init__(self, loader: Any, finder: _Finder) -> None:
-        self.loader = loader
-        self.finder = finder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)  # `python -m` asks for the code
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self.loader
-        self.finder.under_way += 1
-        try:
-            self.loader.exec_module(module)
-        finally:
-            self.finder.under_way -= 1
-        if self.finder.under_way or _AUTO_CLASSES not in sys.modules:
-            return
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)  # its work is done
-        # If they are being imported, they register themselves a moment later.
-        if _OUR_MODELS not in sys.modules:
-            importlib.import_module(_OUR_MODELS)
+def _fill(table: Any) -> None:
+    package = sys.modules[__package__ or ""]
+    for model_type, name in _CONFIGS.items():
+        table.CONFIG_MAPPING_NAMES.setdefault(model_type, name)
+        # The table looks into this module for it, which imports ours at that moment.
+        table.CONFIG_MAPPING._modules[table.model_type_to_module_name(model_type)] = package

@@ -145,7 +145,7 @@ NEUTRAL = {
     "mae": {"dropped_heads": 2},
     "gated": {"gate_start": "neutral"},
     "gated elementwise": {"gate_start": "neutral", "gate": "elementwise"},
-    "moh": {"top_k": 3, "router_start": "neutral"},
+    "moh": {"top_k": 3},
 }
 
 
@@ -154,6 +154,7 @@ NEUTRAL = {
 def test_a_neutral_start_is_standard_attention(case, masks):
     """MAE's gate is even at its start; gates and routers of zero let every head through whole."""
     system = build(case.split()[0], drawn=False, **NEUTRAL[case])
+    system.start_neutral()
     x = inputs()
     torch.testing.assert_close(
         system(x, **masks).output, standard_of(system)(x, **masks).output, **EXACT
@@ -202,13 +203,13 @@ def test_a_single_mechanism_is_the_ordinary_layer(norm, masks):
     """n_s = 1 competes with nobody, and has nobody to exchange anything with."""
     tim, x = build("tim", num_mechanisms=1, exchange_heads=0, norm=norm, bias=True), inputs()
     w, state = {name: weight[0] for name, weight in tim.state_dict().items()}, {}
-    for part in ("q", "k", "v", "out"):
-        state[f"{part}_proj.weight"] = w[f"self_attention.{part}_weight"].t()
-        state[f"{part}_proj.bias"] = w[f"self_attention.{part}_bias"]
+    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        state[f"{part}.weight"] = w[f"self_attention.{part}.weight"].t()
+        state[f"{part}.bias"] = w[f"self_attention.{part}.bias"]
 
     def feed(z):
-        hidden = (z @ w["ffn_up_weight"] + w["ffn_up_bias"]).relu()
-        return hidden @ w["ffn_down_weight"] + w["ffn_down_bias"]
+        hidden = (z @ w["ffn_up.weight"] + w["ffn_up.bias"]).relu()
+        return hidden @ w["ffn_down.weight"] + w["ffn_down.bias"]
 
     def norm_of(name):
         return lambda x: F.layer_norm(x, (DIM,), w[f"{name}.weight"], w[f"{name}.bias"])
@@ -333,9 +334,9 @@ def test_parameters_are_as_many_as_the_papers_count():
     gate = 512 * 256 + 256 + 256 * 8 + 8 + 2 * 512  # its two maps, and a batch norm
     assert count(hw.MAE, 512, 8) == standard + gate
     assert count(hw.MAE, 512, 8, gate="uniform") == standard
-    for size, (k, e, d) in {"8K8E128D": (8, 8, 128), "8K32E64D": (8, 32, 64)}.items():
-        moa = count(hw.MoA.from_size, 512, size)
-        assert moa == (2 * e + 2) * d * 512 + e * 512, k  # the router has the last ones
+    for k, e, d in ((8, 8, 128), (8, 32, 64)):
+        moa = count(hw.MoA, 512, e, k, d)
+        assert moa == (2 * e + 2) * d * 512 + e * 512  # the router has the last ones
     routed = count(hw.AgreementAttention, 512, 8, bias="qkv")
     assert routed - (standard - 512) == 8 * 512 * 512 + 2  # H d² for votes, and the betas
     layer = standard - 512 + 2 * 512 * 2048 + 2048 + 512 + 4 * 512

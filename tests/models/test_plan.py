@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_models import PLANS, config, model, systems_of, tokens
@@ -83,7 +84,7 @@ def test_any_plan_stands_as_it_is_written(expected):
         ({"decoder_cross": {"system": "mae", "layers": [2, 0]}}, {"decoder_cross": "msm"}),
         ({"system": "mae", "layers": "low"}, dict(zip(SITES, ("mmss", "mms", "mms"), strict=True))),
         ({"encoder_self": {"system": "mae", "layers": "middle"}}, {"encoder_self": "ssms"}),
-        ({"agreement": "low"}, {"encoder_self": "aass"}),  # as in its paper
+        ({"encoder_self": "agreement"}, {"encoder_self": "aass"}),  # as in its paper
         ("weighted", {"encoder_self": "wwww", "decoder_cross": "www"}),  # before a feed-forward
         ("tim", {"encoder_self": "ssts"}),  # as in its paper, but the first two and the last
     ],
@@ -110,7 +111,7 @@ def test_options_are_those_of_the_constructor():
 
 
 REFUSED = [
-    (7, {"attention", "7", "encoder_self"}),
+    (7, {"attention", "7"}),
     ({"system": "mae", "embed_dim": 2}, {"mae", "embed_dim"}),
     ({"system": "moa", "size": "8x"}, {"size", "8x", "8K32E64D"}),
     ({"system": "mae", "layers": "lowest"}, {"layers", "lowest", "low", "middle"}),
@@ -124,7 +125,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("plan", "must_name"), REFUSED, ids=range(len(REFUSED)))
 def test_what_cannot_stand_is_refused_by_name(plan, must_name):
-    with pytest.raises((ValueError, TypeError)) as error:
+    with pytest.raises((ValueError, TypeError, StrictDataclassError)) as error:
         build(plan)
     assert not [name for name in must_name if name not in str(error.value)], error.value
 

@@ -57,9 +57,9 @@ def test_weights_that_are_missing_are_told_and_drawn(tmp_path):
     made, path = model("seq2seq", "mae"), tmp_path / "model.safetensors"
     made.save_pretrained(tmp_path)
     lost = {
-        "model.encoder.layers.0.self_attention.gate.output.weight",
-        "model.encoder.layers.0.self_attention.gate.norm.running_var",
-        "model.decoder.layers.1.cross_attention.q_proj.weight",
+        "encoder.layers.0.self_attention.gate.output.weight",
+        "encoder.layers.0.self_attention.gate.norm.running_var",
+        "decoder.layers.1.cross_attention.q_proj.weight",
     }
     kept = {name: value for name, value in load_file(path).items() if name not in lost}
     save_file(kept, path, {"format": "pt"})

@@ -142,6 +142,11 @@ class AgreementAttention(Attention):
         self.beta_u = nn.Parameter(torch.empty(betas)) if has_betas else None
         self.reset_parameters()
 
+    @property
+    def out_proj(self) -> Any:
+        """What PyTorch's layers look at in evaluation; routing has no such map."""
+        return self.in_proj_weight
+
     def reset_parameters(self) -> None:
         """Draws all parameters afresh: maps by the bounds of Glorot and He, biases and β_u at zero.
 

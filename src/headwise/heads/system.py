@@ -1,9 +1,9 @@
 """What a system is: what it returns, what it says of itself, and the losses that it adds."""
 
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
-import warnings
-from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
