@@ -80,7 +80,7 @@ class Rule:
         return []
 
     def learning_rate(self, moment: Moment) -> float:
-        """The learning rate of `own_group()` in a step."""
+        """The learning rate of `own_group()` in a step; where it is 0, so are the gradients."""
         raise NotImplementedError
 
     def without_optimizer(self) -> list[nn.Parameter]:

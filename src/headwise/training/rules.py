@@ -1,15 +1,8 @@
 """The rules of training of a model's systems, hooked to the optimizer of any training loop.
 
-    rules = headwise.training_rules(model, total_steps=1000)
-    optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=3e-4)))
-    for batch in batches:
-        rules.before_step(lambda: model(**batch).loss)  # MAE alone needs it
-        model(**batch).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-Everything else happens in two hooks that PyTorch calls before and after `optimizer.step()`. So a
-step that a `GradScaler` skips is none for the rules either.
+A loop makes them by `training_rules`, attaches them to its optimizer, and calls `before_step` where
+MAE learns. All else happens in two hooks that PyTorch calls before and after `optimizer.step()`, so
+that a step which a `GradScaler` skips is none for the rules either.
 """
 
 import warnings
@@ -64,7 +57,7 @@ def training_rules(
         ...     layer(torch.randn(2, 5, 8)).output.square().mean().backward()
         ...     optimizer.step()
         ...     optimizer.zero_grad()
-        >>> rules.moment.step, round(float(layer.alpha.sum()), 4)
+        >>> rules.moment.step, round(layer.alpha.sum().item(), 4)
         (6, 1.0)
     """
     return TrainingRules(model, total_steps, steps_per_epoch, warmup_steps, settings or {})
