@@ -17,6 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.heads.rules import Rule
+from headwise.models.inspect import systems
+from headwise.models.plan import system_class
 from headwise.tasks.outcome import Record
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.processes import own_draws
@@ -81,7 +83,9 @@ def relative_step_times(
     """
     rules = {}
     for name, model in models.items():
-        rules[name] = training_rules(model, total_steps=1_000_000, settings=settings[name])
+        held = {type(system).rule for system in systems(model).values()}
+        own = {key: of for key, of in settings[name].items() if system_class(key).rule in held}
+        rules[name] = training_rules(model, total_steps=1_000_000, settings=own)
         # Nothing is updated by it; attached, the rules have their systems compute as in training.
         rules[name].attach(torch.optim.SGD(rules[name].parameter_groups(lr=0.0)))
 
