@@ -5,6 +5,7 @@ https://arxiv.org/abs/2005.06537 (MAE).
 """
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import combinations
@@ -238,9 +239,6 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
 class ExpertGate(nn.Module):
     """A distribution over experts: softmax(W₂ tanh(W₁ BatchNorm(mean)))."""
 
-    # The running statistics by which the last pass in training normalised.
-    _before: tuple[Any, Any] | None = None
-
     def __init__(
         self, embed_dim: int, experts: int, hidden_dim: int, dropout: float, init: str
     ) -> None:
@@ -249,6 +247,8 @@ class ExpertGate(nn.Module):
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, experts)
         self.dropout, self.init = dropout, init
+        # The running statistics by which the last passes in training normalised.
+        self._before: deque[tuple[Any, Any]] = deque(maxlen=16)
 
     def reset_parameters(self, init: str | None = None) -> None:
         # By nn.init throughout, which from_pretrained makes spare what it has loaded.
@@ -284,11 +284,11 @@ class ExpertGate(nn.Module):
         mean: Any = norm.running_mean
         var: Any = norm.running_var
         # What a pass has measured counts from the next pass on. One that a backward pass repeats,
-        # as by checkpointing, computes by what the last pass before that computed by.
-        if self.training and is_repeated() and self._before is not None:
-            mean, var = self._before
-        elif self.training:
-            self._before = mean, var
+        # as by checkpointing, computes by what it computed by; the last pass is repeated first.
+        if self.training and is_repeated() and self._before:
+            mean, var = self._before.pop()
+        elif self.training and not torch.compiler.is_compiling():
+            self._before.append((mean, var))
         calibrates = norm.training and norm.momentum is None  # by torch.optim.swa_utils.update_bn
         if (learns and norm.training and norm.weight.requires_grad) or calibrates:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
