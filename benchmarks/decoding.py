@@ -182,7 +182,7 @@ def weights_table(options: argparse.Namespace) -> Table:
 def weights_read(model: hw.Seq2SeqLM, batch: int) -> float:
     """How many weights a step of decoding so many sentences reads."""
     count: float = model.lm_head.weight.numel()
-    for layer in model.model.decoder.layers:
+    for layer in model.decoder.layers:
         for name, weight in layer.named_parameters():
             if re.search(r"cross_attention\.[kv]_(proj\.)?weight$", name):
                 continue
