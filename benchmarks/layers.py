@@ -127,7 +127,7 @@ def spread_tokens(model: nn.Module) -> None:
 def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -> None:
     """Gradients of input and weights."""
     with patch.dict(os.environ, environment):
-        output, losses, _ = layer(x.detach().requires_grad_(), NOTHING)
+        output, losses, _ = layer(x.detach().requires_grad_(), NOTHING, None, None, None)
         sum(losses, start=output.square().sum()).backward()
     layer.zero_grad(set_to_none=True)
 
