@@ -46,8 +46,8 @@ from headwise.analysis.speed import Rounds, relative_step_times
 
 SYSTEMS = {
     "mae": {},
-    "gated": {"gate_start": "neutral"},
-    "moh": {"shared_heads": 2, "top_k": 6, "router_start": "neutral"},
+    "gated": {},
+    "moh": {"shared_heads": 2, "top_k": 6},
 }
 VOCABULARY = 8000
 JOINT = {"mae": {"method": "joint"}}
