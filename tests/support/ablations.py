@@ -7,6 +7,7 @@ from torch import nn
 
 import headwise as hw
 
+
 def ablated(
     model: nn.Module,
     system: str,

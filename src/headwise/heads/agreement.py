@@ -88,7 +88,6 @@ class AgreementAttention(Attention):
         (torch.Size([2, 5, 32]), torch.Size([2, 5, 4]))
     """
 
-    layers = "low"
     # The capsules take the place of W^O; the votes and what follows is what routing adds.
     routing_parameters = ("vote_weight", "beta_a", "beta_u")
     output_parameters = ("capsule_weight", "capsule_bias")

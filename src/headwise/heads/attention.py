@@ -9,6 +9,7 @@ mask is added. A query that may attend to nothing reads zeros.
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import HEADS
 from headwise.heads.cache import AttentionCache
 from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
-from headwise.ops.checks import did_you_mean
+from headwise.ops.checks import did_you_mean, in_range
 from headwise.ops.layers import norm_of
 from headwise.ops.rotary import Rotary
 
@@ -122,6 +123,9 @@ class Attention(System):
             if name == "batch_first":
                 hint = ": it always takes (batch, time, embed_dim); leave batch_first out"
             raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
+        widths = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
+        for name, size in {**widths, "kdim": kdim, "vdim": vdim}.items():
+            in_range(**{name: (1 if size is None else size, 1, inf)})
         if head_dim is None and embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim is {embed_dim}, which num_heads = {num_heads} does not divide; choose "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import inf
 from typing import Any
 
 
@@ -32,7 +33,7 @@ def one_of(**values: tuple[Any, tuple[Any, ...]]) -> None:
             )
 
 
-def in_range(**values: tuple[int | float, int | float, int | float]) -> None:
+def in_range(**values: tuple[float, float, float]) -> None:
     """Raises `ValueError` unless each value is between the two that follow it, both included.
 
     >>> in_range(top_k=(9, 1, 8))
@@ -42,4 +43,5 @@ def in_range(**values: tuple[int | float, int | float, int | float]) -> None:
     """
     for name, (value, least, most) in values.items():
         if not least <= value <= most:
-            raise ValueError(f"{name} is {value}, expected {least} to {most}")
+            expected = f"{least} or more" if most == inf else f"{least} to {most}"
+            raise ValueError(f"{name} is {value}, expected {expected}")

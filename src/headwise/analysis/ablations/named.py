@@ -38,4 +38,3 @@ def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         found[system] = asked
     check_ablations(found)
     return found
-
