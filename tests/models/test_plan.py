@@ -76,6 +76,9 @@ def test_any_plan_stands_as_it_is_written(expected):
     assert parameters(made) == parameters(again)
 
 
+LOW = {"system": "agreement", "layers": "low"}
+
+
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
@@ -84,7 +87,10 @@ def test_any_plan_stands_as_it_is_written(expected):
         ({"decoder_cross": {"system": "mae", "layers": [2, 0]}}, {"decoder_cross": "msm"}),
         ({"system": "mae", "layers": "low"}, dict(zip(SITES, ("mmss", "mms", "mms"), strict=True))),
         ({"encoder_self": {"system": "mae", "layers": "middle"}}, {"encoder_self": "ssms"}),
-        ({"encoder_self": {"system": "agreement", "layers": "low"}}, {"encoder_self": "aass"}),  # as in its paper
+        (
+            {"encoder_self": {"system": "agreement", "layers": "low"}},
+            {"encoder_self": "aass"},
+        ),  # as in its paper
         ("weighted", {"encoder_self": "wwww", "decoder_cross": "www"}),  # before a feed-forward
         ("tim", {"encoder_self": "ssts"}),  # as in its paper, but the first two and the last
     ],

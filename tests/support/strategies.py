@@ -157,7 +157,7 @@ def _kwargs(
 
 
 def _types(system: Any) -> dict[str, Any]:
-    """The types of the arguments of a class's constructor, and of those that it passes them on to."""
+    """The types of a constructor's arguments, and of those that it passes on to its bases."""
     found: dict[str, Any] = {}
     for base in reversed(system.__mro__):
         if "__init__" in vars(base) and base.__module__.startswith("headwise"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headwise.tasks.outcome import Score
 
 
-class Match(str, Enum):
+class Match(StrEnum):
     """What all systems are given alike, see `headwise.runs.matching`."""
 
     parameters = "parameters"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +65,7 @@ def curve(
         print_path(console, "page", page)
 
 
-class Level(str, Enum):
+class Level(StrEnum):
     """How much is ablated, see `headwise.analysis.ablations.declared`."""
 
     none = "none"

@@ -8,7 +8,6 @@ and of rows with too many fields it names neither file nor line.
 """
 
 import ast
-import codecs
 import gzip
 import hashlib
 import importlib.util
@@ -23,38 +22,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from headwise.data.store import file_identity
+from headwise.messages import how_to_convert
 
 # A gzip file that expands to more than so many bytes, and to more than so many times its size, is
 # refused too, since it may be made to fill the memory. Ordinary text shrinks to a tenth at best.
 _BOMB_BYTES, _BOMB_FACTOR = 2**28, 20
 _SHOWN = 12  # digits of a hash that notes show, enough to tell data apart
-# The first bytes of compressed files that are not read, and what unpacks them.
-_OTHER_PACKERS = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 
 
 class CorpusError(ValueError):
     """Data that cannot be read, or cannot be used as it is; the message says how to mend it."""
-
-
-def how_to_convert(file: bytes) -> str:
-    """Returns how to mend a file that is not UTF-8, from its first bytes or all of them.
-
-    >>> how_to_convert("café".encode("utf-16"))
-    'Convert it by `iconv -f UTF-16 -t UTF-8`.'
-    """
-    if file.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "Convert it by `iconv -f UTF-16 -t UTF-8`."
-    if file.startswith(b"\x1f\x8b"):
-        return "It is gzip: unpack it by `gunzip`, or, if it is data, end its name in .gz."
-    for begin, unpack in _OTHER_PACKERS.items():
-        if file.startswith(begin):
-            return (
-                f"It is compressed: unpack it by `{unpack}`, or, if it is data, compress it by "
-                f"gzip and end its name in .gz."
-            )
-    if b"\0" in file:
-        return "It has bytes that are zero, so that it is no text, or has been converted wrongly."
-    return "Convert it, for example with `iconv -f LATIN1 -t UTF-8`."
 
 
 def unreadable(path: Path, error: OSError) -> CorpusError:

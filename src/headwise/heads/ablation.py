@@ -127,9 +127,7 @@ class Ablation:
         return torch.Generator("cpu").manual_seed(crc32(self.draw.encode()))
 
 
-def check_edit(
-    system: str, edits: Sequence[str], name: str, options: Mapping[str, Any]
-) -> None:
+def check_edit(system: str, edits: Sequence[str], name: str, options: Mapping[str, Any]) -> None:
     """Raises `ValueError` unless a system with these edits has one with such an option."""
     if name not in edits:
         raise ValueError(

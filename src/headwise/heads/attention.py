@@ -680,16 +680,15 @@ def check_call(
             f"{tuple(value.shape)}, expected one batch, and a value for each key"
         )
     batch, queries, keys, heads = *query.shape[:2], key.size(1) + offset, attention.num_heads
-    allowed = {"key_padding_mask": [(batch, keys)]}
-    allowed["attn_mask"] = [(queries, keys), (batch * heads, queries, keys)]
-    allowed["attn_mask"] += [(batch, 1, queries, keys), (batch, heads, queries, keys)]
-    masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
-    for name, mask in masks.items():
-        if mask is not None:
-            check_mask(name, mask, allowed[name])
+    if key_padding_mask is not None:
+        check_mask("key_padding_mask", key_padding_mask, (batch, keys))
+    if attn_mask is not None:
+        by_head = ((batch, 1, queries, keys), (batch, heads, queries, keys))
+        allowed = ((queries, keys), (batch * heads, queries, keys), *by_head)
+        check_mask("attn_mask", attn_mask, *allowed)
 
 
-def check_mask(name: str, mask: Tensor, allowed: list[tuple[int, ...]]) -> None:
+def check_mask(name: str, mask: Tensor, *allowed: tuple[int, ...]) -> None:
     """Raises `ValueError` unless it is a boolean or float mask of one of these shapes."""
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
@@ -714,7 +713,7 @@ def check_uses(
 ) -> None:
     """Raises `ValueError` for what is given where it would compute something else."""
     if query_padding_mask is not None:
-        check_mask("query_padding_mask", query_padding_mask, [tuple(query.shape[:2])])
+        check_mask("query_padding_mask", query_padding_mask, tuple(query.shape[:2]))
     if rotary is not None and not is_self_attention:
         raise ValueError(
             "rotary is given with keys of their own, expected None: it turns queries and keys by "

@@ -117,8 +117,8 @@ class MixtureOfAttentionHeads(Attention):
     ) -> None:
         one_of(balance=(balance, ("batch", "sequence")))
         in_range(top_k=(top_k, 1, num_experts))
-        sizes = {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
-        super().__init__(embed_dim, top_k * num_key_value_heads, **sizes, dense=False, **options)
+        options |= {"head_dim": head_dim, "num_key_value_heads": num_key_value_heads}
+        super().__init__(embed_dim, top_k * num_key_value_heads, **options, dense=False)
         width = num_key_value_heads * head_dim  # of an expert
         self.num_experts, self.top_k = num_experts, top_k
         self.normalize_weights = normalize_weights

@@ -11,8 +11,8 @@ def random_simplex(entries: int, *, generator: torch.Generator | None = None) ->
     tensor([1.])
     """
     # Exponential draws divided by their sum. 1 − u is never 0, whose logarithm is infinite.
-    how = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
-    draws = -torch.log1p(-torch.rand(entries, **how))
+    drawn = torch.rand(entries, generator=generator, dtype=torch.float64, device="cpu")
+    draws = -torch.log1p(-drawn)
     return (draws / draws.sum()).float()
 
 

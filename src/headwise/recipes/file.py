@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from headwise.data.sources import how_to_convert
-from headwise.messages import cut, shown
+from headwise.messages import cut, how_to_convert, shown
 from headwise.recipes.catalogue import task_class
 from headwise.recipes.errors import RecipeError, explain, unknown
 from headwise.recipes.schema import Node, node_of
