@@ -35,9 +35,9 @@ FOLDER = Path("runs/shared-budget")  # what it holds is not trained again
 
 # %% [markdown]
 # ## The system
-# `combine` gets what each head has read and returns the output with what has been decided. The rest
-# says how the parameters start, which of them decide, what the report calls them, and what they
-# cost.
+# `combine` gets what each head has read and returns the output with what has been decided. `decide`
+# lets an ablation change that. The rest says how the parameters start, which of them decide, and
+# which ablations there are.
 
 
 # %%
@@ -45,9 +45,7 @@ class SharedBudget(hw.MultiHeadAttention):
     """yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ, s(t) = H · softmax(xₜ G)."""
 
     routing_parameters = ("budget",)
-    words = hw.systems.Words(
-        unit="head", units="heads", share="is a head's share of a token's budget."
-    )
+    edits = hw.systems.edits_of("head")
 
     def __init__(self, embed_dim: int, num_heads: int, **options) -> None:
         super().__init__(embed_dim, num_heads, **options)
@@ -64,14 +62,10 @@ class SharedBudget(hw.MultiHeadAttention):
 
     def combine(self, heads: Tensor, inputs, choice) -> tuple[Tensor, hw.Routing]:
         # heads: (batch, heads, queries, head_dim)
-        shares = self.budget(inputs.query).softmax(-1)  # (batch, queries, heads)
+        shares = self.decide(self.budget(inputs.query).softmax(-1))  # (batch, queries, heads)
         scaled = heads * self.num_heads * shares.transpose(1, 2).unsqueeze(-1)
         output, _ = super().combine(scaled, inputs, choice)
         return output, hw.Routing(shares)
-
-    def macs(self, queries: int, keys: int, *, is_causal: bool = False) -> hw.systems.Macs:
-        own = hw.systems.Macs(queries * self.budget.weight.numel(), 0)
-        return super().macs(queries, keys, is_causal=is_causal) + own
 
 
 # %% [markdown]
@@ -92,12 +86,11 @@ print("without training it is standard attention:", torch.equal(neutral(x)[0], s
 # %% [markdown]
 # ## Compare it
 # A recipe is a YAML file or, as here, the same as a dictionary: from which of three installed
-# packages does a docstring come? A plan names a system of one's own as `module:Class`;
-# `hw.systems.register_system` gives a class that has no module of its own such a name. With the
-# class in a file `my_heads.py` the same is `headwise compare my-recipe.yaml --seeds 1,2,3 --trust`.
+# packages does a docstring come? A plan names a system of one's own as `module:Class`, here of this
+# program. With the class in a file `my_heads.py` and the recipe in a file, the same is
+# `headwise compare my-recipe.yaml --seeds 1,2,3 --import my_heads`.
 
 # %%
-hw.systems.register_system(SharedBudget, "my_heads:SharedBudget")
 RECIPE = {
     "task": "classification",
     "data": {"corpus": "docstrings", "packages": PACKAGES, "max_length": 24},
@@ -115,7 +108,7 @@ RECIPE = {
         "standard": {"description": "multi-head attention"},
         "budget": {
             "description": "a softmax over the heads of each token",
-            "model": {"attention": "my_heads:SharedBudget"},
+            "model": {"attention": f"{__name__}:SharedBudget"},
         },
     },
 }

@@ -98,14 +98,16 @@ print(f"accuracy {accuracy:.1%} on {len(test)} docstrings of {', '.join(PACKAGES
 
 # %% [markdown]
 # ## Which expert works on which words?
-# `hw.record` notes what the systems decide. `frame` sets the tokens beside it, a row for each
-# expert at each position; the rest is pandas.
+# `hw.record` notes what the systems decide. `frame` makes a table of it, with a row for each expert
+# at each position; the rest is pandas.
 
 # %%
 with hw.record(model) as decisions, torch.no_grad():
     model(tokens[test])
 words = [tokenizer.batch_decode(row.unsqueeze(-1)) for row in tokens[test]]
-table = decisions.frame(tokens=words)
+table = decisions.frame()
+places = zip(table["sequence"], table["position"], strict=True)
+table["token"] = [words[sequence][position] for sequence, position in places]
 first = table[(table["path"] == "encoder.layers.0.self_attn") & (table["token"].str.len() > 3)]
 frequent = first["token"].value_counts().index[:100]
 weight = first[first["token"].isin(frequent)].pivot_table("weight", "token", "unit")
@@ -131,8 +133,7 @@ print(f"without one expert of layer 0: {' '.join(f'{cost:+.3f}' for cost in cost
 # %% [markdown]
 # ## All analyses, on a page
 # `hw.Analysis` asks everything at once: how undecided, how shared, which tokens, what explains it,
-# how alike heads and layers are, and what each part is worth, with tests that are corrected for
-# their number.
+# how alike layers are, and what each part is worth, with tests that are corrected for their number.
 
 # %%
 analysis = hw.Analysis(
