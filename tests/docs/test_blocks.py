@@ -86,7 +86,12 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def test_commands_have_the_options_that_pages_give_them() -> None:
+def test_commands_have_the_options_that_pages_give_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # where `--import` finds the systems of the pages
+    for name, content in ((n, c) for page in PAGES for n, c in files(page).items() if "/" not in n):
+        (tmp_path / name).write_text(content, encoding="utf-8")
     group = typer.main.get_command(app)
     refused = []
     for page, line in commands():
