@@ -284,22 +284,55 @@ class Aside(Mistaken):
         return joined + self.aside
 
 
-# Declares an ablation that forward never looks at.
-Unread = mistaken(Mistaken.spoil, ablations={"negated": lambda layer: torch.neg})
+class Unaware(hw.MultiHeadAttention):
+    """Takes no heads of keys."""
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__(embed_dim, num_heads, dropout=dropout, bias=bias)
+
+    @classmethod
+    def from_config(cls, config: Any, site: str, **options: Any) -> Any:
+        given = config.attention_options()
+        given.pop("qk_norm")
+        return cls(config.embed_dim, **given, **options)
 
 
-def with_ablation(function: Callable[..., Any], in_training: bool = False) -> type:
-    def spoil(self, joined, heads, inputs):
-        ablated = self.ablation is not None and (in_training or not self.training)
-        return self.ablation(joined) if ablated else joined
+class Weighing(WithScale):
+    """Weighs heads by what it has learned, as it decides."""
 
-    return mistaken(spoil, ablations={"changed": function})
+    edits = ("uniform",)
+    start = staticmethod(torch.randn)
+    set_by = staticmethod(lambda x: nn.init.normal_(x))
+
+    def decided(self, weights: Tensor) -> Tensor:
+        return self.decide(weights)
+
+    def spoil(self, joined: Tensor, heads: Tensor, inputs: Any) -> Any:
+        weights = self.scale[:4].softmax(-1)
+        return joined * self.decided(weights).repeat_interleave(4), hw.Routing(weights)
 
 
-def scaled(layer: Any, *, factor: float = 2.0) -> Callable[[Tensor], Tensor]:
-    if factor > 6:
-        raise ValueError(f"factor is {factor}, expected at most 6")
-    return lambda joined: joined * factor
+def weighing(decided: Callable[..., Tensor]) -> type:
+    return type("Mistaken", (Weighing,), {"decided": decided})
+
+
+def in_training_too(self: Any, weights: Tensor) -> Tensor:
+    for ablation in self.ablations:
+        weights = ablation.weights(weights)
+    return weights
+
+
+def at_random(self: Any, weights: Tensor) -> Tensor:
+    return self.decide(weights) * (torch.rand(()) if self.ablations else 1)
+
+
+def nan_of_short(self: Any, joined: Tensor, heads: Tensor, inputs: Any) -> Any:
+    weights = torch.ones(*joined.shape[:2], 2)
+    if inputs.query_padding is not None:
+        weights[(~inputs.query_padding).sum(1) == 2] = float("nan")
+    return joined, hw.Routing(weights)
 
 
 def mean_of_all(self, y, heads, inputs):
@@ -314,7 +347,8 @@ with_scale = partial(mistaken, WithScale.spoil, WithScale)
 SYSTEMS: list[tuple[str, type, set[str]]] = [
     ("sizes", mistaken(lambda self, y, h, i: y[:, :1]), {"(3, 1, 16)"}),
     ("sizes", routing([0.5, -0.5]), {"routing.weights", "negative"}),
-    ("sizes", routing([0.5, float("nan")]), {"decisions", "not finite"}),
+    ("sizes", routing([0.5, float("nan")]), {"decisions", "NaN"}),
+    ("sizes", mistaken(nan_of_short), {"NaN", "length 2"}),
     ("sizes", routing([1.0], loss=torch.ones(3)), {"routing.loss"}),
     ("causality", mistaken(mean_of_all), {"decoder_self"}),
     ("padding", mistaken(mean_of_all), {"encoder_self", "padding"}),
@@ -325,22 +359,22 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
     ("evaluation", mistaken(lambda self, y, h, i: nn.functional.dropout(y)), {"random"}),
     ("half_precision", mistaken(lambda self, y, h, i: y * torch.ones(1)), {"torch.float32"}),
     ("blocks", Unturned, {"rotary"}),
-    ("blocks", Ungrouped, {"grouped keys", "RuntimeError"}),
+    ("blocks", Unaware, {"num_key_value_heads", "TypeError"}),
+    ("blocks", Ungrouped, {"num_key_value_heads=2", "RuntimeError"}),
     ("weights", Sharpened, {"need_weights"}),
     ("resetting", with_scale(set_by=lambda self, x: None), {"scale"}),
     ("resetting", with_scale(set_by=lambda self, x: x.data.fill_(1.0)), {"scale", "torch.nn.init"}),
-    ("standard_start", Halved, {"start_as_standard"}),
+    ("standard_start", Halved, {"start_neutral"}),
     ("decay", with_scale(start=lambda self, n: torch.ones(1, n)), {"scale", "no_decay", "1"}),
     ("rule", with_scale(start=lambda self, n: torch.rand(n).softmax(0)), {"scale"}),
-    ("ablations", Unread, {"negated"}),
-    ("ablations", with_ablation(scaled, in_training=True), {"changed", "training"}),
-    ("ablations", with_ablation(lambda layer: lambda y: y * torch.rand(())), {"changed", "draw"}),
-    ("ablations", with_ablation(lambda layer: lambda y: y - y.cumsum(1)), {"changed", "steps"}),
+    ("ablations", weighing(lambda self, weights: weights), {"weights"}),
+    ("ablations", weighing(in_training_too), {"uniform", "training"}),
+    ("ablations", weighing(at_random), {"uniform", "draw"}),
 ]
 
 
 def test_what_has_no_mistake_passes() -> None:
-    check_system(with_ablation(scaled))
+    check_system(Weighing)
     check_system(with_scale())
 
 
@@ -360,11 +394,8 @@ def test_every_check_has_a_mistake() -> None:
     assert {check for check, _, _ in SYSTEMS} == CHECKS.keys()
 
 
-def test_options_of_ablations_and_checks_that_are_left_out() -> None:
-    ablated = with_ablation(scaled)
-    check_system(ablated, ablation_options={"changed": {"factor": 0.5}})
-    with pytest.raises(AssertionError, match=r"factor is 7"):
-        check_system(ablated, ablation_options={"changed": {"factor": 7.0}})
-    check_system(Unread, leave_out=["ablations"])
+def test_checks_that_are_left_out() -> None:
+    unread = weighing(lambda self, weights: weights)
+    check_system(unread, leave_out=["ablations"])
     with pytest.raises(ValueError, match=r"ablation, .*ablations"):
-        check_system(Unread, leave_out=["ablation"])
+        check_system(unread, leave_out=["ablation"])

@@ -14,7 +14,7 @@ from support import tiny_tasks
 from torch import Tensor
 
 # What a command needs to import the classes that a recipe names.
-OWN_CODE = ("--trust",)
+OWN_CODE = ("--import", "trouble_maker")
 # The files of a run, and the commands that cannot do without.
 READ_BY = {
     "result.json": ["train"],
@@ -111,4 +111,3 @@ def set_loss(folder: Path, system: str, value: str, loss: float) -> None:
     """Gives the finished try with a value another validation loss."""
     (path,) = (folder / "tries" / system).glob(f"*={value}/try.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "validation_loss": loss}))
-    (path.parent / "SHA256SUMS").unlink()

@@ -1,5 +1,7 @@
 """The settings that the recipes of all tasks have; each task adds its own."""
 
+import importlib
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -197,11 +199,15 @@ class Recipe(Settings):
             return None
         return Path(str(named).replace(SEED, str(self.training.seed))).expanduser()
 
+    def own_modules(self) -> list[str]:
+        """The modules of classes that the plan names as module:Class."""
+        return sorted(set(re.findall(r"([\w.]+):[A-Za-z_]", str(self.model.attention))))
+
     def __reduce__(self) -> Any:
         # A class that `with_rules` has made has no name from which another process could import it.
         kinds = type(self).__mro__
         kind = next(of for of in kinds if vars(sys.modules[of.__module__]).get(of.__name__) is of)
-        return _recipe_of, (kind, self.model_dump(by_alias=True))
+        return _recipe_of, (kind, self.model_dump(by_alias=True), self.own_modules())
 
     @field_validator("seeds")
     @classmethod
@@ -214,7 +220,9 @@ class Recipe(Settings):
         return seeds
 
 
-def _recipe_of(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
+def _recipe_of(kind: type[Recipe], values: Mapping[str, Any], modules: list[str]) -> Recipe:
+    for name in modules:  # the process that sends the recipe has imported them
+        importlib.import_module(name)
     return with_rules(kind, values).model_validate(values)
 
 

@@ -175,7 +175,7 @@ class Cluster:
         data = {place: self._stored(place) for place in places}
         files = [self.ray.put(piece) for piece in pieces(run.folder)]
         actor = self._actors.remote(run.folder.name, self.threads, self._is_terminal)
-        own = list(modules(Path.cwd())) if run.own_modules() else []
+        own = list(modules(Path.cwd())) if run.recipe.own_modules() else []
         return actor, actor.begin.remote(sent, data, files, own)
 
     def _stored(self, place: str) -> list[Any]:

@@ -13,9 +13,7 @@ A run on another machine is followed in the same way, see `Worker` and `headwise
 """
 
 import errno
-import importlib
 import os
-import re
 import signal
 import threading
 import time
@@ -81,15 +79,8 @@ class PlannedRun(ABC, Generic[Result]):
         What is damaged is said, and made again.
         """
 
-    def own_modules(self) -> list[str]:
-        """The modules of classes that the plan names as module:Class, imported by `--import`."""
-        plan = str(self.recipe.model.attention)
-        return sorted(set(re.findall(r"([\w.]+):[A-Za-z_]", plan)) - {"headwise"})
-
     def make(self, console: Console) -> Result:
         """Trains the run in its folder, which is locked against other processes."""
-        for name in self.own_modules():  # in a process of its own they are not imported yet
-            importlib.import_module(name)
         with locked(self.folder):
             return self.train(console)
 
