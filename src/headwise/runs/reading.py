@@ -1,12 +1,13 @@
 """Reading what a run has left in its folder: its recipe, its model and its records."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from headwise.analysis.results import RunResult
 from headwise.messages import cut, shown
@@ -85,9 +86,15 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
 
 
 def check_model(folder: Path) -> None:
-    """Raises `FolderError` if the final model of a finished run is missing."""
-    if not (folder / MODEL).exists():
-        raise FolderError(_how_to_mend_model(folder, "it is missing"))
+    """Raises `FolderError` if files of a finished run's final model are missing, or cut."""
+    model = folder / MODEL
+    try:
+        json.loads((model / "config.json").read_text(encoding="utf-8"))
+        for weights in model.glob("*.safetensors"):
+            with safe_open(weights, "pt"):  # which reads where each tensor stands
+                pass
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FolderError(_how_to_mend_model(folder, str(error))) from error
 
 
 def _how_to_mend_model(folder: Path, damage: str) -> str:
