@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.tiny_models import END, KINDS, PAD, START, inputs, labels, model, systems_of
+from support.tiny_models import END, KINDS, PAD, START, inputs, labels, model, systems_of, tokens
 
 import headwise as hw
 
@@ -151,3 +151,35 @@ def test_losses_are_summed_in_float32_at_least(kind):
     found = made.to(torch.bfloat16)(**given_).loss
     assert found.dtype in (torch.float32, torch.float64)
     torch.testing.assert_close(found.double(), expected, rtol=0.1, atol=0.1)
+
+
+REFUSED_MASKS = [[0.0, 0.0, -1e4, -1e4], [0.0, 0.0, 0.0, -float("inf")], [1.0, 1.0, 0.5, 0.0]]
+
+
+@pytest.mark.parametrize("mask", REFUSED_MASKS, ids=str)
+@pytest.mark.parametrize("kind", ["causal", "classifier", "seq2seq", "speech"])
+def test_a_mask_that_is_added_to_scores_is_refused(kind, mask):
+    """It would be read the other way round; one of ones and zeros may have any type."""
+    made, given_ = model(kind), inputs(kind, rows=1, time=4)
+    with pytest.raises(ValueError, match="1 at tokens and 0 at padding"):
+        made(**given_, attention_mask=torch.tensor([mask]))
+    found = [
+        made(**given_, attention_mask=torch.tensor([[1, 1, 1, 0]]).to(dtype)).logits
+        for dtype in (torch.bool, torch.long, torch.float32)
+    ]
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("kind", ["causal", "masked", "classifier"])
+def test_several_texts_in_a_row_are_refused(kind, positions):
+    """Their positions start anew; with a mask, positions that repeat stand at padding."""
+    made, ids = model(kind, positions=positions), tokens(2, 5)
+    with pytest.raises(ValueError, match="give each text a row of its own"):
+        made(ids, position_ids=torch.tensor([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]))
+    mask, padded = torch.tensor([[0, 0, 1, 1, 1]] * 2), torch.tensor([[1, 1, 0, 1, 2]] * 2)
+    found = made(ids, attention_mask=mask, position_ids=padded).logits
+    expected = made(ids, attention_mask=mask).logits
+    if kind != "classifier":
+        found, expected = found[:, 2:], expected[:, 2:]
+    torch.testing.assert_close(found, expected)

@@ -212,7 +212,8 @@ class HeadwiseModel(PreTrainedModel):
     - `inputs_embeds`: what `get_input_embeddings()` gives for the tokens, in the place of
       `input_ids`; the model scales it as its own.
     - `position_ids`: positions of the tokens, `(batch, time)`; by default a token's position is the
-      number of tokens before it, padding left out.
+      number of tokens before it, padding left out. Several texts in one row would see one another,
+      and are refused.
     - `output_attentions`, `output_hidden_states`: whether to return them.
     - `return_dict`: False to return a tuple of what is not None.
     """
@@ -413,9 +414,9 @@ class Stack(HeadwiseModel):
                 "layers twice, expected none: leave it out, or switch checkpointing off"
             )
         seen = 0 if cache is None else cache.get_seq_length()
-        padding = padding_of("attention_mask", attention_mask, words, seen)
+        padding = padding_of(attention_mask, words, seen)
         of_queries = None if padding is None else padding[:, seen:]
-        source = padding_of("attention_mask", encoder_attention_mask, encoder_hidden_states)
+        source = padding_of(encoder_attention_mask, encoder_hidden_states)
         shows = asked["output_attentions"]
         call = Call(padding, of_queries, encoder_hidden_states, source, shows)
         positions = self._positions(words, padding, seen, position_ids)
@@ -443,6 +444,11 @@ class Stack(HeadwiseModel):
         self, words: Tensor, padding: Tensor | None, seen: int, positions: Tensor | None
     ) -> Tensor:
         """The positions of tokens, `(time,)` or `(batch, time)`; -1 before all tokens."""
+        if positions is not None and padding is None and (positions.diff(dim=-1) < 0).any():
+            raise ValueError(
+                "position_ids start anew within a row, as those of several texts in one row do, "
+                "which would see one another: give each text a row of its own"
+            )
         end, limit = seen + words.size(1), self.config.max_positions
         may_exceed = limit and (positions is not None or end > limit)
         if positions is None:
@@ -536,21 +542,25 @@ class DecodingGenerationMixin(GenerationMixin):
         return super()._prepare_generated_length(generation_config, **given)
 
 
-def padding_of(
-    name: str, mask: Tensor | None, words: Tensor | None, seen: int = 0
-) -> Tensor | None:
+def padding_of(mask: Tensor | None, words: Tensor | None, seen: int = 0) -> Tensor | None:
     """Where padding stands, `(batch, seen + time)`, by transformers' mask of tokens.
 
     Raises:
-        ValueError: the mask has another shape.
+        ValueError: the mask has another shape, or is one that is added to attention scores.
     """
     if mask is None or words is None:
         return None
     expected = (words.size(0), seen + words.size(1))
     if tuple(mask.shape) != expected:
         raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, 1 at "
-            f"tokens and 0 at padding; cached positions count too"
+            f"attention_mask has shape {tuple(mask.shape)}, expected (batch, time) = {expected}, "
+            f"1 at tokens and 0 at padding; cached positions count too"
+        )
+    # Of whole numbers no values are read, since a GPU would be waited for.
+    if mask.is_floating_point() and ((mask != 0) & (mask != 1)).any():
+        raise ValueError(
+            "attention_mask has numbers other than 0 and 1, as a mask that is added to attention "
+            "scores does, expected 1 at tokens and 0 at padding"
         )
     return mask == 0
 

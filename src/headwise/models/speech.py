@@ -110,7 +110,7 @@ class SpeechEnhancer(HeadwiseModel):
                 f"the shape of inputs is {shape}, expected (batch, time, {config.num_bins}): the "
                 f"magnitudes of frames of 32 ms at {config.sampling_rate} Hz"
             )
-        padding = padding_of("attention_mask", attention_mask, inputs)
+        padding = padding_of(attention_mask, inputs)
         noisy = torch.log(inputs + config.floor)
         # Shifted so that silence is zero, like padding and the frames beyond either end.
         x = (noisy - math.log(config.floor)).to(self.output.weight.dtype)
