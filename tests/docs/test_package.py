@@ -90,7 +90,7 @@ def test_a_lock_has_exact_versions_without_torch_and_cuda_and_names_no_host(lock
     assert not re.search("://|--|@", text.replace("# ", ""))
 
 
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 @pytest.mark.parametrize("lock", ["demo", "dev", "tools"])
 def test_a_lock_has_what_pyproject_names_within_its_range(lock, python):
     machine = {"python_version": python, "python_full_version": f"{python}.20", "extra": ""}

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from headwise.ops.checks import did_you_mean
-from headwise.ops.simplex import random_simplex
 
 HEADS = ("without-head", "only-head")  # of all attentions whose heads are the same at each position
 WEIGHTS = ("uniform", "random", "largest", "without-largest", "top-k")
@@ -144,6 +143,18 @@ def check_edit(system: str, edits: Sequence[str], name: str, options: Mapping[st
             f"ablation {name!r} of {system} lacks the option {option!r}: give it a number, such as "
             f"{option}=1"
         )
+
+
+def random_simplex(entries: int, *, generator: torch.Generator | None = None) -> Tensor:
+    """A random point of the simplex, `(entries,)`, each as likely as any other: Dirichlet(1, …, 1).
+
+    >>> random_simplex(1)
+    tensor([1.])
+    """
+    # Exponential draws divided by their sum. 1 − u is never 0, whose logarithm is infinite.
+    drawn = torch.rand(entries, generator=generator, dtype=torch.float64, device="cpu")
+    draws = -torch.log1p(-drawn)
+    return (draws / draws.sum()).float()
 
 
 def option_of(name: str) -> str | None:

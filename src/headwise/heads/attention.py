@@ -515,12 +515,20 @@ class MultiHeadAttention(Attention):
             num_heads, head_dim: sizes of the heads.
             options: further arguments of the constructor.
 
+        Raises:
+            ValueError: the system changes how heads read.
+
         Example:
             >>> nothing = MultiHeadAttention.over_heads(embed_dim=16, num_heads=2, head_dim=3)
             >>> x, read = torch.randn(2, 5, 16), torch.randn(2, 5, 6)
             >>> bool((nothing(x, value=read).output == read).all()), len(list(nothing.parameters()))
             (True, 0)
         """
+        if cls.attend is not MultiHeadAttention.attend:
+            raise ValueError(
+                f"{cls.__name__} changes how heads read, so that it cannot go over the heads of "
+                f"another module, which have read already; choose a system that combines heads"
+            )
         made = cls(embed_dim, num_heads, head_dim=head_dim, **options)
         made.heads_are_given = True
         made.vdim = num_heads * head_dim

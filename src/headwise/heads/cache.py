@@ -45,6 +45,11 @@ class AttentionCache:
         """How many positions the cache holds."""
         return 0 if self.keys is None else self.keys.size(2)
 
+    @property
+    def is_croppable(self) -> bool:
+        """Whether positions can be removed again, as assisted decoding asks."""
+        return not self.memory
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i becomes what row `beam_idx[i]` was, a system's memory included: beam search."""
         for of, name, tensor in self._tensors():

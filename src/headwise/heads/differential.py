@@ -71,14 +71,6 @@ class DifferentialAttention(MultiHeadAttention):
             with torch.no_grad():
                 self.out_proj.weight.mul_(2)
 
-    @classmethod
-    def over_heads(cls, *sizes: int, **options: Any) -> Self:
-        """Raises `ValueError`: the heads of another module have read already."""
-        raise ValueError(
-            f"{cls.__name__} reads with two queries for each head, and cannot go over heads that "
-            f"have read already: choose a system that scales heads"
-        )
-
     def project(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Any]:
         """As queries it gives both of a head and its share, which `attend` takes apart."""
         first, k, v, _ = super().project(inputs)

@@ -14,14 +14,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise.heads.ablation import edits_of
+from headwise.heads.ablation import edits_of, random_simplex
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.rules import Moment, Rule, RuleSettings
 from headwise.heads.system import Routing
 from headwise.ops.checks import one_of
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width, norm_of
 from headwise.ops.replicas import assign, whole
-from headwise.ops.simplex import project_to_simplex, random_simplex
 from headwise.settings import MOST_STEPS
 
 
@@ -52,6 +51,32 @@ class BranchSettings(RuleSettings):
                 f"freeze_last is {self.freeze_last}, but the training has {total_steps} steps: "
                 f"give at most that, or leave it out for a sixth of the steps"
             )
+
+
+def project_to_simplex(x: Tensor) -> Tensor:
+    """The nearest point of the simplex, over the last dimension.
+
+        argmin_p ‖p − x‖²  subject to  pᵢ ≥ 0, Σᵢ pᵢ = 1
+
+    It is max(x − θ, 0), with the one θ that makes the sum 1. The entries that stay positive are
+    the largest ones, so that sorting finds θ (Duchi et al. 2008, *Efficient Projections onto the
+    ℓ1-Ball for Learning in High Dimensions*, https://doi.org/10.1145/1390156.1390191).
+
+    >>> project_to_simplex(torch.tensor([[0.9, 0.3], [3.0, -1.0]]))
+    tensor([[0.8000, 0.2000],
+            [1.0000, 0.0000]])
+    """
+    dtype = x.dtype
+    x = x.to(torch.promote_types(dtype, torch.float32))  # half precision would miss 1 by 3%
+    # To add the same to all entries changes nothing; without it large ones would swallow the 1.
+    x = x - x.amax(-1, keepdim=True)
+    largest_first = x.sort(-1, descending=True).values
+    count = torch.arange(1, x.size(-1) + 1, device=x.device)
+    # If only the n largest entries stayed positive, this is what θ would be: (..., entries).
+    theta = (largest_first.cumsum(-1) - 1) / count
+    # At least one, also where NaN compares with nothing.
+    positive = (largest_first > theta).sum(-1, keepdim=True).clamp(min=1)
+    return (x - theta.gather(-1, positive - 1)).clamp(min=0).to(dtype)
 
 
 class LearnBranchWeights(Rule):

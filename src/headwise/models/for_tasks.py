@@ -78,22 +78,18 @@ class CausalLM(HeadwiseModel, DecodingGenerationMixin):
         """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
-            attention_mask: `(batch, cached + time)`; padding may be on either side.
-            cache: the cache of earlier calls in a decoding.
             labels: `(batch, time)`, the same tokens as `input_ids`, as in transformers: the model
                 predicts the label at t + 1 from the tokens up to t. Labels of -100 are not
                 predicted, nor is the first label, nor one whose token before it is padding.
-            use_cache: whether to return a cache; without a given one, a new one.
             logits_to_keep: of how many last positions logits are computed; 0 for all. With labels
                 the loss is of these positions.
             all_logits: whether logits are computed with labels too where the loss does not need
                 them, with adaptive embeddings; by default in evaluation alone.
-            num_items_in_batch, others: see `HeadwiseModel`.
+            others: see `HeadwiseModel`, also for all that is not named here.
         """
         cache = self.new_cache() if cache is None and use_cache else cache
         found: list[Tensor] = []
-        states = self.decoder(input_ids, attention_mask, cache, losses=found, **as_dict(others))
+        states = self.decoder(input_ids, attention_mask, cache, losses=found, **others)
         hidden, total = states.last_hidden_state[:, -logits_to_keep:], None
         logits: Any = None
         if labels is not None:
@@ -172,19 +168,17 @@ class MaskedLM(HeadwiseModel):
         """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: tokens, `(batch, time)`, some of them hidden; or give `inputs_embeds`.
-            attention_mask: `(batch, time)`.
-            labels: `(batch, time)`, the hidden tokens, -100 where the model predicts nothing.
+            labels: `(batch, time)`, the hidden tokens, and -100 elsewhere.
             all_logits: whether the logits of all positions are computed with labels too, in place
                 of those of the predicted tokens; by default in evaluation alone.
-            num_items_in_batch, others: see `HeadwiseModel`.
+            others: see `HeadwiseModel`, also for all that is not named here.
 
         Returns:
             An output with `logits` `(batch, time, vocabulary)`, or those of the predicted tokens,
             `(tokens, vocabulary)`, sequence by sequence and in order.
         """
         found: list[Tensor] = []
-        states = self.encoder(input_ids, attention_mask, losses=found, **as_dict(others))
+        states = self.encoder(input_ids, attention_mask, losses=found, **others)
         hidden, total, chosen = states.last_hidden_state, None, None
         if labels is not None:
             chosen = check_labels(labels, hidden.shape[:2]) != IGNORED_LABEL
@@ -247,17 +241,15 @@ class SequenceClassifier(HeadwiseModel):
         """Computes the logits of each sequence and, with labels, the loss.
 
         Args:
-            input_ids: tokens, `(batch, time)`; or give `inputs_embeds`.
-            attention_mask: `(batch, time)`.
             labels: `(batch,)`: classes, or numbers for a regression, whose loss is the squared
                 error; -100 where the model predicts nothing.
-            num_items_in_batch, others: see `HeadwiseModel`.
+            others: see `HeadwiseModel`, also for all that is not named here.
 
         Returns:
             An output with `logits` `(batch, classes)`, or `(batch, 1)` for a regression.
         """
         found: list[Tensor] = []
-        states = self.encoder(input_ids, attention_mask, losses=found, **as_dict(others))
+        states = self.encoder(input_ids, attention_mask, losses=found, **others)
         activations: Any = {"tanh": torch.tanh, "relu": F.relu, "sigmoid": torch.sigmoid}
         pooled = self._pooled(states.last_hidden_state, attention_mask)
         hidden = activations[self.config.activation](self.hidden(pooled))
@@ -333,23 +325,20 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
         """Computes the logits and, with labels, the loss.
 
         Args:
-            input_ids: source tokens, `(batch, source time)`; or give `inputs_embeds`.
-            attention_mask: `(batch, source time)`.
+            input_ids, inputs_embeds, attention_mask: of the source.
             decoder_input_ids: target tokens so far, `(batch, target time)`; by default `labels`,
                 shifted to the right by one position, with the start token in front.
             decoder_attention_mask: `(batch, cached + target time)`; by default all up to the last
                 label of each row.
             encoder_outputs: the output of the encoder, which is computed if it is not given.
-            cache: the cache of earlier calls in a decoding.
-            labels: `(batch, target time)`, -100 where the model predicts nothing.
-            use_cache: whether to return a cache; without a given one, a new one.
-            num_items_in_batch, others: see `HeadwiseModel`; what is asked for is of both stacks.
+            labels: `(batch, target time)`.
+            others: see `HeadwiseModel`, also for all that is not named here; what is asked for is
+                of both stacks.
         """
         found: list[Tensor] = []
-        asked = {**as_dict(others), "losses": found}
         if encoder_outputs is None:
-            sources = {"inputs_embeds": inputs_embeds, **asked}
-            encoder_outputs = self.encoder(input_ids, attention_mask, **sources)
+            source = {"inputs_embeds": inputs_embeds, "losses": found}
+            encoder_outputs = self.encoder(input_ids, attention_mask, **source, **others)
         cache = self.new_cache() if cache is None and use_cache else cache
         if labels is not None:
             if decoder_input_ids is None:
@@ -360,10 +349,17 @@ class Seq2SeqLM(HeadwiseModel, DecodingGenerationMixin):
                 # Up to the last label of each row, also at a -100 before that.
                 is_before = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) != 0
                 decoder_attention_mask = F.pad(is_before, (seen, 0), value=True)
-        of_encoder = {"encoder_hidden_states": encoder_outputs[0]}
-        of_encoder["encoder_attention_mask"] = attention_mask
-        target = (decoder_input_ids, decoder_attention_mask, cache)
-        states = dict(self.decoder(*target, **of_encoder, **asked))
+        states = dict(
+            self.decoder(
+                decoder_input_ids,
+                decoder_attention_mask,
+                cache,
+                encoder_hidden_states=encoder_outputs[0],
+                encoder_attention_mask=attention_mask,
+                losses=found,
+                **others,
+            )
+        )
         logits, total = self.lm_head(states["last_hidden_state"]), None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
@@ -407,11 +403,6 @@ def shift_right(labels: Tensor, start: Any, padding: Any) -> Tensor:
     """
     shifted = F.pad(labels[:, :-1], (1, 0), value=start)
     return shifted.masked_fill(shifted == IGNORED_LABEL, padding)
-
-
-def as_dict(others: dict[str, Any]) -> dict[str, Any]:
-    """What a model hands on to its stack, whose output has names, whatever its own is to be."""
-    return {**others, "return_dict": True}
 
 
 class LineTokenizer(hf.PreTrainedTokenizerFast):

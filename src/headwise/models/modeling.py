@@ -10,7 +10,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -71,19 +71,6 @@ class HeadwiseOutput(ModelOutput):
     decoder_attentions: tuple[Tensor, ...] | None = None
 
 
-class Call(NamedTuple):
-    """What all layers of a stack see in one forward pass, beside the output of the one below.
-
-    Masks are boolean and `True` at padding, as everywhere below the models.
-    """
-
-    padding: Tensor | None  # (batch, cached + time)
-    query_padding: Tensor | None  # (batch, time), the end of `padding`
-    encoded: Tensor | None  # (batch, source time, embed_dim), where there is an encoder
-    encoder_padding: Tensor | None  # (batch, source time)
-    need_weights: bool
-
-
 class FeedForward(nn.Module):
     """f(x W₁ + b₁) W₂ + b₂, at each position by itself, where f is an activation.
 
@@ -131,7 +118,6 @@ class Layer(GradientCheckpointingLayer):
 
     def __init__(self, config: TransformerConfig, specs: dict[str, Spec], index: int) -> None:
         super().__init__()
-        self.is_causal = "decoder_self" in specs
         # `system` takes the place of the whole layer.
         self.system: Any = None
         self.self_attention: Any = None
@@ -151,20 +137,15 @@ class Layer(GradientCheckpointingLayer):
             self.feed_forward_residual = Residual(config)
 
     def forward(
-        self,
-        x: Tensor,
-        call: Call,
-        rotary: Rotary | None,
-        cache: AttentionCache | None,
-        cross_cache: AttentionCache | None,
+        self, x: Tensor, of_self: dict[str, Any], of_cross: dict[str, Any]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Returns the output, the losses that systems add, and attention weights if asked for."""
+        """Returns the output, the losses that systems add, and attention weights if asked for.
+
+        `of_self` and `of_cross` are what the two attentions are called with, beside `x`.
+        """
         outs: list[AttentionOutput] = []
 
         def read(name: str, x: Tensor, given: dict[str, Any]) -> Tensor:
-            # What is not given, a system of a user's own need not know of.
-            given = {key: value for key, value in given.items() if value is not None}
-
             def attend(y: Tensor) -> Tensor:
                 outs.append(getattr(self, name)(y, **given))
                 return outs[-1].output
@@ -172,23 +153,18 @@ class Layer(GradientCheckpointingLayer):
             residual = getattr(self, f"{name}_residual", None)  # a system may add by itself
             return attend(x) if residual is None else residual(x, attend)
 
-        weights = True if call.need_weights else None
-        of_self: dict[str, Any] = {
-            "key_padding_mask": call.padding,
-            "rotary": rotary,
-            "need_weights": weights,
-        }
-        if self.is_causal:
-            of_self |= {"is_causal": True, "cache": cache}
         if self.system is not None:
-            source = {"memory": call.encoded, "memory_key_padding_mask": call.encoder_padding}
-            x = read("system", x, {**of_self, **source, "cross_cache": cross_cache})
+            names = {
+                "key": "memory",
+                "key_padding_mask": "memory_key_padding_mask",
+                "cache": "cross_cache",
+            }
+            source = {own: of_cross[name] for name, own in names.items() if name in of_cross}
+            x = read("system", x, {**of_self, **source})
         if self.self_attention is not None:
             x = read("self_attention", x, of_self)
         if self.cross_attention is not None:
-            source = {"key": call.encoded, "key_padding_mask": call.encoder_padding}
-            queries = {"query_padding_mask": call.query_padding, "need_weights": weights}
-            x = read("cross_attention", x, {**source, **queries, "cache": cross_cache})
+            x = read("cross_attention", x, of_cross)
         if self.feed_forward is not None:
             # As a function: accelerate moves modules among the arguments, also offloaded ones.
             x = self.feed_forward_residual(x, lambda y: self.feed_forward(y))
@@ -200,17 +176,19 @@ class Layer(GradientCheckpointingLayer):
 class HeadwiseModel(PreTrainedModel):
     """A transformer whose attention follows the plan of its configuration.
 
-    Its forward takes a batch as keyword arguments, with `labels` that are -100 where the model
-    predicts nothing, and returns a `HeadwiseOutput`. A subclass calls `post_init()` at the end of
-    its constructor.
+    Its forward returns a `HeadwiseOutput`. A subclass calls `post_init()` at the end of its
+    constructor. Arguments of every forward, as far as the model reads tokens or generates them:
 
-    Arguments of every forward, beside what it names:
-
-    - `attention_mask`: 1 at tokens and 0 at padding, as in transformers.
+    - `input_ids`: tokens, `(batch, time)`.
+    - `inputs_embeds`: what `get_input_embeddings()` gives for the tokens, in their place; the model
+      scales it as its own.
+    - `attention_mask`: 1 at tokens and 0 at padding, which may be on either side, `(batch, time)`;
+      behind a cache `(batch, cached + time)`.
+    - `labels`: what is to be predicted, and -100 where nothing is.
     - `num_items_in_batch`: by what the sum of the labels' losses is divided; by default the number
       of labels that are not -100.
-    - `inputs_embeds`: what `get_input_embeddings()` gives for the tokens, in the place of
-      `input_ids`; the model scales it as its own.
+    - `cache`, `use_cache`: the cache of earlier calls in a decoding, to which this call adds; and
+      whether to return one, which is new if none is given.
     - `position_ids`: positions of the tokens, `(batch, time)`; by default a token's position is the
       number of tokens before it, padding left out. Several texts in one row would see one another,
       and are refused.
@@ -293,7 +271,7 @@ class HeadwiseModel(PreTrainedModel):
             others: the arguments of a call that its forward does not name.
             added: the losses that systems add.
             total: the loss of the task, summed over all labels that are not -100.
-            num_items: what it is divided by; the number of these labels if None.
+            labels, num_items: see `HeadwiseModel`.
             fields: of the output.
         """
         device = self.device if total is None else total.device  # layers may be on several
@@ -353,6 +331,7 @@ class Stack(HeadwiseModel):
     ) -> None:
         super().__init__(config)
         name = config.sites[0].split("_")[0] if name is None else name
+        self.is_causal = name == "decoder"
         words = getattr(config, "vocab_size", 0) if vocab_size is None else vocab_size
         cutoffs = getattr(config, "adaptive_cutoffs", None)
         width, norm = config.embed_dim, (config.norm_kind, config.embed_dim, config.norm_eps)
@@ -395,15 +374,14 @@ class Stack(HeadwiseModel):
         """Tokens, or their embeddings, to hidden states.
 
         Args:
-            input_ids: `(batch, time)`.
-            attention_mask: `(batch, cached + time)`; padding may be on either side.
-            cache: of earlier calls in a decoding; this call adds to it.
-            inputs_embeds, position_ids, others: see `HeadwiseModel`.
             encoder_hidden_states: what the encoder gave, `(batch, source time, embed_dim)`.
             encoder_attention_mask: `(batch, source time)`.
-            losses: a list to which the losses are added that systems add.
+            losses: of a model that holds this stack: a list for the losses that systems add. The
+                output then has names, whatever `return_dict` says of the model's own.
         """
         asked = self.asked(others)
+        if losses is not None:
+            others = {**others, "return_dict": True}
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("of the input ids and inputs_embeds, expected exactly one")
         words: Any = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
@@ -415,18 +393,25 @@ class Stack(HeadwiseModel):
             )
         seen = 0 if cache is None else cache.get_seq_length()
         padding = padding_of(attention_mask, words, seen)
-        of_queries = None if padding is None else padding[:, seen:]
-        source = padding_of(encoder_attention_mask, encoder_hidden_states)
-        shows = asked["output_attentions"]
-        call = Call(padding, of_queries, encoder_hidden_states, source, shows)
         positions = self._positions(words, padding, seen, position_ids)
         turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
+        # What the attentions of all layers are called with; below models, True is padding.
+        shows = asked["output_attentions"]
+        of_self = {"key_padding_mask": padding, "is_causal": self.is_causal, "need_weights": shows}
+        of_cross = {
+            "key": encoder_hidden_states,
+            "key_padding_mask": padding_of(encoder_attention_mask, encoder_hidden_states),
+            "query_padding_mask": None if padding is None else padding[:, seen:],
+            "need_weights": shows,
+        }
         x = F.dropout(self._placed(words, positions), self.config.dropout, self.training)
         states, weights, found = [], [], [] if losses is None else losses
         for index, layer in enumerate(self.layers):
             states.append(x)
             caches = (None, None) if cache is None else cache.of_layer(index)
-            x, added, read = layer(x, call, turns.get(self.widths[index]), *caches)
+            of_self |= {"rotary": turns.get(self.widths[index]), "cache": caches[0]}
+            of_cross |= {"cache": caches[1]}
+            x, added, read = layer(x, _asked_for(of_self), _asked_for(of_cross))
             found += added
             weights.append(read)
         x = self.final_norm(x)
@@ -540,6 +525,11 @@ class DecodingGenerationMixin(GenerationMixin):
         if generation_config.max_new_tokens is not None and generation_config.max_length == own:
             generation_config.max_length = None
         return super()._prepare_generated_length(generation_config, **given)
+
+
+def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a call without those that change nothing, which no system need know of."""
+    return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
 def padding_of(mask: Tensor | None, words: Tensor | None, seen: int = 0) -> Tensor | None:

@@ -91,11 +91,9 @@ class SpeechEnhancer(HeadwiseModel):
         """Predicts the log magnitudes of clean speech, and computes the loss if labels are given.
 
         Args:
-            inputs: magnitudes of noisy speech, `(batch, time, bins)`.
-            attention_mask: 1 at frames and 0 at padding behind them, `(batch, time)`.
-            labels: log magnitudes of the clean speech, `(batch, time, bins)`; -100 at padding
-                and wherever else nothing is to be predicted.
-            num_items_in_batch, others: see `HeadwiseModel`.
+            inputs: magnitudes of noisy speech, `(batch, time, bins)`; padding is behind them.
+            labels: log magnitudes of the clean speech, `(batch, time, bins)`.
+            attention_mask, num_items_in_batch, others: see `HeadwiseModel`.
 
         Returns:
             The output; its `logits` are the log magnitudes, `(batch, time, bins)`.
@@ -117,15 +115,14 @@ class SpeechEnhancer(HeadwiseModel):
         for convolution in self.front:
             x = convolution(x, padding)
         found: list[Tensor] = []
-        given = {**others, "return_dict": True, "losses": found}
-        states = self.decoder(None, attention_mask, inputs_embeds=x, **given)
+        states = self.decoder(None, attention_mask, inputs_embeds=x, losses=found, **others)
         logits = self.output(states.last_hidden_state)
         logits = noisy + logits if config.predicts == "gain" else logits
         total = None
         if labels is not None:
             total = squared_error(logits, check_labels(labels, logits.shape))
-        of_loss = (others, found, total, labels, num_items_in_batch)
-        return self.finished(*of_loss, **{**states, "logits": logits})
+        given = (others, found, total, labels, num_items_in_batch)
+        return self.finished(*given, **{**states, "logits": logits})
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
