@@ -397,8 +397,9 @@ class Stack(HeadwiseModel):
         turns = {width: Rotary(positions, *rates) for width, rates in self.rates.items()}
         # What the attentions of all layers are called with; below models, True is padding.
         shows = asked["output_attentions"]
-        of_self = {"key_padding_mask": padding, "is_causal": self.is_causal, "need_weights": shows}
-        of_cross = {
+        of_self: dict[str, Any] = {"key_padding_mask": padding, "need_weights": shows}
+        of_self |= {"is_causal": self.is_causal}
+        of_cross: dict[str, Any] = {
             "key": encoder_hidden_states,
             "key_padding_mask": padding_of(encoder_attention_mask, encoder_hidden_states),
             "query_padding_mask": None if padding is None else padding[:, seen:],
@@ -529,7 +530,7 @@ class DecodingGenerationMixin(GenerationMixin):
 
 def _asked_for(given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a call without those that change nothing, which no system need know of."""
-    return {name: value for name, value in given.items() if value is not None and value is not False}
+    return {name: x for name, x in given.items() if x is not None and x is not False}
 
 
 def padding_of(mask: Tensor | None, words: Tensor | None, seen: int = 0) -> Tensor | None:
