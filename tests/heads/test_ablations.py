@@ -150,10 +150,13 @@ def test_in_training_nothing_is_ablated(system):
 RANDOM = ["mae", "moa", "moh", "gated", "differential", "agreement", "weighted", "tim"]
 
 
+@pytest.mark.parametrize("is_told", [False, True])  # where it stands, as a model tells it
 @pytest.mark.parametrize("system", RANDOM)
-def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system):
+def test_random_weights_are_the_same_for_a_seed_and_others_for_each_layer(system, is_told):
     model, x = nn.ModuleList([build(system) for _ in range(2)]).eval(), inputs()
     model[1].load_state_dict(model[0].state_dict())
+    for number, layer in enumerate(model if is_told else []):
+        layer.site, layer.layer = "encoder_self", number
 
     def outputs(seed):
         with ablated(model, system, "random", seed=seed, path=None):

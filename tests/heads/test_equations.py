@@ -139,6 +139,11 @@ def test_gates_of_sequences_normalise_by_the_batch_in_training(dropped: int) -> 
     torch.testing.assert_close(out.routing.weights, gates)
 
 
+def test_a_sequence_of_padding_alone_counts_in_no_balance() -> None:
+    module = build("moa", balance="sequence")
+    equal_to_the_loops(module, drawn(2, 3, DIM), key_padding_mask=padding(3, 0, time=3))
+
+
 def test_noise_of_a_learned_size_moves_routers_in_training_alone() -> None:
     """Equation 3 of MoA: H(x) = x W_g + N(0, 1) · softplus(x W_noise)."""
     module, x = build("moa", noisy=True), drawn(2, 3, DIM)

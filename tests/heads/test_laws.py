@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.forms import FORMS, NINE
+from support.forms import FORMS, NINE, build, inputs
 from support.strategies import cache_actions, fewer, masks, paddings
 
+import headwise as hw
 from headwise.testing import SITES, SystemSubject, check_system, laws
 
 ROWS, TIME = 3, 6
@@ -92,6 +93,22 @@ def test_decoding_in_steps(form: str, data: Any) -> None:
     if prompt is not None:
         actions[0] = ("read", 3)  # all of the padding
     laws.steps_equal_one_pass(subject, actions, padding=prompt)
+
+
+@pytest.mark.parametrize("length", [2, -4])
+def test_a_cache_goes_back_unless_a_system_remembers_more(length: int) -> None:
+    """As in assisted decoding: to the first two of six positions."""
+    cache, read, other = hw.AttentionCache(), inputs(ROWS, TIME), inputs(ROWS, TIME)
+    layer = build("standard")
+    layer(read, is_causal=True, cache=cache)
+    cache.crop(length)
+    whole = layer(torch.cat([read[:, :2], other[:, 2:]], 1), is_causal=True).output
+    found = layer(other[:, 2:], is_causal=True, cache=cache).output
+    torch.testing.assert_close(found, whole[:, 2:])
+    cache = hw.AttentionCache()
+    build("mae")(read, is_causal=True, cache=cache)
+    with pytest.raises(ValueError, match="memory"):
+        cache.crop(length)
 
 
 @each_form

@@ -1,6 +1,7 @@
 """The papers' rules of training: MAE's gates and experts in turn, κ and α on the simplex."""
 
 import copy
+import warnings
 from itertools import combinations
 
 import pytest
@@ -187,11 +188,12 @@ def counted(layer, x, draw="instance", **masks):
     return told
 
 
+@pytest.mark.parametrize("causal", [False, True])  # or each position has a gate, alike here
 @pytest.mark.parametrize("dropped", [1, 2])
-def test_draws_follow_the_gates(dropped):
+def test_draws_follow_the_gates(dropped, causal):
     """An F step has one expert for each sequence, as often as the gate says, and it alone."""
     layer, gates = telling(dropped_heads=dropped)
-    mixed, drawn = counted(layer, inputs(4000, 2, 4))
+    mixed, drawn = counted(layer, inputs(4000, 2, 4), is_causal=causal)
     experts = torch.ones(layer.num_experts, 4, dtype=torch.float64)
     for expert, out in enumerate(combinations(range(4), dropped)):
         experts[expert, list(out)] = 0
@@ -484,6 +486,24 @@ def test_a_step_that_a_scaler_skips_is_none():
         optimizer.zero_grad()
         assert rules.moment.step == steps
         assert all(weight.grad is None for weight in model.mae.gate.parameters())
+
+
+def test_what_learns_without_its_rule_is_told_once():
+    layer = build("weighted", train=True)
+    with pytest.warns(UntrainedRuleWarning, match="without its rule of training") as told:
+        for _ in range(2):
+            layer(inputs()).output.sum().backward()
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_loss_that_nobody_trains_by_is_told(is_used):
+    layer = build("moa", train=True)
+    with warnings.catch_warnings(record=True) as told:
+        for _ in range(3):
+            out = layer(inputs())
+            (out.output.sum() + (out.routing.loss if is_used else 0)).backward()
+    assert ["is in no loss" in str(each.message) for each in told] == [True] * (not is_used)
 
 
 def test_a_training_that_goes_on_is_told_once():

@@ -105,6 +105,7 @@ def test_training_adds_what_the_systems_add(kind, system):
     torch.testing.assert_close(three_times, loss)
     gates = torch.autograd.grad(loss, hw.gate_parameters(made))
     assert all(gradient.abs().sum() > 0 for gradient in gates)
+    torch.testing.assert_close(made.eval()(**given_).loss, of_task.mean())
 
 
 @pytest.mark.parametrize("system", ["standard", "moa"])
