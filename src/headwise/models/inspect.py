@@ -273,10 +273,9 @@ def system_at(model: nn.Module, where: str | int) -> System:
         except AttributeError:
             there = set()
         within = {path: system for path, system in places.items() if system in there}
-    elif any(system.site for system in places.values()):
-        within = {path: system for path, system in places.items() if system.layer == where}
-    else:  # nobody has told them their layers
-        within = dict([pair] for pair in list(places.items())[where : where + 1])  # type: ignore
+    else:
+        told = {path: system for path, system in places.items() if system.site}
+        within = {path: system for path, system in told.items() if system.layer == where}
     if len(within) == 1:
         return next(iter(within.values()))
     some = [*(within or places)]

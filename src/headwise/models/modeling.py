@@ -490,10 +490,6 @@ class DecodingCache(Cache):
         """How many positions have been decoded."""
         return self.layers[layer_idx].get_seq_length()
 
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        """-1: there is no limit."""
-        return -1
-
 
 class DecodingGenerationMixin(GenerationMixin):
     """`generate()` through a cache that all systems can use."""
