@@ -206,20 +206,7 @@ def observe(model: nn.Module, function: Callable[[str, Read], None]) -> Iterator
 def ablated(
     model: nn.Module, where: str | int | Ablations, name: str | None = None, **options: Any
 ) -> Iterator[None]:
-    """`headwise.ablated` of a model that holds systems.
-
-    Args:
-        model: any module that holds systems.
-        where: the path of a system, or of a module that holds one; the number of a layer in which
-            one stands; or a mapping of names of systems to ablations, each a name, or a mapping
-            with `name` and its option.
-        name: of the ablation, see `headwise.heads.ablation`. It may be left out where a unit is
-            given: `expert=3` is `without-expert`.
-        options: of the ablation.
-
-    Raises:
-        ValueError: there is no such path, system, ablation or option; or, later, an ablated system
-            computes in training mode, in which an ablation changes nothing.
+    """`headwise.ablated` of a model that holds systems; the arguments and errors are its.
 
     Example:
         >>> import headwise as hw
