@@ -75,6 +75,18 @@ def voters_in(layer, kept, **options):
     return made
 
 
+def voters_but_one(layer):
+    """Agreement that has, at each position, no head of largest weight there."""
+
+    def compute(x):
+        each = [voters_in(layer, [h for h in range(HEADS) if h != out])(x) for out in range(HEADS)]
+        largest = layer(x).routing.weights.argmax(-1, keepdim=True).unsqueeze(-1)
+        found = torch.stack([out.output for out in each], 2)
+        return SimpleNamespace(output=found.gather(2, largest.expand(-1, -1, 1, DIM)).squeeze(2))
+
+    return compute
+
+
 def even(w):
     return torch.full_like(w, 1 / len(w))
 
@@ -110,6 +122,7 @@ MEANT = {
     ("moa", "only-expert", 1): lambda m: experts_in(m, [1]),
     ("agreement", "uniform", None): lambda m: voters_in(m, [0, 1, 2, 3], iterations=1),
     ("agreement", "without-head", 1): lambda m: voters_in(m, [0, 2, 3]),
+    ("agreement", "without-largest", None): voters_but_one,
     ("weighted", "uniform", None): lambda m: edited(m, kappa=even, alpha=even),
     ("weighted", "only-branch", 1): lambda m: edited(m, alpha=only_second),
     ("weighted", "top-k", 3): lambda m: edited(m, alpha=without_least),

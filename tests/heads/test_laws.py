@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.forms import FORMS, NINE, build, inputs
+from support.forms import FORMS, NINE, build, inputs, turns
 from support.strategies import cache_actions, fewer, masks, paddings
 
 import headwise as hw
@@ -109,6 +109,26 @@ def test_a_cache_goes_back_unless_a_system_remembers_more(length: int) -> None:
     build("mae")(read, is_causal=True, cache=cache)
     with pytest.raises(ValueError, match="memory"):
         cache.crop(length)
+
+
+def other_batch(layer: Any, x: Any) -> None:
+    cache = hw.AttentionCache()
+    layer(x, cache=cache)
+    layer(x[:2], cache=cache)
+
+
+MISUSED = {  # what would compute something else, by what the message says
+    "cache is static": lambda layer, x: layer(x, cache=hw.AttentionCache(static=True)),
+    "cache holds 3 sequences": other_batch,
+    "rotary is given": lambda layer, x: layer(x, x.clone(), rotary=turns(TIME, layer)),
+}
+
+
+@pytest.mark.parametrize("message", MISUSED)
+def test_a_call_that_would_compute_something_else_is_refused(message: str) -> None:
+    layer = build("standard", head_dim=4)
+    with pytest.raises(ValueError, match=message):
+        MISUSED[message](layer, inputs(ROWS, TIME))
 
 
 @each_form

@@ -73,6 +73,15 @@ def test_labels_are_smoothed_in_training_alone(kind, seed, smoothing):
         made.train()
 
 
+def test_nothing_is_predicted_from_padding():
+    made, ids, shown = model("causal"), tokens(2, 5), torch.ones(2, 5, dtype=torch.long)
+    shown[0, :2] = 0
+    targets = ids.masked_fill(shown == 0, -100)
+    found = made(ids, attention_mask=shown, labels=targets).loss
+    targets[0, 2] = -100
+    torch.testing.assert_close(found, made(ids, attention_mask=shown, labels=targets).loss)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=seeds, as_tensor=st.booleans())
 def test_accumulated_batches_have_the_loss_of_one(kind, seed, as_tensor):
