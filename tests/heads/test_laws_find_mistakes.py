@@ -265,6 +265,29 @@ def overriding(method: str, change: Callable[..., Any], base: Any = hw.MultiHead
 
 # Reads otherwise than its weights say.
 Sharpened = overriding("attend", lambda attend, q, *others: attend(2 * q, *others))
+# Leaves out float masks; takes them for boolean ones.
+Unbiased = overriding(
+    "attend",
+    lambda attend, q, k, v, mask, is_causal: attend(
+        q, k, v, None if mask is None or mask.is_floating_point() else mask, is_causal
+    ),
+)
+Blocking = overriding(
+    "attend",
+    lambda attend, q, k, v, mask, is_causal: attend(
+        q, k, v, None if mask is None else mask.bool(), is_causal
+    ),
+)
+
+
+def careless(attend: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, is_causal: bool) -> Tensor:
+    """0 / 0 where all is hidden; that it is made 0 then does not mend its gradient."""
+    if mask is None or mask.dtype == torch.bool:
+        return attend(q, k, v, mask, is_causal)
+    return (q @ k.mT / q.size(-1) ** 0.5 + mask).softmax(-1).nan_to_num() @ v
+
+
+Careless = overriding("attend", careless)
 # Is not what it says it starts as.
 Halved = overriding("combine", lambda combine, o, *others: combine(o / 2, *others), hw.MAE)
 # Computes keys by itself, which nobody turns then.
@@ -348,26 +371,29 @@ SYSTEMS: list[tuple[str, type, set[str]]] = [
     ("sizes", mistaken(lambda self, y, h, i: y[:, :1]), {"(3, 1, 16)"}),
     ("sizes", routing([0.5, -0.5]), {"routing.weights", "negative"}),
     ("sizes", routing([0.5, float("nan")]), {"decisions", "NaN"}),
-    ("sizes", mistaken(nan_of_short), {"NaN", "length 2"}),
     ("sizes", routing([1.0], loss=torch.ones(3)), {"routing.loss"}),
     ("causality", mistaken(mean_of_all), {"decoder_self"}),
     ("padding", mistaken(mean_of_all), {"encoder_self", "padding"}),
     ("padding", mistaken(routed_by_padding), {"loss", "padding"}),
+    ("padding", mistaken(nan_of_short), {"decisions", "NaN in row 1"}),
     ("decoding", mistaken(lambda self, y, h, i: y + i.query.cumsum(1)), {"decoder_self", "steps"}),
     ("learning", mistaken(Mistaken.spoil, WithScale), {"scale", "zero"}),
+    ("learning", Careless, {"q_proj", "not finite", "softmax over keys that are all hidden"}),
     ("copies", Aside, {"copy"}),
     ("evaluation", mistaken(lambda self, y, h, i: nn.functional.dropout(y)), {"random"}),
     ("half_precision", mistaken(lambda self, y, h, i: y * torch.ones(1)), {"torch.float32"}),
     ("blocks", Unturned, {"rotary"}),
     ("blocks", Unaware, {"num_key_value_heads", "TypeError"}),
     ("blocks", Ungrouped, {"num_key_value_heads=2", "RuntimeError"}),
+    ("masks", Unbiased, {"float"}),
+    ("masks", Blocking, {"float", "bias"}),
     ("weights", Sharpened, {"need_weights"}),
     ("resetting", with_scale(set_by=lambda self, x: None), {"scale"}),
     ("resetting", with_scale(set_by=lambda self, x: x.data.fill_(1.0)), {"scale", "torch.nn.init"}),
     ("standard_start", Halved, {"start_neutral"}),
     ("decay", with_scale(start=lambda self, n: torch.ones(1, n)), {"scale", "no_decay", "1"}),
     ("rule", with_scale(start=lambda self, n: torch.rand(n).softmax(0)), {"scale"}),
-    ("ablations", weighing(lambda self, weights: weights), {"weights"}),
+    ("ablations", weighing(lambda self, weights: weights), {"leave uniform out of edits"}),
     ("ablations", weighing(in_training_too), {"uniform", "training"}),
     ("ablations", weighing(at_random), {"uniform", "draw"}),
 ]

@@ -261,11 +261,7 @@ def copies_are_their_own(
 
 
 def every_weight_learns(
-    subject: Subject,
-    *,
-    padding: Tensor | None = None,
-    mask: Tensor | None = None,
-    seed: int = 0,
+    subject: Subject, *, padding: Tensor | None = None, mask: Tensor | None = None, seed: int = 0
 ) -> None:
     """What may learn gets a finite gradient that is not zero, and what is frozen gets none.
 
@@ -293,8 +289,8 @@ def evaluation_draws_nothing(subject: Subject, *, seed: int = 0) -> None:
     """In evaluation a pass gives what the last one gave, draws no number and moves no statistic."""
     mend = "ask self.training before noise, dropout and statistics"
     law, batch = _Law(subject, "evaluation draws nothing", mend), subject.draw(3, 5, seed)
-    before = {name: x.clone() for name, x in subject.parts().named_buffers()}
-    first, again = run(subject, batch), run(subject, batch, seed=2)
+    before = _buffers(subject.parts())
+    first, again = run(subject, batch), run(subject, batch)
     law.expect(not first.draws, "a pass draws random numbers")
     for name, x in first.buffers.items():
         law.expect(torch.equal(x, before[name]), f"a pass changes {name}")
@@ -372,50 +368,44 @@ class Pass(NamedTuple):
 
 
 def run(
-    subject: Subject,
-    batch: Batch,
-    *,
-    train: bool = False,
-    seed: int = 1,
-    gradients: bool = False,
-    padding: Tensor | None = None,
-    **given: Any,
+    subject: Subject, batch: Batch, *, train: bool = False, gradients: bool = False, **given: Any
 ) -> Pass:
     """One pass, and what it does to buffers and gradients; it leaves no trace in the module."""
-    module, sequence, trained = subject.parts(), batch.sequence, subject.parts().training
-    before = {name: x.clone() for name, x in module.named_buffers()}
+    module, sequence = subject.parts(), batch.sequence
+    trained, before = module.training, _buffers(module)
     if gradients and sequence.is_floating_point():
         sequence = sequence.detach().requires_grad_()
-    try:
-        module.train(train)
-        with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed takes long where no device is in use.
-            torch.default_generator.manual_seed(seed)
-            state = torch.get_rng_state()
-            seen = subject(batch._replace(sequence=sequence), padding=padding, **given)
-            draws = not torch.equal(torch.get_rng_state(), state)
-            leaves = {n: x for n, x in module.named_parameters() if gradients and x.requires_grad}
-            leaves |= {"the input": sequence} if sequence.requires_grad else {}
-            found = _gradients(seen, padding, leaves) if gradients else {}
-        after = {name: x.detach().clone() for name, x in module.named_buffers()}
-    finally:
-        module.train(trained)
-        with torch.no_grad():
-            for name, buffer in module.named_buffers():  # a pass may have put others in place
-                buffer.copy_(before[name])
+    module.train(train)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)  # torch.manual_seed takes long without a device
+        state = torch.get_rng_state()
+        seen = subject(batch._replace(sequence=sequence), **given)
+        draws = not torch.equal(torch.get_rng_state(), state)
+        leaves = (*module.named_parameters(), ("the input", sequence))
+        found = _gradients(seen, given.get("padding"), leaves) if gradients else {}
+    module.train(trained)
+    after = _buffers(module)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(before[name])
     loss = None if seen.loss is None else seen.loss.detach()
     seen = Seen(seen.output.detach(), [x.detach() for x in seen.decisions], loss)
     return Pass(seen, after, found, draws)
 
 
-def _gradients(seen: Seen, padding: Tensor | None, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+
+
+def _gradients(
+    seen: Seen, padding: Tensor | None, leaves: Iterable[tuple[str, Tensor]]
+) -> dict[str, Tensor]:
     """Of a sum that depends on all of the output but padding, and on the auxiliary loss."""
-    real = None if padding is None else ~padding
-    total = _at(seen, real)["outputs"].double().sin().sum()
+    total = _at(seen, None if padding is None else ~padding)["outputs"].double().sin().sum()
     total = total if seen.loss is None else total + seen.loss
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    pairs = zip(leaves.items(), found, strict=True)
-    return {name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs}
+    learning = {name: x for name, x in leaves if x.requires_grad}
+    found = torch.autograd.grad(total, list(learning.values()), materialize_grads=True)
+    return dict(zip(learning, found, strict=True))
 
 
 def _with_noise(subject: Subject, batch: Batch, where: Tensor, seed: int, size: float) -> Batch:
