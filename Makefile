@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # The demo's models are too small for several threads: two at a time are faster than one by one.
 JOBS ?= $(shell test "$$(getconf _NPROCESSORS_ONLN)" -ge 2 && echo 2 || echo 1)
 # What of `make nightly` is run: see tests/nightly.
-ONLY ?= processes cluster tools floor newest long mutants old
+ONLY ?= processes cluster tools floor newest long mutants
 
 # Python compiles what is imported, once: to compile all at once would take longer than to install
 # it. Where it is told to write nothing, each of many processes would compile anew.

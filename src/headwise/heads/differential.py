@@ -1,6 +1,6 @@
 """Differential attention: each head subtracts a share of what a second query reads."""
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,6 @@
 """The loss of a model on data, and looks at a model in the middle of its training."""
 
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -13,8 +14,14 @@ from headwise.training.processes import alone, own_draws, summed
 
 
 def summed_loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Returns the loss of a batch for a model in evaluation mode, summed over its labels."""
-    loss: Tensor = model(**batch, num_items_in_batch=1).loss  # over 1 it is the sum, not the mean
+    """Returns the loss of a batch for a model in evaluation mode, summed over its labels.
+
+    Logits that the loss does not need are not computed, where the model can do without.
+    """
+    takes = inspect.signature(model.forward).parameters
+    only_loss = {"all_logits": False} if "all_logits" in takes else {}
+    # Over 1 it is the sum, not the mean.
+    loss: Tensor = model(**batch, **only_loss, num_items_in_batch=1).loss
     return loss
 
 

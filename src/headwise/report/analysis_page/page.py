@@ -100,7 +100,9 @@ def findings(run: RunAnalysis) -> list[str]:
         found.append(said("of_shares", systems=shares))
     if any(entropy for _, entropy, _ in entropies):
         found.append(said("of_entropy", systems=entropies))
-    return found or ["No system of these models decides how heads are combined: there is nothing to compare."]
+    return found or [
+        "No system of these models decides how heads are combined: there is nothing to compare."
+    ]
 
 
 def _entropy(run: RunAnalysis, name: str) -> tuple[Any, list[float]]:
