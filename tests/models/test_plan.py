@@ -110,6 +110,9 @@ def test_options_are_those_of_the_constructor():
     assert (moh.shared_heads, moh.top_k) == (1, 2)
     paper = build({"system": "weighted", "preset": "paper"})
     assert parameters(paper) != parameters(build("weighted"))
+    authors = {"system": "moa", "preset": "authors", "per_batch": False}  # what is named wins
+    moa = systems_of(build(authors))["encoder_self", 0]
+    assert not moa.normalize_weights and not moa.per_batch
     for name in ANYWHERE:  # what the model sets reaches every system
         made = systems_of(build(OPTIONS[name], num_key_value_heads=2, attention_dropout=0.25))
         found = {(module.num_key_value_heads, module.dropout) for module in made.values()}

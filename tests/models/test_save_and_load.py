@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.tiny_models import KINDS, PLANS, blocks, inputs, labels, model, systems_of
 
 import headwise as hw
+from headwise.models.inspect import attentions, observe
 
 AUTO = {
     "causal": transformers.AutoModelForCausalLM,
@@ -126,15 +127,22 @@ def test_a_system_that_cannot_start_so_is_refused_by_name():
 @pytest.mark.parametrize("kind", ["causal", "seq2seq"])
 @pytest.mark.parametrize("system", PLANS)
 def test_layers_computed_twice_learn_the_same(kind, system):
-    """Gradient checkpointing changes no loss, gradient, statistic, or random number."""
+    """Gradient checkpointing changes no loss, gradient, statistic, or random number.
+
+    Nor is anything recorded or observed twice.
+    """
     rates = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
-    plain, found = model(kind, system, **rates).train(), []
+    plain, found, seen = model(kind, system, **rates).train(), [], []
     twice = copy.deepcopy(plain)
     twice.gradient_checkpointing_enable()
     for made in (plain, twice):
         torch.manual_seed(3)
-        loss = made(**inputs(kind), labels=labels(kind)).loss
-        loss.backward()
+        with hw.record(made) as decided, observe(made, lambda path, _: seen.append(path)):
+            loss = made(**inputs(kind), labels=labels(kind)).loss
+            loss.backward()
+        assert all(len(passes) == 1 for passes in decided.values())
         gradients = [parameter.grad for parameter in made.parameters()]
         found.append([loss.detach(), torch.rand(1), *gradients, *made.buffers()])
     torch.testing.assert_close(found[1], found[0])
+    paths = [*attentions(plain)]
+    assert sorted(seen) == sorted(2 * paths)
