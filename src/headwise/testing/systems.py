@@ -130,13 +130,7 @@ class SystemSubject:
         return Seen(out.output, *(() if routing is None else ([routing.weights], routing.loss)))
 
     def call(
-        self,
-        batch: Batch,
-        *,
-        padding: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: Any = None,
-        **more: Any,
+        self, batch: Batch, *, padding: Any = None, mask: Any = None, cache: Any = None, **more: Any
     ) -> AttentionOutput:
         """What the system itself returns; `more` are further arguments of its `forward`."""
         x, memory, memory_padding = batch
@@ -245,20 +239,20 @@ def _check_sizes(plan: _Plan) -> None:
     laws.empty_is_empty(subject, shapes=((3, 7), (1, 1), (3, 1), (0, 7), (3, 0), (0, 0)))
     batch = subject.draw(3, _TIME, 1)._replace(memory_padding=_MEMORY)
     out = subject.call(batch, padding=_RIGHT)
-    output, routing = out.output, out.routing
-    problem = f"an input {tuple(batch.sequence.shape)} gives an output {tuple(output.shape)}"
-    same = output.shape == batch.sequence.shape
-    plan.expect(same, problem, "expected (batch, time, embed_dim) as it came")
-    if routing is None:
+    problem = f"outputs are {tuple(out.output.shape)}"
+    mend = f"expected (batch, time, embed_dim), here {tuple(batch.sequence.shape)}"
+    plan.expect(out.output.shape == batch.sequence.shape, problem, mend)
+    if (routing := out.routing) is None:
         return
-    weights, loss, marked = routing.weights, routing.loss, routing.padding
     mend = "say how much each head counts: reports take the weights for shares"
-    plan.expect(not (weights < 0).any(), "routing.weights hold a negative number", mend)
-    mend = "take its mean over everything but padding"
-    plan.expect(loss is None or loss.dim() == 0, "routing.loss is no scalar", mend)
-    marks = weights.dim() < 3 or (marked is not None and torch.equal(marked, _RIGHT))
+    holds = not (routing.weights < 0).any()
+    plan.expect(holds, "routing.weights hold a negative number", mend)
+    holds = routing.loss is None or routing.loss.dim() == 0
+    plan.expect(holds, "routing.loss is no scalar", "take its mean over all but padding")
     mend = "set it in forward: query_padding_mask, or in self-attention key_padding_mask"
-    plan.expect(marks, "routing.padding does not mark the padding of the queries", mend)
+    marked = torch.zeros(()) if routing.padding is None else routing.padding
+    holds = routing.weights.dim() < 3 or torch.equal(marked, _RIGHT)
+    plan.expect(holds, "routing.padding does not mark the padding of the queries", mend)
 
 
 def _check_causality(plan: _Plan) -> None:
@@ -286,7 +280,7 @@ def _check_learning(plan: _Plan) -> None:
 
 
 def _as_float(hidden: Tensor) -> Tensor:
-    return torch.zeros(hidden.shape, dtype=torch.float64).masked_fill(hidden, float("-inf"))
+    return torch.zeros(hidden.shape).double().masked_fill(hidden, float("-inf"))
 
 
 def _check_masks(plan: _Plan) -> None:
@@ -330,9 +324,8 @@ def _check_weights(plan: _Plan) -> None:
     mend = "return them as AttentionOutput.weights, and compute the output as ever"
     plan.expect(same, "need_weights gives no attention weights, or changes the output", mend)
 
-    def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-        read: Tensor = weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
-        return read
+    def read(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Any:
+        return weights @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
 
     subject.module.attend = read  # type: ignore[method-assign]
     same = _close(subject.call(batch, **given).output, expected)
