@@ -15,6 +15,8 @@ from support import toy_training as toy
 from support.processes import on_ranks
 from support.road import index_batches
 
+from headwise.ops.replicas import mean_over_replicas
+
 G_STEPS = {"period": 2, "unit": "steps", "learning_rate": 0.5}
 MOA = {"system": "moa", "size": "2K4E8D"}
 EXPERTS = {"encoder_self": MOA, "decoder_self": MOA, "decoder_cross": MOA}
@@ -135,6 +137,14 @@ def test_processes_that_draw_by_themselves_have_one_model(tmp_path):
     """The gates move by the mean of all gradients, as everything else does."""
     first, second = on_ranks(2, courses, tmp_path, tuple(OWN))
     assert first == second
+
+
+def test_a_rule_learns_from_the_mean_of_all_gradients():
+    def work() -> float:
+        torch.distributed.init_process_group("gloo")
+        return mean_over_replicas(torch.tensor(float(os.environ["RANK"]))).item()
+
+    assert on_ranks(2, work) == [0.5, 0.5]
 
 
 DIVIDED = ("accumulated and clipped", "weights on a simplex")
