@@ -5,10 +5,9 @@
     def test_my_system():
         check_system(MySystem)
 
-Whatever a paper's equations say, a system stands in models that train on padded batches, predict
-the next token, and decode step by step with beam search. What that asks of a system is the same
-for all of them: the laws of `headwise.testing.laws`, which hold for models as well. That its
-equations are the paper's is for its own tests to show.
+Systems stand in models that train on padded batches, predict the next token, and decode with beam
+search. That asks the same of all of them: the laws of `headwise.testing.laws`, which hold for
+models as well. That a system's equations are the paper's is for its own tests to show.
 """
 
 from headwise.testing import laws

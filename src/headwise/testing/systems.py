@@ -329,9 +329,7 @@ def _check_weights(plan: _Plan) -> None:
 
     subject.module.attend = read  # type: ignore[method-assign]
     same = _close(subject.call(batch, **given).output, expected)
-    mend = (
-        "override attention_weights(q, k, mask) beside attend, with the weights by which it reads"
-    )
+    mend = "let attention_weights(q, k, mask) return the weights by which attend reads"
     plan.expect(same, "the weights that need_weights gives do not reproduce the output", mend)
 
 
@@ -372,13 +370,12 @@ def _check_resetting(plan: _Plan) -> None:
     with torch.device("meta"):
         module = plan.make()
     module.to_empty(device="cpu")
-    tensors = (*module.named_parameters(), *module.named_buffers())
-    for _, tensor in tensors:
+    for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_floating_point():
             tensor.detach().fill_(float("nan"))
     module.reset_parameters()
     mend = "a model that is built without memory would keep what was there"
-    for name, tensor in tensors:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         plan.expect(tensor.isfinite().all(), f"reset_parameters() does not set {name}", mend)
     # from_pretrained has the functions of nn.init spare what it has loaded, as these spare all.
     before = {name: x.clone() for name, x in _draw_parameters(module).state_dict().items()}
