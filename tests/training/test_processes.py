@@ -12,10 +12,11 @@ import pytest
 import torch
 from support import run_folders, tiny_tasks
 from support import toy_training as toy
+from support.forms import build, inputs
 from support.processes import on_ranks
 from support.road import index_batches
 
-from headwise.ops.replicas import mean_over_replicas
+import headwise as hw
 
 G_STEPS = {"period": 2, "unit": "steps", "learning_rate": 0.5}
 MOA = {"system": "moa", "size": "2K4E8D"}
@@ -140,11 +141,23 @@ def test_processes_that_draw_by_themselves_have_one_model(tmp_path):
 
 
 def test_a_rule_learns_from_the_mean_of_all_gradients():
-    def work() -> float:
-        torch.distributed.init_process_group("gloo")
-        return mean_over_replicas(torch.tensor(float(os.environ["RANK"]))).item()
+    def gates(*ranks: int) -> list[Any]:
+        """After a step of MAE's gates on the batches of these processes."""
+        torch.manual_seed(0)
+        layer, batches = build("mae", train=True), [inputs() for _ in range(2)]
+        layer.gate.norm.momentum = 0.0
+        rules = hw.training_rules(layer, 1, settings={"mae": G_STEPS})
+        rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1)))
+        outputs = (layer(batches[rank], is_causal=True).output for rank in ranks)
+        rules.before_step(lambda: (output.square().mean() / len(ranks) for output in outputs))
+        return [weight.tolist() for weight in layer.gate.parameters()]
 
-    assert on_ranks(2, work) == [0.5, 0.5]
+    def work() -> list[Any]:
+        torch.distributed.init_process_group("gloo")
+        return gates(int(os.environ["RANK"]))
+
+    for found in on_ranks(2, work):
+        torch.testing.assert_close(found, gates(0, 1))
 
 
 DIVIDED = ("accumulated and clipped", "weights on a simplex")
