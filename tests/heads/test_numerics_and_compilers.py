@@ -183,13 +183,17 @@ def test_gradient_checkpointing_changes_no_gradient(name, causal):
     module = build(name, train=True, **({"gate_dropout": 0.3} if name == "mae" else {}))
     other, x = copy.deepcopy(module), inputs(BATCH, TIME).requires_grad_()
     torch.manual_seed(2)
+
+    def read(module, x):
+        return module(x, is_causal=causal).output
+
     for _ in range(2):  # by the second, statistics have moved
-        weighed(module(x, is_causal=causal).output).backward()
+        (weighed(read(module, x)) + weighed(read(module, 2 * x))).backward()
     expected, x.grad = x.grad, None
     torch.manual_seed(2)
     for _ in range(2):
-        read = checkpoint(lambda x: other(x, is_causal=causal).output, x, use_reentrant=False)
-        weighed(read).backward()
+        reads = [checkpoint(read, other, k * x, use_reentrant=False) for k in (1, 2)]
+        sum(map(weighed, reads)).backward()
     torch.testing.assert_close(x.grad, expected)
     for got, wanted in zip(other.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(got.grad, wanted.grad)

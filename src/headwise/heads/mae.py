@@ -247,8 +247,8 @@ class ExpertGate(nn.Module):
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, experts)
         self.dropout, self.init = dropout, init
-        # The running statistics by which the last passes in training normalised.
-        self._before: deque[tuple[Any, Any]] = deque(maxlen=16)
+        # Of the last passes in training: a mark of their inputs, and the running statistics then.
+        self._before: deque[tuple[Tensor, Any, Any]] = deque(maxlen=16)
 
     def reset_parameters(self, init: str | None = None) -> None:
         # By nn.init throughout, which from_pretrained makes spare what it has loaded.
@@ -284,11 +284,14 @@ class ExpertGate(nn.Module):
         mean: Any = norm.running_mean
         var: Any = norm.running_var
         # What a pass has measured counts from the next pass on. One that a backward pass repeats,
-        # as by checkpointing, computes by what it computed by; the last pass is repeated first.
-        if self.training and is_repeated() and self._before:
-            mean, var = self._before.pop()
-        elif self.training and not torch.compiler.is_compiling():
-            self._before.append((mean, var))
+        # as by checkpointing, computes by what the pass of the same inputs computed by.
+        if self.training and not torch.compiler.is_compiling():
+            mark = view.mean.detach().sum()
+            if is_repeated() and self._before:
+                distances = torch.stack([(mark - known).abs() for known, *_ in self._before])
+                _, mean, var = self._before[int(distances.argmin())]
+            elif not is_repeated():
+                self._before.appendleft((mark, mean, var))
         calibrates = norm.training and norm.momentum is None  # by torch.optim.swa_utils.update_bn
         if (learns and norm.training and norm.weight.requires_grad) or calibrates:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not view.each):
