@@ -1,6 +1,7 @@
 """What a system is: what it returns, what it says of itself, and the losses that it adds."""
 
 import warnings
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -198,16 +199,22 @@ class System(nn.Module):
                 )
             return
         if loss.requires_grad:
-            output.register_hook(lambda _: self._note(learned=True))
-            loss.register_hook(lambda _: self._note(is_used=True))
-
-    def _note(self, learned: bool = False, is_used: bool = False) -> None:
-        self._came = (self._came[0] or learned, self._came[1] or is_used)
+            # The module holds the loss: a hook that holds the module would keep the graph alive.
+            this = weakref.ref(self)
+            output.register_hook(lambda _: _note(this(), learned=True))
+            loss.register_hook(lambda _: _note(this(), is_used=True))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may be trained otherwise, and outlives the context of an ablation or an observer.
         passing = ("ablations", "observers", "routing_loss", "follows_rule", "_came", "_is_settled")
         return {name: value for name, value in self.__dict__.items() if name not in passing}
+
+
+def _note(system: System | None, learned: bool = False, is_used: bool = False) -> None:
+    """Notes that a gradient has come to the output of a system's last call, or to its loss."""
+    if system is not None:
+        came = system._came
+        system._came = (came[0] or learned, came[1] or is_used)
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor:
