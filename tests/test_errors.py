@@ -53,7 +53,7 @@ CONSTRUCTED = [
     (hw.AgreementAttention, (8, 4), {"num_capsules": 5}, {"num_capsules", "5", "embed_dim", "8"}),
     (hw.BranchedAttention, (10, 4, 4), {}, {"embed_dim", "10", "num_branches", "4"}),
     (hw.BranchedAttention, (8, 2, 4), {"weights": "sparse"}, {"weights", "sparse", "simplex"}),
-    (hw.BranchedAttention, (8, 2, 4), {"top_k": 3}, {"top_k", "3", "num_branches", "2"}),
+    (hw.BranchedAttention, (8, 2, 4), {"top_k": 3}, {"top_k", "3", "2"}),
     (hw.TIM, (12, 4, 8, 3), {}, {"num_heads", "4", "num_mechanisms", "3"}),
     (hw.TIM, (12, 4, 8, 2), {"kdim": 6}, {"kdim", "6", "cross_attention"}),
     (hw.TIM, (12, 4, 8, 2), {"norm": "middle"}, {"norm", "middle", "post", "pre"}),

@@ -179,7 +179,7 @@ def edits_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:
 
 
 def _number(value: Any, option: Any, least: int, most: int) -> int:
-    """A whole number, also of NumPy or PyTorch."""
+    """The value as an int, also if it is of NumPy or PyTorch; raises `ValueError` out of range."""
     try:
         number = value.__index__()
     except (AttributeError, TypeError):

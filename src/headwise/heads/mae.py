@@ -247,7 +247,7 @@ class ExpertGate(nn.Module):
         self.hidden = nn.Linear(embed_dim, hidden_dim)
         self.output = nn.Linear(hidden_dim, experts)
         self.dropout, self.init = dropout, init
-        # Of the last passes in training: a mark of their inputs, and the running statistics then.
+        # Of the last passes in which it learned: a mark of the inputs, and the statistics then.
         self._before: deque[tuple[Tensor, Any, Any]] = deque(maxlen=16)
 
     def reset_parameters(self, init: str | None = None) -> None:
@@ -285,7 +285,7 @@ class ExpertGate(nn.Module):
         var: Any = norm.running_var
         # What a pass has measured counts from the next pass on. One that a backward pass repeats,
         # as by checkpointing, computes by what the pass of the same inputs computed by.
-        if self.training and not torch.compiler.is_compiling():
+        if learns and not torch.compiler.is_compiling():
             mark = view.mean.detach().sum()
             if is_repeated() and self._before:
                 distances = torch.stack([(mark - known).abs() for known, *_ in self._before])
@@ -309,7 +309,7 @@ class ExpertGate(nn.Module):
 
     @torch.no_grad()
     def _move(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Moves the running statistics; without momentum they are the mean of all batches."""
+        """Moves the running statistics; without a momentum, to the mean of all batches."""
         norm, enough = self.norm, count > 1
         norm.num_batches_tracked = norm.num_batches_tracked + enough
         tracked = norm.num_batches_tracked.clamp(min=1)

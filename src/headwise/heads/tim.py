@@ -439,7 +439,9 @@ class GroupedLinear(nn.Module):
 
     def divided(self, x: Tensor) -> Tensor:
         """`(groups, rows, in_dim)` to `(groups, rows, out_dim)`."""
-        return grouped_product(x, self.weight, self.bias)
+        if self.bias is None:
+            return torch.bmm(x, self.weight)
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
 
     def extra_repr(self) -> str:
         groups, in_dim, out_dim = self.weight.shape
@@ -481,8 +483,3 @@ def divide(x: Tensor, groups: int) -> Tensor:
 def join(x: Tensor, like: Tensor) -> Tensor:
     """`(groups, rows, width)` to `(..., groups * width)`, with the rows of `like`."""
     return x.transpose(0, 1).reshape(*like.shape[:-1], x.size(0) * x.size(2))
-
-
-def grouped_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`(groups, rows, in)` by `(groups, in, out)`, all in one product."""
-    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)

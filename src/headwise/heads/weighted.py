@@ -18,7 +18,7 @@ from headwise.heads.ablation import edits_of, random_simplex
 from headwise.heads.attention import Attention, Inputs
 from headwise.heads.rules import Moment, Rule, RuleSettings
 from headwise.heads.system import Routing
-from headwise.ops.checks import one_of
+from headwise.ops.checks import in_range, one_of
 from headwise.ops.layers import ACTIVATIONS, Activation, NormKind, hidden_width, norm_of
 from headwise.ops.replicas import assign, whole
 from headwise.settings import MOST_STEPS
@@ -262,8 +262,8 @@ class BranchedAttention(Attention):
                     f"{name} is {width}, which num_branches = {num_branches} does not divide; "
                     f"choose sizes that divide, or {way_out}"
                 )
-        if top_k is not None and not 1 <= top_k <= num_branches:
-            raise ValueError(f"top_k is {top_k}, expected 1 to num_branches = {num_branches}")
+        if top_k is not None:
+            in_range(top_k=(top_k, 1, num_branches))
         if top_k is not None and weights not in ("simplex", "softmax"):
             raise ValueError(
                 f"top_k is {top_k}, but weights={weights!r} learns no α by which to choose: leave "

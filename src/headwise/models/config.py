@@ -196,7 +196,7 @@ class TransformerConfig(PreTrainedConfig):
 
     # transformers has these for models whose heads divide their width, and that it knows.
     def validate_architecture(self) -> None:
-        """Heads may have any width."""
+        """Asks nothing: transformers would ask for heads that divide the width of the model."""
 
     def validate_rope(self) -> None:
         """`rotary_rates` says what does not fit."""
