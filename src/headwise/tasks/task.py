@@ -1,34 +1,48 @@
-"""The interface of a task, through which training, comparisons and reports use it."""
+"""A task: what is predicted from which data, and how it is scored.
 
-import os
+A task of your own is a subclass of `Task`, named by `task: module:Class` in a recipe.
+"""
+
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, TypeVar
 
+import datasets
 import numpy as np
 from torch import Tensor
 
-from headwise.data.division import PARTS
-from headwise.data.sources import decoded_lines, is_unicode, read_lines
+from headwise.data.divide import parts_of
+from headwise.data.encode import Columns, Items, digest, digest_of, encoded, lengths
+from headwise.data.load import DataError, from_files, lines
+from headwise.data.settings import PARTS, Data, Files
+from headwise.data.stream import Shards, Stream
 from headwise.messages import shown
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
-from headwise.recipes.pretrained import finished_run, read_pretrained, take_weights
-from headwise.recipes.settings import ModelSettings, Recipe
-from headwise.tasks.outcome import Outcome
-from headwise.tasks.positions import Positions
-from headwise.tasks.significance import Statistic
-from headwise.training.batching import Items
+from headwise.recipes.pretrained import pretrained_config, pretrained_model
+from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.tasks.scores import Outcome
+from headwise.training.batching import TokenBudgetSampler
 
-Advance = Callable[[int], None]  # called with the number of items that are done
+_Batch = TypeVar("_Batch")
+_Found = TypeVar("_Found")
 
 
-# Why many tasks refuse an option.
-ONE_EACH = "it makes one prediction of each input"
-PRINTED = "its predictions are printed, and `> FILE` writes them"
+class Each:
+    """Computes something of each batch; whoever evaluates divides them, and shows a bar.
+
+    >>> Each()([[1, 2], [3]], sum)
+    [3, 3]
+    """
+
+    def __call__(
+        self, batches: Sequence[_Batch], compute: Callable[[_Batch], _Found]
+    ) -> list[_Found]:
+        """Returns what `compute` returns for each batch, in order."""
+        return [compute(batch) for batch in batches]
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,6 @@ class Wish:
     """The arguments of `headwise predict`.
 
     Attributes:
-        echo: tells a line of text, and by keywords what stands in it, as JSON has it.
         inputs: files or texts.
         texts: texts that are not taken for files.
         number: how many texts to write for each prompt, or how many images to draw; None for the
@@ -44,19 +57,18 @@ class Wish:
         output: the file to write; None for the task's default.
     """
 
-    echo: Callable[..., None]
     inputs: Sequence[str] = ()
     texts: Sequence[str] = ()
     number: int | None = None
     output: Path | None = None
 
-    def refuse(self, task: str, **reasons: str) -> None:
-        """Raises `ValueError` if the user gave an option that a task does not have, and why."""
+    def refuse(self, task: str, *options: str) -> None:
+        """Raises `ValueError` if the user gave an option that a task does not have."""
         names = {"inputs": "INPUT", "texts": "--text"}
-        for option, reason in reasons.items():
+        for option in options:
             if getattr(self, option):
                 name = names.get(option, f"--{option}")
-                raise ValueError(f"{name} is not for a run of {task}: {reason}; leave it out")
+                raise ValueError(f"{name} is not for a run of {task}: leave it out")
 
     def lines(self, default: list[str] | None = None) -> list[str]:
         """The texts of the command: the lines of its files, and what is no file itself.
@@ -64,185 +76,201 @@ class Wish:
         Without any it is the default, or else what standard input has.
         """
         if not self.inputs and not self.texts:
-            read = decoded_lines(sys.stdin.buffer, "standard input")
-            return list(read) if default is None else default
-        lines: list[str] = []
+            if default is not None:
+                return default
+            return [line.rstrip("\r\n") for line in sys.stdin]
+        found: list[str] = []
         for each in self.inputs:
-            if os.path.exists(each):  # noqa: PTH110 - a Path raises errors for long texts
-                lines += read_lines(Path(each))
+            if len(each) < 1000 and Path(each).is_file():
+                found += lines(each)
             elif any(map(str.isspace, each)):
-                lines.append(each)
+                found.append(each)
             else:
                 raise ValueError(
                     f"INPUT is {shown(each)}, expected a file that is there, or a text with white "
                     f"space in it; give any other text by --text"
                 )
-        lines += self.texts
-        if wrong := [line for line in lines if not is_unicode(line)]:
-            raise ValueError(
-                f"INPUT or --text is {shown(wrong[0])}, expected text in UTF-8; convert it, for "
-                f"example with `iconv -f LATIN1 -t UTF-8`, or give it in a file that is UTF-8"
-            )
-        return lines
+        return [*found, *self.texts]
+
+
+@dataclass(frozen=True)
+class Positions:
+    """What stands at each position of one stack of a model, for analyses.
+
+    Attributes:
+        shape: batch and time.
+        tokens: `(batch, time)`, the number of what stands there: a token of a vocabulary, a colour
+            of a palette; negative where there is none. None where nothing can be numbered.
+        names: the name of each such number, as pages show it.
+        word: what they are called, in the singular: token, colour.
+        classes: name of a label to the class of each position, `(batch, time)`, or of each
+            sequence, `(batch,)`, counted from 0, negative where there is none; and to the names of
+            the classes.
+        levels: name of a quantity to its value at each position, `(batch, time)`: the loudness of
+            a frame.
+    """
+
+    shape: tuple[int, int]
+    tokens: Tensor | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
+    word: str = "token"
+    classes: Mapping[str, tuple[Tensor, list[str]]] = field(default_factory=dict)
+    levels: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of_tokens(
+        cls,
+        tokens: Tensor,
+        names: Mapping[int, str],
+        word: str = "token",
+        classes: Mapping[str, tuple[Tensor, list[str]]] | None = None,
+    ) -> "Positions":
+        """Returns positions that each have a token, `(batch, time)`."""
+        shape = (tokens.size(0), tokens.size(1))
+        return cls(shape, tokens, names, word, classes or {})
 
 
 class Task(ABC):
     """The data of a recipe, with the batches, the scores and the samples of its task.
 
+    Args:
+        recipe: a recipe of this task.
+        folder: a folder with the encoder (a tokenizer, a palette) that a run has saved; without it
+            the encoder is learned from the training part, or is that of the run that the recipe
+            starts from.
+
     Attributes:
-        train, validation, test: the encoded items of each part.
-        tests: the encoded items of each further test set by its name.
-        notes: facts about the data for the screen and the report: label to text.
+        rows: of each part and each further test set, by name, its rows as text, images or sounds.
+        parts: the encoded items of the same; `train` may be a stream.
+        facts: a table about the data: of each part its number of rows, and so on.
+        made_of: all on which the encoding depends beside the rows; `open` sets it.
+
+    Raises:
+        ValueError: the data cannot be read; the message names the file and how to mend it.
     """
 
+    name: ClassVar[str]
     recipe_class: ClassVar[type[Recipe]]
     model_class: ClassVar[type[HeadwiseModel]]
-    loss_name: ClassVar[str] = "nats per token"  # the unit of the validation loss
-    # Whether the exponential of the loss is a perplexity of tokens, which tables then show.
-    loss_has_perplexity: ClassVar[bool] = True
+    # Data that are there once headwise is installed: name to a function that returns the rows of
+    # `train`, and of other parts where they have their own.
+    built_in: ClassVar[Mapping[str, Callable[..., dict[str, datasets.Dataset]]]] = {}
+    # The columns of rows and their usual names in data; None for one that data need not have.
+    columns: ClassVar[Mapping[str, str | None]]
+    key: ClassVar[str | None] = None  # the column that decides the part of a row; None: text is cut
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
-    saved: ClassVar[tuple[str, ...]] = ("tokenizer",)  # files or folders that `save` writes
-    encoding_name: ClassVar[str] = "vocabulary"
+    loss_unit: ClassVar[str] = "nats per token"
     pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
-    centre: ClassVar[Literal["mean", "median"]] = "mean"  # over seeds, as papers report it
-    macs_lengths: ClassVar[dict[str, int]]  # see `cost_lengths`
-    # Keys of a recipe that the evaluation of a finished run reads, with those below them.
-    evaluation_keys: ClassVar[tuple[str, ...]] = ("data", "evaluation")
-    # Keys, besides those of the data, on which the items of the scores depend; see `digest_of`.
-    item_keys: ClassVar[tuple[str, ...]] = ()
-    macs_lengths_from: ClassVar[str] = ""  # who counts at these lengths, if the recipe does not
+    encoder_files: ClassVar[tuple[str, ...]] = ()  # that `save` writes, by which encoders are told
 
-    train: Items
-    validation: Items
-    test: Items
-    tests: dict[str, Items]
-    notes: dict[str, str]
+    rows: dict[str, Any]
+    parts: dict[str, Any]
+    made_of: list[object]
+
+    def __init__(self, recipe: Any, folder: Path | None = None) -> None:
+        self.recipe = recipe
+        self.rows, self.facts = parts_of(recipe.data, type(self))
+        self.made_of = []
+        self._folder = folder if folder is not None else recipe.pretrained_folder()
+        self.open(self._folder)
+        self.parts = {name: self._items(name) for name in self.rows}
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def read_files(files: Files, data: Data) -> datasets.Dataset:
+        """Returns the rows of the files of a part."""
+        return from_files(files, data)
 
     @classmethod
-    def name(cls) -> str:
-        """Returns the task's name in recipes."""
-        return cls.recipe_class.model_fields["task"].default
+    def clean(cls, columns: Columns, data: Any, part: str) -> Columns:
+        """Returns the rows that are taken, of some that were read; others are left out."""
+        return columns
+
+    @abstractmethod
+    def open(self, folder: Path | None) -> None:
+        """Loads what encodes rows from a folder, or learns it from `self.rows["train"]`."""
+
+    @abstractmethod
+    def encode(self, columns: Columns) -> Columns:
+        """Returns what a model reads of rows; one row may become several, or none."""
+
+    def items(self, rows: datasets.Dataset, part: str) -> Items:
+        """Returns encoded rows as items, with what is random of them."""
+        return Items(rows, lengths(rows, "input_ids")[:, 0])
+
+    def _items(self, part: str) -> Any:
+        rows = self.rows[part]
+        if isinstance(rows, Shards):
+
+            def of_window(columns: Columns) -> Items:
+                cleaned = type(self).clean(columns, self.recipe.data, "train")
+                return self.items(datasets.Dataset.from_dict(self.encode(cleaned)), "train")
+
+            return Stream(rows, of_window, self.recipe.data.window)
+        what = f"{self.name}: encoding {part}"
+        return self.items(encoded(rows, self.encode, [what, *self.made_of]), part)
+
+    def digest(self, part: str | None = None) -> str:
+        """Returns a hash of the rows of a part; of all that is trained on, and how, without one.
+
+        Runs whose hashes of a part are equal are scored on the same items.
+        """
+        if part is None:
+            return digest_of(*map(self.digest, PARTS), *self.made_of)
+        rows = self.rows[part]
+        return rows.digest if isinstance(rows, Shards) else digest(rows)
+
+    # --- the model ------------------------------------------------------------------------------
 
     @classmethod
     @abstractmethod
-    def prepare(cls, recipe: Any, folder: Path | None = None) -> Self:
-        """Reads the data and learns the encoding from them, such as a vocabulary or a palette.
+    def sizes(cls, recipe: Any, task: Any = None) -> dict[str, Any]:
+        """Returns what the data settle of the configuration of a recipe's model.
 
         Args:
             recipe: a recipe of this task.
-            folder: folder of a run. If it contains a saved encoding, this is loaded.
-
-        Raises:
-            ValueError: the data cannot be read; the message names the file and how to mend it.
+            task: the task on its data. Without it the sizes are the largest that the recipe
+                allows, as `headwise cost` needs them.
         """
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Writes the encoding to the folder of a run; each file is written whole or not at all."""
-
-    def save_for_tools(self, folder: Path, recipe: Any) -> None:  # noqa: B027
-        """Writes what other tools need beside a model's weights, such as a tokenizer.
-
-        Args:
-            folder: an empty folder, whose files are put into that of the model.
-            recipe: the recipe of the run.
-        """
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Returns a hash of the data, by which runs on different data are told apart.
-
-        Further test sets do not count, since they have no part in training.
-        """
-
-    @abstractmethod
-    def digest_of(self, part: str) -> str:
-        """Returns a hash of the items of one part, or of a further test set.
-
-        Runs whose hashes of a part are equal are scored on the same items in the same unit. So the
-        hash depends on the encoding where a score counts tokens or colours of it.
-        """
-
-    def part(self, name: str) -> Items:
-        """Returns the items of a part, or of a further test set."""
-        return getattr(self, name) if name in PARTS else self.tests[name]
-
-    @classmethod
-    @abstractmethod
-    def nominal_config(cls, recipe: Any) -> TransformerConfig:
-        """Returns the configuration of a recipe's model without reading data, to count its cost."""
 
     @classmethod
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
         """Returns the length in each stack for which multiply-accumulates are counted."""
-        return cls.macs_lengths
+        raise NotImplementedError(f"{cls.__name__} has no cost_lengths()")
 
     @classmethod
-    def compare_notes(cls, recipes: Mapping[str, Any]) -> dict[str, str]:
-        """Returns what makes a comparison of systems unfair, the first of them the baseline."""
-        return {}
+    def config(cls, recipe: Any, task: Any = None) -> TransformerConfig:
+        """Returns the configuration of a recipe's model; see `sizes`."""
+        if recipe.pretrained_folder() is not None:
+            return pretrained_config(cls.model_class, recipe)
+        kind: Any = cls.model_class.config_class
+        return kind(**{**cls.sizes(recipe, task), **recipe.model_arguments})
+
+    def build_model(self, recipe: Any) -> HeadwiseModel:
+        """Returns the model of a recipe, which has these data: fresh, or that it starts from."""
+        run = recipe.pretrained_folder()
+        if run is None:
+            return self.model_class(self.config(recipe, self))
+        self.check_encoder(run)
+        return pretrained_model(self.model_class, recipe)
+
+    def check_encoder(self, folder: Path) -> None:
+        """Raises `ValueError` if the model in a folder reads what another encoder has made."""
+        for name in self.encoder_files:
+            own, theirs = (of / name for of in (self._folder or folder, folder))
+            if not theirs.is_file() or own.read_bytes() != theirs.read_bytes():
+                raise ValueError(
+                    f"model.pretrained is {folder}, expected a model with the {name} of the other "
+                    f"systems of this comparison: all share one; pretrain them in one comparison, "
+                    f"and start each of them from its run there"
+                )
 
     @abstractmethod
-    def model_config(self, settings: Any) -> TransformerConfig:
-        """Returns the configuration of a model for these data."""
+    def save(self, folder: Path) -> None:
+        """Writes what encodes rows into the folder of a model."""
 
-    def longest_input(self) -> int:
-        """Returns the number of tokens of the longest sequence that a model reads for an item."""
-        return max(int(np.max(part.lengths)) for part in (self.train, self.validation, self.test))
-
-    def check_positions(self, config: TransformerConfig) -> None:
-        """Raises `ValueError` if an item is longer than the learned positions of a model."""
-        if config.max_positions is not None and (longest := self.longest_input()) > (
-            config.max_positions
-        ):
-            raise ValueError(
-                f"model.max_positions is {config.max_positions}, expected at least {longest}: so "
-                f"many tokens has the longest of the {self.item_name}; raise it, leave out long "
-                f"{self.item_name}, or set model.positions to sinusoidal"
-            )
-
-    def build_model(self, settings: ModelSettings) -> HeadwiseModel:
-        """Returns a model for these data with random weights."""
-        return self.model_class(self.model_config(settings))
-
-    def start_from(self, model: HeadwiseModel, run: Path) -> None:
-        """Gives a model the weights of a finished run, see `model.pretrained`.
-
-        Raises:
-            ValueError: the run has no model, or one of another kind or of other sizes, or it
-                encodes data otherwise.
-        """
-        self.check_encoding(run)
-        take_weights(model, read_pretrained(self.model_class, run, model.config), run)
-
-    @classmethod
-    def encoding_folder(cls, recipe: Recipe, folder: Path | None) -> Path | None:
-        """Returns the folder of the run whose encoding `prepare` is to load, if it has one.
-
-        That is the folder itself, or that of the run that the model starts from.
-        """
-        if folder is not None and all((folder / name).exists() for name in cls.saved):
-            return folder
-        run = recipe.pretrained_run()
-        return folder if run is None else finished_run(run, cls.saved)
-
-    def encoding(self) -> str:
-        """Returns what tells the encoding from others; empty if none is learned."""
-        return ""
-
-    @classmethod
-    def encoding_of(cls, run: Path) -> str:
-        """Returns the same of a finished run, from its folder."""
-        return ""
-
-    def check_encoding(self, run: Path) -> None:
-        """Raises `ValueError` if a finished run encodes data otherwise."""
-        if self.encoding_of(finished_run(run, self.saved)) != self.encoding():
-            raise ValueError(
-                f"model.pretrained is {run}, expected a model with the {self.encoding_name} of "
-                f"this run or comparison: all systems of a comparison share one; pretrain them in "
-                f"one comparison, and start each of them from its run there"
-            )
+    # --- batches and scores ---------------------------------------------------------------------
 
     @abstractmethod
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
@@ -251,46 +279,50 @@ class Task(ABC):
         Labels are -100 where the model predicts nothing.
         """
 
-    def positions(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        """Returns what stands at the positions of a batch of each stack, `encoder` or `decoder`."""
-        return {}
-
-    def measure(self, model: HeadwiseModel) -> dict[str, float]:
-        """Returns figures to record at each validation in addition to the loss: name to value."""
-        return {}
+    def batches(self, part: str, batch_tokens: int) -> list[list[int]]:
+        """Returns the indices of a part's items in batches of similar length, in a fixed order."""
+        items = self.parts[part]
+        if isinstance(items, Stream):
+            raise DataError(
+                f"the {part} part is a stream (data.streaming), expected a part that is stored, "
+                f"such as validation: a stream is only trained on"
+            )
+        longest = int(np.max(items.lengths))
+        return list(TokenBudgetSampler(items.lengths, max(batch_tokens, longest), shuffle=False))
 
     @abstractmethod
     def evaluate(
-        self, model: HeadwiseModel, part: Items, evaluation: Any, advance: Advance
+        self, model: HeadwiseModel, part: str, evaluation: Evaluation, each: Each
     ) -> Outcome:
         """Returns the scores, samples and pictures of a trained model on one part.
 
         Args:
             model: the model in evaluation mode, with the ablation of `evaluation` applied.
-            part: the items of one part.
+            part: name of the part.
             evaluation: settings of the recipe.
-            advance: called with the number of items that were finished, for a progress bar.
+            each: computes something of each batch.
         """
+
+    def monitor(self, model: HeadwiseModel) -> dict[str, float]:
+        """Returns figures to record at each validation beside the loss: name to value."""
+        return {}
+
+    def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """Returns what stands at the positions of a batch of each stack, `encoder` or `decoder`."""
+        return {}
 
     @classmethod
     @abstractmethod
-    def statistic(cls, name: str, evaluation: Any) -> Statistic:
-        """Returns what computes a score, which has this name, from the items of an `Outcome`."""
+    def predict(
+        cls, folder: Path, recipe: Any, model: HeadwiseModel, wish: Wish
+    ) -> Iterator[str]:
+        """Yields lines to print: what a finished run makes of new input, or where it wrote it.
 
-    def decode(self, model: HeadwiseModel, evaluation: Any) -> int | None:
-        """Generates from some items of the test part, to measure how fast a model does.
-
-        All models generate equally many tokens from the same items.
-
-        Returns:
-            The number of generated tokens; None if the task generates nothing.
-        """
-        return None
-
-    @classmethod
-    @abstractmethod
-    def predict(cls, run: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> None:
-        """Prints or writes what a finished run makes of new input, for `headwise predict`.
+        Args:
+            folder: the folder of the run's model, with what encodes rows.
+            recipe: the recipe of the run.
+            model: its model.
+            wish: what the user asks for.
 
         Raises:
             ValueError: the task does not have an option of `wish`, or lacks one.

@@ -1,0 +1,201 @@
+"""Divides data into parts, and tells what they share.
+
+One rule divides what has a key, such as a text or a file's name: the hash of the key alone decides.
+So a text stays in its part in every release, order and size of the data, and what is there twice
+is in one part. Running text is cut: its end is held out.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+
+from headwise.data.encode import Columns, column_of, digest, encoded, fingerprint
+from headwise.data.load import DataError, load
+from headwise.data.settings import PARTS, Data
+from headwise.data.stream import Shards
+
+if TYPE_CHECKING:
+    from headwise.tasks.task import Task
+
+KEY = "_key"  # the column with the hashes of keys
+Hashes = NDArray[np.uint64]  # (rows,)
+Parts = dict[str, datasets.Dataset]
+Facts = dict[str, dict[str, int | str]]
+_PASSAGE = 64  # rows of running text that are sampled together
+
+
+def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
+    """Returns the rows of each part and of each further test set, cleaned, and facts about them.
+
+    Args:
+        data: where the rows are, and how they are divided.
+        task: says which columns it needs, and what it leaves out.
+
+    Returns:
+        The rows of `train`, `validation`, `test` and the further test sets by name, of which
+        `train` may be the shards of a stream; and a table: for each of them its number of rows,
+        how many were left out, and so on.
+
+    Raises:
+        DataError: data that cannot be read, or of which a part has no rows.
+    """
+    stream = Shards(data, task) if data.streaming else None
+    read = _read(data, task, PARTS if stream is None else PARTS[1:])
+    for part in () if stream is None else stream.held_out:
+        read[part] = stream.part(part)
+    for name in data.tests:
+        of_test = data.test_set(name)
+        try:
+            read[name] = _read(of_test, task, ("test",))["test"]
+        except DataError as error:
+            raise DataError(f"data.tests.{name}: {error}") from error
+    clean = {part: cleaned(rows, data, part, task) for part, rows in read.items()}
+    facts: Facts = {part: {"rows": 0} for part in (*PARTS, *data.tests)}
+    for part, rows in clean.items():
+        if left_out := len(read[part]) - len(rows):
+            facts[part]["left out"] = left_out
+    shares = {
+        part: fraction
+        for part, fraction in (
+            ("test", data.test_fraction),
+            ("validation", data.validation_fraction),
+        )
+        if part not in read and not data.streaming
+    }
+    if shares:
+        divided = by_hash if KEY in clean["train"].column_names else cut
+        clean |= divided(clean["train"], shares)
+    if data.train_fraction < 1.0:
+        facts["train"]["sampled from"] = len(clean["train"])
+        clean["train"] = sample(clean["train"], data.train_fraction)
+    parts: dict[str, Any] = {}
+    for part in (*PARTS, *data.tests):
+        if part == "train" and stream is not None:
+            parts[part] = stream
+            facts[part] = {"files or shards": stream.number, "SHA-256": stream.digest[:12]}
+            continue
+        rows = clean[part]
+        if not len(rows):
+            raise DataError(
+                f"the {part} part has no rows, of {len(read.get(part, read['train'])):,} that were "
+                f"read: give more data, a larger data.{part}_fraction, or files or a split of its "
+                f"own for the part"
+            )
+        facts[part] |= {"rows": len(rows), **shared(rows, clean.get("train"))}
+        has_key = KEY in rows.column_names
+        parts[part] = rows.remove_columns(KEY) if has_key else rows
+        facts[part]["SHA-256"] = digest(parts[part])[:12]
+    return parts, facts
+
+
+def _read(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
+    """Returns the rows of those parts that are given; the others are shares of the training part.
+
+    Of data that are no parts themselves, a further test set is the whole.
+    """
+    if data.path in task.built_in:
+        built_in = task.built_in[data.path](**data.options)
+        if "test" not in built_in and "train" not in parts:
+            built_in = {"test": built_in["train"]}
+        own = {part: load(data, part, task) for part in parts if part in data.files}
+        return {part: rows for part, rows in built_in.items() if part in parts} | own
+    given = {*data.files, "train"} & {*parts}
+    if data.path is not None:
+        given |= {part for part in parts if data.split.get(part, part) is not None}
+    return {part: load(data, part, task) for part in parts if part in given}
+
+
+def cleaned(
+    rows: datasets.Dataset, data: Data, part: str, task: "type[Task]"
+) -> datasets.Dataset:
+    """Returns the rows that a task takes, with the hash of the key of each, if they have one."""
+    settings = data.model_dump(exclude={"tests", "window", "held_out"})
+    function = partial(_clean, task=task, data=data, part=part)
+    return encoded(rows, function, [f"{task.name}: reading {part}", part, settings])
+
+
+def _clean(columns: Columns, *, task: "type[Task]", data: Data, part: str) -> Columns:
+    columns = task.clean(columns, data, part)
+    if task.key is not None:
+        columns[KEY] = hashes(columns[task.key]).tolist()
+    return columns
+
+
+def hashes(keys: Iterable[Any]) -> Hashes:
+    """Returns the hash of each key, a text or bytes: the first 8 bytes of its SHA-256."""
+
+    def hashed(key: Any) -> int:
+        content = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
+
+    return np.fromiter(map(hashed, keys), np.uint64)
+
+
+def by_hash(rows: datasets.Dataset, shares: Mapping[str, float]) -> Parts:
+    """Divides rows by the hashes of their keys; what no share takes is the training part."""
+    place = column_of(rows, KEY) / 2**64
+    begins = np.cumsum([0.0, *shares.values()])
+    parts = {
+        part: _chosen(rows, (place >= begin) & (place < begin + share), part, begin, share)
+        for (part, share), begin in zip(shares.items(), begins, strict=False)
+    }
+    parts["train"] = _chosen(rows, place >= begins[-1], "train", float(begins[-1]))
+    return parts
+
+
+def cut(rows: datasets.Dataset, shares: Mapping[str, float]) -> Parts:
+    """Cuts parts off the end of running text, each at least one row."""
+    parts, end = {}, len(rows)
+    for part, share in shares.items():
+        begin = max(0, end - max(1, round(share * len(rows))))
+        parts[part] = _between(rows, begin, end)
+        end = begin
+    return {**parts, "train": _between(rows, 0, end)}
+
+
+def sample(rows: datasets.Dataset, fraction: float) -> datasets.Dataset:
+    """Returns a share of rows, and at least one, which another hash of their keys chooses.
+
+    Of running text, passages of 64 rows are chosen by their place.
+    """
+    if KEY in rows.column_names:
+        keys = column_of(rows, KEY)
+    else:
+        keys = (np.arange(len(rows)) // _PASSAGE).astype(np.uint64)
+    mixed = _mixed(keys)
+    ordered = np.unique(mixed)
+    last = ordered[max(1, round(fraction * len(ordered))) - 1] if len(ordered) else 0
+    return _chosen(rows, mixed <= last, "sample", fraction)
+
+
+def shared(rows: datasets.Dataset, train: datasets.Dataset | None) -> dict[str, int]:
+    """Returns how many rows are there more than once, and how many are also trained on."""
+    if KEY not in rows.column_names:
+        return {}
+    keys = column_of(rows, KEY)
+    found = {"repeated": len(keys) - len(np.unique(keys))}
+    if train is not None and train is not rows:
+        found["also in training"] = int(np.isin(keys, column_of(train, KEY)).sum())
+    return {name: number for name, number in found.items() if number}
+
+
+def _chosen(rows: datasets.Dataset, is_in: NDArray[np.bool_], *made_of: object) -> datasets.Dataset:
+    return rows.select(np.flatnonzero(is_in), new_fingerprint=fingerprint(rows, "chosen", *made_of))
+
+
+def _between(rows: datasets.Dataset, begin: int, end: int) -> datasets.Dataset:
+    return rows.select(range(begin, end), new_fingerprint=fingerprint(rows, "cut", begin, end))
+
+
+def _mixed(keys: Hashes) -> Hashes:
+    """Returns other hashes of hashes (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        x = keys + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

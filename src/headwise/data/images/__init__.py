@@ -1,1 +1,0 @@
-"""Images: read, fitted, divided, and as sequences of colours."""

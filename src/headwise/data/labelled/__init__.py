@@ -1,1 +1,0 @@
-"""Labelled texts: examples of classification and probing."""

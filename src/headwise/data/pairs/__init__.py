@@ -1,1 +1,0 @@
-"""Sentence pairs: parallel corpora."""

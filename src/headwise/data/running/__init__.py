@@ -1,1 +1,0 @@
-"""Running text: documents, cut into blocks."""

@@ -1,1 +1,0 @@
-"""Speech: recordings, and the noise that is mixed in."""

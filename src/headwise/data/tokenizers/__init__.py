@@ -1,1 +1,0 @@
-"""Tokenizers: learned or ready-made."""
