@@ -110,9 +110,7 @@ def _read(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
     return {part: load(data, part, task) for part in parts if part in given}
 
 
-def cleaned(
-    rows: datasets.Dataset, data: Data, part: str, task: "type[Task]"
-) -> datasets.Dataset:
+def cleaned(rows: datasets.Dataset, data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
     """Returns the rows that a task takes, with the hash of the key of each, if they have one."""
     settings = data.model_dump(exclude={"tests", "window", "held_out"})
     function = partial(_clean, task=task, data=data, part=part)

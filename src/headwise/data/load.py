@@ -4,12 +4,10 @@ Whatever the source, rows are a `datasets.Dataset` with the columns of the task.
 """
 
 import csv
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import fsspec
@@ -39,10 +37,8 @@ def load(data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
     Raises:
         DataError: the data cannot be read, or lack a column.
     """
-    if part in data.files:
-        rows = task.read_files(data.files[part], data)
-    else:
-        rows = from_hub(data, part)
+    files = data.files.get(part)
+    rows = from_hub(data, part) if files is None else task.read_files(files, data)
     return named(rows, {**task.columns, **data.columns})
 
 
@@ -139,7 +135,9 @@ def shards_of(files: Files) -> list[dict[str, str]]:
                 f"the columns {', '.join(columns)} have different numbers of files, expected "
                 f"equal ones: file n of one belongs to file n of the other"
             )
-        return [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
+        return [
+            dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)
+        ]
     return [{"": path} for path in files_of(files)]
 
 

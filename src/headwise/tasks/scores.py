@@ -58,15 +58,18 @@ def _of_bleu(totals: np.ndarray, **options: Any) -> np.ndarray:
     from sacrebleu.metrics import BLEU
 
     # What divides a text into words is not asked any more.
-    metric = BLEU(tokenize="none", force=True, **options)
-    return np.array([metric._compute_score_from_stats(row.astype(int).tolist()).score for row in totals])
+    return _of_sacrebleu(BLEU(tokenize="none", force=True, **options), totals)
 
 
 def _of_chrf(totals: np.ndarray) -> np.ndarray:
     from sacrebleu.metrics import CHRF
 
-    metric = CHRF()
-    return np.array([metric._compute_score_from_stats(row.astype(int).tolist()).score for row in totals])
+    return _of_sacrebleu(CHRF(), totals)
+
+
+def _of_sacrebleu(metric: Any, totals: np.ndarray) -> np.ndarray:
+    counts = totals.astype(int).tolist()
+    return np.array([metric._compute_score_from_stats(row).score for row in counts])
 
 
 def _of_ranks(rows: np.ndarray) -> float:
@@ -186,9 +189,7 @@ class Score(Record):
         accuracy 80.00 [73.00, 87.00]
         """
         array = as_rows(rows)
-        score = cls(
-            name=name, value=math.nan, statistic=statistic, rows=array.tolist(), **others
-        )
+        score = cls(name=name, value=math.nan, statistic=statistic, rows=array.tolist(), **others)
         score.value = float(score.of_resamples(array, np.ones((1, len(array))))[0])
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             low, high = np.percentile(resampled_scores([score]), [2.5, 97.5])

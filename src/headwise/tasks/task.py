@@ -313,9 +313,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def predict(
-        cls, folder: Path, recipe: Any, model: HeadwiseModel, wish: Wish
-    ) -> Iterator[str]:
+    def predict(cls, folder: Path, recipe: Any, model: HeadwiseModel, wish: Wish) -> Iterator[str]:
         """Yields lines to print: what a finished run makes of new input, or where it wrote it.
 
         Args:

@@ -1,0 +1,379 @@
+r"""Tokenizers: byte-level BPE or words, learned from the training text, or ready-made.
+
+A run has one tokenizer (a translation may have one for each language), which is saved with its
+model: `AutoTokenizer.from_pretrained("RUN/model")` makes of a text what the model was trained on.
+
+- Language models read lines, each behind a line end: `\n line \n`. The token `\n` is the end.
+- Masked language models read `<bos> text <eos>`, and `<mask>` in a text hides a token.
+- Classifiers read `<bos> text <eos>`, or `<bos> text <eos> <eos> other text <eos>`, as RoBERTa.
+- Translation models read and write `text <eos>`.
+
+The smallest units of byte-level BPE are the 256 byte values, which can represent any text in any
+script: no text is unknown, and decoding gives back exactly the same text. Vocabularies of words are
+for texts that are already tokenised, as WikiText is: white space divides the words, and a word that
+the vocabulary lacks is `<unk>`. A special token that is written out in a text is ordinary text for
+subwords, and an unknown word for words.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tokenizers
+from pydantic import Field, model_validator
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer, WordLevelTrainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from headwise.data.encode import cached
+from headwise.models.for_tasks import LineTokenizer, MaskTokenizer
+from headwise.settings import FrozenSettings
+
+Kind = Literal["lines", "masked", "classifier", "translation"]
+Role = Literal["pad", "bos", "eos", "unk", "mask"]
+PAD, BOS, EOS, UNK, MASK, LINE_END = "<pad>", "<bos>", "<eos>", "<unk>", "<mask>", "\n"
+SPACE = "▁"  # how pages show a space, as sentencepiece does
+
+_OWN: dict[Role, str] = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK, "mask": MASK}
+# The roles that a model needs, and what stands around a text and a pair of texts.
+_ROLES: dict[Kind, tuple[Role, ...]] = {
+    "lines": ("pad",),
+    "masked": ("pad", "bos", "eos", "mask"),
+    "classifier": ("pad", "bos", "eos"),
+    "translation": ("pad", "bos", "eos"),
+}
+_AROUND: dict[Kind, tuple[str, str]] = {
+    "lines": ("{end} $A {end}", "{end} $A {end} $B {end}"),
+    "masked": ("{bos} $A {eos}", "{bos} $A {eos} $B {eos}"),
+    "classifier": ("{bos} $A {eos}", "{bos} $A {eos} {eos} $B {eos}"),
+    "translation": ("$A {eos}", "$A {eos} $B {eos}"),
+}
+# The time of learning from a word grows with the square of its length. So in learning, byte-pair
+# encoding sees words of more bytes than this in pieces; in encoding it takes them whole.
+_LONGEST_WORD = 256
+
+
+class TokenizerSettings(FrozenSettings):
+    """The vocabulary: learned from the training text, or ready-made."""
+
+    type: Literal["bpe", "word"] = "bpe"
+    """What the tokens are. bpe: subwords of byte-level byte-pair encoding; word: the words between
+    white space, for text that is already tokenised."""
+    vocab_size: int = Field(4000, ge=1)
+    """Number of subwords or words, special tokens included; little text gives fewer."""
+    min_frequency: int = Field(2, ge=1)
+    """Subwords and words that occur less often than this are left out."""
+    pretrained: str | None = None
+    """A ready-made tokenizer in place of one that is learned: a folder with tokenizer.json, or the
+    name of a fast tokenizer on the Hugging Face hub."""
+    special_tokens: dict[Role, str] = {}
+    """Tokens of `pretrained` for padding (`pad`), the begin (`bos`) and the end (`eos`) of a text,
+    unknown words (`unk`) and masks (`mask`). A token that the tokenizer lacks is added to it.
+    Default: what the tokenizer says, and its `cls` and `sep` in the place of a missing `bos` and
+    `eos`."""
+    sample_rows: int = Field(100_000, ge=1)
+    """From how many rows at the head of a stream (`data.streaming`) the vocabulary is learned; from
+    a training part that is stored, it is learned as a whole."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.pretrained is None and self.special_tokens:
+            raise ValueError(
+                "special_tokens is given without pretrained, the tokenizer whose tokens they are: "
+                "leave it out"
+            )
+        own = self.model_dump(exclude_defaults=True, exclude={"pretrained", "special_tokens"})
+        if self.pretrained is not None and own:
+            name, value = next(iter(own.items()))
+            raise ValueError(
+                f"{name} is {value} and pretrained is {self.pretrained!r}, whose vocabulary is "
+                f"ready-made: leave {name} out"
+            )
+        if self.type == "bpe" and self.pretrained is None and self.vocab_size < 256 + len(_OWN):
+            raise ValueError(
+                f"vocab_size is {self.vocab_size}, expected at least {256 + len(_OWN)}: the 256 "
+                f"bytes and the special tokens are part of every vocabulary of subwords"
+            )
+        return self
+
+
+def open_tokenizer(
+    settings: TokenizerSettings,
+    kind: Kind,
+    folder: Path | None,
+    texts: Callable[[], Iterable[str]],
+    made_of: Sequence[object],
+) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer of a task.
+
+    Args:
+        settings: what it is, if it is not in the folder.
+        kind: what stands around a text.
+        folder: the folder of a model that has a tokenizer, perhaps that of another task; None or a
+            folder without one if it is to be learned.
+        texts: returns the texts to learn from; it is not called if they were learned from before.
+        made_of: what tells these texts from others.
+    """
+    if folder is not None and (folder / "tokenizer.json").is_file():
+        return ready_made(str(folder), kind)
+    if settings.pretrained is not None:
+        return ready_made(settings.pretrained, kind, settings.special_tokens)
+
+    def learn_into(folder: Path) -> None:
+        learned(texts(), settings, kind).save_pretrained(folder)
+
+    key = [kind, settings.model_dump(), tokenizers.__version__, *made_of]
+    return read_tokenizer(cached("tokenizers", key, learn_into), kind)
+
+
+def learned(
+    texts: Iterable[str], settings: TokenizerSettings, kind: Kind
+) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer that is learned from texts; equal texts give equal ones.
+
+    >>> settings = TokenizerSettings(vocab_size=300)
+    >>> tokenizer = learned(["open it", "open the file"], settings, "classifier")
+    >>> tokenizer.convert_ids_to_tokens(tokenizer("open")["input_ids"])
+    ['<bos>', 'Ġopen', '<eos>']
+    """
+    special = [_OWN[role] for role in _ROLES[kind]]
+    special += [LINE_END] if kind == "lines" else []
+    special += [UNK] if settings.type == "word" else []
+    options: dict[str, Any] = {
+        "vocab_size": settings.vocab_size,
+        "min_frequency": settings.min_frequency,
+        "special_tokens": special,
+        "show_progress": False,
+    }
+    if settings.type == "word":
+        backend = Tokenizer(models.WordLevel(unk_token=UNK))
+        # A word of a text that is called as a special token is unknown.
+        names = [token for token in special if token not in (UNK, LINE_END)]
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Replace(name, UNK) for name in names]
+        )
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.train_from_iterator(_some(texts), WordLevelTrainer(**options))
+        if kind == "lines":
+            # What is decoded begins with the space before it, behind a line there is none.
+            backend.decoder = decoders.Sequence(
+                [
+                    decoders.Replace(Regex(r"\A"), " "),
+                    decoders.Fuse(),
+                    decoders.Replace(Regex(" ?\n ?"), "\n"),
+                ]
+            )
+        return _finished(backend, kind, {role: _OWN[role] for role in (*_ROLES[kind], "unk")})
+    backend = Tokenizer(models.BPE())
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = pre_tokenizers.Split(Regex(f".{{1,{_LONGEST_WORD}}}"), "isolated")
+    # A space before the text makes its first word the same subword as elsewhere.
+    first: list[Any] = []
+    if kind == "masked":  # but there is none behind a mask
+        first = [pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)]
+    else:
+        backend.normalizer = normalizers.Prepend(" ")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*first, words, pieces])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(_some(texts), BpeTrainer(initial_alphabet=alphabet, **options))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
+    # The decoder removes this space; of a language model only behind a line end, since tools
+    # decode what it has written without the prompt before it.
+    last = [decoders.Strip(" ", 1, 0)]
+    if kind == "lines":
+        last = [decoders.Fuse(), decoders.Replace("\n ", "\n")]
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), *last])
+    return _finished(backend, kind, {role: _OWN[role] for role in _ROLES[kind]})
+
+
+def ready_made(
+    name: str, kind: Kind, special_tokens: Mapping[Role, str] | None = None
+) -> PreTrainedTokenizerFast:
+    """Returns a ready-made tokenizer, or that of another model, as a task needs it.
+
+    Args:
+        name: a folder with tokenizer.json, or a name on the Hugging Face hub.
+        kind: what stands around a text.
+        special_tokens: tokens in the place of those that the tokenizer names; those that it lacks
+            are added.
+    """
+    found = _found(name)
+    roles: dict[Role, str | None] = {
+        "pad": found.pad_token,
+        "bos": found.bos_token or getattr(found, "cls_token", None),
+        "eos": found.eos_token or getattr(found, "sep_token", None),
+        "unk": found.unk_token,
+        "mask": getattr(found, "mask_token", None),
+        **(special_tokens or {}),
+    }
+    for role in _ROLES[kind]:
+        if not roles[role]:
+            raise ValueError(
+                f"tokenizer.pretrained is {name}, which has no token for {role}: name one, as in "
+                f"tokenizer.special_tokens={{{role}: <{role}>}}; a token that the tokenizer lacks "
+                f"is added to it"
+            )
+    pairs = [("bos", "pad"), ("eos", "pad"), ("unk", "pad"), ("mask", "pad")]
+    pairs += [("eos", "bos")] if kind == "translation" else []
+    for one, other in pairs:
+        if roles[one] and roles[one] == roles[other]:  # type: ignore[index]
+            raise ValueError(
+                f"tokenizer.pretrained is {name}, whose tokens for {one} and {other} are both "
+                f"{roles[other]!r}, expected different ones; set "  # type: ignore[index]
+                f"tokenizer.special_tokens={{{other}: <{other}>}}"
+            )
+    backend = Tokenizer.from_str(found.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    kept = {role: token for role, token in roles.items() if token}
+    # Only those that are not there get ids, behind all others.
+    backend.add_special_tokens([AddedToken(token, special=True) for token in kept.values()])
+    return _finished(backend, kind, kept)
+
+
+def read_tokenizer(source: Path | str, kind: Kind = "classifier") -> PreTrainedTokenizerFast:
+    """Returns the tokenizer that a run has saved.
+
+    Code that comes with it does not run. Without a word on that, transformers asks on the terminal,
+    where a text to translate may be the answer.
+    """
+    if kind in ("lines", "masked"):
+        own = LineTokenizer if kind == "lines" else MaskTokenizer
+        return own.from_pretrained(source)
+    found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    return found
+
+
+def encoder_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Returns a function that encodes texts without what stands around them.
+
+    Special tokens in them are text, those too that the tokenizer finds elsewhere, such as `<mask>`.
+    It computes no places in the texts, which makes it 1.4 times as fast as the tokenizer.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in state["added_tokens"]:
+        token["special"] = token["special"] or token["content"] == tokenizer.mask_token
+    backend = Tokenizer.from_str(json.dumps(state))
+    backend.encode_special_tokens = True
+    backend.no_padding()
+    backend.no_truncation()
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        return [
+            found.ids for found in backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        ]
+
+    return encode
+
+
+def vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
+    """Returns the number of ids, special tokens included, and gaps among them."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def has_words(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether the vocabulary is one of words, from which a text cannot be restored exactly."""
+    return isinstance(tokenizer.backend_tokenizer.model, models.WordLevel)
+
+
+def _some(texts: Iterable[str]) -> Iterable[str]:
+    """Yields the texts that are not empty, of which there has to be one."""
+    is_empty = True
+    for text in texts:
+        is_empty = is_empty and not text
+        yield text
+    if is_empty:
+        raise ValueError("the training part has no text, expected some to learn a vocabulary from")
+
+
+def _finished(backend: Tokenizer, kind: Kind, roles: Mapping[Any, str]) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer of transformers, which puts around a text what its model reads."""
+    kind_of_class: Any = {"lines": LineTokenizer, "masked": MaskTokenizer}
+    if kind == "lines":
+        backend.add_tokens([AddedToken(LINE_END, normalized=False)])
+    elif kind == "masked":  # the space before a mask is part of it
+        backend.add_special_tokens([AddedToken(roles["mask"], lstrip=True, normalized=False)])
+    names = {"end": LINE_END, **roles}
+    one, two = ([piece.format(**names) for piece in around.split(" ")] for around in _AROUND[kind])
+    around = sorted({piece for piece in two if piece not in ("$A", "$B")})
+    backend.post_processor = TemplateProcessing(
+        single=one, pair=two, special_tokens=[(each, backend.token_to_id(each)) for each in around]
+    )
+    arguments: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
+    if kind == "lines":
+        arguments |= {"bos_token": LINE_END, "eos_token": LINE_END, "padding_side": "left"}
+    return kind_of_class.get(kind, PreTrainedTokenizerFast)(
+        tokenizer_object=backend,
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,  # decoding must give back the text as it was
+        split_special_tokens=True,
+        **arguments,
+    )
+
+
+def _found(name: str) -> PreTrainedTokenizerFast:
+    path = Path(name).expanduser()
+    try:
+        if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
+            return PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
+        found = read_tokenizer(path if path.is_dir() else name)
+    except Exception as error:  # transformers, its hub client and the Rust library raise anything
+        raise ValueError(
+            f"tokenizer.pretrained is {name}, expected a folder with tokenizer.json, or the name "
+            f"of a tokenizer on the Hugging Face hub, which has to be reachable or to have been "
+            f"used before: {error}"
+        ) from error
+    if not found.is_fast:
+        raise ValueError(
+            f"tokenizer.pretrained is {name}, a {type(found).__name__}, expected a fast tokenizer, "
+            f"with a file tokenizer.json; convert it, or choose another"
+        )
+    return found
+
+
+# --- the names of tokens ----------------------------------------------------------------------
+
+
+def token_names(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    r"""Returns the number of each token to the token as a person reads it.
+
+    Tokens of byte-level BPE are decoded: a space is shown as `▁`; a byte that is no text by itself,
+    and a character that cannot be printed, is escaped. Other tokens stay as they are.
+
+    >>> tokenizer = learned(["an été", "an été"], TokenizerSettings(vocab_size=300), "translation")
+    >>> names = token_names(tokenizer)
+    >>> [names[number] for number in tokenizer("an été\tà")["input_ids"]]
+    ['▁an', '▁été', '\\t', '\\xc3', '\\xa0', '<eos>']
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # slow tokenizers have none
+    vocabulary = tokenizer.get_vocab()
+    is_bytes = "ByteLevel" in repr(getattr(backend, "decoder", None))
+    added = tokenizer.added_tokens_decoder
+    return {
+        number: _printable(token if number in added or not is_bytes else _decoded(token))
+        for token, number in vocabulary.items()
+    }
+
+
+def _decoded(token: str) -> str:
+    table = _bytes()
+    if any(character not in table for character in token):
+        return token  # no token of the alphabet of bytes
+    text = bytes(table[character] for character in token).decode("utf-8", "backslashreplace")
+    return text.replace(" ", SPACE)
+
+
+def _printable(text: str) -> str:
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+@cache
+def _bytes() -> dict[str, int]:
+    """The characters by which byte-level BPE writes bytes."""
+    return {character: byte for byte, character in bytes_to_unicode().items()}
