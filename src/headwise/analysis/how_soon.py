@@ -34,7 +34,7 @@ import numpy as np
 
 from headwise.analysis.speed import DecodingSpeed, OverRounds
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 History = Sequence[Mapping[str, float]]  # of a run, see `RunResult.history`
 Curve = dict[int, float]  # step to value

@@ -6,7 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -16,9 +16,7 @@ from headwise.analysis.how_soon import HowSoon
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import Difference, Estimate
 from headwise.analysis.words import Words
-from headwise.tasks.outcome import Picture, Record, Sample, Score
-
-Centre = Literal["mean", "median"]
+from headwise.tasks.scores import Picture, Record, Sample, Score
 
 
 class Course(Record):
@@ -174,22 +172,23 @@ class Comparison(Record):
     title: str
     task: str  # the name of the task, such as translation
     loss_name: str  # the unit of the losses, such as nats per token
-    # Whether the exponential of the loss is a perplexity of tokens.
-    loss_has_perplexity: bool = True
     item_name: str  # what the bootstrap draws, such as sentences
-    # How papers on this task average over seeds. Where it is the median, the table has it too;
-    # means are what is ranked and tested.
-    centre: Centre = "mean"
     baseline: str  # the system that the others are compared with
     systems: list[SystemSummary] = Field(min_length=1)
     missing: list[str] = []  # the runs that are not finished, as progress bars call them
     samples: list[ComparedSample] = []
     pictures: list[ComparedPicture] = []
-    facts: dict[str, str] = {}  # facts about the data: label to value
+    # Part of the data, or further test set, to its number of rows and so on; see `Task.facts`.
+    facts: dict[str, dict[str, int | str]] = {}
     recipe: str  # the resolved recipe, as YAML
     command: str  # the command that reproduces the comparison
     versions: dict[str, str]
     machine: str  # the class of machine, such as CPU, 2 cores
+
+    @property
+    def loss_has_perplexity(self) -> bool:
+        """Whether the exponential of the loss is a perplexity of tokens."""
+        return self.loss_name == "nats per token"
 
 
 class Benchmark(Record):
@@ -214,7 +213,7 @@ def sound_runs(system: SystemSummary) -> list[RunResult]:
 def first_score(comparison: Comparison) -> Score:
     """Returns the score that ranks systems.
 
-    Its name, digits and `higher_is_better` are those of all runs; its value is that of one run.
+    Its name, digits and direction are those of all runs; its value is that of one run.
     """
     return comparison.systems[0].runs[0].scores[0]
 

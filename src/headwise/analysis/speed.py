@@ -1,4 +1,4 @@
-"""How long models take, system against system: steps of training, and decoding.
+"""How long models take, system against system: steps of training, and generation.
 
 Everything is measured in turns: a round runs every model on the same inputs, one model after the
 other, and ratios are taken within a round, so that a machine whose speed drifts does not matter.
@@ -19,12 +19,13 @@ from transformers import PreTrainedModel
 from headwise.heads.rules import Rule
 from headwise.models.inspect import systems
 from headwise.models.plan import system_class
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 from headwise.training.denormals import denormals_as_zero
 from headwise.training.processes import own_draws
 from headwise.training.rules import TrainingRules, training_rules
 
 Batch = dict[str, Tensor]
+_TEXTS, _GENERATED = 8, 32  # that are continued at once, and tokens that each gets
 
 
 class OverRounds(Record):
@@ -97,19 +98,28 @@ def relative_step_times(
 
 
 def decoding_speeds(
-    models: Mapping[str, PreTrainedModel],
-    decode: Callable[[PreTrainedModel], int],
-    rounds: Rounds,
+    models: Mapping[str, PreTrainedModel], rounds: Rounds
 ) -> dict[str, DecodingSpeed]:
-    """How many tokens each model generates in a second, and its time per token over the first's."""
+    """How many tokens each model generates in a second, and its time per token over the first's.
+
+    All models write the same number of tokens behind the same random ones, always the most probable
+    token. Empty if they generate nothing.
+    """
+    first = next(iter(models.values()))
+    if not first.can_generate():
+        return {}
+    longest = getattr(first.config, "max_positions", None) or 2 * _GENERATED
+    number = min(_GENERATED, longest // 2)
+    # What a model reads does not change how long it takes.
+    given = torch.arange(_TEXTS * number).reshape(_TEXTS, number) % first.config.vocab_size
 
     def measure(name: str) -> float:
         model = models[name].eval()
-        _synchronize(model)
-        start = time.perf_counter()
-        tokens = decode(model)
-        _synchronize(model)
-        return (time.perf_counter() - start) / tokens
+        tokens = given.to(model.device)
+        length = {"min_new_tokens": number, "max_new_tokens": number, "do_sample": False}
+        mask = torch.ones_like(tokens)
+        seconds = _seconds(model, lambda: model.generate(tokens, attention_mask=mask, **length))
+        return seconds / (_TEXTS * number)
 
     seconds = _in_turns(list(models), measure, rounds)
     relative = _relative(seconds)

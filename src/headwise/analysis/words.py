@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from headwise.analysis.decisions.places import places_of
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 Measure = Literal["lead", "choice", "weight"]
 

@@ -9,12 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
-from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
-from headwise.analysis.ablations.quality import MEAN_LOSS, Quality
+from headwise.analysis.ablations.declared import (
+    Ablation,
+    Level,
+    declared_ablations,
+    meaning_of,
+)
+from headwise.analysis.ablations.quality import Quality
 from headwise.analysis.ablations.results import (
     AblationAnalysis,
     AblationResult,
@@ -26,16 +30,14 @@ from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
 from headwise.files import write_text
 from headwise.models.inspect import evaluating
-from headwise.recipes.keys import meaning_of
-from headwise.tasks.outcome import Outcome, Record
-from headwise.tasks.significance import resampled_scores, score_of
+from headwise.tasks.scores import Outcome, Record, Score
 from headwise.training.processes import own_draws
 from headwise.training.progress import RunBars
 
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
 
-_FORMAT = 3  # of the files of finished ablations
+_FORMAT = 4  # of the files of finished ablations
 _Result = TypeVar("_Result", bound=Record)
 
 
@@ -83,10 +85,10 @@ def bar_of(bars: RunBars, label: str) -> Progress:
 
 
 class _Unablated(Record):
-    """The model without ablation, with the rows that pairs are made of."""
+    """The model without ablation; both scores have their rows, of which pairs are made."""
 
-    outcome: Outcome
-    losses: list[list[float]] | None
+    score: Score
+    loss: Score | None
 
 
 class _Finished(Record):
@@ -160,25 +162,21 @@ class _Runner:
         # What an evaluation draws, such as masks, is the same under all ablations.
         with torch.no_grad(), own_draws():
             torch.manual_seed(0)
-            outcome = self.quality.evaluate()
-            losses = None
+            score = self.quality.evaluate().scores[0]
+            loss = None
             if self.quality.losses is not None:
                 torch.manual_seed(0)
-                losses = np.asarray(self.quality.losses(), dtype=np.float64).tolist()
-        first = outcome.scores[0]
-        items = {first.name: outcome.items[first.name]} if first.name in outcome.items else {}
-        return _Unablated(outcome=Outcome(scores=[first], items=items), losses=losses)
+                loss = Score.of("loss", self.quality.losses(), "ratio", lower_is_better=True)
+        return _Unablated(score=score, loss=loss)
 
     def _resampled(self, of: list[_Unablated]) -> tuple[Resampled, Resampled | None]:
         """Score and loss on resamples of the items, a row for each draw."""
-        outcomes = [each.outcome for each in of]
-        name = outcomes[0].scores[0].name
-        scores = resampled(outcomes, name, self.quality.statistic(name))
-        rows = [each.losses for each in of if each.losses is not None]
-        if not rows:
-            return scores, None
-        values = np.array([score_of(each, MEAN_LOSS) for each in rows])
-        return scores, Resampled(values, resampled_scores(rows, MEAN_LOSS), len(rows[0]))
+        losses = [each.loss for each in of if each.loss is not None]
+        return _of_draws([each.score for each in of]), _of_draws(losses) if losses else None
+
+
+def _of_draws(scores: list[Score]) -> Resampled:
+    return resampled([Outcome(scores=[score]) for score in scores], scores[0].name)
 
 
 def _measured(changed: Resampled, unchanged: Resampled) -> Measured:
@@ -198,24 +196,24 @@ def _ranked(
     quality: Quality,
     level: Level,
 ) -> AblationAnalysis:
-    first = before.outcome.scores[0]
-    scores = changes([each.score for each in found], first.higher_is_better)
+    first, loss = before.score, before.loss
+    scores = changes([each.score for each in found], not first.lower_is_better)
     losses = changes([each.loss for each in found], higher_is_better=False)
     results = [
-        _result(ablation, score, loss)
-        for ablation, score, loss in zip(ablations, scores, losses, strict=True)
+        _result(ablation, score, of_loss)
+        for ablation, score, of_loss in zip(ablations, scores, losses, strict=True)
         if score is not None
     ]
     return AblationAnalysis(
         level=level,
         score=first.name,
-        higher_is_better=first.higher_is_better,
+        higher_is_better=not first.lower_is_better,
         digits=first.digits,
         item_name=quality.item_name,
-        items=len(before.outcome.items.get(first.name, [])),
+        items=len(first.rows),
         value=first.value,
-        loss_name=quality.loss_name if before.losses is not None else "",
-        loss=None if before.losses is None else score_of(before.losses, MEAN_LOSS),
+        loss_name=quality.loss_name if loss is not None else "",
+        loss=None if loss is None else loss.value,
         results=sorted(results, key=_by_cost),
     )
 

@@ -9,19 +9,14 @@ import torch
 from torch import Tensor
 
 from headwise.models.modeling import HeadwiseModel
-from headwise.ops.labels import IGNORED_LABEL
-from headwise.recipes.settings import EvaluationSettings
-from headwise.tasks.outcome import Outcome, Score
-from headwise.tasks.significance import Rows, Statistic, of_totals, score_of
-from headwise.tasks.task import Task
+from headwise.recipes.recipe import Evaluation
+from headwise.tasks.scores import Outcome, Rows, Score
+from headwise.tasks.task import Each, Task
 from headwise.training.batching import Items
-from headwise.training.evaluating import summed_loss
+from headwise.training.evaluating import loss_and_labels
 
 _GROUPS = 50  # at least so many, if there are as many sequences
 _LARGEST_GROUP = 16
-
-# The mean over labels, from rows of a group's total loss and its number of labels.
-MEAN_LOSS: Statistic = of_totals(lambda totals: totals[0] / max(1.0, totals[1]))
 
 
 def group_losses(
@@ -33,7 +28,7 @@ def group_losses(
 
     A group has up to 16 sequences of similar length, fewer where there would be less than 50
     groups. The labels are given to the model (teacher forcing), without label smoothing and
-    auxiliary losses. `MEAN_LOSS` makes the mean over all labels of it.
+    auxiliary losses.
 
     Returns:
         An array of shape `(groups, 2)`. The groups are the same for all models.
@@ -45,10 +40,7 @@ def group_losses(
     with torch.no_grad():
         for start in range(0, len(order), size):
             batch = collate([items[index] for index in order[start : start + size]])
-            batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-            loss = summed_loss(model, batch)
-            count = (batch["labels"] != IGNORED_LABEL).sum()
-            rows.append(torch.stack([loss.double(), count.double()]))
+            rows.append(loss_and_labels(model, batch))
     return torch.stack(rows).cpu().numpy()
 
 
@@ -58,8 +50,6 @@ class Quality:
 
     # Evaluates the model as it is when called; scores with a row for each item.
     evaluate: Callable[[], Outcome]
-    # Returns what computes a score from its rows, from the score's name.
-    statistic: Callable[[str], Statistic]
     # The total loss and the number of labels of groups of sequences, see `group_losses`; None
     # to leave the loss out.
     losses: Callable[[], Rows] | None = None
@@ -71,18 +61,16 @@ class Quality:
 
     @classmethod
     def of_task(
-        cls, model: HeadwiseModel, task: Task, part: str, settings: EvaluationSettings
+        cls, model: HeadwiseModel, task: Task, part: str, settings: Evaluation
     ) -> "Quality":
         """The quality of a recipe's model: the scores of its task, and the loss."""
-        items = task.part(part)
         return cls(
-            evaluate=lambda: task.evaluate(model, items, settings, lambda count: None),
-            statistic=lambda name: task.statistic(name, settings),
-            losses=lambda: group_losses(model, items, task.collate),
-            loss_name=task.loss_name,
+            evaluate=lambda: task.evaluate(model, part, settings, Each()),
+            losses=lambda: group_losses(model, task.parts[part], task.collate),
+            loss_name=task.loss_unit,
             item_name=task.item_name,
             determined_by={
-                "items": task.digest_of(part),
+                "items": task.digest(part),
                 "evaluation": settings.model_dump(mode="json"),
             },
         )
@@ -100,7 +88,6 @@ class Quality:
         Or two numbers an item, `(items, 2)`: the mean is the sum of the first divided by that of
         the second.
         """
-        mean = of_totals(lambda totals: totals[0] / totals[1])
 
         def evaluate() -> Outcome:
             measured = measure()
@@ -109,18 +96,13 @@ class Quality:
             numbers = np.asarray(measured, dtype=np.float64)
             if numbers.ndim == 1 and len(numbers):
                 numbers = np.stack([numbers, np.ones_like(numbers)], axis=1)
-            rows = numbers
-            if rows.ndim != 2 or rows.shape[1] != 2 or not len(rows):
+            if numbers.ndim != 2 or numbers.shape[1] != 2 or not len(numbers):
                 raise ValueError(
                     f"the quality has the shape {numbers.shape}, expected (items,): a number for "
                     f"each item; or (items, 2): a total for each, and of how many it is"
                 )
-            score = Score(
-                name=name,
-                value=score_of(rows, mean),
-                higher_is_better=higher_is_better,
-                digits=3,
-            )
-            return Outcome.of([(score, rows)])
+            lower = not higher_is_better
+            score = Score.of(name, numbers, "ratio", lower_is_better=lower, digits=3)
+            return Outcome(scores=[score])
 
-        return cls(evaluate, lambda _: mean)
+        return cls(evaluate)

@@ -12,7 +12,7 @@ from headwise.analysis.statistics.estimates import (
     holm,
     judged,
 )
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 
 class Measured(Record):

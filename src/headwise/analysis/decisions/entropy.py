@@ -16,7 +16,7 @@ from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import ClusterSums
 from headwise.analysis.statistics.estimates import Estimate
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 Key = TypeVar("Key", bound=Hashable)
 PERCENTILES = (10, 50, 90)

@@ -44,7 +44,7 @@ from torch.nn.functional import pad
 from headwise.analysis.decisions.observing import Observed, Rows, Where
 from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import TokenSums
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 POSITION, LENGTH = "position", "length"
 

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Rows, Where
 from headwise.analysis.decisions.places import Place
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 ROUNDING = 1e-12  # a variance below this share of the mean square is rounding
 

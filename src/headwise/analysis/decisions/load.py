@@ -11,7 +11,7 @@ from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import ClusterSums
 from headwise.analysis.words import Measure, measure_of
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 
 class Shares(Record):

@@ -11,8 +11,8 @@ from headwise.analysis.decisions.places import Place, places_of, stack_of
 from headwise.analysis.words import measure_of
 from headwise.heads.system import Routing
 from headwise.models.inspect import record
-from headwise.tasks.outcome import Record
-from headwise.tasks.positions import Positions
+from headwise.tasks.scores import Record
+from headwise.tasks.task import Positions
 
 
 class Where(Record):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.places import Place
-from headwise.tasks.outcome import Record
-from headwise.tasks.positions import Positions
+from headwise.tasks.scores import Record
+from headwise.tasks.task import Positions
 
 TOKENS = 16  # how many tokens a record has, the most frequent ones
 UNITS = 4  # how many units of each of them

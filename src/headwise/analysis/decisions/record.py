@@ -17,8 +17,8 @@ from headwise.analysis.decisions.snapshots import DecisionCourse
 from headwise.analysis.decisions.tokens import Tokens, TokensRecord
 from headwise.analysis.results import Course, RunResult
 from headwise.analysis.words import Words
-from headwise.tasks.outcome import Record
-from headwise.tasks.positions import Positions
+from headwise.tasks.scores import Record
+from headwise.tasks.task import Positions
 
 
 class OverTraining(Record):
@@ -110,7 +110,7 @@ def ask(
     Args:
         model: any module that holds systems of heads; it is left in evaluation mode.
         batches: keyword arguments of its forward.
-        positions: returns what stands at the positions of a batch, see `Task.positions`.
+        positions: returns what stands at the positions of a batch, see `Task.describe`.
         advance: called with the number of sequences that are done.
         padding: returns what is padding in a batch, for systems that were not told: `encoder`,
             `decoder` or the empty stack to `(batch, time)`, `True` at padding.

@@ -22,9 +22,8 @@ from headwise.analysis.decisions.load import Load, LoadRecord
 from headwise.analysis.decisions.observing import Observed, Where, observe_batch
 from headwise.analysis.decisions.places import places_of
 from headwise.heads.attention import MultiHeadAttention
-from headwise.tasks.outcome import Record
-from headwise.tasks.positions import Positions
-from headwise.tasks.task import Task
+from headwise.tasks.scores import Record
+from headwise.tasks.task import Positions, Task
 from headwise.training.batching import Items, TokenBudgetSampler
 
 MOST_SEQUENCES, MOST_BATCHES = 32, 2
@@ -95,12 +94,12 @@ class Snapshots:
     @cached_property
     def _batches(self) -> list[tuple[dict[str, Tensor], dict[str, Positions]]]:
         """Batches and what stands in them; made in the process that takes snapshots alone."""
-        task, part = self.task, self.task.validation
+        task, part = self.task, self.task.parts["validation"]
         batches = [
             task.collate([part[index] for index in chosen])
             for chosen in few(part, self.batch_tokens)
         ]
-        return [(batch, task.positions(batch)) for batch in batches]
+        return [(batch, task.describe(batch)) for batch in batches]
 
 
 def few(part: Items, batch_tokens: int) -> list[list[int]]:

@@ -16,8 +16,8 @@ from torch.nn.functional import pad
 from headwise.analysis.decisions.observing import Observed, Where
 from headwise.analysis.decisions.places import Place
 from headwise.analysis.decisions.sums import TokenSums
-from headwise.tasks.outcome import Record
-from headwise.tasks.positions import Positions
+from headwise.tasks.scores import Record
+from headwise.tasks.task import Positions
 
 LEADING = 10  # tokens listed for each unit
 LEAST = 5  # tokens that were decided on less often are left out

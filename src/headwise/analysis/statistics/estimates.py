@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 SIGNIFICANT = 0.05  # a smaller p-value, corrected for the number of comparisons, is significant
 POWER = 0.8  # probability with which a difference as large as the detectable one is found

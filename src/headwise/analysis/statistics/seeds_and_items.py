@@ -1,7 +1,7 @@
 """Means and differences of scores, with the chance of seeds and of test items together."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,7 @@ from headwise.analysis.statistics.estimates import (
     judged,
     total,
 )
-from headwise.tasks.outcome import Outcome
-from headwise.tasks.significance import LEAST_ITEMS, Statistic, resampled_scores
+from headwise.tasks.scores import LEAST_ITEMS, Outcome, resampled_scores
 
 
 class Resampled(NamedTuple):
@@ -37,7 +36,6 @@ class Resampled(NamedTuple):
 def compare_outcomes(
     outcomes: Mapping[str, Sequence[Outcome]],
     baseline: str,
-    statistic: Callable[[str], Statistic],
     tables: int = 1,
 ) -> tuple[dict[str, dict[str, Estimate]], dict[str, Difference | None]]:
     """Returns the mean of each score of each system, and the differences of the first score.
@@ -45,7 +43,6 @@ def compare_outcomes(
     Args:
         outcomes: name of a system to those of its seeds, all on the same test items.
         baseline: name of the system that the others are compared with.
-        statistic: returns what computes a score, from the score's name.
         tables: number of such comparisons that are made on different data at once; the detectable
             difference is that of a test which is corrected over all of them.
 
@@ -57,7 +54,7 @@ def compare_outcomes(
     scores = [s.name for of in outcomes.values() for o in of for s in o.scores]
     differences: dict[str, Difference | None] = {}
     for number, score in enumerate(dict.fromkeys(scores)):
-        found = {name: resampled(of, score, statistic(score)) for name, of in outcomes.items()}
+        found = {name: resampled(of, score) for name, of in outcomes.items()}
         for name, system in found.items():
             if (mean := estimate(system)) is not None:
                 estimates[name][score] = mean
@@ -70,19 +67,18 @@ def compare_outcomes(
     return estimates, corrected(differences)
 
 
-def resampled(outcomes: Sequence[Outcome], name: str, statistic: Statistic) -> Resampled:
+def resampled(outcomes: Sequence[Outcome], name: str) -> Resampled:
     """Returns the scores of one system's runs."""
     found = [
-        (score.value, outcome.items.get(name))
+        score
         for outcome in outcomes
         for score in outcome.scores
         if score.name == name and math.isfinite(score.value)
     ]
-    scores = np.array([value for value, _ in found])
-    rows = [items for _, items in found if items is not None]
-    if len(rows) < len(found) or not rows:
+    scores = np.array([score.value for score in found])
+    if not found or not all(score.rows for score in found):
         return Resampled(scores, None, 0)
-    return Resampled(scores, resampled_scores(rows, statistic), len(rows[0]))
+    return Resampled(scores, resampled_scores(found), len(found[0].rows))
 
 
 def estimate(system: Resampled) -> Estimate | None:
