@@ -59,7 +59,8 @@ class Rule:
         settings: an object of `settings_class`.
 
     Attributes:
-        settings_class: the class of the settings; a recipe gives them as `training.SYSTEM`.
+        settings_class: the class of the settings; a recipe gives them as
+            `training.rules.SYSTEM`.
     """
 
     settings_class: ClassVar[type[RuleSettings]] = RuleSettings

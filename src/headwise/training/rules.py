@@ -97,7 +97,7 @@ class TrainingRules:
                     f"settings name {' and '.join(map(repr, given))}, which have one rule of "
                     f"training, expected it once: name {names[0]!r} alone"
                 )
-            of_rule = _settings(names[0], kind, settings[given[0]] if given else {})
+            of_rule = rule_settings(names[0], kind, settings[given[0]] if given else {})
             try:
                 of_rule.check(total_steps)
             except ValueError as error:
@@ -374,7 +374,7 @@ def _names(systems: Mapping[str, System]) -> list[str]:
     return list(dict.fromkeys([*map(rule_name, kinds), *map(system_name, kinds)]))
 
 
-def _settings(name: str, kind: type[Rule], given: Any) -> RuleSettings:
+def rule_settings(name: str, kind: type[Rule], given: Any) -> RuleSettings:
     """The settings of a rule, which may be given as a mapping."""
     try:
         return kind.settings_class.model_validate(given)

@@ -1,19 +1,14 @@
-"""Settings of training, as recipes give them.
+"""Settings of training, as recipes give them."""
 
-Beside what all trainings have in common stand the settings of the systems' rules of training, each
-under the name of its system: `training.SYSTEM`. Those of headwise's own systems are always there;
-those of a user's own system are there where a recipe names them (`settings_with_rules`).
-"""
+from typing import Annotated, Any, Literal, Self
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
-
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headwise.heads.rules import Rule, RuleSettings
-from headwise.models.plan import rules_by_name
+from headwise.models.plan import rule_name, rules_by_name, system_class
 from headwise.settings import LARGEST_SEED, MOST_STEPS, Settings
 from headwise.training.loggers import Logger
+from headwise.training.rules import rule_settings
 from headwise.training.schedule import Schedule
 from headwise.training.trained_part import TrainedPart
 
@@ -30,7 +25,7 @@ class PlateauSettings(Settings):
     """Factor by which the learning rate is multiplied when it falls."""
 
 
-class CommonSettings(Settings):
+class TrainingSettings(Settings):
     """What a run does with its data, whatever systems it trains.
 
     The defaults are those of the base Transformer.
@@ -117,6 +112,33 @@ class CommonSettings(Settings):
     final_model: Literal["best", "last", "average"] = "best"
     """Which weights are evaluated and kept: those of the best validation loss, the last ones, or an
     average."""
+    rules: dict[str, Any] = Field(default={}, validate_default=True)
+    """Settings of what systems do in training beyond gradient descent: the name of a system, or
+    `module:Class` of your own, then its settings: `{mae: {unit: steps, period: 2}}`. `headwise
+    recipes --keys SYSTEM` lists them."""
+
+    @field_validator("rules")
+    @classmethod
+    def _check_rules(cls, rules: dict[str, Any]) -> dict[str, RuleSettings]:
+        kinds = {name: kind for name, kind in rules_by_name().items() if _has_settings(kind)}
+        for name in rules:
+            if name in kinds:
+                continue
+            system = system_class(name)
+            if system.rule is None or not _has_settings(system.rule):
+                raise ValueError(
+                    f"{name} has no rule of training with settings, expected some of "
+                    f"{', '.join(kinds)}, or module:Class of your own system that has one"
+                )
+            if rule_name(system) != name:
+                raise ValueError(
+                    f"{name} has the rule of {rule_name(system)}: give its settings under that name"
+                )
+            kinds[name] = system.rule
+        # Also those not given: the recipe of a run has all values, whatever defaults become.
+        return {
+            name: rule_settings(name, kind, rules.get(name, {})) for name, kind in kinds.items()
+        }
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -139,16 +161,12 @@ class CommonSettings(Settings):
                 try:
                     settings.check(self.max_steps)
                 except ValueError as error:
-                    raise ValueError(f"{name}.{error}") from None
+                    raise ValueError(f"rules.{name}.{error}") from None
         return self
 
     def of_rules(self) -> dict[str, RuleSettings]:
         """The settings of the systems' rules of training: name of the system to settings."""
-        return {
-            field.alias or name: getattr(self, name)
-            for name, field in type(self).model_fields.items()
-            if name not in CommonSettings.model_fields
-        }
+        return self.rules
 
     def warmup(self, num_training_steps: int) -> int:
         """How many steps the learning rate rises in a run of `num_training_steps`."""
@@ -157,24 +175,5 @@ class CommonSettings(Settings):
         return round(self.warmup_fraction * num_training_steps)
 
 
-def settings_with_rules(rules: Mapping[str, type[Rule]]) -> type[CommonSettings]:
-    """The settings of training with those of some rules, under the names of their systems."""
-    fields: dict[str, Any] = {}
-    for number, (name, rule) in enumerate(rules.items()):
-        if not rule.settings_class.model_fields:
-            continue
-        # `module:Class` is no name that pydantic takes for every field: it refuses `_module:Class`.
-        foreign = ":" in name
-        field = Field(
-            alias=name if foreign else None,
-            default_factory=rule.settings_class,
-            description=(rule.settings_class.__doc__ or "").partition("\n")[0],
-        )
-        fields[f"rule_{number}" if foreign else name] = (rule.settings_class, field)
-    return create_model("TrainingSettings", __base__=CommonSettings, **fields)
-
-
-if TYPE_CHECKING:
-    TrainingSettings = CommonSettings
-else:
-    TrainingSettings = settings_with_rules(rules_by_name())
+def _has_settings(rule: type[Rule]) -> bool:
+    return bool(rule.settings_class.model_fields)
