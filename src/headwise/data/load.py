@@ -98,7 +98,14 @@ def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datase
         options: all on which its rows depend, also what it does not read, such as the version of
             a package or the stamp of a file; so it takes `**_`.
     """
-    return datasets.Dataset.from_generator(generator, gen_kwargs={**options, "format": FORMAT})
+    # Lists would be taken for what may be divided among processes.
+    fixed = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    try:
+        return datasets.Dataset.from_generator(generator, gen_kwargs={**fixed, "format": FORMAT})
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, DataError):
+            raise error.__cause__ from None
+        raise
 
 
 # --- files ------------------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""Data that are there once headwise is installed: real, small, and read without a network.
+
+A function is named by `data.path`, gets `data.options`, and returns the rows of `train`. The rows
+depend on the release of Python or of the packages that they come from, which decides the cache.
+"""
+
+import ast
+import hashlib
+import importlib.util
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import datasets
+
+from headwise.data.load import DataError, Row, generated
+
+_LEAST_WORDS = 20  # of a docstring that is read as running text
+
+# --- running text: a blank row divides two documents --------------------------------------------
+
+
+def pydoc_topics() -> dict[str, datasets.Dataset]:
+    """Returns the English of `pydoc_data.topics`, part of Python: the text of `help("with")`.
+
+    A topic is a page of Python's reference manual, and a document; a row is a sentence. Topics are
+    in the order of a hash of their names, so that the held-out end of the text is not all about
+    words with the same first letter.
+    """
+    return {"train": generated(_pydoc_topics, version=platform.python_version())}
+
+
+def package_docs(packages: str | Sequence[str] = "scipy") -> dict[str, datasets.Dataset]:
+    """Returns the docstrings of installed packages as running text.
+
+    A docstring is a document; a row is one of its lines. Those of fewer than 20 words are left out,
+    and so are repeated ones. They are in the order of their hash: the held-out end of the text must
+    not be one module of its own.
+
+    Args:
+        packages: names of packages, as they are imported.
+    """
+    names = (packages,) if isinstance(packages, str) else tuple(packages)
+    return {"train": generated(_package_docs, packages=names, stamps=stamps_of(names))}
+
+
+def _pydoc_topics(**_: object) -> Iterator[Row]:
+    """Yields sentences of prose, without paragraphs of earlier topics.
+
+    Topics overlap: the one on compound statements has all of the one on `with`.
+    """
+    from pydoc_data.topics import topics
+
+    seen = {""}
+    for name in sorted(topics, key=_place):
+        paragraphs = map(prose_of, re.split(r"\n\s*\n", topics[name].strip()))
+        new = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
+        seen.update(new)
+        yield from _document([line for text in new for line in sentences_of(text)])
+
+
+def _package_docs(packages: Sequence[str], **_: object) -> Iterator[Row]:
+    texts: dict[str, None] = {}
+    for package in packages:
+        texts |= dict.fromkeys(docstrings_of(package))
+    for text in sorted(texts, key=_place):
+        if len(text.split()) >= _LEAST_WORDS:
+            yield from _document(text.split("\n"))
+
+
+def _document(lines: Sequence[str]) -> Iterator[Row]:
+    lines = [line.strip() for line in lines if line.strip()]
+    yield from ({"text": line} for line in (*lines, "") if lines)
+
+
+def _place(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+# --- prose of Python's manual -----------------------------------------------------------------
+
+_BULLET = re.compile(r"\s*(?:[*+-]|\d+\.|\[\d+\])\s+")
+_SENTENCE_ENDS = re.compile(
+    r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)\s+(?=[\"“‘(*]*[A-Z])"
+    # A quotation mark or parenthesis after the full stop belongs to the sentence.
+    r"|(?<=[.!?][\")”])\s+(?=[\"“‘(*]*[A-Z])"
+)
+
+
+def prose_of(block: str) -> str:
+    """Returns a block between blank lines as one line if it is prose, else an empty text.
+
+    No prose are headings, signatures, grammars, code, tables and labels ("Note:"): every block that
+    does not begin with a capital or a quotation mark, does not end as a sentence does, has fewer
+    than five words, is indented unevenly, or shows `::=` or `>>>`.
+    """
+    bullet = _BULLET.match(block)
+    first, *others = block[bullet.end() if bullet else 0 :].split("\n")
+    indents = {_indent(line) for line in others}
+    if len(indents) > 1:
+        return ""
+    if bullet is None and any(indent > _indent(first) for indent in indents):
+        first = ""  # a term, with its definition below it
+    text = " ".join(" ".join([first, *others]).split())
+    if len(text.split()) < 5 or text[-1] not in ".:!?)":
+        return ""
+    if not (text[0].isupper() or text[0] in '"“‘('):
+        return ""
+    # More than the two spaces after a full stop separate the columns of tables.
+    if any(sign in text for sign in ("::=", ">>>")) or re.search(r"\S   +\S", block):
+        return ""
+    return text
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def sentences_of(paragraph: str) -> list[str]:
+    """Divides English prose into sentences, at `.`, `!` or `?` before a capital or a quote.
+
+    >>> sentences_of('It is true. "None" is false, i.e. no value (see e.g. Python). So be it!')
+    ['It is true.', '"None" is false, i.e. no value (see e.g. Python).', 'So be it!']
+    """
+    return _SENTENCE_ENDS.split(paragraph)
+
+
+# --- docstrings of installed packages ---------------------------------------------------------
+
+_Documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def docstrings_of(package: str) -> list[str]:
+    """Returns the docstrings of a package's functions and classes, file by file.
+
+    Files that this version of Python cannot read are left out, and docstrings that are no Unicode.
+
+    Raises:
+        DataError: there is no such package, or it has no docstrings.
+    """
+    found = []
+    for file in _modules(package):
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):  # a template, or code for another version of Python
+            continue
+        nodes = (node for node in ast.walk(tree) if isinstance(node, _Documented))
+        texts = [text for text in map(ast.get_docstring, nodes) if text]
+        found += [text for text in texts if not re.search("[\ud800-\udfff]", text)]
+    if not found:
+        raise DataError(
+            f"data.options.packages has {package!r}, expected packages with docstrings in their "
+            f"source files: name packages that are written in Python and documented"
+        )
+    return found
+
+
+def stamps_of(packages: Sequence[str]) -> str:
+    """Returns what tells the files of packages from others, and from what they were before.
+
+    The version alone does not tell it of a package that is edited where it stands.
+    """
+    distributions = metadata.packages_distributions()
+    marks = [platform.python_version()]
+    for package in packages:
+        names = distributions.get(package.partition(".")[0], [])  # none in the standard library
+        marks += [f"{name} {metadata.version(name)}" for name in names]
+        stats = [(str(file), file.stat()) for file in _modules(package)]
+        marks += [f"{name} {of.st_size} {of.st_mtime_ns}" for name, of in stats]
+    return hashlib.sha256("\n".join(marks).encode()).hexdigest()
+
+
+def _modules(package: str) -> list[Path]:
+    """Returns the source files of a package, without its modules of tests."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # of the package that it is said to be in
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            f"data.options.packages has {package!r}, expected installed packages: install it or "
+            f"name others"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return [
+        file
+        for file in sorted(folder.rglob("*.py"))
+        if not any(
+            name.strip("_") in ("test", "tests", "testing")
+            for name in file.relative_to(folder).parts
+        )
+    ]
