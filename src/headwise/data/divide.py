@@ -6,6 +6,7 @@ is in one part. Running text is cut: its end is held out.
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     Raises:
         DataError: data that cannot be read, or of which a part has no rows.
     """
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     stream = Shards(data, task) if data.streaming else None
     read = _read(data, task, PARTS if stream is None else PARTS[1:])
     for part in () if stream is None else stream.held_out:
@@ -120,7 +123,7 @@ def cleaned(rows: datasets.Dataset, data: Data, part: str, task: "type[Task]") -
 def _clean(columns: Columns, *, task: "type[Task]", data: Data, part: str) -> Columns:
     columns = task.clean(columns, data, part)
     if task.key is not None:
-        columns[KEY] = hashes(columns[task.key]).tolist()
+        columns[KEY] = hashes(columns[task.key])
     return columns
 
 

@@ -6,7 +6,6 @@ at once one makes it, and the others wait.
 """
 
 import hashlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch import Tensor
 from headwise.data.load import FORMAT
 from headwise.files import written_whole
 
-Columns = dict[str, list[Any]]
+Columns = dict[str, Any]  # name of a column to its values
 Item = dict[str, Any]
 # Draws what is random of an item: masks, noise, excerpts.
 Draw = Callable[[Item, np.random.Generator], Item]
@@ -47,10 +46,8 @@ def encoded(
     """
     mark = fingerprint(rows, *made_of)
     with _locked(mark):
-        if not sys.stderr.isatty():
-            datasets.disable_progress_bars()
         return rows.map(
-            function,
+            lambda columns: function(dict(columns)),  # of `datasets` they are read only when needed
             batched=True,
             batch_size=batch_size,
             remove_columns=rows.column_names,
@@ -108,14 +105,14 @@ def digest(rows: datasets.Dataset) -> str:
 
 def lengths(rows: datasets.Dataset, *columns: str) -> np.ndarray:
     """Returns the length of each list in columns of rows, of shape `(rows, columns)`."""
-    table = rows.with_format("arrow")[:]
+    table = rows.select_columns(list(columns)).with_format("arrow")[:]
     found = [pc.list_value_length(table[column]).to_numpy() for column in columns]
     return np.stack(found, axis=1).astype(np.int32)
 
 
 def column_of(rows: datasets.Dataset, name: str) -> np.ndarray:
     """Returns a column of numbers as an array."""
-    return rows.with_format("arrow")[:][name].to_numpy()
+    return rows.select_columns(name).with_format("arrow")[:][name].to_numpy()
 
 
 class Items(torch.utils.data.Dataset[Item]):
