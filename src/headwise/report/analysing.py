@@ -17,8 +17,7 @@ from headwise.analysis.decisions.record import (
     courses_of,
 )
 from headwise.analysis.words import words_of
-from headwise.data.division import PARTS
-from headwise.data.tokenizers.vocabularies import token_names
+from headwise.data.tokenizers import token_names
 from headwise.models.modeling import HeadwiseModel
 from headwise.report.analysis import Analysis
 from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
@@ -142,13 +141,14 @@ def _analysed(opened: Opened, name: str, request: Request, console: Console) -> 
 
 
 def _asked(model: HeadwiseModel, opened: Opened, name: str, console: Console) -> dict[str, Any]:
-    task, items = opened.task, opened.task.part(opened.part)
+    task = opened.task
     with RunBars(console, transient=True) as bars:
-        bar = bars.begin(name, len(items), figures=f"{task.item_name} analysed")
+        number = len(task.parts[opened.part])
+        bar = bars.begin(name, number, figures=f"{task.item_name} analysed")
         return ask(
             model,
-            batches(task, items, opened.recipe.training),
-            task.positions,
+            batches(task, opened.part, opened.recipe.training),
+            task.describe,
             lambda count: bars.update(bar, advance=count),
         )
 
@@ -166,6 +166,5 @@ def _ablations(
 
 def _part(opened: Opened) -> str:
     """Returns, in words, which part of the data is analysed and how many items it has."""
-    label = opened.part if opened.part in PARTS else f"test {opened.part}"
-    size = f"{len(opened.task.part(opened.part)):,} {opened.task.item_name}"
-    return f"{opened.part}: {opened.task.notes.get(label, size)}"
+    items = opened.task.parts[opened.part]
+    return f"{opened.part}: {len(items):,} {opened.task.item_name}"

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from headwise.analysis.decisions.places import places_of
 from headwise.analysis.words import words_of
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.tasks.positions import Positions
 
 # `import headwise` reads this file: what draws figures and bars is imported where it is used.
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from headwise.analysis.ablations.results import AblationAnalysis
     from headwise.analysis.decisions.record import RunAnalysis
     from headwise.pretrained.layouts import HeadLayout
+    from headwise.tasks.task import Positions
     from headwise.training.progress import RunBars
 
 Batch = Mapping[str, Tensor]
@@ -158,7 +158,9 @@ class Analysis:
             self.model, quality, level=self.ablations, progress=bar_of(bars, self.name)
         )
 
-    def _positions(self, batch: Batch) -> dict[str, Positions]:
+    def _positions(self, batch: Batch) -> "dict[str, Positions]":
+        from headwise.tasks.task import Positions
+
         found = {}
         for stack, argument in self.arguments.items():
             if argument not in batch:
@@ -168,8 +170,7 @@ class Analysis:
                 )
             tokens = batch[argument]
             self._name(tokens)
-            shape = (tokens.size(0), tokens.size(1))
-            found[stack] = Positions(shape=shape, tokens=tokens, names=self._known)
+            found[stack] = Positions.of_tokens(tokens, self._known)
         return found
 
     def _padding(self, batch: Batch) -> dict[str, Tensor]:

@@ -41,7 +41,7 @@ from headwise.report.cells import (
 )
 from headwise.report.formatting import heading, listed
 from headwise.report.rendering import notes, said
-from headwise.tasks.outcome import Score
+from headwise.tasks.scores import Score
 
 MEAN = "Mean"
 Differences = dict[tuple[str, str], Difference | None]  # by data set, or MEAN, and system
@@ -92,7 +92,7 @@ def _columns(benchmark: Benchmark, differences: Differences) -> list[Column[str]
 def shared_score(benchmark: Benchmark) -> Score | None:
     """Returns the first score of all data sets; None for one data set, or if they differ."""
     firsts = [first_score(comparison) for comparison in benchmark.comparisons.values()]
-    kinds = {(score.name, score.higher_is_better) for score in firsts}
+    kinds = {(score.name, score.lower_is_better) for score in firsts}
     return firsts[0] if len(kinds) == 1 < len(firsts) else None
 
 
@@ -121,7 +121,7 @@ def benchmark_verdict(benchmark: Benchmark) -> str:
         for name in _system_names(benchmark)
         if score is not None and (mean := _mean(benchmark, name)) is not None
     }
-    sign = -1 if score is None or score.higher_is_better else 1
+    sign = 1 if score is not None and score.lower_is_better else -1
     # In a tie the baseline comes first.
     ranked = sorted(means, key=lambda name: (sign * means[name], name != baseline))
     judged = next((name for name in ranked if name != baseline), "")
@@ -143,8 +143,8 @@ def _wins(benchmark: Benchmark, differences: Differences) -> dict[str, tuple[int
     wins: dict[str, tuple[int, int, int]] = {}
     for (data_set, name), found in differences.items():
         if data_set != MEAN and found is not None and found.source != "items":
-            higher = first_score(benchmark.comparisons[data_set]).higher_is_better
-            is_better = (found.value > 0) == higher
+            lower = first_score(benchmark.comparisons[data_set]).lower_is_better
+            is_better = (found.value < 0) == lower
             better, worse, tests = wins.get(name, (0, 0, 0))
             better += found.significant and is_better
             worse += found.significant and not is_better

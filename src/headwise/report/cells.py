@@ -18,7 +18,7 @@ from headwise.analysis.results import Comparison, RunResult, SystemSummary, soun
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics.estimates import Difference, Estimate, Source
 from headwise.report.formatting import NONE, compact, heading, in_words, listed, p_value, signed
-from headwise.tasks.outcome import Score
+from headwise.tasks.scores import Score
 
 Of = TypeVar("Of")  # what a row is of
 
@@ -203,8 +203,8 @@ def directions(scores: Iterable[Score], where: str = "") -> str:
     """
     parts = []
     scores = list(scores)
-    for higher, better in ((True, "higher is better"), (False, "lower is better")):
-        names = [score.name for score in scores if score.higher_is_better == higher]
+    for lower, better in ((False, "higher is better"), (True, "lower is better")):
+        names = [score.name for score in scores if score.lower_is_better == lower]
         if names:
             first, *others = names
             said = listed([heading(first), *map(in_words, others)])

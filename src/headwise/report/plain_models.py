@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.analysis.cost import model_class
-from headwise.data.tokenizers.vocabularies import read_tokenizer
+from headwise.data.tokenizers import read_tokenizer
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
 from headwise.pretrained.checkpoints import DESCRIPTION, HEADS_LEFT

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 from rich.console import ConsoleRenderable
@@ -49,11 +48,10 @@ from headwise.report.cells import (
     terminal_table,
     terminal_tables,
     times_cell,
-    values_of,
 )
 from headwise.report.formatting import bare_p_value, count, heading, listed
 from headwise.report.rendering import notes, said
-from headwise.tasks.outcome import Score
+from headwise.tasks.scores import Score
 
 
 def comparison_scores(comparison: Comparison) -> ScoreTable[SystemSummary]:
@@ -93,7 +91,7 @@ def _columns(comparison: Comparison) -> list[Column[SystemSummary]]:
     ]
     if comparison.loss_has_perplexity:
         # A score may be a perplexity as well, that of the test part.
-        is_score = any(score.is_perplexity for score in (first, *further))
+        is_score = any(score.statistic == "perplexity" for score in (first, *further))
         header = "Validation perplexity" if is_score else "Perplexity"
         columns.append(Column(header, _perplexity))
     columns += [
@@ -103,8 +101,6 @@ def _columns(comparison: Comparison) -> list[Column[SystemSummary]]:
         ),
     ]
     columns += _test_columns(comparison)
-    if comparison.centre == "median" and several_seeds(comparison):
-        columns.append(Column("Median of seeds", lambda s: _median(s, first), "Median", 1.2))
     for number, score in enumerate(further):
         cell = partial(score_cell, score=score)
         name = heading(score.name)
@@ -160,11 +156,6 @@ def _uncorrected(system: SystemSummary, of_runs: bool) -> Cell:
     if found is None or (found.source == "items") != of_runs:
         return NO_CELL
     return Cell(bare_p_value(found.p_value))
-
-
-def _median(system: SystemSummary, score: Score) -> Cell:
-    finite = [value for value in values_of(system, score.name) if math.isfinite(value)]
-    return Cell(f"{median(finite):.{score.digits}f}") if finite else NO_CELL
 
 
 def results_table(results: Comparison | Benchmark) -> ConsoleRenderable:
@@ -321,7 +312,7 @@ def _test_difference(system: SystemSummary, baseline: str, test: str, digits: in
 def verdict(comparison: Comparison) -> str:
     """Returns a sentence or two for the top of the report, made from the numbers alone."""
     score = first_score(comparison)
-    sign = 1 if score.higher_is_better else -1
+    sign = -1 if score.lower_is_better else 1
     baseline = find_baseline(comparison)
     goodness = {
         system.name: sign * system.estimates[score.name].value
@@ -359,7 +350,7 @@ def _differs(system: SystemSummary) -> bool:
 
 def _of_others(comparison: Comparison, told: SystemSummary) -> dict[str, list[SystemSummary]]:
     """What the tests say of the systems that the first sentence does not name."""
-    sign = 1 if first_score(comparison).higher_is_better else -1
+    sign = -1 if first_score(comparison).lower_is_better else 1
     groups: dict[str, list[SystemSummary]] = {"better": [], "worse": [], "open": [], "lost": []}
     for system in comparison.systems:
         if system is told or system.name == comparison.baseline:

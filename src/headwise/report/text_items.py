@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.data.sources import read_lines
+from headwise.data.load import lines
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.plain_models import longest_input, task_of
-from headwise.tasks.outcome import spread
+from headwise.tasks.scores import spread
 from headwise.training.evaluating import summed_loss
 
 MOST_TOKENS = 20_000  # that are read of a file: an analysis makes a pass for each head
@@ -69,7 +69,7 @@ class TextItems:
         return torch.tensor(rows, dtype=torch.float64)  # (lines, 2)
 
     def _read(self) -> Iterator[dict[str, Tensor]]:
-        for number, line in enumerate(read_lines(self.file), 1):
+        for number, line in enumerate(lines(str(self.file)), 1):
             if not line.strip():
                 continue
             if self.tokens >= MOST_TOKENS:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from headwise.analysis.words import Words
-from headwise.tasks.outcome import Record
+from headwise.tasks.scores import Record
 
 _LEVEL = 4  # of deflate: twice as fast as 6, and 3% longer
 

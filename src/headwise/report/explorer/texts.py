@@ -28,7 +28,7 @@ from headwise.report.explorer.inputs import (
 from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack, not_finite
 from headwise.report.plain_models import longest_input, setting, task_of
 from headwise.tasks.generating import GenerationSettings, continue_ids, prompt_ids
-from headwise.tasks.outcome import spread
+from headwise.tasks.scores import spread
 from headwise.tasks.translating import translate_ids
 
 _BEST = 5  # candidates of a prediction
