@@ -5,17 +5,19 @@ depend on the release of Python or of the packages that they come from, which de
 """
 
 import ast
+import gettext
 import hashlib
 import importlib.util
 import platform
 import re
 from collections.abc import Iterator, Sequence
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 
 import datasets
 
 from headwise.data.load import DataError, Row, generated
+from headwise.messages import one_of, shown
 
 _LEAST_WORDS = 20  # of a docstring that is read as running text
 
@@ -192,3 +194,56 @@ def _modules(package: str) -> list[Path]:
             for name in file.relative_to(folder).parts
         )
     ]
+
+
+# --- translation: message catalogues ------------------------------------------------------------
+
+_LOCALES = {"fr": "fr_FR", "de": "de_DE", "zh-CN": "zh_CN"}
+
+
+def interface_strings(language: str = "fr") -> dict[str, datasets.Dataset]:
+    """Returns English interface strings of JupyterLab and their translations.
+
+    They stand in JupyterLab's language packs, Python packages with a compiled gettext catalogue for
+    each extension. Accelerators (`&File`) and placeholders (`%1`) stay, so that a system has to
+    learn them. Text that is not translated is left out, and so are repeated pairs.
+
+    Args:
+        language: language into which English is translated, `fr`, `de` or `zh-CN`.
+    """
+    if language not in _LOCALES:
+        raise DataError(f"data.options.language is {shown(language)}, {one_of(language, _LOCALES)}")
+    locale = _LOCALES[language]
+    package = f"jupyterlab-language-pack-{locale.replace('_', '-')}"
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise DataError(
+            f"data.options.language is {language!r}, whose interface strings are in the package "
+            f"{package}, which is not installed: pip install {package}, or all three languages "
+            f'with pip install "headwise[demo]"'
+        ) from None
+    return {"train": generated(_interface_strings, locale=locale, version=version)}
+
+
+def _interface_strings(locale: str, **_: object) -> Iterator[Row]:
+    package = resources.files(f"jupyterlab_language_pack_{locale}")
+    folder = package / "locale" / locale / "LC_MESSAGES"
+    seen = set()
+    for catalogue in sorted(folder.iterdir(), key=lambda file: file.name):
+        if not catalogue.name.endswith(".mo"):
+            continue
+        with catalogue.open("rb") as file:
+            # gettext looks messages up one by one; this attribute is its only list of all of them.
+            messages = vars(gettext.GNUTranslations(file))["_catalog"]
+        for key, translation in messages.items():
+            # A key is the English, or with plurals the English singular and the number of a form.
+            text, form = key if isinstance(key, tuple) else (key, 0)
+            if not text or form > 0:  # the header has an empty text
+                continue
+            text = text.rpartition("\x04")[2]  # behind a note to translators on where it stands
+            # Layout is not language.
+            pair = " ".join(text.split()), " ".join(translation.split())
+            if pair[0] != pair[1] and pair not in seen:
+                seen.add(pair)
+                yield {"source": pair[0], "target": pair[1]}
