@@ -11,7 +11,7 @@ would have had. (The buffers by which `datasets` shuffles are empty when a run g
 
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -84,6 +84,13 @@ class Shards:
                 f"or give data of their own for the validation and the test part"
             )
         return datasets.Dataset.from_list(rows)
+
+    def head(self, number: int) -> Columns:
+        """Returns the first rows that are not held out, as columns."""
+        rows = chain.from_iterable(map(self.to_train_on, range(self.number)))
+        if not (head := list(islice(rows, number))):
+            raise DataError("the training part is a stream without rows, expected some")
+        return _columns(head)
 
     def to_train_on(self, shard: int) -> Iterator[Row]:
         """Yields the rows of a piece that are not held out."""

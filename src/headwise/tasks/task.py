@@ -191,6 +191,14 @@ class Task(ABC):
     def open(self, folder: Path | None) -> None:
         """Loads what encodes rows from a folder, or learns it from `self.rows["train"]`."""
 
+    def to_learn_from(self, number: int) -> Iterator[Columns]:
+        """Yields cleaned rows of the training part, of a stream only `number` at its head."""
+        rows = self.rows["train"]
+        if isinstance(rows, Shards):
+            yield type(self).clean(rows.head(number), self.recipe.data, "train")
+        else:
+            yield from rows.iter(1000)
+
     @abstractmethod
     def encode(self, columns: Columns) -> Columns:
         """Returns what a model reads of rows; one row may become several, or none."""
@@ -279,14 +287,19 @@ class Task(ABC):
         Labels are -100 where the model predicts nothing.
         """
 
-    def batches(self, part: str, batch_tokens: int) -> list[list[int]]:
-        """Returns the indices of a part's items in batches of similar length, in a fixed order."""
+    def stored(self, part: str) -> Items:
+        """Returns the items of a part, which may not be a stream."""
         items = self.parts[part]
         if isinstance(items, Stream):
             raise DataError(
                 f"the {part} part is a stream (data.streaming), expected a part that is stored, "
                 f"such as validation: a stream is only trained on"
             )
+        return items
+
+    def batches(self, part: str, batch_tokens: int) -> list[list[int]]:
+        """Returns the indices of a part's items in batches of similar length, in a fixed order."""
+        items = self.stored(part)
         longest = int(np.max(items.lengths))
         return list(TokenBudgetSampler(items.lengths, max(batch_tokens, longest), shuffle=False))
 
