@@ -60,7 +60,7 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     clean = {part: cleaned(rows, data, part, task) for part, rows in read.items()}
     facts: Facts = {part: {"rows": 0} for part in (*PARTS, *data.tests)}
     for part, rows in clean.items():
-        if left_out := len(read[part]) - len(rows):
+        if (left_out := len(read[part]) - len(rows)) > 0:  # a row of text may become several
             facts[part]["left out"] = left_out
     shares = {
         part: fraction

@@ -3,7 +3,7 @@ r"""Tokenizers: byte-level BPE or words, learned from the training text, or read
 A run has one tokenizer (a translation may have one for each language), which is saved with its
 model: `AutoTokenizer.from_pretrained("RUN/model")` makes of a text what the model was trained on.
 
-- Language models read lines, each behind a line end: `\n line \n`. The token `\n` is the end.
+- Language models read a text behind a line end, `\n text`. A token of its own, `\n`, ends lines.
 - Masked language models read `<bos> text <eos>`, and `<mask>` in a text hides a token.
 - Classifiers read `<bos> text <eos>`, or `<bos> text <eos> <eos> other text <eos>`, as RoBERTa.
 - Translation models read and write `text <eos>`.
@@ -47,7 +47,7 @@ _ROLES: dict[Kind, tuple[Role, ...]] = {
     "translation": ("pad", "bos", "eos"),
 }
 _AROUND: dict[Kind, tuple[str, str]] = {
-    "lines": ("{end} $A {end}", "{end} $A {end} $B {end}"),
+    "lines": ("{end} $A", "{end} $A {end} $B"),  # a model goes on with the last line
     "masked": ("{bos} $A {eos}", "{bos} $A {eos} $B {eos}"),
     "classifier": ("{bos} $A {eos}", "{bos} $A {eos} {eos} $B {eos}"),
     "translation": ("$A {eos}", "$A {eos} $B {eos}"),

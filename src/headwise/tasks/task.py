@@ -162,6 +162,8 @@ class Task(ABC):
     loss_unit: ClassVar[str] = "nats per token"
     pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
     encoder_files: ClassVar[tuple[str, ...]] = ()  # that `save` writes, by which encoders are told
+    rows_at_once: ClassVar[int] = 1000  # how many rows `encode` is given at once
+    features: ClassVar[datasets.Features | None] = None  # the types of what `encode` returns
 
     rows: dict[str, Any]
     parts: dict[str, Any]
@@ -174,6 +176,10 @@ class Task(ABC):
         self._folder = folder if folder is not None else recipe.pretrained_folder()
         self.open(self._folder)
         self.parts = {name: self._items(name) for name in self.rows}
+
+    def __reduce__(self) -> Any:
+        # Another process finds what was encoded in the cache.
+        return type(self), (self.recipe, self._folder)
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -213,11 +219,16 @@ class Task(ABC):
 
             def of_window(columns: Columns) -> Items:
                 cleaned = type(self).clean(columns, self.recipe.data, "train")
-                return self.items(datasets.Dataset.from_dict(self.encode(cleaned)), "train")
+                made = datasets.Dataset.from_dict(self.encode(cleaned), features=self.features)
+                return self.items(made, "train")
 
             return Stream(rows, of_window, self.recipe.data.window)
         what = f"{self.name}: encoding {part}"
-        return self.items(encoded(rows, self.encode, [what, *self.made_of]), part)
+        made_of = [what, *self.made_of]
+        found = encoded(
+            rows, self.encode, made_of, batch_size=self.rows_at_once, features=self.features
+        )
+        return self.items(found, part)
 
     def digest(self, part: str | None = None) -> str:
         """Returns a hash of the rows of a part; of all that is trained on, and how, without one.
