@@ -24,11 +24,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from sacrebleu.metrics import BLEU
 
 from headwise.analysis.statistics.estimates import SIGNIFICANT, corrected
 from headwise.analysis.statistics.seeds_and_items import Resampled, difference
-from headwise.tasks.significance import Statistic, of_totals, resampled_scores, score_of
+from headwise.tasks.scores import Score, as_rows, resampled_scores
 
 SEEDS = (1, 3, 5)
 # Standard deviation of the scores of seeds, in standard errors of a difference over items.
@@ -43,14 +42,14 @@ class World(NamedTuple):
     Attributes:
         items: how many there are.
         rows: computes rows of numbers from the qualities of the items.
-        statistic: computes the score.
+        statistic: computes the score, see `Score.statistic`.
         unit: a standard deviation of the qualities of seeds that moves the score by the standard
             error of a difference over items, found by simulation.
     """
 
     items: int
     rows: Callable[[np.random.Generator, np.ndarray], np.ndarray]
-    statistic: Statistic
+    statistic: str
     unit: float
 
 
@@ -77,15 +76,10 @@ def matches(generator: np.random.Generator, quality: np.ndarray) -> np.ndarray:
     return np.stack([made, lengths, *matched, *numbers], axis=1).astype(float)
 
 
-def bleu(totals: np.ndarray) -> float:
-    made, expected, *counts = totals.astype(int).tolist()
-    return BLEU.compute_bleu(counts[:4], counts[4:], made, expected, "exp").score
-
-
 WORLDS = {
-    "accuracy, 500 items": World(500, right_or_wrong, of_totals(lambda t: t[0] / t[1]), 0.083),
-    "perplexity, 100 blocks": World(100, nats, of_totals(lambda t: math.exp(t[0] / t[1])), 0.11),
-    "BLEU, 300 sentences": World(300, matches, of_totals(bleu), 0.085),
+    "accuracy, 500 items": World(500, right_or_wrong, "ratio", 0.083),
+    "perplexity, 100 blocks": World(100, nats, "perplexity", 0.11),
+    "BLEU, 300 sentences": World(300, matches, "bleu", 0.085),
 }
 # Standard deviations of quality: of items, of systems' ways with items, of seeds' ways with items.
 _ITEM, _SYSTEM_AND_ITEM, _SEED_AND_ITEM = 1.0, 0.4, 0.6
@@ -105,14 +99,16 @@ def simulate(
     def drawn(deviation: float) -> np.ndarray:
         return deviation * generator.normal(size=world.items)
 
-    items, rows = drawn(_ITEM), []
+    items, runs = drawn(_ITEM), []
     for system in range(systems):
         own = items + drawn(_SYSTEM_AND_ITEM) + (lead if system == systems - 1 else 0.0)
         for _ in range(seeds):
             quality = own + spread * world.unit * generator.normal() + drawn(_SEED_AND_ITEM)
-            rows.append(world.rows(generator, quality))
-    scores = np.array([score_of(of_run, world.statistic) for of_run in rows])
-    resamples = resampled_scores(rows, world.statistic)
+            rows = world.rows(generator, quality).tolist()
+            runs.append(Score(name="", value=math.nan, statistic=world.statistic, rows=rows))
+    once = np.ones((1, world.items))
+    scores = np.array([run.of_resamples(as_rows(run.rows), once)[0] for run in runs])
+    resamples = resampled_scores(runs)
     return [
         Resampled(of_system, of_items, world.items)
         for of_system, of_items in zip(

@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 
 import headwise as hw
 from headwise.analysis.importance import item_losses
-from headwise.data.labelled.reading import docstrings
+from headwise.data.builtin import docstrings
 from headwise.models.inspect import evaluating
 from headwise.runs.evaluating import model_of, open_part
 
@@ -205,7 +205,7 @@ def train(recipe: str, run: Path, changes: Iterable[str]) -> None:
 def opened(run: Path, part: str) -> tuple[nn.Module, list[Batch]]:
     """The model of a run, and some items of a part of its data, each a batch of its own."""
     found = open_part(run, part, Console(stderr=True))
-    items = found.task.part(part)
+    items = found.task.parts[part]
     chosen = random.Random(0).sample(range(len(items)), min(ITEMS, len(items)))
     return model_of(found), [found.task.collate([items[number]]) for number in chosen]
 

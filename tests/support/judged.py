@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 
 from headwise.analysis.statistics import estimates, seeds_and_items
-from headwise.tasks.significance import LEAST_ITEMS, of_totals, resampled_scores
+from headwise.tasks.scores import LEAST_ITEMS, Score, resampled_scores
 
 __all__ = ["LEAST_ITEMS"]
 POWER = estimates.POWER
-_MEAN = of_totals(lambda totals: totals[0], lambda rows: rows / len(rows))
 
 
 def by_items(runs: Sequence[Sequence[float]]) -> Any:
     """A system by what each of its runs, one a seed, has on each test item; its score is a mean."""
     rows = np.asarray(runs, dtype=float)
-    resamples = resampled_scores([run[:, None] for run in rows], _MEAN)
+    resamples = resampled_scores([_mean_of(run) for run in rows])
     return seeds_and_items.Resampled(rows.mean(1), resamples, rows.shape[1])
+
+
+def _mean_of(values: np.ndarray) -> Score:
+    return Score(name="mean", value=float(values.mean()), rows=values[:, None].tolist())
 
 
 def by_seeds(scores: Sequence[float]) -> Any:
@@ -31,7 +34,7 @@ def by_seeds(scores: Sequence[float]) -> Any:
 
 def resamples_of(values: Sequence[float]) -> np.ndarray:
     """The mean of the values over each resample of the items."""
-    return resampled_scores([np.asarray(values, dtype=float)[:, None]], _MEAN)[0]
+    return resampled_scores([_mean_of(np.asarray(values, dtype=float))])[0]
 
 
 def mean(system: Any) -> Any:
