@@ -41,6 +41,12 @@ class Reversals(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {**self.items[index], "index": index, "of": self}
 
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return [self[index] for index in indices]
+
+    def set_epoch(self, epoch: int) -> None:
+        """They are the same in all epochs."""
+
 
 def join(items: list[dict[str, Any]]) -> dict[str, Tensor]:
     """The batch of some items."""

@@ -44,8 +44,12 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 
 # Of what systems draw, and of statistics over a batch, each process has its own.
 OWN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "experts and gates in turns": ("mae", {"mae": G_STEPS}, {}),
-    "groups of experts, accumulated": (MAE_6, {"mae": G_STEPS, "gradient_accumulation": 2}, {}),
+    "experts and gates in turns": ("mae", {"rules": {"mae": G_STEPS}}, {}),
+    "groups of experts, accumulated": (
+        MAE_6,
+        {"rules": {"mae": G_STEPS}, "gradient_accumulation": 2},
+        {},
+    ),
     "loads of experts": (EXPERTS, {"gradient_accumulation": 2}, {}),
 }
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headwise.analysis.statistics.estimates import Difference
     from headwise.runs.cluster import Cluster
     from headwise.runs.evaluating import Evaluation
-    from headwise.tasks.outcome import Score
+    from headwise.tasks.scores import Score
 
 
 class Match(StrEnum):
@@ -308,8 +308,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Evaluate on other data in place of a part: source=a.en,target=a.de for "
-            "translation. The keys are those of data.tests.NAME; headwise keys TASK lists them.",
+            help="Evaluate on other data in place of a part, given by keys of `data`: "
+            "files.test=other.tsv, or path=other/dataset.",
         ),
     ] = None,
     against: Annotated[
@@ -321,7 +321,8 @@ def evaluate(
         typer.Option(
             metavar="SYSTEM=NAME[,OPTION=VALUE]",
             help="Evaluate a system otherwise than it was trained: SYSTEM=uniform. May be given "
-            "several times; headwise keys lists what there is. Not for the run of --against.",
+            "several times; headwise recipes --keys SYSTEM lists what there is. Not for the run of "
+            "--against.",
         ),
     ] = None,
     changes: ChangesOfRun = None,
@@ -335,6 +336,7 @@ def evaluate(
         from headwise.analysis.ablations.named import parse_ablations
         from headwise.runs.evaluating import compare_runs, evaluate_run
         from headwise.runs.folder import check_run, is_main_process
+        from headwise.runs.preparing import lines_of
 
         silence()
         if data is not None and part != "test":
@@ -361,9 +363,8 @@ def evaluate(
                     document |= {"against": _scores(other), "difference": difference_found}
                 print_json(document)
             return
-        size = f"{len(found.task.part(found.part)):,} {found.task.item_name}"
-        facts = found.task.notes.get(f"test {found.part}", size)  # of a further test set
-        console.print(f"{found.part}: {facts}", highlight=False, soft_wrap=True, markup=False)
+        facts = {found.part: found.task.facts[found.part]}
+        console.print(*lines_of(facts), highlight=False, soft_wrap=True, markup=False)
         if other is None:
             print_scores(found.outcome.scores, console)
             return
@@ -379,7 +380,7 @@ def _scores(found: "Evaluation") -> dict[str, Any]:
     return {
         "run": found.run,
         "part": found.part,
-        "items": len(found.task.part(found.part)),
+        "items": len(found.task.parts[found.part]),
         "item_name": found.task.item_name,
         "scores": [score.model_dump() for score in found.outcome.scores],
     }

@@ -48,8 +48,8 @@ Changes = Annotated[
 ChangesOfRun = Annotated[
     list[str] | None,
     _changes(
-        "what the run reads again, keys of `data` and `evaluation` (of language models also "
-        "block_length, masking): evaluation.beam_size=1"
+        "what the run reads again, keys of `data` and `evaluation`: evaluation.beam_size=1, or "
+        "data.files.train=... of data that have moved"
     ),
 ]
 ChangesOfUse = Annotated[

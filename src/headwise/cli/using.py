@@ -1,7 +1,7 @@
 """The command that uses a finished run: predict, and its former names."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -53,9 +53,9 @@ def predict(
     noise from a recording of speech.
     """
     with clear_errors():
-        from headwise.recipes.catalogue import task_class
+        from headwise.recipes.recipe import task_class
         from headwise.runs.evaluating import as_evaluated
-        from headwise.runs.folder import FolderError
+        from headwise.runs.folder import MODEL, FolderError
         from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
@@ -67,16 +67,11 @@ def predict(
                 f"{run} is a run of {recipe.task}, expected a run of {' or '.join(tasks)}; "
                 f"`headwise predict` takes runs of every task"
             )
-        predictions: list[dict[str, Any]] = []
-
-        def tell(line: str, **facts: Any) -> None:
-            if as_json:
-                predictions.append(facts or {"text": line})
-            else:  # line by line, and nothing is kept of a long input
-                typer.echo(line)
-
-        wish = Wish(tell, inputs or (), texts or (), number, output)
+        wish = Wish(inputs or (), texts or (), number, output)
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.resolve().name):
-            task_class(recipe.task).predict(run, recipe, model, wish)
-        if as_json:
-            print_json({"task": recipe.task, "predictions": predictions})
+            lines = task_class(recipe.task).predict(run / MODEL, recipe, model, wish)
+            if as_json:
+                print_json({"task": recipe.task, "predictions": list(lines)})
+                return
+            for line in lines:  # one by one, and nothing is kept of a long input
+                typer.echo(line)

@@ -14,19 +14,17 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import mkdtemp
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from headwise.analysis.results import versions
-from headwise.data.store import cache_folder, kept
 from headwise.runs.locking import locked
 from headwise.runs.running import (
     THREADS,
@@ -38,13 +36,13 @@ from headwise.runs.running import (
 )
 from headwise.runs.sending import (
     MODULES,
+    Pickled,
     Piece,
     SentRun,
     Whole,
     forget_half,
     modules,
     news,
-    pickled,
     pieces,
     states,
     take,
@@ -137,8 +135,6 @@ class Cluster:
         self.room = gpus or sum(int(has["CPU"]) // self.threads for has in self.nodes.values())
         self._actors = ray.remote(num_cpus=self.threads, num_gpus=min(gpus, 1))(_There)
         self._is_terminal = is_terminal
-        self._data: dict[str, list[Any]] = {}
-        self._one_at_a_time = Lock()
 
     def check(self, address: str) -> None:
         """Raises `ValueError` if no machine has room for a run, or one has other versions."""
@@ -171,20 +167,10 @@ class Cluster:
 
     def begin(self, run: PlannedRun[Any]) -> tuple[Any, Any]:
         """Returns the actor of a run, and a reference to its answer that the run has begun."""
-        sent, places = pickled(run)
-        data = {place: self._stored(place) for place in places}
         files = [self.ray.put(piece) for piece in pieces(run.folder)]
         actor = self._actors.remote(run.folder.name, self.threads, self._is_terminal)
         own = list(modules(Path.cwd())) if run.recipe.own_modules() else []
-        return actor, actor.begin.remote(sent, data, files, own)
-
-    def _stored(self, place: str) -> list[Any]:
-        """References to the files of a folder in the cache, which are sent once for all runs."""
-        with self._one_at_a_time:
-            if place not in self._data:
-                sent = pieces(cache_folder() / place)
-                self._data[place] = [self.ray.put(piece) for piece in sent]
-            return self._data[place]
+        return actor, actor.begin.remote(Pickled.of(run), files, own)
 
 
 class _RunThere:
@@ -272,23 +258,19 @@ class _There:
 
     def begin(
         self,
-        run: bytes,
-        data: dict[str, list[Any]],
+        run: Pickled,
         files: list[Any],
         own: list[Piece],
     ) -> bool:
         """Starts the process of a run, which goes on from the files that it has elsewhere.
 
         Args:
-            run: the run, see `pickled`.
-            data: references to pieces of files, by their places in the cache.
-            files: the same for the folder of the run.
+            run: the run.
+            files: references to pieces of the files in its folder.
             own: the modules that the recipe names.
         """
         import ray
 
-        for place, sent in data.items():
-            kept(place, partial(write, map(ray.get, sent)))
         self.folder.mkdir()
         write(map(ray.get, files), self.folder)
         self._known = states(self.folder)

@@ -4,11 +4,9 @@ import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 import torch.distributed as dist
 from rich.console import Console
-from transformers import PreTrainedModel
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.how_soon import how_soon
@@ -37,19 +35,17 @@ from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes import RecipeFile
-from headwise.recipes.pretrained import SYSTEM
-from headwise.recipes.settings import ModelSettings, Recipe
+from headwise.recipes.recipe import SYSTEM, Recipe
 from headwise.runs.evaluating import TEST, read_outcome
 from headwise.runs.folder import is_main_process
 from headwise.runs.grid import Grid, candidates, check_grid
-from headwise.runs.matching import match_parameters
+from headwise.runs.matching import Sizes, match_parameters
 from headwise.runs.one_run import SystemRun
-from headwise.runs.preparing import batches, empty_model, prepare_task, with_seed
+from headwise.runs.preparing import batches, empty_model, prepare_task, with_model, with_seed
 from headwise.runs.reading import read_model
 from headwise.runs.running import Experiment, Runs, Start, check_jobs, train_runs
 from headwise.runs.tuning import Experiments, Tried, check_runs, tune
-from headwise.tasks.outcome import Outcome
-from headwise.tasks.significance import Statistic
+from headwise.tasks.scores import Outcome
 from headwise.tasks.task import Task
 from headwise.training.trained_part import freeze_all_but
 
@@ -177,7 +173,7 @@ def _prepare(
     started = [
         recipe
         for recipe in (*recipes.values(), base)
-        if recipe.model.pretrained is not None and SYSTEM not in str(recipe.model.pretrained)
+        if recipe.pretrained is not None and SYSTEM not in recipe.pretrained
     ]
     task = prepare_task(
         [*started, *recipes.values()][0],
@@ -186,9 +182,6 @@ def _prepare(
         claimed=base,
         stamp_name="comparison.yaml",
     )
-    for label, words in task.compare_notes(recipes).items():
-        task.notes[label] = words
-        console.print(f"{label}: {words}", style="yellow", highlight=False, markup=False)
     matched: dict[str, str] = {}
     if match is not None:
         recipes, matched = _match_parameters(recipes, task, match)
@@ -220,21 +213,27 @@ def _match_parameters(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
 
-    def count(model: ModelSettings) -> int:
-        return count_parameters(empty_model(model, task))
+    def count(recipe: Recipe) -> int:
+        return count_parameters(empty_model(recipe, task))
 
     baseline, *others = recipes
-    target = count(recipes[baseline].model)
+    target = count(recipes[baseline])
     sized, chosen = dict(recipes), {}
     for name in others:
+        recipe = recipes[name]
+        config = task.config(recipe, task)
+        before = Sizes(config.embed_dim, config.num_heads, config.ffn_dim)
         try:
             match = match_parameters(
-                recipes[name].model, target, count, change_heads=how == "parameters-and-heads"
+                before,
+                target,
+                lambda sizes, recipe=recipe: count(with_model(recipe, sizes._asdict())),
+                change_heads=how == "parameters-and-heads",
             )
         except ValueError as error:
             raise ValueError(f"--match {how}: {name}: {error}") from None
-        chosen[name] = match.explain(recipes[name].model, target)
-        sized[name] = recipes[name].model_copy(update={"model": match.model})
+        chosen[name] = match.explain(before, target)
+        sized[name] = with_model(recipe, match.sizes._asdict())
     return sized, chosen
 
 
@@ -246,7 +245,7 @@ def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
     if isinstance(found, Benchmark):
         name, found = next(iter(found.comparisons.items()))
         folder = folder / name
-    sign = 1 if first_score(found).higher_is_better else -1
+    sign = -1 if first_score(found).lower_is_better else 1
 
     def worth(run: RunResult) -> tuple[bool, bool, float]:
         score = sign * run.scores[0].value
@@ -281,29 +280,22 @@ def summary(
     decoding: dict[str, DecodingSpeed] = {}
     if not missing:
         models = {name: read_model(of[0], type(task)) for name, of in folders.items()}
-        decoding = decoding_speeds_of(recipes, models, task)
+        decoding = decoding_speeds(models, ROUNDS)
         times = step_times(recipes, models, task)
     histories = {name: [run.history for run in of] for name, of in runs.items()}
-
-    def statistic(name: str) -> Statistic:
-        return task.statistic(name, experiment.recipes[baseline].evaluation)
-
-    estimates, differences = compare_outcomes(_sound(runs, outcomes), baseline, statistic)
+    estimates, differences = compare_outcomes(_sound(runs, outcomes), baseline)
+    further_tests = experiment.recipes[baseline].data.tests
     tests = {
-        name: compare_outcomes(
-            _sound(runs, _outcomes(folders, name)), baseline, statistic, len(task.tests)
-        )
-        for name in task.tests
+        name: compare_outcomes(_sound(runs, _outcomes(folders, name)), baseline, len(further_tests))
+        for name in further_tests
     }
     # The table of further test sets is one, so that its p-values are corrected together.
     further = corrected({(s, name): tests[name][1].get(s) for name in tests for s in recipes})
     return Comparison(
         title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(experiment.recipes)}",
         task=file.recipe.task,
-        loss_name=task.loss_name,
-        loss_has_perplexity=task.loss_has_perplexity,
+        loss_name=task.loss_unit,
         item_name=task.item_name,
-        centre=task.centre,
         baseline=baseline,
         systems=[
             SystemSummary(
@@ -331,7 +323,7 @@ def summary(
         missing=list(missing),
         samples=compare_samples({name: of.samples for name, of in first.items()})[:_SAMPLES],
         pictures=compare_pictures({name: of.pictures for name, of in first.items()}),
-        facts=task.notes,
+        facts=task.facts,
         recipe=file.yaml(),
         command=command,
         versions=versions(),
@@ -356,7 +348,7 @@ def step_times(
     recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
 ) -> dict[str, OverRounds]:
     """How long a step of each system takes over one of the first, the baseline."""
-    loader = batches(task, task.train, next(iter(recipes.values())).training, seed=0)
+    loader = batches(task, "train", next(iter(recipes.values())).training, seed=0)
     device = next(iter(models.values())).device
     some = [
         {name: tensor.to(device) for name, tensor in batch.items()}
@@ -370,22 +362,3 @@ def step_times(
         freeze_all_but(model, trained[name])
     settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
     return relative_step_times(models, settings, some, ROUNDS)
-
-
-def decoding_speeds_of(
-    recipes: Mapping[str, Recipe], models: Mapping[str, HeadwiseModel], task: Task
-) -> dict[str, DecodingSpeed]:
-    """How fast each system decodes, all by the baseline's search; empty if the task does not.
-
-    The arguments are those of `step_times`.
-    """
-    evaluation = next(iter(recipes.values())).evaluation
-    if task.decode(next(iter(models.values())).eval(), evaluation) is None:
-        return {}
-
-    def decode(model: PreTrainedModel) -> int:
-        tokens = task.decode(cast(HeadwiseModel, model), evaluation)
-        assert tokens is not None
-        return tokens
-
-    return decoding_speeds(models, decode, ROUNDS)

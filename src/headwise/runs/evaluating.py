@@ -7,11 +7,11 @@ training; `headwise compare` with several seeds can.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -20,18 +20,18 @@ from torch import Tensor
 from headwise.analysis.results import RunResult
 from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
-from headwise.data.division import PARTS
+from headwise.data.settings import PARTS
 from headwise.files import write_bytes, write_text
 from headwise.messages import shown
 from headwise.models.inspect import ablated, evaluating, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.ops.checks import did_you_mean
-from headwise.recipes.catalogue import task_class
-from headwise.recipes.settings import EvaluationSettings, Recipe
-from headwise.runs.folder import RESULT, is_writer
+from headwise.recipes.recipe import Evaluation as EvaluationSettings
+from headwise.recipes.recipe import Recipe, task_class
+from headwise.runs.folder import MODEL, RESULT, is_writer
 from headwise.runs.locking import join
-from headwise.runs.preparing import is_other_data
+from headwise.runs.preparing import is_other_data, lines_of
 from headwise.runs.reading import (
     DamagedError,
     how_to_evaluate_again,
@@ -40,9 +40,8 @@ from headwise.runs.reading import (
     read_record,
 )
 from headwise.runs.running import PlannedRun
-from headwise.tasks.outcome import Outcome, Score
-from headwise.tasks.task import Items, Task
-from headwise.training.batching import TokenBudgetSampler
+from headwise.tasks.scores import Outcome, Score
+from headwise.tasks.task import Each, Task
 from headwise.training.evaluating import loss_and_labels
 from headwise.training.processes import divided, everywhere, own_draws
 from headwise.training.progress import RunBars
@@ -51,17 +50,34 @@ from headwise.training.settings import TrainingSettings
 TEST = "test"  # the name of the test part
 OUTPUTS, PICTURES, OUTCOME = "outputs.txt", "pictures", "outcome.json"
 OTHER = "other"  # the name under which other data become a further test set of a run
-# Keys of a model's configuration that say nothing of the data.
-_NOT_OF_DATA = (
-    *("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path"),
-    "max_length",  # other lengths of blocks are read by the same model
-)
+
+_Batch = TypeVar("_Batch")
+_Found = TypeVar("_Found")
+
+
+class DividedEach(Each):
+    """Divides batches among the processes of a run, and shows a progress bar.
+
+    Args:
+        console: where the bar is drawn.
+        label: what the bar is called.
+    """
+
+    def __init__(self, console: Console, label: str) -> None:
+        self.console, self.label = console, label
+
+    def __call__(
+        self, batches: Sequence[_Batch], compute: Callable[[_Batch], _Found]
+    ) -> list[_Found]:
+        with RunBars(self.console, transient=True) as bars:
+            bar = bars.begin(self.label, len(batches), figures="batches evaluated")
+            return divided(batches, compute, lambda batch: bars.update(bar, advance=1))
 
 
 def evaluate(
     model: HeadwiseModel,
     task: Task,
-    part: Items,
+    part: str,
     settings: EvaluationSettings,
     console: Console,
     label: str,
@@ -70,31 +86,24 @@ def evaluate(
 
     Several processes, which call this together, divide the batches, and each gets the outcome.
     """
-    with (
-        as_evaluated(model, settings, console, label),
-        torch.no_grad(),
-        own_draws(),
-        RunBars(console, transient=True) as bars,
-    ):
-        bar = bars.begin(label, len(part), figures=f"{task.item_name} evaluated")
+    with as_evaluated(model, settings, console, label), torch.no_grad(), own_draws():
         model.eval()
-        return task.evaluate(model, part, settings, lambda n: bars.update(bar, advance=n))
+        return task.evaluate(model, part, settings, DividedEach(console, label))
 
 
-def loss_of_part(
-    model: HeadwiseModel, task: Task, part: Items, settings: TrainingSettings
-) -> float:
+def loss_of_part(model: HeadwiseModel, task: Task, part: str, settings: TrainingSettings) -> float:
     """Returns the mean loss per label of a part, without label smoothing and auxiliary losses.
 
     Each of several processes computes it for a share of the batches.
     """
 
-    def compute(batch: list[int]) -> Tensor:
-        return loss_and_labels(model, task.collate([part[index] for index in batch])).cpu()
+    items = task.parts[part]
 
-    sampler = TokenBudgetSampler(part.lengths, settings.batch_tokens, shuffle=False)
+    def compute(batch: list[int]) -> Tensor:
+        return loss_and_labels(model, task.collate(items.__getitems__(batch))).cpu()
+
     with evaluating(model), torch.no_grad():
-        found = divided(list(sampler), compute)
+        found = divided(task.batches(part, settings.batch_tokens), compute)
     loss, labels = torch.stack(found).sum(0).tolist()
     return loss / max(1.0, labels)
 
@@ -133,11 +142,11 @@ def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) 
     task, folder, settings = run.task, run.folder, run.recipe.evaluation
     scores: dict[str, list[Score]] = {}
     model: HeadwiseModel | None = None
-    for name, items in task.tests.items():
+    for name in run.recipe.data.tests:
         outcome = stored_outcome(folder, task, name)
         if outcome is None:
             model = model or read_model(folder, type(task))
-            outcome = evaluate(model, task, items, settings, console, f"{run.label} {name}")
+            outcome = evaluate(model, task, name, settings, console, f"{run.label} {name}")
             if is_writer():
                 write_outcome(outcome, folder, task, name)
         else:
@@ -166,12 +175,12 @@ def stored_outcome(folder: Path, task: Task, part: str) -> Outcome | None:
     if (folder / _of_part(OUTCOME, part)).is_file():
         with suppress(DamagedError):
             found = read_outcome(folder, part)
-    is_known = found is not None and found.digest == task.digest_of(part)
+    is_known = found is not None and found.digest == task.digest(part)
     return found if everywhere(is_known) else None
 
 
 def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
-    outcome = outcome.model_copy(update={"digest": task.digest_of(part)})
+    outcome = outcome.model_copy(update={"digest": task.digest(part)})
     for path, content in _outputs(outcome, folder, part):
         write_bytes(path, content)
     write_text(folder / _of_part(OUTCOME, part), outcome.model_dump_json(indent=1))
@@ -216,7 +225,7 @@ class Opened:
 class Evaluation(Opened):
     """A run and its scores on one part."""
 
-    outcome: Outcome  # the scores, and the items from which they are computed
+    outcome: Outcome  # the scores, with the rows from which they are computed
 
 
 def evaluate_run(
@@ -235,8 +244,8 @@ def evaluate_run(
         run: folder of the run.
         part: `train`, `validation`, `test`, or the name of a further test set.
         console: for bars and notes.
-        data: other data in the place of a part, `KEY=VALUE,...`, with the keys that a further test
-            set of the task has; None for none.
+        data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`; None for
+            none.
         ablations: name of a system to the ablation with which it is evaluated.
         changes: to the recipe, as `--set` takes them.
         may_be_stored: whether scores that the run has from the same items and settings are taken
@@ -256,7 +265,7 @@ def evaluate_run(
         ablation = {**recipe.evaluation.ablation, **(ablations or {})}
         settings = recipe.evaluation.model_copy(update={"ablation": ablation})
         model = model_of(opened)
-        outcome = evaluate(model, task, task.part(part), settings, console, run.resolve().name)
+        outcome = evaluate(model, task, part, settings, console, run.resolve().name)
     return Evaluation(run, recipe, task, part, outcome)
 
 
@@ -273,7 +282,7 @@ def open_part(
         recipe = read_recipe(run, changes)
     else:
         recipe, part = _with_other_data(run, data, changes), OTHER
-    parts = [*PARTS, *getattr(recipe.data, "tests", {})]
+    parts = [*PARTS, *recipe.data.tests]
     if part not in parts:
         raise ValueError(
             f"--part is {part!r}, expected one of {', '.join(parts)}, the parts of {run}"
@@ -284,7 +293,7 @@ def open_part(
 
 def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
     """Reads the data of a finished run, and says so if it was trained on others."""
-    task = task_class(recipe.task).prepare(recipe, run)
+    task = task_class(recipe.task)(recipe, run / MODEL)
     if is_other_data(task, run) or is_other_data(task, run.resolve().parent):
         said = f"{run.resolve().name} was trained on other data than these"
         console.print(said, style="yellow", markup=False, emoji=False)
@@ -297,15 +306,20 @@ def model_of(opened: Opened) -> HeadwiseModel:
     Raises:
         ValueError: it was made for other data than those of the opened run.
     """
-    model = read_model(opened.run, type(opened.task))
-    own = model.config.to_dict()
-    needed = opened.task.model_config(opened.recipe.model).to_dict()
-    for key in needed:
-        if key not in _NOT_OF_DATA and own.get(key) != needed[key]:
+    task, recipe = opened.task, opened.recipe
+    model = read_model(opened.run, type(task))
+    sizes = task.sizes(recipe, task)
+    sizes |= {key: value for key, value in recipe.model_arguments.items() if key in sizes}
+    needed = type(model.config)(**sizes)
+    # Longer and shorter texts are read by the same model.
+    for key in sizes.keys() - {"max_length"}:
+        name = "id2label" if key == "classes" else key
+        now, then = getattr(needed, name), getattr(model.config, name)
+        if now != then:
             raise ValueError(
-                f"the data need a model whose {key} is {shown(needed[key])}, but that of "
-                f"{opened.run} is {shown(own.get(key))}; give the data that the run was trained "
-                f"on, without changes on which the model depends"
+                f"the data need a model whose {key} is {shown(now)}, but that of {opened.run} is "
+                f"{shown(then)}; give the data that the run was trained on, without changes on "
+                f"which the model depends"
             )
     return model
 
@@ -331,24 +345,14 @@ def compare_runs(run: Evaluation, other: Evaluation) -> Difference | None:
             f"({second.note}), expected scores that are computed alike; give both runs the same "
             f"settings with --set evaluation.KEY=VALUE"
         )
-    _, differences = compare_outcomes(
-        {"run": [run.outcome], "other": [other.outcome]},
-        "other",
-        lambda name: run.task.statistic(name, run.recipe.evaluation),
-    )
+    _, differences = compare_outcomes({"run": [run.outcome], "other": [other.outcome]}, "other")
     return differences["run"]
 
 
 def _with_other_data(run: Path, data: str, changes: Sequence[str]) -> Recipe:
     """Returns the recipe of a run with other data as a further test set."""
-    recipe = read_recipe(run)
-    if "tests" not in type(recipe.data).model_fields:
-        raise ValueError(
-            f"--data is {data!r}, but {run} is a run of {recipe.task} on data of the kind "
-            f"{recipe.data.corpus}, which takes no other data for a test"
-        )
-    # A comma inside a value, as in files=[a.txt, b.txt], is followed by no key.
-    given = re.split(r",(?=\s*\w+\s*=)", data)
+    # A comma inside a value, as in files.test=[a.txt, b.txt], is followed by no key.
+    given = re.split(r",(?=\s*[\w.]+\s*=)", data)
     added = [f"data.tests.{OTHER}.{each.strip()}" for each in given]
     try:
         return read_recipe(run, [*changes, *added])
@@ -363,11 +367,9 @@ def check_same_items(run: Opened, other: Opened) -> None:
             f"{run.run} is a run of {run.recipe.task} and {other.run} one of {other.recipe.task}, "
             f"expected runs of the same task"
         )
-    if run.task.digest_of(run.part) != other.task.digest_of(other.part):
-        label = run.part if run.part in PARTS else f"test {run.part}"
-        notes = [f"{of.run}: {of.task.notes.get(label, '')}" for of in (run, other)]
-        keys = ("data", *run.task.item_keys)
+    if run.task.digest(run.part) != other.task.digest(other.part):
+        facts = {str(of.run): of.task.facts[of.part] for of in (run, other)}
         raise ValueError(
             f"{run.run} and {other.run} are not scored on the same items, expected runs with equal "
-            f"{', '.join(keys)}; their part {run.part}:\n  " + "\n  ".join(notes)
+            f"data; their part {run.part}:\n  " + "\n  ".join(lines_of(facts))
         )

@@ -1,20 +1,19 @@
 """The folder of a run's model, `RUN/model`, as other tools read it.
 
-Beside the weights and the configuration it has what the task gives to other tools, such as a
-tokenizer, and a model card, `README.md`.
+Beside the weights and the configuration it has what encodes data, such as a tokenizer, and a model
+card, `README.md`.
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from headwise.analysis.results import RunResult, versions
-from headwise.data.settings import HubSettings
-from headwise.files import write_text, written_whole
+from headwise.files import write_text
 from headwise.recipes import to_yaml
-from headwise.recipes.settings import Recipe
-from headwise.tasks.outcome import Score
+from headwise.recipes.recipe import Recipe
+from headwise.runs.preparing import lines_of
+from headwise.tasks.scores import Score
 from headwise.tasks.task import Task
 from headwise.training.run import MODEL
 
@@ -25,15 +24,9 @@ _TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 _METRICS = {"chrF": "chrf", "Pearson": "pearsonr", "Spearman": "spearmanr"}
 
 
-def write_for_tools(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> None:
-    """Completes the folder of a run's model; files of an earlier call are replaced."""
-    model = folder / MODEL
-    with TemporaryDirectory(prefix=".partial-", dir=folder) as made:
-        task.save_for_tools(Path(made), recipe)
-        for path in Path(made).iterdir():
-            with written_whole(model / path.name) as partial:
-                path.rename(partial)
-    write_text(model / CARD, model_card(task, recipe, result).content)
+def write_card(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> None:
+    """Writes the card of a run's model; that of an earlier call is replaced."""
+    write_text(folder / MODEL / CARD, model_card(task, recipe, result).content)
 
 
 def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
@@ -44,6 +37,7 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
         task=task,
         recipe=recipe,
         result=result,
+        facts=lines_of(task.facts),
         scores=_all_scores(result),
         yaml=to_yaml(recipe),
         versions=versions(),
@@ -53,12 +47,14 @@ def model_card(task: Task, recipe: Recipe, result: RunResult) -> ModelCard:
 def _card_data(task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
     """What the hub reads of a card; the license is for the user to add."""
     data = recipe.data
-    on_hub = isinstance(data, HubSettings) and not Path(data.name).exists()
+    hub = data.path
+    if hub is None or hub in task.built_in or Path(hub).exists():
+        hub = None
     results = [
         EvalResult(
             task_type=task.pipeline or recipe.task,
-            dataset_type=data.name if on_hub else data.corpus,
-            dataset_name=data.name if on_hub else data.corpus,
+            dataset_type=hub or data.called,
+            dataset_name=data.called,
             dataset_split=part,
             metric_type=_metric(score),
             metric_name=score.name,
@@ -71,7 +67,7 @@ def _card_data(task: Task, recipe: Recipe, result: RunResult) -> ModelCardData:
         library_name="headwise",
         pipeline_tag=task.pipeline,
         tags=["headwise", recipe.task, *result.words],
-        datasets=[data.name] if on_hub else None,
+        datasets=[hub] if hub else None,
         metrics=list(dict.fromkeys(_metric(score) for score in result.scores)),
         model_name=f"{recipe.task}-{result.system}",
         eval_results=results,

@@ -21,8 +21,9 @@ from headwise.analysis.words import words_of
 from headwise.files import write_text
 from headwise.models.inspect import ablated
 from headwise.models.modeling import HeadwiseModel
-from headwise.recipes.settings import Recipe
+from headwise.recipes.recipe import Recipe
 from headwise.runs.evaluating import (
+    TEST,
     evaluate,
     fitting,
     loss_of_part,
@@ -32,11 +33,11 @@ from headwise.runs.evaluating import (
     write_outcome,
 )
 from headwise.runs.folder import RESULT, is_writer, machines_are_apart
-from headwise.runs.model_card import CARD, write_for_tools
+from headwise.runs.model_card import CARD, write_card
 from headwise.runs.preparing import batches, build_model, check_start, claim_folder
 from headwise.runs.reading import DamagedError, check_model, discard, read_result
 from headwise.runs.running import PlannedRun
-from headwise.tasks.outcome import Outcome
+from headwise.tasks.scores import Outcome
 from headwise.tasks.task import Task
 from headwise.training.processes import everywhere, own_draws
 from headwise.training.run import MODEL, Run, run_training, threads_of_run
@@ -58,8 +59,6 @@ class SystemRun(PlannedRun[RunResult]):
         finished = self.finished(console)
         if finished is not None:
             return finished
-        if is_writer():
-            self.task.save(self.folder)
         with threads_of_run(self.folder, self.label, console):
             return _train_and_evaluate(self, console)
 
@@ -75,7 +74,7 @@ class SystemRun(PlannedRun[RunResult]):
         result = with_tests(known, self, console)
         is_complete = result is known and (model / CARD).is_file()
         if is_writer() and model.is_dir() and not is_complete:
-            write_for_tools(folder, self.task, self.recipe, result)
+            write_card(folder, self.task, self.recipe, result)
         return result
 
     def _stored(self, console: Console) -> tuple[RunResult, Outcome] | None:
@@ -98,7 +97,7 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
     run = train_model(planned, console, snapshots=recipe.training.snapshots)
     assert isinstance(run.model, HeadwiseModel)
     model = run.model
-    outcome = evaluate(model, task, task.test, recipe.evaluation, console, planned.label)
+    outcome = evaluate(model, task, TEST, recipe.evaluation, console, planned.label)
     snapshots = decision_courses(model, run.history)
     lengths = task.cost_lengths(recipe)
     result = RunResult(
@@ -114,10 +113,10 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
         else None,
         seconds=run.history[-1]["seconds"],
         threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
-        validation_loss=loss_of_part(model, task, task.validation, recipe.training),
+        validation_loss=loss_of_part(model, task, "validation", recipe.training),
         history=curves(run.history),
         scores=outcome.scores,
-        attention=record_attention(model, batches(task, task.test, recipe.training), snapshots),
+        attention=record_attention(model, batches(task, TEST, recipe.training), snapshots),
         courses=courses_of(model, run.history),
         snapshots=snapshots,
         words=words_of(model),
@@ -127,7 +126,7 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     result = with_tests(result, planned, console)
     if is_writer():
-        write_for_tools(folder, task, recipe, result)
+        write_card(folder, task, recipe, result)
     return result
 
 
@@ -137,21 +136,21 @@ def train_model(planned: PlannedRun[Any], console: Console, *, snapshots: bool =
     With `snapshots` it is noted what its systems decide at each validation.
     """
     recipe, task = planned.recipe, planned.task
-    for part in (task.validation, task.test):
+    for part in ("validation", TEST):
         batches(task, part, recipe.training)  # too long for batch_tokens: found before training
-    task.check_positions(task.model_config(recipe.model))
     model = build_model(recipe, task)
     with own_draws(), ablated(model, fitting(model, recipe.evaluation.ablation)):
         pass  # one that does not fit the model: found before training, whose draws stay the same
     takes_snapshots = snapshots and decides(model)
     return run_training(
         model,
-        task.train,
-        task.validation,
+        task.parts["train"],
+        task.parts["validation"],
         task.collate,
         recipe.training,
         planned.folder,
-        measure=task.measure,
+        save_beside=task.save,
+        measure=task.monitor,
         snapshot=Snapshots(task, recipe.training.batch_tokens) if takes_snapshots else None,
         label=planned.label,
         console=console,

@@ -1,8 +1,11 @@
 """Before training: the folder of a run, its data, its batches and its model."""
 
+import hashlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -11,12 +14,11 @@ from transformers import set_seed
 from yaml import YAMLError
 
 from headwise.analysis.cost import count_parameters
+from headwise.data.divide import Facts
 from headwise.files import write_text
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes import differences, to_yaml
-from headwise.recipes.catalogue import task_class
-from headwise.recipes.pretrained import digest_weights, model_folder
-from headwise.recipes.settings import ModelSettings, Recipe
+from headwise.recipes.recipe import Recipe, task_class
 from headwise.runs.folder import (
     CORPUS,
     MODEL,
@@ -25,17 +27,17 @@ from headwise.runs.folder import (
     FolderError,
     is_writer,
 )
-from headwise.tasks.task import Items, Task
-from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.tasks.task import Task
+from headwise.training.batching import BatchLoader, Stream, TokenBudgetSampler
 from headwise.training.checkpoints import DAMAGED
 from headwise.training.loggers import check_loggers
 from headwise.training.processes import gathered
 from headwise.training.settings import TrainingSettings
-from headwise.training.streaming import StreamedItems
 
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
-# Recipes that differ in these keys alone are of the same run.
-_NOT_OF_TRAINING = ("description:", "data.tests.", "training.snapshots:", "training.report_to:")
+# Recipes that differ in these keys alone are of the same run. Of files, their content counts.
+_NOT_OF_TRAINING = ("title:", "description:", "base:", "data.title:", "data.files.", "data.tests")
+_NOT_OF_TRAINING += ("training.snapshots:", "training.report_to")
 # What training leaves in a folder or below it; the last is of a try.
 _TRAINED = ("checkpoint-*", f"{DAMAGED}*", MODEL, RESULT, "try.json")
 
@@ -77,9 +79,9 @@ def check_folder(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> None
 def changed_keys(folder: Path, recipe: Recipe, stamp_name: str = RECIPE) -> list[str]:
     """Compares a recipe with that of the run in a folder; returns a line for each key that differs.
 
-    A folder without a run gives none. Descriptions, further test sets, loggers, and
-    whether snapshots are taken do not count. Nor does anything while nothing has been trained: the
-    start may have failed on a setting that was wrong.
+    A folder without a run gives none. Titles, descriptions, further test sets, the paths of files,
+    loggers, and whether snapshots are taken do not count. Nor does anything while nothing has been
+    trained: the start may have failed on a setting that was wrong.
     """
     stamp = folder / stamp_name
     if not stamp.is_file():
@@ -112,17 +114,25 @@ def check_start(folder: Path, recipe: Recipe) -> None:
     """
     if not is_writer() or not (folder / RECIPE).is_file():
         return
-    run, stamp = recipe.pretrained_run(), folder / PRETRAINED
-    if run is None or not model_folder(run).is_dir():
+    model, stamp = recipe.pretrained_folder(), folder / PRETRAINED
+    if model is None or not model.is_dir():
         return
-    digest = digest_weights(run)
+    digest = _digest_weights(model)
     if not stamp.is_file() or not _is_trained(folder):
         write_text(stamp, digest + "\n")
     elif _read_digest(stamp) != digest:
         raise FolderError(
-            f"{folder} was started from other weights: those of model.pretrained, {run}, have "
+            f"{folder} was started from other weights: those of model.pretrained, {model}, have "
             f"changed since; use another output folder"
         )
+
+
+def _digest_weights(model: Path) -> str:
+    whole = hashlib.sha256()
+    for path in sorted(model.glob("*.safetensors")):
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
 
 
 def is_other_data(task: Task, folder: Path) -> bool:
@@ -149,6 +159,11 @@ def with_seed(recipe: Recipe, seed: int) -> Recipe:
     return recipe.model_copy(update={"training": training})
 
 
+def with_model(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with other values of keys of `model`."""
+    return recipe.model_copy(update={"model": {**recipe.model, **changes}})
+
+
 def prepare_task(
     recipe: Recipe,
     folder: Path,
@@ -157,60 +172,72 @@ def prepare_task(
     claimed: Recipe | None = None,
     stamp_name: str = RECIPE,
 ) -> Task:
-    """Read a recipe's data and learn what encodes them, or load what `folder` has."""
+    """Reads a recipe's data and learns what encodes them, and claims the folder of its run.
+
+    What is learned stands in the cache, so that a run that goes on has it at once.
+    """
     check_loggers(recipe.training.report_to)
     claimed = claimed or recipe
     check_folder(folder, claimed, stamp_name)
-    stamp, corpus, kind = folder / stamp_name, folder / CORPUS, task_class(recipe.task)
-    # Until something is trained on it, the encoding in the folder may be of other data.
-    is_trained = _is_trained(folder)
-    is_new = not is_trained and (not corpus.is_file() or bool(_differs(stamp, claimed)))
-    task = kind.prepare(recipe, None if is_new else folder)
-    is_other = not is_new and is_other_data(task, folder)
-    if is_other and not is_trained:
-        is_new, task = True, kind.prepare(recipe)
-    for label, words in task.notes.items():
-        console.print(f"{label}: {words}", style="dim", highlight=False, markup=False)
-    if is_other and is_trained:
+    task = task_class(recipe.task)(recipe)
+    for line in lines_of(task.facts):
+        console.print(line, style="dim", highlight=False, markup=False)
+    corpus, is_other = folder / CORPUS, is_other_data(task, folder)
+    if is_other and _is_trained(folder):
         raise FolderError(
             f"{folder} holds runs on other data: the corpus has changed since they were started; "
             f"use another output folder"
         )
-    if len(set(gathered((task.digest(), task.encoding())))) > 1:
+    if len(set(gathered(task.digest()))) > 1:
         raise ValueError(
             "data read other items, or encode them otherwise, on one of the machines than on "
             "another, expected the same on all of them: give all the same files, and the same "
             "versions of headwise and its libraries"
         )
-    if is_writer() and is_new:
-        corpus.unlink(missing_ok=True)  # first: a kill leaves none with the encoding of before
     claim_folder(folder, claimed, stamp_name)
-    if is_writer() and not corpus.is_file():
-        task.save(folder)
+    if is_writer() and (is_other or not corpus.is_file()):
         write_text(corpus, task.digest() + "\n")
     return task
 
 
+def lines_of(facts: Facts) -> list[str]:
+    """Returns facts about data as lines of text.
+
+    >>> lines_of({"train": {"rows": 1200, "SHA-256": "52ab"}})
+    ['train: rows 1,200, SHA-256 52ab']
+    """
+    return [
+        f"{part}: " + ", ".join(f"{name} {_fact(value)}" for name, value in of_part.items())
+        for part, of_part in facts.items()
+    ]
+
+
+def _fact(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value
+
+
 def batches(
-    task: Task, part: Items | StreamedItems, settings: TrainingSettings, seed: int | None = None
+    task: Task, part: str, settings: TrainingSettings, seed: int | None = None
 ) -> DataLoader:
     """The batches of one part; in a fixed order without a seed."""
-    if isinstance(part, StreamedItems):
-        return part.batches(task.collate, settings.batch_tokens, seed=seed or 0).loader()
+    items = task.parts[part]
+    if isinstance(items, Stream):
+        stream = items.batches(
+            task.collate, settings.batch_tokens, seed=seed or 0, rank=0, world_size=1
+        )
+        loader: DataLoader = stream.loader()
+        return loader
     sampler = TokenBudgetSampler(
-        part.lengths, settings.batch_tokens, seed=seed or 0, shuffle=seed is not None
+        items.lengths, settings.batch_tokens, seed=seed or 0, shuffle=seed is not None
     )
-    return BatchLoader(part, sampler, task.collate)
+    return BatchLoader(items, sampler, task.collate)
 
 
 def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:
     """Returns the model of a recipe: initialised from its seed, or the one that it starts from."""
-    _check_memory(count_parameters(empty_model(recipe.model, task)))
+    _check_memory(count_parameters(empty_model(recipe, task)))
     set_seed(recipe.training.seed)
-    model = task.build_model(recipe.model)
-    if (run := recipe.pretrained_run()) is not None:
-        task.start_from(model, run)
-    return model
+    return task.build_model(recipe)
 
 
 def _check_memory(parameters: int) -> None:
@@ -230,7 +257,11 @@ def installed_memory() -> int | None:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def empty_model(settings: ModelSettings, task: Task) -> HeadwiseModel:
-    """Returns a model that has no memory for its weights: to count them, or to see its systems."""
+def empty_model(recipe: Recipe, task: Task | None = None) -> HeadwiseModel:
+    """Returns a model that has no memory for its weights: to count them, or to see its systems.
+
+    Without its task it is of the largest size that the recipe allows.
+    """
+    kind = task_class(recipe.task)
     with torch.device("meta"):
-        return task.model_class(task.model_config(settings))
+        return kind.model_class(kind.config(recipe, task))

@@ -13,12 +13,11 @@ from headwise.analysis.results import RunResult
 from headwise.messages import cut, shown
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.checks import did_you_mean
-from headwise.recipes import load_recipe
-from headwise.recipes.catalogue import task_class
-from headwise.recipes.file import flatten, split_path
-from headwise.recipes.settings import Recipe
+from headwise.recipes import flatten, load_recipe
+from headwise.recipes.recipe import Recipe, task_class
 from headwise.runs.folder import (
     MODEL,
+    READ_AGAIN,
     RECIPE,
     RESULT,
     FolderError,
@@ -51,22 +50,16 @@ def discard(record: Path) -> None:
         record.unlink(missing_ok=True)
 
 
-def open_run(
-    folder: Path,
-    changes: Sequence[str] = (),
-) -> tuple[Recipe, HeadwiseModel]:
+def open_run(folder: Path, changes: Sequence[str] = ()) -> tuple[Recipe, HeadwiseModel]:
     """The recipe and the final model of a run, to be used with the settings of its evaluation."""
     recipe = read_recipe(folder, changes, keys=("evaluation",))
     return recipe, read_model(folder, task_class(recipe.task))
 
 
 def read_recipe(
-    folder: Path,
-    changes: Sequence[str] = (),
-    *,
-    keys: Sequence[str] | None = None,
+    folder: Path, changes: Sequence[str] = (), *, keys: Sequence[str] = READ_AGAIN
 ) -> Recipe:
-    """The recipe of a run."""
+    """The recipe of a run, with changes to those keys that are read again."""
     check_run(folder, changes, keys)
     return load_recipe(str(folder / RECIPE), changes).recipe
 
@@ -76,7 +69,6 @@ def read_model(folder: Path, task: type[Task]) -> HeadwiseModel:
     if not (folder / RESULT).is_file():
         check_holds(folder, "finished", MODEL)
     check_model(folder)
-    check_holds(folder, "whole", *task.saved)
     try:
         model = task.model_class.from_pretrained(folder / MODEL)
     except (SafetensorError, OSError, ValueError) as error:
@@ -144,12 +136,11 @@ def gather_runs(folders: Sequence[Path], key: str) -> list[tuple[float, RunResul
 
 def _number(run: Path, key: str) -> float:
     try:
-        value: Any = read_yaml((run / RECIPE).read_text(encoding="utf-8"))
+        values = flatten(read_yaml((run / RECIPE).read_text(encoding="utf-8")))
     except ValueError as error:
         raise FolderError(f"{run / RECIPE} cannot be read: {error}") from None
-    numbers = [name for name, each in flatten(value).items() if _is_number(each)]
-    for name in split_path(key):
-        value = value.get(name) if isinstance(value, dict) else None
+    value = values.get(key.strip())
+    numbers = [name for name, each in values.items() if _is_number(each)]
     if not _is_number(value):
         raise ValueError(
             f"--over is {cut(key)}, of which the recipe of {run} has {shown(value)}, expected a "

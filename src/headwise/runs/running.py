@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -34,7 +35,7 @@ from rich.console import Console
 from torch.multiprocessing import get_context
 
 from headwise.analysis.results import RunResult, Tries
-from headwise.recipes.settings import Recipe
+from headwise.recipes.recipe import Recipe
 from headwise.runs.folder import launched_processes
 from headwise.runs.locking import LockedError, locked
 from headwise.runs.preparing import check_folder, check_start
@@ -81,6 +82,8 @@ class PlannedRun(ABC, Generic[Result]):
 
     def make(self, console: Console) -> Result:
         """Trains the run in its folder, which is locked against other processes."""
+        for module in self.recipe.own_modules():  # the process that has sent the run has them
+            import_module(module)
         with locked(self.folder):
             return self.train(console)
 

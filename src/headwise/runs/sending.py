@@ -1,8 +1,8 @@
 """Sends a run to another machine, and its files to and fro, where no folder is shared.
 
-A run is pickled with the places of its data in the cache (`headwise.data.store`), whose folders are
-sent beside it: each machine has them in its own cache. Files go in pieces, so that a large one is
-never in memory as a whole.
+Data are not sent: the other machine reads them itself, from the same paths or the same dataset of
+the hub, and it is checked that they are those that are here. Files of the run go in pieces, so that
+a large one is never in memory as a whole.
 """
 
 import os
@@ -11,14 +11,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from headwise.data.store import cache_folder
 from headwise.files import partial_path, remove, written_whole
 from headwise.runs.running import PlannedRun
 
@@ -26,43 +25,38 @@ MODULES = "modules"  # beside the folder of a run on another machine
 _PIECE = 2**24  # bytes
 
 
+class Pickled(NamedTuple):
+    """A run on its way to another machine."""
+
+    run: bytes  # unpickling it reads its data
+    data: str  # their digest, see `Task.digest`
+
+    @classmethod
+    def of(cls, run: PlannedRun[Any]) -> "Pickled":
+        return cls(pickle.dumps(run), run.task.digest())
+
+
 class SentRun(NamedTuple):
     """A run on another machine, where it is trained in another folder."""
 
-    pickled: bytes
+    pickled: Pickled
     folder: Path
 
     def make(self, console: Console) -> object:
-        """Trains the run, see `PlannedRun`."""
+        """Trains the run, see `PlannedRun`.
+
+        Raises:
+            ValueError: the data cannot be read on this machine, or are others there.
+        """
         sys.path.append(str(self.folder.parent / MODULES))  # at the end, as of this folder here
-        run = _Unpickler(BytesIO(self.pickled)).load()
+        run = pickle.loads(self.pickled.run)
+        if run.task.digest() != self.pickled.data:
+            raise ValueError(
+                f"on {gethostname()} the data are others than where the runs were started, "
+                f"expected the same on all machines: give all the same files, and the same "
+                f"versions of headwise and its libraries"
+            )
         return replace(run, folder=self.folder).make(console)
-
-
-def pickled(run: PlannedRun[Any]) -> tuple[bytes, list[str]]:
-    """Returns a run for a `SentRun`, and the places in the cache that have its data."""
-    file = BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(run)
-    return file.getvalue(), sorted(pickler.places)
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: BytesIO) -> None:
-        super().__init__(file)
-        self.places: set[str] = set()
-
-    def persistent_id(self, value: object) -> str | None:
-        if not isinstance(value, Path) or not value.is_relative_to(cache_folder()):
-            return None
-        place = value.relative_to(cache_folder())
-        self.places.add("/".join(place.parts[:2]))  # what it holds, and the hash of that
-        return place.as_posix()
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, place: str) -> Path:
-        return cache_folder() / place
 
 
 class Piece(NamedTuple):

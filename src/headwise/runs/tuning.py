@@ -27,8 +27,15 @@ from headwise.files import write_text
 from headwise.runs.evaluating import loss_of_part
 from headwise.runs.folder import FolderError, is_writer
 from headwise.runs.grid import TUNING_SEED, Candidate, Grid, assignments
+from headwise.runs.matching import Sizes
 from headwise.runs.one_run import curves, train_model
-from headwise.runs.preparing import changed_keys, check_start, claim_folder, empty_model
+from headwise.runs.preparing import (
+    changed_keys,
+    check_start,
+    claim_folder,
+    empty_model,
+    with_model,
+)
 from headwise.runs.reading import DamagedError, discard, read_record
 from headwise.runs.running import Experiment, PlannedRun, Start, train_runs
 from headwise.training.checkpoints import checkpoints
@@ -53,7 +60,7 @@ class TryRun(PlannedRun[TryResult]):
             return finished
         with threads_of_run(folder, self.label, console):
             run = train_model(self, console)
-            loss = loss_of_part(run.model, task, task.validation, self.recipe.training)
+            loss = loss_of_part(run.model, task, "validation", self.recipe.training)
         result = TryResult(
             validation_loss=loss,
             steps=run.steps,
@@ -250,21 +257,19 @@ def _sized(
     """The candidates with the sizes that `--match` chose for their system."""
     if not experiment.matched:
         return of_system
-    matched = experiment.recipes[name].model
-    sizes = {key: getattr(matched, key) for key in ("embed_dim", "ffn_dim", "num_heads")}
+    matched = experiment.recipes[name]
+    sizes = {key: matched.model[key] for key in Sizes._fields if key in matched.model}
     target = count_parameters(empty_model(matched, experiment.task))
     sized = []
     for candidate in of_system:
-        before = candidate.recipe.model
         # With --match parameters the number of heads may be tuned.
         chosen = {k: v for k, v in sizes.items() if f"model.{k}" not in candidate.values}
-        model = type(before).model_validate({**before.model_dump(), **chosen})
-        parameters = count_parameters(empty_model(model, experiment.task))
+        recipe = with_model(candidate.recipe, chosen)
+        parameters = count_parameters(empty_model(recipe, experiment.task))
         if parameters != target:
             raise ValueError(
                 f"--tune {assignments(candidate.values)}: {name} would have {parameters:,} "
                 f"parameters in place of the {target:,} of --match; leave one of the two out"
             )
-        recipe = candidate.recipe.model_copy(update={"model": model})
         sized.append(candidate._replace(recipe=recipe))
     return sized

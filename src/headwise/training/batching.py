@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,11 +13,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 Lengths = NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, ...]]
 
 
+Batch = dict[str, torch.Tensor]
+Collate = Callable[[list[Any]], Batch]
+
+
 class Items(Protocol):
     """A data set: the encoded items of one part of the data.
 
-    A data set whose items are random (masks, noise) may have a method `set_epoch(epoch)`. An item
-    then depends on its index and the epoch alone, so that a run can be resumed.
+    Of items that are random (masks, noise), each depends on its index and the epoch alone, so that
+    a run can be resumed.
     """
 
     @property
@@ -27,6 +31,25 @@ class Items(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]: ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch whose items come next."""
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Training data that are read while they are trained on, and have no length."""
+
+    def batches(
+        self, collate: Collate, batch_tokens: int, *, seed: int, rank: int, world_size: int
+    ) -> Any:
+        """Returns the endless batches of one of the processes that share the stream.
+
+        They have `loader()`, a DataLoader, and `state_dict()` and `load_state_dict()` of their
+        position, which JSON can hold.
+        """
+        ...
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
@@ -150,7 +173,7 @@ class BatchLoader(DataLoader):
         self,
         dataset: Items,
         sampler: TokenBudgetSampler,
-        collate: Callable[[list[Any]], dict[str, torch.Tensor]],
+        collate: Collate,
         workers: int = 0,
     ) -> None:
         # With its own generator, starting an epoch does not draw from the one that dropout uses.
@@ -164,10 +187,9 @@ class BatchLoader(DataLoader):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch whose order comes next, and that of the items if they are random."""
+        """Sets the epoch whose items come next, and in which order."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
+        cast(Items, self.dataset).set_epoch(epoch)
 
 
 def _leave_signals(worker: int) -> None:

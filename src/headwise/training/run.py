@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from headwise.files import written_whole
-from headwise.training.batching import Items
+from headwise.training.batching import Collate, Items, Stream
 from headwise.training.checkpoints import (
     CONFIG,
     DAMAGED,
@@ -34,7 +34,6 @@ from headwise.training.interrupted import Interrupted
 from headwise.training.loggers import own_logs
 from headwise.training.processes import gathered, processes
 from headwise.training.settings import TrainingSettings
-from headwise.training.streaming import Collate, StreamedItems
 from headwise.training.trained_part import count_trained, freeze_all_but
 from headwise.training.trainer import Trainer, saved_by_this_process
 
@@ -69,17 +68,20 @@ class Run:
 
 def run_training(
     model: PreTrainedModel,
-    train: Items | StreamedItems,
+    train: Items | Stream,
     validation: Items,
     collate: Collate,
     settings: TrainingSettings,
     folder: Path,
+    *,
+    save_beside: Callable[[Path], None] = lambda model: None,
     **watching: Any,
 ) -> Run:
     """Trains a model in `folder` and writes the final model to `folder/model`.
 
     If `folder` contains checkpoints, training continues from the last whole one; the console says
     which were damaged. What `settings.train` leaves out is frozen, and stays exactly as it is.
+    `save_beside` writes into the folder of the final model what belongs to it, such as a tokenizer.
     `watching` is what is followed and shown, and who saves: `measure`, `snapshot`, `label`,
     `console` and `saves_on_each_machine`; see `Trainer` for all arguments.
 
@@ -99,7 +101,7 @@ def run_training(
         with own_logs(settings.report_to):
             trainer.evaluate()
         if trainer.args.should_save:
-            _save_model(model, folder)
+            _save_model(model, folder, save_beside)
         return Run(model, trainer.state.log_history, 0, 0, 0, trained)
     has_model = trainer.args.should_save and is_whole_model(folder)
     if trainer.args.should_save:
@@ -132,7 +134,7 @@ def run_training(
         if why := _why_it_ended(state):
             _say(trainer.progress.console, trainer.progress.label, why)
         if not has_model:
-            _write_model(trainer.kind, settings, folder, found)
+            _write_model(trainer.kind, settings, folder, found, save_beside)
     trainer.accelerator.wait_for_everyone()
     final = trainer.kind.from_pretrained(folder / MODEL)
     return Run(
@@ -233,7 +235,11 @@ def _why_it_ended(state: Mapping[str, Any]) -> str:
 
 
 def _write_model(
-    kind: type[PreTrainedModel], settings: TrainingSettings, folder: Path, found: list[Path]
+    kind: type[PreTrainedModel],
+    settings: TrainingSettings,
+    folder: Path,
+    found: list[Path],
+    save_beside: Callable[[Path], None],
 ) -> None:
     """Write the final model to `folder/model`."""
     check_best(found, settings)
@@ -242,12 +248,13 @@ def _write_model(
     if settings.final_model == "average":
         # Of tied weights a checkpoint has one.
         model.load_state_dict(average_checkpoints(sources), strict=False)
-    _save_model(model, folder)
+    _save_model(model, folder, save_beside)
 
 
-def _save_model(model: PreTrainedModel, folder: Path) -> None:
+def _save_model(model: PreTrainedModel, folder: Path, save_beside: Callable[[Path], None]) -> None:
     with written_whole(folder / MODEL) as partial:
         saved_by_this_process(model).save_pretrained(partial)
+        save_beside(partial)
 
 
 def _say(console: Console, label: str, text: str, style: str | None = None) -> None:

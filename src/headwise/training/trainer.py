@@ -29,7 +29,14 @@ from headwise.files import clear_leftovers, partial_path, written_whole
 from headwise.models.plan import system_class
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.settings import MOST_STEPS
-from headwise.training.batching import BatchLoader, Items, TokenBudgetSampler
+from headwise.training.batching import (
+    Batch,
+    BatchLoader,
+    Collate,
+    Items,
+    Stream,
+    TokenBudgetSampler,
+)
 from headwise.training.callbacks import (
     ProgressBar,
     StopEarly,
@@ -45,7 +52,6 @@ from headwise.training.rules_mixin import RulesMixin
 from headwise.training.schedule import Plateau, learning_rate_factor
 from headwise.training.settings import TrainingSettings
 from headwise.training.sharding import part_of_state, shard, whole_state, whole_weights
-from headwise.training.streaming import Batch, Collate, StreamedBatches, StreamedItems
 
 Measure = Callable[[Any], dict[str, float]]
 Snapshot = Callable[[Any], dict[str, Any]]
@@ -86,7 +92,7 @@ class Trainer(RulesMixin, transformers.Trainer):
     def __init__(
         self,
         model: PreTrainedModel,
-        train: Items | StreamedItems,
+        train: Items | Stream,
         validation: Items,
         collate: Collate,
         settings: TrainingSettings,
@@ -110,7 +116,7 @@ class Trainer(RulesMixin, transformers.Trainer):
         self.rule_settings = {name: of for name, of in of_rules if system_class(name).rule in held}
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
-        self.stream: StreamedBatches | None = None
+        self.stream: Any = None  # the batches of a stream
         # Of the rules it is asked before the training what a step leaves without gradients.
         rules = training_rules(model, MOST_STEPS, settings=self.rule_settings)
         arguments = _arguments(settings, folder, rules.leaves_out_gradients, saves_on_each_machine)
@@ -126,7 +132,7 @@ class Trainer(RulesMixin, transformers.Trainer):
             data_collator=collate,
             callbacks=[self.progress, self.stop],
         )
-        if isinstance(train, StreamedItems):
+        if isinstance(train, Stream):
             self.stream = train.batches(
                 collate,
                 settings.batch_tokens,
