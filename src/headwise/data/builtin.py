@@ -8,15 +8,20 @@ import ast
 import gettext
 import hashlib
 import importlib.util
+import io
 import platform
 import re
 from collections.abc import Iterator, Sequence
 from importlib import metadata, resources
+from itertools import product
 from pathlib import Path
 
 import datasets
+import numpy as np
+from PIL import Image
 
 from headwise.data.load import DataError, Row, generated
+from headwise.data.settings import PARTS
 from headwise.messages import one_of, shown
 
 _LEAST_WORDS = 20  # of a docstring that is read as running text
@@ -247,3 +252,61 @@ def _interface_strings(locale: str, **_: object) -> Iterator[Row]:
             if pair[0] != pair[1] and pair not in seen:
                 seen.add(pair)
                 yield {"source": pair[0], "target": pair[1]}
+
+
+# --- images -------------------------------------------------------------------------------------
+
+
+def digits() -> dict[str, datasets.Dataset]:
+    """Returns the 1,797 handwritten digits of scikit-learn, 8×8 pixels in 17 levels of grey."""
+    return {"train": generated(_digits, version=metadata.version("scikit-learn"))}
+
+
+def photographs(patch: int = 16) -> dict[str, datasets.Dataset]:
+    """Returns square patches of the two sample photographs of scikit-learn, a temple and a flower.
+
+    The photographs are divided into square regions, three patches wide and high, and all patches of
+    a region are in one part. Training patches overlap by half. Those of the other parts do not,
+    because statistical tests take them as independent.
+
+    Args:
+        patch: height and width of a patch in pixels.
+    """
+    if not 1 <= patch <= 64:
+        raise DataError(f"data.options.patch is {patch}, expected 1 to 64 pixels")
+    version = metadata.version("scikit-learn")
+    return {part: generated(_patches, patch=patch, part=part, version=version) for part in PARTS}
+
+
+def _digits(**_: object) -> Iterator[Row]:
+    from sklearn.datasets import load_digits
+
+    for number, digit in enumerate(load_digits().images):  # (8, 8), 0 to 16
+        yield image_row(np.round(digit * (255 / 16)), f"digit {number}")
+
+
+def _patches(patch: int, part: str, **_: object) -> Iterator[Row]:
+    from sklearn.datasets import load_sample_images
+
+    side = 3 * patch
+    pictures = load_sample_images().images
+    regions = [
+        (name, picture[top : top + side, left : left + side])
+        for name, picture in zip(("temple", "flower"), pictures, strict=True)
+        for top in range(0, len(picture) - side + 1, side)
+        for left in range(0, picture.shape[1] - side + 1, side)
+    ]
+    order = np.random.default_rng(1).permutation(len(regions))
+    tenth = max(1, len(regions) // 10)
+    begin, end = {"validation": (0, tenth), "test": (tenth, 2 * tenth)}.get(part, (2 * tenth, None))
+    starts = range(0, side - patch + 1, max(1, patch // 2) if part == "train" else patch)
+    for name, region in (regions[number] for number in order[begin:end]):
+        for top, left in product(starts, starts):
+            yield image_row(region[top : top + patch, left : left + patch], f"patch of a {name}")
+
+
+def image_row(pixels: np.ndarray, name: str) -> Row:
+    """Returns an image `(height, width)` or `(height, width, 3)` as a row of `datasets` has it."""
+    content = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(content, "PNG", compress_level=1)
+    return {"image": {"bytes": content.getvalue(), "path": name}}
