@@ -11,6 +11,7 @@ import importlib.util
 import io
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import metadata, resources
 from itertools import product
@@ -132,6 +133,42 @@ def sentences_of(paragraph: str) -> list[str]:
     ['It is true.', '"None" is false, i.e. no value (see e.g. Python).', 'So be it!']
     """
     return _SENTENCE_ENDS.split(paragraph)
+
+
+# --- labelled text ------------------------------------------------------------------------------
+
+# Packages that are installed with headwise, written in Python and well documented.
+DOCUMENTED = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
+
+
+def docstrings(packages: Sequence[str] = DOCUMENTED) -> dict[str, datasets.Dataset]:
+    """Returns the first paragraphs of docstrings; the label is the package in which they are.
+
+    Each package gives as many as the one with the fewest; a hash chooses them. What two packages
+    have is left out.
+
+    Args:
+        packages: names of packages, as they are imported.
+    """
+    stamps = stamps_of(packages)
+    return {"train": generated(_docstrings, packages=tuple(packages), stamps=stamps)}
+
+
+def _docstrings(packages: Sequence[str], **_: object) -> Iterator[Row]:
+    found = {package: paragraphs_of(package) for package in packages}
+    times = Counter(text for texts in found.values() for text in texts)
+    alone = {name: [x for x in texts if times[x] == 1] for name, texts in found.items()}
+    number = min(map(len, alone.values()))
+    for package, texts in alone.items():
+        # Another hash than that of the text alone, which decides its part.
+        for text in sorted(texts, key=lambda text: _place(f"{package} {text}"))[:number]:
+            yield {"text": text, "label": package}
+
+
+def paragraphs_of(package: str) -> list[str]:
+    """Returns the first paragraphs of docstrings that have 4 to 40 words, each once, as lines."""
+    texts = (" ".join(text.split("\n\n")[0].split()) for text in docstrings_of(package))
+    return list(dict.fromkeys(text for text in texts if 4 <= len(text.split()) <= 40))
 
 
 # --- docstrings of installed packages ---------------------------------------------------------

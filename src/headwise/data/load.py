@@ -5,6 +5,7 @@ Whatever the source, rows are a `datasets.Dataset` with the columns of the task.
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,24 @@ def named(rows: Any, columns: Columns) -> Any:
                 f"with data.columns.{ours}=..."
             )
     rows = rows.select_columns(list(dict.fromkeys(theirs.values())))
-    return rows.rename_columns({name: ours for ours, name in theirs.items() if name != ours})
+    rows = rows.rename_columns({name: ours for ours, name in theirs.items() if name != ours})
+    for name, of in (rows.features or {}).items():
+        if isinstance(of, (datasets.Image, datasets.Audio)):  # we decode them, and name bad files
+            rows = rows.cast_column(name, type(of)(decode=False))
+    known = dict(rows.features or {})
+    classes = {name: of.names for name, of in known.items() if isinstance(of, datasets.ClassLabel)}
+    if not classes:
+        return rows
+    features = datasets.Features(known | dict.fromkeys(classes, datasets.Value("string")))
+    return rows.map(partial(_names, classes=classes), batched=True, features=features)
+
+
+def _names(columns: Mapping[str, list[int | None]], classes: Mapping[str, list[str]]) -> Row:
+    """Returns the names of classes in place of their numbers; there is none for None and -1."""
+    return {
+        column: [None if x is None or x < 0 else names[x] for x in columns[column]]
+        for column, names in classes.items()
+    }
 
 
 def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datasets.Dataset:
