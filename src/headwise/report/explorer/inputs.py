@@ -18,15 +18,16 @@ from PIL import Image, ImageOps
 from rich.console import Console
 from torch import Tensor
 
-from headwise.data.division import PARTS
 from headwise.data.images.corpus import fitted
 from headwise.data.images.palette import Raster
+from headwise.data.load import lines
 from headwise.data.sound.audio import Waveform, audio_info, read_audio, samples_at
 from headwise.data.sound.spectrum import Spectrum
-from headwise.data.sources import read_lines
-from headwise.data.tokenizers.tokenization import TOKENIZER, TextTokenizer, TranslationTokenizer
+from headwise.data.tokenizers import read_tokenizer
+from headwise.messages import one_of
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
 from headwise.runs.evaluating import task_of
+from headwise.runs.folder import MODEL
 from headwise.tasks.drawing import sample_images
 from headwise.tasks.enhancing import enhance
 from headwise.tasks.task import Task
@@ -63,21 +64,21 @@ class Trained:
         return task_of(self.folder, self.recipe, Console(stderr=True))
 
     @cached_property
-    def tokenizer(self) -> TextTokenizer:
+    def tokenizer(self) -> Any:
         """The tokenizer of a task that reads texts."""
-        return TextTokenizer.load(self.folder / TOKENIZER)
+        return read_tokenizer(self.folder / MODEL)
 
     @cached_property
-    def pair_tokenizer(self) -> TranslationTokenizer:
-        """The tokenizer of a task that translates."""
-        return TranslationTokenizer.load(self.folder / TOKENIZER)
+    def target_tokenizer(self) -> Any:
+        """The tokenizer of what a translation writes."""
+        own = self.folder / MODEL / "target"
+        return read_tokenizer(own) if own.is_dir() else self.tokenizer
 
     def item(self, source: Source) -> tuple[Any, Item]:
         """Returns a part of the data, and which of its items a source asks for."""
-        known = [*PARTS, *self.task.tests]
-        if source.part not in known:
-            raise ValueError(f"part is {source.part!r}, expected one of {', '.join(known)}")
-        items = self.task.part(source.part)
+        if source.part not in self.task.parts:
+            raise ValueError(f"part is {source.part!r}, {one_of(source.part, self.task.parts)}")
+        items = self.task.parts[source.part]
         if not 0 <= source.item < len(items):
             raise ValueError(
                 f"item is {source.item}, expected 0 to {len(items) - 1}: so many items has the "
@@ -111,7 +112,7 @@ def given_text(source: Source) -> str | None:
     """Returns the text that a user gives, or has put into a file; None without one."""
     text = source.text
     if source.file is not None:
-        text = "\n".join(read_lines(source.file))
+        text = "\n".join(lines(str(source.file)))
     if text is not None and not text.strip():
         where = "text" if source.file is None else str(source.file)
         raise ValueError(f"{where} is empty, expected a text for the model to read")

@@ -116,9 +116,11 @@ def explore(
             systems of headwise or of your own, and whose forward takes token ids `(batch, time)`
             as `input_ids` or as its first argument. Its systems read all tokens of the text, one
             position each.
-        tokenizer: a tokenizer of the transformers library, or the tokenizer of a run.
+        tokenizer: a tokenizer of the transformers library, such as
+            `AutoTokenizer.from_pretrained("RUN/model")` of a run.
         text: the text. For a masked language model the tokenizer's mask, `<mask>`, stands for what
-            is to be filled in.
+            is to be filled in; without one, some tokens are hidden. For a classifier a tab stands
+            between two texts.
         target: what the decoder of a model with an encoder reads; by default what it writes.
         name: of the model, as the page shows it.
         layouts: where attention modules of further classes of transformers have their heads, by
@@ -133,10 +135,9 @@ def explore(
 
     Example:
         >>> import headwise as hw
-        >>> from headwise.data.tokenizers.tokenization import TextTokenizer
-        >>> from headwise.data.tokenizers.settings import TextTokenizerSettings
-        >>> tokenizer = TextTokenizer.train(2 * ["open the file"], TextTokenizerSettings())
-        >>> config = hw.CausalLMConfig(vocab_size=tokenizer.vocab_size, embed_dim=16, num_heads=2,
+        >>> from headwise.data.tokenizers import TokenizerSettings, learned
+        >>> tokenizer = learned(2 * ["open the file"], TokenizerSettings(), "lines")
+        >>> config = hw.CausalLMConfig(vocab_size=len(tokenizer), embed_dim=16, num_heads=2,
         ...                            ffn_dim=16, layers=1, attention="agreement")
         >>> page = hw.explore(hw.CausalLM(config), tokenizer, "open the")
         >>> page.payload.runs[0].stacks["decoder"].tokens[1:3]

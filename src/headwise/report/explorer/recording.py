@@ -40,13 +40,7 @@ from headwise.report.explorer.payload import (
     Run,
     Stack,
 )
-from headwise.report.explorer.texts import (
-    labelled_input,
-    language_input,
-    masked_input,
-    plain_input,
-    translation_input,
-)
+from headwise.report.explorer.texts import plain_input, text_input
 from headwise.report.plain_models import is_plain, open_plain, task_of
 from headwise.runs.folder import distinct_names
 from headwise.runs.reading import check_finite, open_run
@@ -60,16 +54,11 @@ BUDGET = 9_000_000
 _LEVELS = (3, 5, 7, 11, 15, 31, 63, 127, 255)
 # Attention weights that a browser can hold, of which it inflates those that are looked at.
 _MOST = 150_000_000
-INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
-    "translation": translation_input,
-    "language-modelling": language_input,
-    "masked-language-modelling": masked_input,
-    "classification": labelled_input,
-    "probing": labelled_input,
+# Tasks whose input is not a text.
+_INPUTS: dict[str, Callable[[Trained, Source], Input]] = {
     "images": image_input,
     "speech-enhancement": speech_input,
 }
-# Tasks whose input is not a text, and what it is.
 _WITHOUT_TEXT = {"images": "an image", "speech-enhancement": "a WAV or FLAC file"}
 
 
@@ -186,7 +175,7 @@ def _recorded(
         if isinstance(trained, Plain):
             given = plain_input(trained, source)
         else:
-            given = INPUTS[task](trained, source)
+            given = _INPUTS.get(task, text_input)(trained, source)
         run = recorded_run(trained.name, task, model, given, budget)
     return run.model_copy(update={"ablations": possible, "ablated": ablations}), given
 

@@ -10,12 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from headwise.data.labelled.corpus import Example
-from headwise.data.labelled.dataset import Examples
-from headwise.data.tokenizers.tokenization import TextTokenizer
-from headwise.data.tokenizers.vocabularies import SPACE, token_names
-from headwise.models.for_tasks import CausalLM, MaskedLM
+from headwise.data.tokenizers import SPACE, token_names
 from headwise.models.inspect import evaluating
+from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.explorer.inputs import (
     Input,
@@ -27,106 +24,48 @@ from headwise.report.explorer.inputs import (
 )
 from headwise.report.explorer.payload import Candidate, Made, Output, Prediction, Stack, not_finite
 from headwise.report.plain_models import longest_input, setting, task_of
-from headwise.tasks.generating import GenerationSettings, continue_ids, prompt_ids
 from headwise.tasks.scores import spread
-from headwise.tasks.translating import translate_ids
 
 _BEST = 5  # candidates of a prediction
 _CLASSES = 10  # of the most probable that are shown
 _TOKENS = 24  # of a continuation
+_HIDDEN = 7  # one token in so many is hidden, where a text has no mask
+_GREEDY = {"do_sample": False, "num_beams": 1}  # always the most probable token
+
+Tokenizer = PreTrainedTokenizerBase
 
 
-def translation_input(trained: Trained, source: Source) -> Input:
-    """Returns a sentence with its translation, which the decoder reads token by token."""
-    model, tokenizer = trained.model, trained.pair_tokenizer
-    text, item, reference = given_text(source), None, None
-    if text is None:
-        part, item = trained.item(source)
-        text, reference = part.pairs[item.number]
-    text = " ".join(text.split("\n"))
-    (ids,) = tokenizer.source.encode([text])
-    check_length(ids, model.config.max_positions, "the text")
-    (made,) = translate_ids(model, tokenizer, [ids], trained.recipe.evaluation)
-    if tokenizer.eos_token_id in made:
-        made = made[: made.index(tokenizer.eos_token_id) + 1]
-    (translation,) = tokenizer.decode_target([made])
-    texts = {"translation": translation, "target": source.target, "reference": reference}
-    shown = [
-        Made(label=label, by_model=label == "translation", text=each)
-        for label, each in texts.items()
-        if each is not None
-    ]
-    is_given = source.target is not None
-    written = tokenizer.target.encode([source.target])[0] if source.target is not None else made
-    given = _pair(
-        model, tokenizer.source.tokenizer, tokenizer.target.tokenizer, ids, written, is_given, shown
-    )
-    return replace(given, text=text, item=item)
-
-
-def language_input(trained: Trained, source: Source) -> Input:
-    """Returns a text to continue with its continuation, or a block of the data."""
-    tokenizer, longest = trained.tokenizer, trained.model.config.max_positions
+def text_input(trained: Trained, source: Source) -> Input:
+    """Returns a text that a user gives, or an item of the data, as the model of a run reads it."""
     text = given_text(source)
     if text is None:
-        part, item = trained.item(source)
-        ids = part[item.number].tolist()
-        check_length(ids, longest, "the text")
-        return replace(_continued(trained.model, tokenizer.tokenizer, ids, None, []), item=item)
-    ids = prompt_ids(tokenizer, text)
-    check_length(ids, longest, "the text")
-    given = len(ids)
-    room = _room(given, longest)
-    generation = trained.recipe.evaluation.generation
-    settings = GenerationSettings(
-        max_new_tokens=min(generation.max_new_tokens, max(1, room)),
-        lines=generation.lines,
-        temperature=0,  # what changes by an ablation is then no matter of chance
+        return _of_data(trained, source)
+    return any_input(
+        trained.model, trained.tokenizer, text, source.target, trained.target_tokenizer
     )
-    ids += continue_ids(trained.model, ids, tokenizer.eos_token_id, settings, seed=0)[:room]
-    before, after = tokenizer.decode([ids[1:given], ids[1:]])
-    made = [Made(label="continuation", by_model=True, text=after[len(before) :].strip())]
-    return replace(_continued(trained.model, tokenizer.tokenizer, ids, given, made), text=text)
 
 
-def masked_input(trained: Trained, source: Source) -> Input:
-    """Returns a text in which tokens are hidden, by the user or else some of it."""
-    tokenizer = trained.tokenizer
-    text, item = given_text(source), None
-    if text is None:
-        part, item = trained.item(source)
-        drawn = part.draw(item.number, 0)
-        ids, labels = drawn["input_ids"], drawn["labels"]
-        true = {i: label for i, label in enumerate(labels) if label != IGNORED_LABEL}
-    else:
-        ids, true = _with_holes(text, tokenizer)
-    check_length(ids, trained.model.config.max_positions, "the text")
-    return replace(_filled(trained.model, tokenizer.tokenizer, ids, true), text=text, item=item)
-
-
-def labelled_input(trained: Trained, source: Source) -> Input:
-    """Returns a text to classify, or two that a tab divides."""
-    tokenizer = trained.tokenizer
-    item = label = None
-    text = given_text(source)
-    if text is None:
-        part, item = trained.item(source)
-        ids, example = part[item.number]["input_ids"], part.examples[item.number]
-        text = example.text if example.pair is None else f"{example.text}\t{example.pair}"
-        label = str(example.label)
-    else:
-        first, _, second = text.partition("\t")
-        if not first.strip():
-            raise ValueError("text is empty, expected one, or two that a tab divides")
-        # A regression has no classes, so that any number is a label.
-        texts = [first, second] if second.strip() else [first]
-        longest = sum(len(row) + 1 for row in tokenizer.encode(texts))
-        example = Example(first, texts[1] if second.strip() else None, 0.0)
-        ids = Examples([example], tokenizer, None, longest)[0]["input_ids"]
-        check_length(ids, trained.recipe.data.max_length, "the text")
-    check_length(ids, trained.model.config.max_positions, "the text")
-    given = _classified(trained.model, tokenizer.tokenizer, ids, label)
-    return replace(given, text=text, item=item)
+def _of_data(trained: Trained, source: Source) -> Input:
+    """An item of the data; a sentence to translate is shown with its reference."""
+    model, tokenizer, task = trained.model, trained.tokenizer, trained.task
+    items, item = trained.item(source)
+    batch = task.collate([items[item.number]])
+    ids, labels = batch["input_ids"][0].tolist(), batch["labels"][0]
+    check_length(ids, longest_input(model, tokenizer), "the text")
+    kind = task_of(model)
+    if kind == "language-modelling":
+        return replace(_continued(model, tokenizer, ids, None, []), item=item)
+    if kind == "masked-language-modelling":
+        true = {i: int(label) for i, label in enumerate(labels) if label != IGNORED_LABEL}
+        return replace(_filled(model, tokenizer, ids, true), item=item)
+    row = task.rows[source.part][item.number]
+    if kind == "translation":
+        reference = Made(label="reference", by_model=False, text=row["target"])
+        into = trained.target_tokenizer
+        given = _any_pair(model, tokenizer, into, ids, source.target, reference)
+        return replace(given, text=row["source"], item=item)
+    text = "\t".join(row[side] for side in ("text", "pair") if side in row)
+    return replace(_classified(model, tokenizer, ids, str(row["label"])), text=text, item=item)
 
 
 def plain_input(plain: Plain, source: Source) -> Input:
@@ -137,11 +76,21 @@ def plain_input(plain: Plain, source: Source) -> Input:
             f"{plain.name} is a model without data, expected a text for it to read: give one "
             f"behind the model, or by --text or --input"
         )
-    return replace(any_input(plain.model, plain.tokenizer, text, source.target), text=text)
+    return any_input(plain.model, plain.tokenizer, text, source.target)
 
 
-def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -> Input:
-    """Returns a text as a model reads it that is of no run."""
+def any_input(
+    model: nn.Module, tokenizer: Any, text: str, target: str | None, into: Any = None
+) -> Input:
+    """Returns a text as a model reads it.
+
+    Args:
+        model: any model that reads tokens.
+        tokenizer: its tokenizer.
+        text: the text. Of two for a classifier, a tab stands between them.
+        target: what the decoder of a translation model reads; by default what it writes.
+        into: the tokenizer of the target, if that has one of its own.
+    """
     if not isinstance(text, str):
         raise ValueError(f"text is {text!r}, expected a single text for the model to read")
     if not text.strip():
@@ -149,90 +98,76 @@ def any_input(model: nn.Module, tokenizer: Any, text: str, target: str | None) -
     task = task_of(model)
     if target is not None and task != "translation":
         raise ValueError(f"target is given, but a {type(model).__name__} reads none; leave it out")
-    # headwise's tokenizers hold those of one or two languages.
-    source, into = (
-        getattr(each, "tokenizer", each)
-        for each in (getattr(tokenizer, side, tokenizer) for side in ("source", "target"))
-    )
-    if not isinstance(source, PreTrainedTokenizerBase):
+    if not isinstance(tokenizer, Tokenizer):
         raise ValueError(
-            f"tokenizer is a {type(source).__name__}, expected a tokenizer of transformers "
-            f"(PreTrainedTokenizerBase), or the tokenizer of a run; transformers."
+            f"tokenizer is a {type(tokenizer).__name__}, expected a tokenizer of transformers "
+            f"(PreTrainedTokenizerBase); transformers."
             f"PreTrainedTokenizerFast(tokenizer_object=...) makes one of a tokenizers.Tokenizer"
         )
-    ids, true = _tokens(model, tokenizer, source, text)
-    longest = longest_input(model, source)
+    texts = text.split("\t", 1) if task == "classification" else [text]
+    ids: list[int] = tokenizer(*texts)["input_ids"]
+    if not ids:
+        raise ValueError(f"text is {text!r}, of which the tokenizer makes nothing")
+    longest = longest_input(model, tokenizer)
     check_length(ids, longest, "the text")
     if task == "translation":
-        return _any_pair(model, source, into, ids, target)
-    if task == "language-modelling":
-        return _any_continued(model, source, ids, longest)
-    if task == "masked-language-modelling":
-        return _filled(model, source, ids, true)
-    if task == "classification":
-        return _classified(model, source, ids, None)
-    return Input(
-        arguments={_argument(model): _batch(model, ids)},
-        stacks={"input": _stack(source, ids)},
-        output=lambda out: Output(),
-    )
-
-
-def _tokens(
-    model: nn.Module, tokenizer: Any, source: PreTrainedTokenizerBase, text: str
-) -> tuple[list[int], dict[int, int | None]]:
-    """The tokens of a text as a model has learned to read it, and those that are hidden."""
-    is_own = isinstance(tokenizer, TextTokenizer)
-    if is_own and isinstance(model, CausalLM):
-        return prompt_ids(tokenizer, text), {}
-    if is_own and isinstance(model, MaskedLM):
-        return _with_holes(text, tokenizer)
-    ids = _encoded(source, text)
-    if is_own:
-        ids = [tokenizer.bos_token_id, *ids]
-    return ids, {i: None for i, token in enumerate(ids) if token == source.mask_token_id}
+        given = _any_pair(model, tokenizer, into or tokenizer, ids, target)
+    elif task == "language-modelling":
+        given = _any_continued(model, tokenizer, ids, longest)
+    elif task == "masked-language-modelling":
+        given = _filled(model, tokenizer, *_with_holes(ids, tokenizer))
+    elif task == "classification":
+        given = _classified(model, tokenizer, ids, None)
+    else:
+        given = Input(
+            arguments={_argument(model): _batch(model, ids)},
+            stacks={"input": _stack(tokenizer, ids)},
+            output=lambda out: Output(),
+        )
+    return replace(given, text=text)
 
 
 def _any_pair(
     model: Any,
-    source: PreTrainedTokenizerBase,
-    tokenizer: PreTrainedTokenizerBase,
+    source: Tokenizer,
+    tokenizer: Tokenizer,
     ids: list[int],
     target: str | None,
+    *others: Made,
 ) -> Input:
     """A text with a target, or with what the model writes as its translation.
 
-    The model writes the most probable token each time.
+    A model of headwise searches as its generation config says; any other writes the most probable
+    token each time.
     """
     if target is None:
         most = 2 * len(ids) + 20
         most = min(most, longest_input(model, tokenizer) or most)
-        written = _generated(model, ids, most)[1:]  # behind the start
+        search = {} if isinstance(model, HeadwiseModel) else _GREEDY
+        written = _generated(model, ids, most, search)[1:]  # behind the start
     else:
         written = tokenizer(text_target=target)["input_ids"]
     text = tokenizer.decode(written, skip_special_tokens=True)
     label = "translation" if target is None else "target"
-    made = [Made(label=label, by_model=target is None, text=text)]
+    made = [Made(label=label, by_model=target is None, text=text), *others]
     return _pair(model, source, tokenizer, ids, written, target is not None, made)
 
 
-def _any_continued(
-    model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], longest: int | None
-) -> Input:
+def _any_continued(model: Any, tokenizer: Tokenizer, ids: list[int], longest: int | None) -> Input:
     """A text and how the model continues it, with the most probable token each time."""
     if ids[-1] == tokenizer.eos_token_id and len(ids) > 1:
         ids = ids[:-1]  # the text goes on
     given, room = len(ids), _room(len(ids), longest)
-    written = _generated(model, ids, room) if room else ids
-    continuation = tokenizer.decode(written[given:], skip_special_tokens=True)
+    written = _generated(model, ids, room, _GREEDY) if room else ids
+    continuation = tokenizer.decode(written[given:], skip_special_tokens=True).strip()
     made = [Made(label="continuation", by_model=True, text=continuation)]
     return _continued(model, tokenizer, written, given, made)
 
 
 def _pair(
     model: Any,
-    source: PreTrainedTokenizerBase,
-    target: PreTrainedTokenizerBase,
+    source: Tokenizer,
+    target: Tokenizer,
     ids: list[int],
     written: list[int],
     is_given: bool,
@@ -259,7 +194,7 @@ def _pair(
 
 def _continued(
     model: Any,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     ids: list[int],
     given: int | None,
     made: list[Made],
@@ -273,9 +208,7 @@ def _continued(
     )
 
 
-def _filled(
-    model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], true: dict[int, int | None]
-) -> Input:
+def _filled(model: Any, tokenizer: Tokenizer, ids: list[int], true: dict[int, int | None]) -> Input:
     """A text with holes: their positions, and what stood there; None where that is not known."""
     holes = list(true)
 
@@ -304,9 +237,7 @@ def _checked(numbers: Tensor) -> Tensor:
     return numbers
 
 
-def _classified(
-    model: Any, tokenizer: PreTrainedTokenizerBase, ids: list[int], label: str | None
-) -> Input:
+def _classified(model: Any, tokenizer: Tokenizer, ids: list[int], label: str | None) -> Input:
     """A text for a classifier, with its true class or number if that is known."""
     return Input(
         arguments={"input_ids": _batch(model, ids)},
@@ -329,36 +260,31 @@ def _classes(logits: Tensor, config: Any, label: str | None) -> Output:
     return Output(classes=found, label=label)
 
 
-def _with_holes(text: str, tokenizer: TextTokenizer) -> tuple[list[int], dict[int, int | None]]:
-    """The tokens of a text, the positions that are hidden, and what stood there.
+def _with_holes(ids: list[int], tokenizer: Tokenizer) -> tuple[list[int], dict[int, int | None]]:
+    """The tokens of a text with masks, their positions, and what stood there.
 
-    A `<mask>` in the text is a hole; what stood there is None. If there is none, about one token in
-    seven is hidden.
+    What stood at a mask of the user's is None. If there is none, one token in seven is hidden.
     """
     mask = cast(int, tokenizer.mask_token_id)
-    ids = [tokenizer.bos_token_id]
-    for number, piece in enumerate(text.split(tokenizer.tokenizer.mask_token)):
-        ids += [mask] * (number > 0)
-        ids += tokenizer.encode([piece.strip()], eos=False)[0] if piece.strip() else []
-    ids.append(tokenizer.eos_token_id)
     true: dict[int, int | None] = {i: None for i, token in enumerate(ids) if token == mask}
-    if not true:
-        words = range(1, len(ids) - 1)
-        true = {i: ids[i] for i in spread(words[len(words) // 14 :], -(-len(words) // 7))}
+    if not true and mask is not None:
+        special = set(tokenizer.all_special_ids)
+        words = [i for i, token in enumerate(ids) if token not in special]
+        hidden = spread(words[len(words) // (2 * _HIDDEN) :], -(-len(words) // _HIDDEN))
+        true = {i: ids[i] for i in hidden}
     return [mask if i in true else token for i, token in enumerate(ids)], true
 
 
-def _generated(model: Any, ids: list[int], most: int) -> list[int]:
-    """What a model writes, at most so many tokens, by always taking the most probable one."""
+def _generated(model: Any, ids: list[int], most: int, search: dict[str, Any]) -> list[int]:
+    """What a model writes, at most so many tokens."""
     batch, padding = _batch(model, ids), setting(model, "pad_token_id")
     with torch.no_grad(), evaluating(model):
         made = model.generate(
             batch,
             attention_mask=torch.ones_like(batch),
-            do_sample=False,
-            num_beams=1,
             max_new_tokens=most,
             pad_token_id=0 if padding is None else padding,  # of which one text needs none
+            **search,
         )
     return cast(Tensor, made)[0].tolist()
 
@@ -366,13 +292,6 @@ def _generated(model: Any, ids: list[int], most: int) -> list[int]:
 def _room(given: int, longest: int | None) -> int:
     """How many tokens of a continuation there is room for."""
     return _TOKENS if longest is None else min(_TOKENS, longest - given)
-
-
-def _encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids = tokenizer(text)["input_ids"]
-    if not ids:
-        raise ValueError(f"text is {text!r}, of which the tokenizer makes nothing")
-    return cast(list[int], ids)
 
 
 def _batch(model: nn.Module, ids: list[int]) -> Tensor:
@@ -389,16 +308,14 @@ def _argument(model: nn.Module) -> str:
 _names = lru_cache(maxsize=32)(token_names)  # of a large vocabulary they take a second
 
 
-def _names_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+def _names_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """What tokens are called: their text, with the space that they begin with."""
     names = _names(tokenizer)
     # An embedding may have more rows than there are tokens.
     return [names.get(token, str(token)).replace(SPACE, " ") for token in ids]
 
 
-def _stack(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], given: int | None = None
-) -> Stack:
+def _stack(tokenizer: Tokenizer, ids: Sequence[int], given: int | None = None) -> Stack:
     """A stack of tokens, of which the model has written those from the `given` one on."""
     special = set(tokenizer.all_special_ids)
     return Stack(
@@ -409,15 +326,13 @@ def _stack(
     )
 
 
-def _next_tokens(
-    tokenizer: PreTrainedTokenizerBase, out: Any, true: Sequence[int | None]
-) -> list[Prediction]:
+def _next_tokens(tokenizer: Tokenizer, out: Any, true: Sequence[int | None]) -> list[Prediction]:
     """What a decoder takes for probable behind each of its positions."""
     return _predictions(tokenizer, "decoder", out.logits[0], range(1, len(true) + 1), true)
 
 
 def _predictions(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     stack: str,
     logits: Tensor,
     positions: Sequence[int],
