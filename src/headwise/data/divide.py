@@ -115,9 +115,13 @@ def _read(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
 
 def cleaned(rows: datasets.Dataset, data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
     """Returns the rows that a task takes, with the hash of the key of each, if they have one."""
-    settings = data.model_dump(exclude={"tests", "window", "held_out"})
+    settings = data.model_dump(include=task.clean_keys, exclude={"tests", "window", "held_out"})
     function = partial(_clean, task=task, data=data, part=part)
-    return encoded(rows, function, [f"{task.name}: reading {part}", part, settings])
+    features = task.clean_features
+    if features is not None and task.key is not None:
+        features = datasets.Features({**features, KEY: datasets.Value("uint64")})
+    made_of = [f"{task.name}: reading {part}", part, settings]
+    return encoded(rows, function, made_of, batch_size=task.rows_at_once, features=features)
 
 
 def _clean(columns: Columns, *, task: "type[Task]", data: Data, part: str) -> Columns:

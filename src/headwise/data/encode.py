@@ -198,9 +198,11 @@ def pad(items: Sequence[Mapping[str, Any]], fill: Mapping[str, float]) -> dict[s
 
 def _update(found: Any, column: pa.ChunkedArray) -> None:
     """Adds the values of a column to a hash, each with its length."""
-    for value in column.to_pylist():
-        text = repr(value).encode("utf-8", "surrogatepass")
-        found.update(len(text).to_bytes(8, "big") + text)
+    for scalar in column:  # one by one: a sound may have megabytes
+        value = scalar.as_py()
+        is_bytes = isinstance(value, bytes)
+        content = value if is_bytes else repr(value).encode("utf-8", "surrogatepass")
+        found.update(len(content).to_bytes(8, "big") + content)
 
 
 def _cache() -> Path:

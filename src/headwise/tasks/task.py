@@ -162,8 +162,11 @@ class Task(ABC):
     loss_unit: ClassVar[str] = "nats per token"
     pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
     encoder_files: ClassVar[tuple[str, ...]] = ()  # that `save` writes, by which encoders are told
-    rows_at_once: ClassVar[int] = 1000  # how many rows `encode` is given at once
+    rows_at_once: ClassVar[int] = 1000  # how many rows `clean` and `encode` are given at once
+    clean_features: ClassVar[datasets.Features | None] = None  # the types of what `clean` returns
     features: ClassVar[datasets.Features | None] = None  # the types of what `encode` returns
+    # The keys of data on which `clean` depends; by default all, so that any change reads anew.
+    clean_keys: ClassVar[set[str] | None] = None
 
     rows: dict[str, Any]
     parts: dict[str, Any]
