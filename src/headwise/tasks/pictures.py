@@ -12,6 +12,7 @@ from torch import Tensor
 from headwise.heads.system import System
 from headwise.models.inspect import evaluating, record, systems
 from headwise.models.modeling import HeadwiseModel
+from headwise.tasks.scores import Picture
 
 Legend = Sequence[tuple[Sequence[float], str]]  # colours, from 0 to 1, and what they mean
 _COLUMNS = 8  # images side by side
@@ -99,6 +100,43 @@ def _tiled(images: np.ndarray, columns: int) -> np.ndarray:
     tiles[:number, :height, :width] = images
     tiles = tiles.reshape(-1, columns, *shape[1:]).swapaxes(1, 2)  # (rows, height, columns, ...)
     return tiles.reshape(len(tiles) * shape[1], columns * shape[2], 3)
+
+
+# --- predictions --------------------------------------------------------------------------------
+
+
+def confusions(labels: np.ndarray, predicted: np.ndarray, classes: Sequence[str]) -> Picture:
+    """Draws how often examples of one class are taken for another."""
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+
+    side = 2.4 + 0.45 * len(classes)
+    figure = Figure(figsize=(side, side), dpi=110, layout="constrained")
+    numbers = range(len(classes))
+    shares = 100 * confusion_matrix(labels, predicted, labels=numbers, normalize="true")
+    display = ConfusionMatrixDisplay(shares, display_labels=classes)
+    display.plot(
+        ax=figure.add_subplot(),
+        cmap="Blues",
+        xticks_rotation="vertical",
+        values_format=".0f",
+        colorbar=False,
+        im_kw={"vmin": 0, "vmax": 100},
+    )
+    caption = "Of 100 test examples with the label at the left, how many get each prediction."
+    return Picture.of("Confusions", as_png(figure), caption)
+
+
+def predictions(labels: np.ndarray, predicted: np.ndarray) -> Picture:
+    """Draws predicted numbers over labels."""
+    from matplotlib.figure import Figure
+    from sklearn.metrics import PredictionErrorDisplay
+
+    figure = Figure(figsize=(4.2, 4.2), dpi=110, layout="constrained")
+    display = PredictionErrorDisplay(y_true=labels, y_pred=predicted)
+    display.plot(ax=figure.add_subplot(), kind="actual_vs_predicted")
+    caption = "Each point is a test example; on the line, the prediction is equal to the label."
+    return Picture.of("Predictions", as_png(figure), caption)
 
 
 def as_png(figure: Any) -> bytes:
