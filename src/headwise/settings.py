@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 LARGEST_SEED = 2**32 - 1  # NumPy takes no larger one
 MOST_STEPS = 1_000_000_000
+_ONE_LENGTH = {"max_steps": "epochs", "epochs": "max_steps"}
 
 
 class Settings(BaseModel):
@@ -36,3 +37,24 @@ class FrozenSettings(Settings):
     """Settings that cannot be changed once they are read."""
 
     model_config = ConfigDict(frozen=True)
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with changes: mappings key by key, a plan of attention and lists as a whole.
+
+    A training is as long as the change says, in steps or in epochs.
+
+    >>> merge({"model": {"layers": 2, "attention": {"encoder_self": "mae"}}}, {"model": {
+    ...     "attention": {"decoder_cross": "mae"}}})
+    {'model': {'layers': 2, 'attention': {'decoder_cross': 'mae'}}}
+    >>> merge({"max_steps": 5, "seed": 1}, {"epochs": 2})
+    {'seed': 1, 'epochs': 2}
+    """
+    merged = dict(under)
+    for key, value in over.items():
+        before, other = merged.get(key), _ONE_LENGTH.get(key)
+        if other is not None and value is not None and other not in over:
+            merged.pop(other, None)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping) and key != "attention"
+        merged[key] = merge(before, value) if both else value  # type: ignore[arg-type]
+    return merged

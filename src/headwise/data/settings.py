@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from headwise.settings import FrozenSettings
+from headwise.settings import FrozenSettings, merge
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -127,11 +127,7 @@ def merge_data(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     is_other |= path is not None and "train" in (over.get("files") or {})
     is_other |= files is not None and over.get("path") is not None
     merged = {key: value for key, value in under.items() if not (is_other and key in _OF_SOURCE)}
-    for key, value in over.items():
-        before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
-    return merged
+    return merge(merged, over)
 
 
 def files_of(given: Files) -> list[str]:

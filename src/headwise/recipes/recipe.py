@@ -14,16 +14,29 @@ systems to compare: each is a set of changes to the rest of the recipe.
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from headwise.data.settings import Data
 from headwise.messages import one_of, shown
 from headwise.models.inspect import check_ablations
+from headwise.ops.checks import did_you_mean
+from headwise.recipes.document import (
+    Change,
+    Document,
+    RecipeError,
+    joined,
+    parse_change,
+    read_document,
+    with_changes,
+)
+from headwise.recipes.errors import explain
 from headwise.settings import LARGEST_SEED, FrozenSettings, Settings
 from headwise.training.settings import TrainingSettings
+from headwise.yaml import write_yaml
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -40,10 +53,9 @@ TASKS = {
 SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for them
 # A name becomes a part of a folder's name, and the command line separates names by commas.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w+-]*$")]
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used; the message names the key and how to mend it."""
+_COMPARED = ("systems", "datasets", "seeds")  # keys that a single run does not have
+# Both come from data, and may be set otherwise.
+_MAY_BE_SET = ("share_embeddings", "max_positions")
 
 
 def task_class(name: Any) -> "type[Task]":
@@ -116,6 +128,28 @@ class Recipe(Settings):
     """Seeds of a comparison, which trains every system once with each; by default `training.seed`
     alone."""
 
+    @field_validator("model")
+    @classmethod
+    def _absolute_start(cls, model: dict[str, Any]) -> dict[str, Any]:
+        """A run may be used from another folder than the one in which it was started."""
+        if (start := model.get("pretrained")) is None:
+            return model
+        if not isinstance(start, str):
+            raise ValueError(
+                f"pretrained is {shown(start)}, expected the folder of a run in quotes"
+            )
+        return {**model, "pretrained": str(Path(start).expanduser().absolute())}
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int]) -> list[int]:
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            raise ValueError(
+                f"{twice[0]} is there more than once, expected different numbers: its runs would "
+                f"count as several"
+            )
+        return seeds
+
     @property
     def pretrained(self) -> str | None:
         """What `model.pretrained` names; None if the model starts afresh."""
@@ -137,3 +171,194 @@ class Recipe(Settings):
         """The modules of classes that the recipe names as module:Class."""
         named = f"{self.model.get('attention')} {self.task} {self.training.rules}"
         return sorted(set(re.findall(r"([\w.]+):[A-Za-z_]", named)))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def load_recipe(name: str, changes: Sequence[str] = ()) -> "RecipeFile":
+    """Reads a recipe that headwise ships, by its name, or one of your own, by its path.
+
+    Args:
+        name: `interface-strings`, or `my/recipe.yaml`.
+        changes: arguments of `--set`, each `key.key=value`; the values are YAML.
+
+    Raises:
+        RecipeError: the recipe does not exist, or it has unknown keys or wrong values.
+
+    >>> load_recipe("interface-strings", ["training.max_steps=100"]).recipe.training.max_steps
+    100
+    """
+    return RecipeFile(name, read_document(name), [parse_change(change) for change in changes])
+
+
+class RecipeFile:
+    """A recipe with the changes of the command line, which win over those of its systems.
+
+    Args:
+        name: name or path of the recipe, for messages.
+        document: its keys.
+        changes: keys and values of `--set`.
+
+    Attributes:
+        recipe: the checked recipe, with its lists of systems and data sets; if it has no data of
+            its own, with those of its first data set. Systems are checked when they are asked for.
+        has_data: whether it has data of its own, beside those of its data sets.
+    """
+
+    def __init__(self, name: str, document: Document, changes: Sequence[Change] = ()) -> None:
+        self.name, self._changes = name, list(changes)
+        if any(keys[0] == "base" for keys, _ in changes):
+            raise RecipeError("--set names base, expected it in the recipe's file alone")
+        self._document = with_changes(document, changes)
+        data, datasets = self._document.get("data"), self._document.get("datasets")
+        is_whole = isinstance(data, Mapping) and (
+            "path" in data or "train" in data.get("files", {})
+        )
+        self.has_data = is_whole or not datasets or not isinstance(datasets, Mapping)
+        first = None if self.has_data else next(iter(datasets))
+        self.recipe = self._checked(self._with_data(first), name)
+
+    @property
+    def system_names(self) -> list[str]:
+        """The names of the recipe's systems; the first is the baseline."""
+        return list(self.recipe.systems)
+
+    @property
+    def dataset_names(self) -> list[str]:
+        """The names of the recipe's data sets; empty if `data` describes the only one."""
+        return list(self.recipe.datasets)
+
+    def system(
+        self, name: str | None, dataset: str | None = None, changes: Sequence[Change] = ()
+    ) -> Recipe:
+        """Returns the recipe of one system on one data set, without the lists of both.
+
+        Raises:
+            RecipeError: the recipe has no such system or data set, or no data of its own; or what
+                comes of the changes is no recipe, or no model.
+        """
+        self._check_name("system", name, self.system_names)
+        self._check_name("data set", dataset, self.dataset_names)
+        if dataset is None and not self.has_data:
+            raise RecipeError(
+                f"recipe {self.name} has no data of its own, expected the name of one of its data "
+                f"sets: {', '.join(self.dataset_names)}"
+            )
+        where = [self.name]
+        document = self._with_data(dataset)
+        if dataset is not None:
+            where.append(f"data set {dataset}")
+        if name is not None:
+            where.append(f"system {name}")
+            system = self.recipe.systems[name]
+            document = joined(document, {"model": system.model, "training": system.training})
+        document = with_changes(document, [*self._changes, *changes])
+        for key in _COMPARED:
+            document.pop(key, None)
+        start = (document.get("model") or {}).get("pretrained")
+        if name is not None and SYSTEM in str(start):
+            document["model"]["pretrained"] = str(start).replace(SYSTEM, name)
+        return self._checked(document, ", ".join(where))
+
+    def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
+        """Whether `--set`, or a system, sets a key, a part of its value, or what it is a part of.
+
+        Raises:
+            RecipeError: the recipe has no such system.
+        """
+        if system is None:
+            mapping: Any = with_changes({}, self._changes)
+        else:
+            self._check_name("system", system, self.system_names)
+            mapping = self.recipe.systems[system].model_dump()
+        for key in keys:
+            if not isinstance(mapping, Mapping):
+                return True
+            if key not in mapping:
+                return False
+            mapping = mapping[key]
+        return True
+
+    def check_comparable(self) -> None:
+        """Raises `RecipeError` if `--set` gives all systems the same attention."""
+        own = [name for name, system in self.recipe.systems.items() if "attention" in system.model]
+        if own and self.is_set(("model", "attention")):
+            raise RecipeError(
+                f"--set model.attention would give every system the same attention; change one "
+                f"system with --set systems.{own[0]}.model.attention=..."
+            )
+
+    def yaml(self) -> str:
+        """Returns the recipe as YAML, with all its values, the defaults included."""
+        values = self.recipe.model_dump(mode="json")
+        if not self.has_data:
+            values["data"] = self._document.get("data") or {}
+        return write_yaml(values)
+
+    def _check_name(self, what: str, name: str | None, known: Sequence[str]) -> None:
+        if name is not None and name not in known:
+            raise RecipeError(
+                f"recipe {self.name} has no {what} {shown(name)}, {one_of(name, known)}"
+            )
+
+    def _with_data(self, dataset: str | None) -> Document:
+        if dataset is None:
+            return dict(self._document)
+        return joined(self._document, {"data": self._document["datasets"][dataset]})
+
+    def _checked(self, document: Document, where: str) -> Recipe:
+        try:
+            task = task_class(document.get("task"))
+        except ValueError as error:
+            raise RecipeError(f"recipe {where}:\n  task: {error}") from error
+        try:
+            recipe = task.recipe_class.model_validate(document)
+        except ValidationError as error:
+            raise RecipeError(f"recipe {where}:\n{explain(task.recipe_class, error)}") from error
+        try:
+            _check_options(task, recipe.data)
+            _check_model(task, recipe)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"recipe {where}:\n  {error}") from error
+        return recipe
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """Returns a recipe as YAML, with all its values, the defaults included."""
+    return write_yaml(recipe.model_dump(mode="json"))
+
+
+def _check_options(task: "type[Task]", data: Data) -> None:
+    """Raises `ValueError` if data that are there once installed are given other options."""
+    several = {"data": data} | {f"data.tests.{name}": data.test_set(name) for name in data.tests}
+    for where, each in several.items():
+        if (rows := task.built_in.get(each.path or "")) is None:
+            continue
+        arguments = signature(rows)
+        try:
+            arguments.bind(**each.options)
+        except TypeError as error:
+            known = list(arguments.parameters)
+            hints = [did_you_mean(name, known) for name in each.options if name not in known]
+            raise ValueError(
+                f"{where}.options: {error}, expected of {each.path} {', '.join(known) or 'none'}"
+                f"{''.join(hints)}"
+            ) from None
+
+
+def _check_model(task: "type[Task]", recipe: Recipe) -> None:
+    """Raises an error if the sizes and the plan under `model` make no model."""
+    if (start := recipe.pretrained_folder()) is not None:
+        # A run that has finished does without the one that it has started from.
+        if (start / "config.json").is_file():
+            task.config(recipe)
+        return
+    settled = set(task.sizes(recipe)) - set(_MAY_BE_SET)
+    if given := sorted(settled & recipe.model.keys()):
+        raise ValueError(f"model.{given[0]} follows from the data: leave it out")
+    try:
+        task.config(recipe)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"model: {reason}") from error
