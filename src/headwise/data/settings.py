@@ -70,7 +70,7 @@ class Data(FrozenSettings):
     @field_validator("path", mode="after")
     @classmethod
     def _absolute_path(cls, path: str | None) -> str | None:
-        return _absolute(path) if path and Path(path).expanduser().is_dir() else path
+        return absolute(path) if path and Path(path).expanduser().is_dir() else path
 
     @field_validator("files", mode="after")
     @classmethod
@@ -78,7 +78,7 @@ class Data(FrozenSettings):
         for part in files:
             if part not in PARTS:
                 raise ValueError(f"there is no part {part!r}, expected one of {', '.join(PARTS)}")
-        return {part: _each(_absolute, given) for part, given in files.items()}
+        return {part: _each(absolute, given) for part, given in files.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -144,6 +144,6 @@ def _each(change: Any, given: Any) -> Any:
     return [change(path) for path in given] if isinstance(given, list) else change(given)
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """A run may be evaluated from another folder than the one in which it was started."""
     return path if "://" in path else str(Path(path).expanduser().absolute())
