@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.recipes import RecipeFile
+from headwise.recipes.recipe import RecipeFile
 from headwise.report.comparison import write_report
 from headwise.report.table import results_table
 from headwise.runs.comparing import compare_systems
@@ -93,7 +93,7 @@ print("without training it is standard attention:", torch.equal(neutral(x)[0], s
 # %%
 RECIPE = {
     "task": "classification",
-    "data": {"corpus": "docstrings", "packages": PACKAGES, "max_length": 24},
+    "data": {"path": "docstrings", "options": {"packages": PACKAGES}, "max_length": 24},
     "tokenizer": {"vocab_size": 2000},
     "model": {"layers": 2, "embed_dim": 64, "num_heads": 8, "ffn_dim": 128, "pooling": "mean"},
     "training": {
@@ -113,7 +113,7 @@ RECIPE = {
     },
 }
 transformers.utils.logging.disable_progress_bar()
-file = RecipeFile("shared-budget", RECIPE, changes=[])
+file = RecipeFile("shared-budget", RECIPE)
 found = compare_systems(
     file,
     ["standard", "budget"],

@@ -20,7 +20,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.data.labelled.reading import docstrings
+from headwise.data.builtin import paragraphs_of
 
 MODEL = None  # a causal or masked language model: a folder, or a name such as openai-community/gpt2
 SYSTEM = "mae"  # or "gated"
@@ -203,7 +203,7 @@ def pretrain(
 
 # %%
 if __name__ == "__main__":
-    first, second = map(docstrings, PACKAGES)
+    first, second = map(paragraphs_of, PACKAGES)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         models = [MODEL] if MODEL else [pretrain(kind, first, folder) for kind in ("gpt2", "bert")]

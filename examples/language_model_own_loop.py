@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.data.labelled.reading import docstrings
+from headwise.data.builtin import paragraphs_of
 
 PACKAGE = "torch"  # whose docstrings are learned
 STEPS = 250
@@ -38,7 +38,7 @@ transformers.utils.logging.disable_progress_bar()
 # subwords, learned from the same text.
 
 # %%
-texts = docstrings(PACKAGE)
+texts = paragraphs_of(PACKAGE)
 byte_level = ByteLevelBPETokenizer()
 byte_level.train_from_iterator(
     texts, vocab_size=1000, special_tokens=["<end>"], show_progress=False

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.data.labelled.reading import docstrings
+from headwise.data.builtin import paragraphs_of
 
 STEPS = 200
 BATCH = 32
@@ -31,7 +31,7 @@ FOLDER = Path("runs/what-the-heads-do")
 # As many docstrings of each package as the package with the fewest has; 300 are for the test.
 
 # %%
-found = [docstrings(package) for package in PACKAGES]
+found = [paragraphs_of(package) for package in PACKAGES]
 each = min(map(len, found))
 texts = [text for of_package in found for text in of_package[:each]]
 labels = torch.arange(len(PACKAGES)).repeat_interleave(each)

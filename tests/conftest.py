@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nothing is looked up in a hub, and what is prepared of data is kept for this process alone.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 _CACHE = tempfile.TemporaryDirectory(prefix="headwise-tests-")
-os.environ["HEADWISE_CACHE"] = _CACHE.name
+os.environ["HF_DATASETS_CACHE"] = _CACHE.name
 
 _ANY_SPEED = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 # The same examples each time; to look for a smaller one that fails too would take minutes.

@@ -104,9 +104,7 @@ LINES: dict[str, Callable[[Any], list[str]]] = {  # to what the text has of the 
         *(each["name"] for each in of["systems"]),
         *(f"{each['runs'][0]['validation_loss']:.3f}" for each in of["systems"]),
     ],
-    "predict compared/mae-seed1 --text one --text two": lambda of: [
-        f"{each['label']} {each['probability']:.4f}" for each in of["predictions"]
-    ],
+    "predict compared/mae-seed1 --text one --text two": lambda of: of["predictions"],
     "analyse compared/mae-seed1 --ablations none": lambda of: [*of["findings"], of["page"]],
     "explore compared/mae-seed1": lambda of: [of["page"]],
     "cost tiny.yaml --systems standard,mae": lambda of: list(of["recipes"][0]["systems"]),
@@ -151,7 +149,7 @@ WRONG = [
     ("--set training.seed=2", {"training.seed"}),
     ("--ablate mae=unifrm", {"unifrm", "uniform"}),
     ("--against none", {"none"}),
-    ("--data fil=train.tsv", {"fil", "file"}),
+    ("--data file.test=train.tsv", {"file", "files"}),
 ]
 
 
@@ -182,7 +180,7 @@ SENSIBLE = {
     "jobs": ["1"],
     "lengths": ["3"],
     "part": ["test", "validation"],
-    "data": ["file=train.tsv"],
+    "data": ["files.test=train.tsv"],
     "against": FILES[:2],
     "ablate": ["mae=uniform"],
     "ablations": ["none"],

@@ -26,7 +26,7 @@ def address(recipe, tmp_path_factory):
 
     port = free_port()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("HEADWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patched.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
         patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patched.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # else the head may die as clients connect
         patched.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -21,7 +21,7 @@ READ_BY = {
     "recipe.yaml": ["train", "evaluate", "predict"],
     "model/model.safetensors": ["train", "evaluate", "predict"],
     "model/config.json": ["train", "evaluate", "predict"],
-    "tokenizer/tokenizer.json": ["evaluate", "predict"],
+    "model/tokenizer.json": ["evaluate", "predict"],
 }
 
 
@@ -67,7 +67,7 @@ def score(run: Path) -> float:
 def rows(run: Path) -> list[list[float]]:
     """The numbers of each test item from which the first score is computed."""
     found = json.loads((run / "outcome.json").read_text(encoding="utf-8"))
-    return next(iter(found["items"].values()))
+    return found["scores"][0]["rows"]
 
 
 def weights(run: Path) -> dict[str, Tensor]:

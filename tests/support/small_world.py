@@ -55,11 +55,11 @@ def write_world(folder: Path) -> Path:
     The module is imported, as a plan's own classes have to be: the folder is on Python's path.
     """
     training = {"max_steps": STEPS, "evaluate_every": EVALUATE_EVERY, "learning_rate": 0.02}
-    data = {"corpus": "files", "max_length": MAX_LENGTH}
+    files = {part: f"{folder}/{part}.tsv" for part in PARTS}
     recipe = tiny_tasks.write_recipe(
         "classification",
         folder,
-        data=data | {part: f"{folder}/{part}.tsv" for part in PARTS},
+        data={"files": files, "max_length": MAX_LENGTH},
         training=training | {"batch_tokens": BATCH_TOKENS, "snapshots": False},
         systems={
             "standard": {},
@@ -86,7 +86,7 @@ def write_part(folder: Path, part: str, seed: int) -> None:
         colours = sum(WORDS.index(word) < 3 for word in words)
         texts[" ".join(words)] = "bright" if 3 * colours > len(words) else "dull"
     rows = [f"{text}\t{label}" for text, label in texts.items()]
-    tiny_tasks.write_lines(folder / f"{part}.tsv", ["sentence\tlabel", *rows])
+    tiny_tasks.write_lines(folder / f"{part}.tsv", ["text\tlabel", *rows])
 
 
 def texts_of(folder: Path, part: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ TRAINING = {
     "warmup_steps": 2,
     "evaluate_every": 2,
     "log_every": 1,
-    "mae": {"period": 2, "unit": "steps"},
+    "rules": {"mae": {"period": 2, "unit": "steps"}},
 }
 SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
 SYSTEMS = {
@@ -75,7 +75,7 @@ def translation(folder: Path) -> dict:
         "target": write_lines(folder / "train.fr", targets),
     }
     return {
-        "data": {"corpus": "files", "train": files, "validation_fraction": 0.2},
+        "data": {"files": {"train": files}, "validation_fraction": 0.2},
         "tokenizer": {"vocab_size": 280},
         "model": {"encoder_layers": 1, "decoder_layers": 1},
         "training": {"batch_tokens": 300},
@@ -84,10 +84,10 @@ def translation(folder: Path) -> dict:
 
 
 def language_modelling(folder: Path) -> dict:
+    train = write_lines(folder / "text.txt", lines(150))
     return {
-        "data": {"corpus": "files", "train": write_lines(folder / "text.txt", lines(150))},
+        "data": {"files": {"train": train}, "block_length": 16},
         "tokenizer": {"vocab_size": 280},
-        "block_length": 16,
         "model": {"layers": 1},
         "training": {"batch_tokens": 256},
         "evaluation": {"samples": 2, "generation": {"max_new_tokens": 4}},
@@ -97,7 +97,8 @@ def language_modelling(folder: Path) -> dict:
 def masked_language_modelling(folder: Path) -> dict:
     recipe = language_modelling(folder)
     del recipe["evaluation"]
-    return {**recipe, "block_length": 32}
+    recipe["data"]["block_length"] = 32
+    return recipe
 
 
 def images(folder: Path) -> dict:
@@ -112,8 +113,8 @@ def images(folder: Path) -> dict:
 
 def classification(folder: Path) -> dict:
     rows = [f"{line}\t{'long' if len(line.split()) > 6 else 'short'}" for line in lines(120)]
-    train = write_lines(folder / "train.tsv", ["sentence\tlabel", *rows])
-    return _classified({"corpus": "files", "train": train})
+    train = write_lines(folder / "train.tsv", ["text\tlabel", *rows])
+    return _classified({"files": {"train": train}})
 
 
 def probing(folder: Path) -> dict:

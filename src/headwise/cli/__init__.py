@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 from headwise import __version__
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, curve, explore
-from headwise.cli.inspecting import cost, keys, recipes
+from headwise.cli.inspecting import cost, recipes
 from headwise.cli.using import FORMER, predict
 
 __all__ = ["app"]
@@ -66,13 +66,12 @@ def start(
 
 # In the order in which `headwise --help` lists them.
 _GROUPS = {
-    "Train": (recipes, keys, cost, compare, train),
+    "Train": (recipes, cost, compare, train),
     "Look inside": (evaluate, curve, analyse, explore),
     "Use": (predict,),
 }
 _EXAMPLES = {  # the last line of `headwise COMMAND --help`
     "recipes": "headwise recipes lm-pydoc",
-    "keys": "headwise keys learning_rate",
     "cost": "headwise cost lm-pydoc --systems standard,moa",
     "compare": "headwise compare lm-pydoc --systems standard,moa --seeds 1,2 --output runs/mine",
     "train": "headwise train lm-pydoc --system moa --set training.max_steps=100",

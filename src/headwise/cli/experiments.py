@@ -125,15 +125,16 @@ def compare(
     The report is written whenever a run has ended. A run that fails leaves the others alone.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.recipes import RecipeError, load_recipe
+        from headwise.recipes.document import RecipeError, read_document
 
         asked = parse_names("--systems", systems)
         asked_data = parse_names("--datasets", datasets)
         given_seeds = parse_seeds(seeds) if seeds else None
-        file = load_recipe(recipe, changes or [])
+        read_document(recipe)  # a wrong name is told before PyTorch is loaded
 
         from headwise.analysis.results import Benchmark, Comparison
         from headwise.files import write_text
+        from headwise.recipes.recipe import load_recipe
         from headwise.report.comparison import write_report
         from headwise.report.table import results_table
         from headwise.runs.comparing import compare_systems, run_to_look_into
@@ -144,6 +145,7 @@ def compare(
         from headwise.training.interrupted import Interrupted
 
         silence()
+        file = load_recipe(recipe, changes or [])
         names = asked or file.system_names
         if not names:
             raise RecipeError(
@@ -212,7 +214,8 @@ def _figures(run: "RunResult") -> dict[str, Any]:
     """The figures of a run that its line and the table show."""
     shown = {"system", "seed", "parameters", "trained_parameters", "macs", "macs_lengths"}
     shown |= {"steps", "seconds", "validation_loss", "scores", "tests"}
-    return run.model_dump(include=shown)
+    scores = {"__all__": {"rows"}}
+    return run.model_dump(include=shown, exclude={"scores": scores, "tests": {"__all__": scores}})
 
 
 def _cluster(address: str | None, console: Console) -> "AbstractContextManager[Cluster | None]":
@@ -252,13 +255,14 @@ def train(
     The exit status is 1 if the training has diverged: its validation loss is no number.
     """
     with clear_errors("The same command goes on from here."):
-        from headwise.recipes import load_recipe
+        from headwise.recipes.document import read_document
 
         if recipe is None:
             raise ValueError(_without_recipe())
-        chosen = load_recipe(recipe, changes or []).system(system, dataset)
+        read_document(recipe)  # a wrong name is told before PyTorch is loaded
 
         from headwise.analysis.results import diverged
+        from headwise.recipes.recipe import load_recipe
         from headwise.runs.folder import is_main_process
         from headwise.runs.locking import locked
         from headwise.runs.one_run import train_system
@@ -266,6 +270,7 @@ def train(
         from headwise.training.checkpoints import REMEDIES
 
         silence()
+        chosen = load_recipe(recipe, changes or []).system(system, dataset)
         name = system or "model"
         parts = [Path(recipe).stem, *([dataset] if dataset else []), name]
         folder = (output or Path("runs") / "-".join(parts)).expanduser()
@@ -382,7 +387,7 @@ def _scores(found: "Evaluation") -> dict[str, Any]:
         "part": found.part,
         "items": len(found.task.parts[found.part]),
         "item_name": found.task.item_name,
-        "scores": [score.model_dump() for score in found.outcome.scores],
+        "scores": [score.model_dump(exclude={"rows"}) for score in found.outcome.scores],
     }
 
 

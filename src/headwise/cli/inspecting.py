@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from headwise.cli.parameters import Changes, Import, Json, parse_lengths, parse_names
@@ -99,44 +99,6 @@ def _print_recipes(listed: "Sequence[Listed]", as_json: bool) -> None:
             console.print(Padding(Text(description), (0, 0, 0, 2)))
 
 
-def keys(
-    task: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TASK|PART",
-            help="Name of a task, such as language-modelling, or a part of the names of keys: "
-            "model, learning_rate.",
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool,
-        typer.Option("--markdown", help="Print the keys of all tasks as one page: docs/keys.md."),
-    ] = False,
-) -> None:
-    """List the keys that a recipe may have, with their defaults."""
-    with clear_errors():
-        from headwise.recipes.catalogue import TASKS
-        from headwise.recipes.keys import keys_page, sections_with, shared_sections, task_sections
-
-        if markdown:
-            typer.echo(keys_page(), nl=False)
-            return
-        console = printing_console()
-        if task is None:
-            sections = shared_sections()
-        else:
-            sections = task_sections(task) if task in TASKS else sections_with(task)
-        for section in sections:
-            # A key that is wider than its column goes on in the next line: no letter is left out.
-            key_column = Column("key", overflow="fold")
-            table = Table(key_column, "default", "meaning", box=None, pad_edge=False)
-            for key in section.keys:
-                table.add_row(Text(key.name, style="bold"), Text(key.default), Text(key.meaning))
-            console.print(Text(f"\n{section.title}", style="underline"), table)
-        if task is None:
-            console.print(f"\nMore: headwise keys TASK, one of {', '.join(TASKS)}", highlight=False)
-
-
 def cost(
     recipes: Annotated[
         list[str] | None,
@@ -166,15 +128,17 @@ def cost(
 ) -> None:
     """Count the parameters and multiply-accumulates of a recipe's systems without training."""
     with clear_errors():
-        from headwise.recipes import load_recipe
+        from headwise.recipes.document import read_document
 
         asked = parse_names("--systems", systems)
         names_of_recipes = recipes or ([] if papers else ["interface-strings"])
-        files = [load_recipe(recipe, changes or []) for recipe in names_of_recipes]
+        for recipe in names_of_recipes:
+            read_document(recipe)  # a wrong name is told before PyTorch is loaded
 
-        from headwise.recipes.catalogue import task_class
+        from headwise.recipes.recipe import load_recipe, task_class
         from headwise.report.cost import cost_table
 
+        files = [load_recipe(recipe, changes or []) for recipe in names_of_recipes]
         console = Console(quiet=as_json)
         document: dict[str, Any] = {}
         if papers:
@@ -191,13 +155,12 @@ def cost(
             names = asked or file.system_names
             task = task_class(file.recipe.task)
             dataset = None if file.has_data else file.dataset_names[0]
-            configs = {name: task.nominal_config(file.system(name, dataset)) for name in names}
-            configs = configs or {"model": task.nominal_config(file.recipe)}
+            configs = {name: task.config(file.system(name, dataset)) for name in names}
+            configs = configs or {"model": task.config(file.recipe)}
             counted = parse_lengths(lengths, task.cost_lengths(file.recipe))
-            source = "" if lengths else task.macs_lengths_from
             name = Path(file.name).stem
             if not as_json:
-                console.print(cost_table(name, configs, counted, source))
+                console.print(cost_table(name, configs, counted))
                 continue
             costs = {system: _cost(config, counted) for system, config in configs.items()}
             found = {"recipe": name, "lengths": counted, "systems": costs}

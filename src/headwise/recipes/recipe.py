@@ -100,7 +100,7 @@ class Recipe(Settings):
     """One experiment; the recipe of a task narrows `data` and `evaluation`, and may add keys."""
 
     title: str = ""
-    """What pages are called. Default: the description."""
+    """What pages call the experiment. Default: the task and the data."""
     description: str = ""
     """A line that describes the recipe in lists."""
     base: str | None = None
@@ -149,6 +149,11 @@ class Recipe(Settings):
                 f"count as several"
             )
         return seeds
+
+    @property
+    def called(self) -> str:
+        """What pages call the experiment."""
+        return self.title or f"{self.task.replace('-', ' ')} on {self.data.called}"
 
     @property
     def pretrained(self) -> str | None:

@@ -34,8 +34,7 @@ from headwise.analysis.speed import (
 from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
 from headwise.models.modeling import HeadwiseModel
-from headwise.recipes import RecipeFile
-from headwise.recipes.recipe import SYSTEM, Recipe
+from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile
 from headwise.runs.evaluating import TEST, read_outcome
 from headwise.runs.folder import is_main_process
 from headwise.runs.grid import Grid, candidates, check_grid
@@ -132,7 +131,7 @@ def compare_systems(
                 comparisons[dataset] = found
         if not datasets or not comparisons:
             return comparisons.get(None)
-        title = f"{file.name}: {', '.join(systems)}"
+        title = f"{file.recipe.title or file.recipe.task}: {', '.join(systems)}"
         named = {str(name): comparison for name, comparison in comparisons.items()}
         return Benchmark(title=title, comparisons=named, missing=missing)
 
@@ -292,7 +291,7 @@ def summary(
     # The table of further test sets is one, so that its p-values are corrected together.
     further = corrected({(s, name): tests[name][1].get(s) for name in tests for s in recipes})
     return Comparison(
-        title=f"{file.name}{f', {dataset}' if dataset else ''}: {', '.join(experiment.recipes)}",
+        title=f"{_called(experiment.recipes[baseline], dataset)}: {', '.join(experiment.recipes)}",
         task=file.recipe.task,
         loss_name=task.loss_unit,
         item_name=task.item_name,
@@ -329,6 +328,11 @@ def summary(
         versions=versions(),
         machine=machine(),
     )
+
+
+def _called(recipe: Recipe, dataset: str | None) -> str:
+    """What the page calls a comparison; a title is that of all data sets."""
+    return f"{recipe.title}, {dataset}" if recipe.title and dataset else recipe.called
 
 
 def _outcomes(folders: Mapping[str, Sequence[Path]], part: str) -> dict[str, list[Outcome]]:

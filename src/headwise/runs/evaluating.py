@@ -151,13 +151,18 @@ def with_tests(result: RunResult, run: PlannedRun[RunResult], console: Console) 
                 write_outcome(outcome, folder, task, name)
         else:
             mend_outputs(outcome, run, console, name)
-        scores[name] = outcome.scores
+        scores[name] = without_rows(outcome.scores)
     if scores == result.tests:
         return result
     result = result.model_copy(update={"tests": scores})
     if is_writer():
         write_text(folder / RESULT, result.model_dump_json(indent=1))
     return result
+
+
+def without_rows(scores: Sequence[Score]) -> list[Score]:
+    """The scores for a result, whose rows stand in the outcome alone."""
+    return [score.model_copy(update={"rows": []}) for score in scores]
 
 
 def read_outcome(folder: Path, part: str = TEST) -> Outcome:

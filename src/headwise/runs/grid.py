@@ -1,5 +1,6 @@
 """What `--tune` asks for: values of keys, each combination of which is a try for every system."""
 
+import glob
 import hashlib
 import math
 import re
@@ -10,16 +11,12 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from headwise.messages import shown
 from headwise.models.inspect import systems
 from headwise.models.plan import rule_name
-from headwise.recipes import RecipeError, RecipeFile, to_yaml
-from headwise.recipes.catalogue import task_class
-from headwise.recipes.file import Change, split_path
-from headwise.recipes.pretrained import SEED, any_run, model_folder
-from headwise.recipes.settings import Recipe
+from headwise.recipes.document import Change, RecipeError, split_path
+from headwise.recipes.recipe import SEED, Recipe, RecipeFile, to_yaml
+from headwise.runs.preparing import empty_model
 from headwise.training.settings import TrainingSettings
 from headwise.yaml import read_yaml
 
@@ -211,16 +208,12 @@ def candidates(file: RecipeFile, system: str, dataset: str | None, grid: Grid) -
 
 def _idle_paths(recipe: Recipe, grid: Grid) -> set[KeyPath]:
     """The tuned keys of rules of training that no system of the recipe's model has."""
-    rules = recipe.training.of_rules()
-    named = {path for path in grid.values if path[0] == "training" and path[1] in rules}
+    named = {path for path in grid.values if path[:2] == ("training", "rules") and len(path) > 2}
     if not named:
         return set()
-    task = task_class(recipe.task)
-    with torch.device("meta"):
-        model = task.model_class(task.nominal_config(recipe))
-    kinds = {type(system) for system in systems(model).values()}
+    kinds = {type(system) for system in systems(empty_model(recipe)).values()}
     held = {rule_name(kind) for kind in kinds if kind.rule is not None}
-    return {path for path in named if path[1] not in held}
+    return {path for path in named if path[2] not in held}
 
 
 def _check_warmup(training: TrainingSettings, steps: int | None) -> None:
@@ -240,10 +233,11 @@ def _check_start(of_try: Recipe) -> None:
 
     Where no seed has one they may be gone, and what is finished does without.
     """
-    named, start = of_try.model.pretrained, of_try.pretrained_run()
-    if start is None or model_folder(start).is_dir():
+    named, start = of_try.pretrained, of_try.pretrained_folder()
+    if named is None or start is None or start.is_dir():
         return
-    if model_folder(any_run(Path(named))).is_dir():
+    pattern = Path(glob.escape(named).replace(SEED, "*"))
+    if any(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
         raise ValueError(
             f"model.pretrained is {named}, and there is no {start}, from which the tries of --tune "
             f"start: train it with seed {TUNING_SEED}, or name one run without {SEED}"

@@ -10,8 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from headwise.analysis.results import RunResult, versions
 from headwise.files import write_text
-from headwise.recipes import to_yaml
-from headwise.recipes.recipe import Recipe
+from headwise.recipes.recipe import Recipe, to_yaml
 from headwise.runs.preparing import lines_of
 from headwise.tasks.scores import Score
 from headwise.tasks.task import Task

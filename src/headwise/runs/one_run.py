@@ -30,6 +30,7 @@ from headwise.runs.evaluating import (
     mend_outputs,
     read_outcome,
     with_tests,
+    without_rows,
     write_outcome,
 )
 from headwise.runs.folder import RESULT, is_writer, machines_are_apart
@@ -115,7 +116,7 @@ def _train_and_evaluate(planned: PlannedRun[RunResult], console: Console) -> Run
         threads=list(dict.fromkeys(r["threads"] for r in run.history if "threads" in r)),
         validation_loss=loss_of_part(model, task, "validation", recipe.training),
         history=curves(run.history),
-        scores=outcome.scores,
+        scores=without_rows(outcome.scores),
         attention=record_attention(model, batches(task, TEST, recipe.training), snapshots),
         courses=courses_of(model, run.history),
         snapshots=snapshots,

@@ -1,6 +1,5 @@
 """Before training: the folder of a run, its data, its batches and its model."""
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -17,8 +16,9 @@ from headwise.analysis.cost import count_parameters
 from headwise.data.divide import Facts
 from headwise.files import write_text
 from headwise.models.modeling import HeadwiseModel
-from headwise.recipes import differences, to_yaml
-from headwise.recipes.recipe import Recipe, task_class
+from headwise.recipes.document import differences
+from headwise.recipes.pretrained import digest_weights
+from headwise.recipes.recipe import Recipe, task_class, to_yaml
 from headwise.runs.folder import (
     CORPUS,
     MODEL,
@@ -117,7 +117,7 @@ def check_start(folder: Path, recipe: Recipe) -> None:
     model, stamp = recipe.pretrained_folder(), folder / PRETRAINED
     if model is None or not model.is_dir():
         return
-    digest = _digest_weights(model)
+    digest = digest_weights(model)
     if not stamp.is_file() or not _is_trained(folder):
         write_text(stamp, digest + "\n")
     elif _read_digest(stamp) != digest:
@@ -125,14 +125,6 @@ def check_start(folder: Path, recipe: Recipe) -> None:
             f"{folder} was started from other weights: those of model.pretrained, {model}, have "
             f"changed since; use another output folder"
         )
-
-
-def _digest_weights(model: Path) -> str:
-    whole = hashlib.sha256()
-    for path in sorted(model.glob("*.safetensors")):
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
 
 
 def is_other_data(task: Task, folder: Path) -> bool:

@@ -13,8 +13,8 @@ from headwise.analysis.results import RunResult
 from headwise.messages import cut, shown
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.checks import did_you_mean
-from headwise.recipes import flatten, load_recipe
-from headwise.recipes.recipe import Recipe, task_class
+from headwise.recipes.document import flatten
+from headwise.recipes.recipe import Recipe, load_recipe, task_class
 from headwise.runs.folder import (
     MODEL,
     READ_AGAIN,
