@@ -48,13 +48,13 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     stream = Shards(data, task) if data.streaming else None
-    read = _read(data, task, PARTS if stream is None else PARTS[1:])
+    read = read_parts(data, task, PARTS if stream is None else PARTS[1:])
     for part in () if stream is None else stream.held_out:
         read[part] = stream.part(part)
     for name in data.tests:
         of_test = data.test_set(name)
         try:
-            read[name] = _read(of_test, task, ("test",))["test"]
+            read[name] = read_parts(of_test, task, ("test",))["test"]
         except DataError as error:
             raise DataError(f"data.tests.{name}: {error}") from error
     clean = {part: cleaned(rows, data, part, task) for part, rows in read.items()}
@@ -96,7 +96,7 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     return parts, facts
 
 
-def _read(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
+def read_parts(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
     """Returns the rows of those parts that are given; the others are shares of the training part.
 
     Of data that are no parts themselves, a further test set is the whole.
