@@ -4,7 +4,7 @@ PyTorch is not imported here, so that the name of a recipe is checked at once.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -56,7 +56,12 @@ def read_document(name: str) -> Document:
         names.append(str(base))
         if base in names[:-1]:
             raise RecipeError(f"recipe {name}: base goes in a circle, {' to '.join(names)}")
-    return joined(*reversed(read))
+    document: Document = {}
+    for over in reversed(read):
+        document = joined(document, over)
+        # What is compared is listed as a whole.
+        document |= {key: over[key] for key in ("systems", "datasets") if key in over}
+    return document
 
 
 def _read(name: str) -> Document:
@@ -141,31 +146,29 @@ def split_path(path: str) -> tuple[str, ...]:
     return tuple(key.strip() for key in keys)
 
 
-def with_changes(document: Mapping[str, Any], changes: Iterable[Change]) -> Document:
-    """Returns a recipe with changes at paths.
+def with_changes(document: Mapping[str, Any], changes: Sequence[Change]) -> Document:
+    """Returns a recipe with values in the places of others; those of whole parts are merged.
 
     >>> with_changes({"model": {"layers": 2}}, [(("model", "dropout"), 0.0)])
     {'model': {'layers': 2, 'dropout': 0.0}}
     """
     data: Any = {}  # all changes of data together decide whether it is another source
     for keys, value in changes:
-        if keys[0] == "data":
-            data = _put(data, keys[1:], value)
-        else:
-            document = _put(document, keys, value)
-    return joined(document, {"data": data}) if data != {} else dict(document)
+        data = _put(data, keys, value) if keys[0] == "data" else data
+    document = joined(document, data)
+    for keys, value in changes:
+        document = _put(document, keys, value)
+    return document
 
 
-def _put(under: Any, keys: tuple[str, ...], value: Any) -> Any:
-    if not keys:
-        return value
-    under = under if isinstance(under, Mapping) else {}
+def _put(under: Any, keys: tuple[str, ...], value: Any, *, is_inner: bool = False) -> Document:
+    under = dict(under) if isinstance(under, Mapping) else {}
     first, rest = keys[0], keys[1:]
-    return (
-        {**under, first: _put(under.get(first), rest, value)}
-        if rest
-        else merge(under, {first: value})
-    )
+    if rest:
+        return {**under, first: _put(under.get(first), rest, value, is_inner=True)}
+    if is_inner and first in under:
+        under[first] = None
+    return merge(under, {first: value})
 
 
 # --- comparing ----------------------------------------------------------------------------------

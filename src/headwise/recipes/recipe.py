@@ -221,7 +221,7 @@ class RecipeFile:
             "path" in data or "train" in data.get("files", {})
         )
         self.has_data = is_whole or not datasets or not isinstance(datasets, Mapping)
-        first = None if self.has_data else next(iter(datasets))
+        first = None if self.has_data else next(iter(datasets or ()))
         self.recipe = self._checked(self._with_data(first), name)
 
     @property
