@@ -343,7 +343,8 @@ def _patches(patch: int, part: str, **_: object) -> Iterator[Row]:
 
 
 def image_row(pixels: np.ndarray, name: str) -> Row:
-    """Returns an image `(height, width)` or `(height, width, 3)` as a row of `datasets` has it."""
+    """Returns an image as a row: `(height, width)`, with a third dimension of 1 or 3 channels."""
     content = io.BytesIO()
+    pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
     Image.fromarray(pixels.astype(np.uint8)).save(content, "PNG", compress_level=1)
     return {"image": {"bytes": content.getvalue(), "path": name}}
