@@ -128,6 +128,8 @@ def _clean(columns: Columns, *, task: "type[Task]", data: Data, part: str) -> Co
     columns = task.clean(columns, data, part)
     if task.key is not None:
         columns[KEY] = hashes(columns[task.key])
+    if task.clean_features is not None:  # a key need not be kept
+        columns = {name: columns[name] for name in columns if name in (*task.clean_features, KEY)}
     return columns
 
 
