@@ -192,7 +192,7 @@ def test_what_goes_on_from_a_position_is_the_same_rest(task, held_out, data):
     at = data.draw(st.integers(1, 14))
     first, other = walk(task, source, held_out).again(), walk(task, source, held_out).again()
     for own in (first, other):
-        own.task.train.window = 7  # rows of a stream that are read at once: several in a pass
+        own.items().window = 7  # rows of a stream that are read at once: several in a pass
     whole = list(islice(first.batches(BUDGET, **share), at + 5))
     position = json.loads(json.dumps(whole[at - 1][2]))
     rest = list(islice(other.batches(BUDGET, position, **share), 5))

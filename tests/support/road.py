@@ -5,7 +5,6 @@ data, who reads them and what a task is made of is known here and nowhere else.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,21 +17,21 @@ import torch
 from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 from transformers import AutoTokenizer
 
-from headwise.recipes import load_recipe
-from headwise.recipes.catalogue import task_class
+from headwise.data.stream import Stream
+from headwise.recipes.recipe import load_recipe, task_class
 from headwise.training.batching import BatchLoader, TokenBudgetSampler
 
 # Data that need no files; small where they can be.
 _DOCUMENTED = {"packages": ["logging", "email"]}
 BUILT_IN: dict[str, dict[str, Any]] = {
-    "translation": {"corpus": "interface-strings", "train_fraction": 0.05},
-    "language-modelling": {"corpus": "pydoc-topics", "train_fraction": 0.1},
-    "masked-language-modelling": {"corpus": "package-docs", **_DOCUMENTED, "train_fraction": 0.1},
-    "classification": {"corpus": "docstrings", **_DOCUMENTED, "max_length": 64},
-    "probing": {"corpus": "generated", "num_bins": 3, "max_length": 64}
-    | {"texts": {"corpus": "docstrings", **_DOCUMENTED}},
-    "images": {"corpus": "digits", "train_fraction": 0.1},
-    "speech-enhancement": {"corpus": "generated", "speakers": 4, "utterances": 6}
+    "translation": {"path": "interface-strings", "train_fraction": 0.05},
+    "language-modelling": {"path": "pydoc-topics", "train_fraction": 0.1},
+    "masked-language-modelling": {"path": "package-docs", "options": _DOCUMENTED}
+    | {"train_fraction": 0.1},
+    "classification": {"path": "docstrings", "options": _DOCUMENTED, "max_length": 64},
+    "probing": {"path": "generated", "options": {"num_bins": 3, **_DOCUMENTED}, "max_length": 64},
+    "images": {"path": "digits", "train_fraction": 0.1},
+    "speech-enhancement": {"path": "generated", "options": {"speakers": 4, "utterances": 6}}
     | {"rate": RATE, "seconds": 0.5, "validation_fraction": 0.2, "test_fraction": 0.2},
 }
 OWN: dict[str, dict[str, Any]] = {  # settings of rows of one's own
@@ -40,6 +39,7 @@ OWN: dict[str, dict[str, Any]] = {  # settings of rows of one's own
     "probing": {"max_length": 32},
     "images": {"size": 4, "mode": "grey"},
     "speech-enhancement": {"rate": RATE, "seconds": 0.5},
+    **dict.fromkeys(TEXTS, {"block_length": 16}),
 }
 SOURCES = {  # where rows of a task may stand
     **dict.fromkeys(TASKS, ("files", "hub")),
@@ -57,23 +57,23 @@ def in_each_part(rows: Any) -> dict[str, Any]:
 def _keys(task: str, source: str, places: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Returns the data of a recipe, given what names each part."""
     if source == "hub":
-        splits = {f"{part}_split": places.get(part) for part in ("train", "validation", "test")}
+        splits = {part: places.get(part) for part in ("train", "validation", "test")}
         columns = {
-            "translation": {"source_field": "texts.en", "target_field": "texts.fr"},
-            "speech-enhancement": {"name_field": None},
+            "translation": {"source": "texts.en", "target": "texts.fr"},
+            "classification": {"text": "sentence"},
         }
-        return {"corpus": "hub", "name": str(folder), **splits, **columns.get(task, {})}
+        return {"path": str(folder), "split": splits, "columns": columns.get(task, {})}
     if task == "probing":
-        if source == "text":
-            return {"corpus": "generated", "texts": {"corpus": "files", "train": places["train"]}}
-        return {"corpus": "senteval", "file": places["train"]}
+        name = "generated" if source == "text" else "senteval"
+        return {"path": name, "options": {"file": str(places["train"])}}
     sides = {"translation": ("source", "target"), "speech-enhancement": ("noisy", "clean")}
     if task in sides:
         places = {
-            part: dict(zip(sides[task], place, strict=True)) for part, place in places.items()
+            part: dict(zip(sides[task], map(str, place), strict=True))
+            for part, place in places.items()
         }
-    corpus = {"images": "folder" if source == "folder" else "idx", "speech-enhancement": "pairs"}
-    return {"corpus": corpus.get(task, "files"), **places}
+    columns = {"text": "sentence"} if task == "classification" else {}
+    return {"files": json.loads(json.dumps(places, default=str)), "columns": columns}
 
 
 def road(
@@ -104,20 +104,28 @@ def road(
         places = {part: written(task, source, part, own, folder) for part, own in rows.items()}
         keys = {**_keys(task, source, places, folder), **OWN.get(task, {})}
         if task == "classification" and isinstance(rows["train"], list):
-            keys["pair_field"] = "other" if len(rows["train"][0]) == 3 else None
+            keys["columns"] |= {"pair": "other"} if len(rows["train"][0]) == 3 else {}
     if held_out is not None:
-        keys |= {"streaming": True, "held_out_rows": held_out, "shuffle_rows": 16}
+        keys |= {"streaming": True, "held_out": held_out, "window": 16}
         keys |= {"classes": ["even", "odd"]} if task == "classification" else {}
-        keys |= {"documents": "line"} if task in TEXTS else {}
-    given = {"task": task, "training": {"max_steps": 1}, "data": {**keys, **(data or {})}}
+    own = data or {}
+    merged = {
+        name: {**keys.get(name, {}), **own[name]}
+        for name in ("columns", "split", "files", "options")
+        if name in own
+    }
+    given = {
+        "task": task,
+        "training": {"max_steps": 1},
+        "data": {**keys, **own, **merged},
+        "model": {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16},
+    }
     if task not in ("images", "speech-enhancement"):
         given["tokenizer"] = {"vocab_size": 300}
-    if task in TEXTS:
-        given["block_length"] = 16
     path = folder / "recipe.yaml"
     path.write_text(json.dumps({**given, **recipe}, default=str))  # JSON is YAML
     settings = load_recipe(str(path)).recipe
-    return Road(task, settings, task_class(task).prepare(settings))
+    return Road(task, settings, task_class(task)(settings))
 
 
 @dataclass
@@ -130,15 +138,15 @@ class Road:
 
     def again(self) -> "Road":
         """The same data, prepared again, as another process does."""
-        return Road(self.name, self.recipe, task_class(self.name).prepare(self.recipe))
+        return Road(self.name, self.recipe, task_class(self.name)(self.recipe))
 
     def model(self) -> torch.nn.Module:
         """A model of the recipe, with random weights."""
-        return self.task.build_model(self.recipe.model)
+        return self.task.build_model(self.recipe)
 
     def items(self, part: str = "train") -> Any:
         """The encoded items of a part."""
-        return self.task.part(part)
+        return self.task.parts[part]
 
     def batch(self, part: str, indices: Any, epoch: int = 0) -> dict[str, torch.Tensor]:
         """Items of a part, padded to one length, as they are drawn in an epoch."""
@@ -198,7 +206,7 @@ class Road:
     def tokenizers(self) -> dict[str, Any]:
         """The tokenizer that a run saves beside its model, as transformers reads it."""
         with TemporaryDirectory() as folder:
-            self.task.save_for_tools(Path(folder), self.recipe)
+            self.task.save(Path(folder))
             target = Path(folder, "target")
             return {
                 "source": AutoTokenizer.from_pretrained(folder),
@@ -219,15 +227,9 @@ class Road:
 
     def told(self) -> tuple[dict[str, int], int]:
         """How many rows the facts on the data name: of each part, and left out of all."""
-        notes = {name: text.replace(",", "") for name, text in self.task.notes.items()}
-        what = r"(\d+) (?:pairs|lines|examples|images|recordings)"
-        found = {part: re.search(what, notes.get(part, "")) for part in PARTS}
-        kept = {part: int(each[1]) for part, each in found.items() if each}
-        left_out = [note.split(";")[0] for part, note in notes.items() if part in PARTS]
-        left_out = re.findall(r"(\d+) (?:with an empty side|too long)", " ".join(left_out))
-        skipped = notes.get("skipped", "")
-        left_out += re.findall(r"(\d+) with", skipped) or re.findall(r"^\d+", skipped)
-        return kept, sum(map(int, left_out))
+        facts = self.task.facts
+        kept = {part: facts[part]["rows"] for part in PARTS}
+        return kept, sum(facts[part].get("left out", 0) for part in PARTS)
 
     # --- batches ------------------------------------------------------------------------------
 
@@ -248,16 +250,17 @@ class Road:
         another call goes on.
         """
         share = {"seed": seed, "rank": rank, "world_size": world}
-        if self.recipe.data.model_dump().get("streaming"):
-            stream = self.task.train.batches(self.task.collate, budget, **share)
+        train = self.task.parts["train"]
+        if isinstance(train, Stream):
+            stream = train.batches(self.task.collate, budget, **share)
             if position is not None:
                 stream.load_state_dict(position)
             for batch in stream.loader():
                 if batch is not None:
                     yield stream.state_dict()["passes"], batch, stream.state_dict()
             return
-        sampler = TokenBudgetSampler(self.task.train.lengths, budget, **share)
-        loader = BatchLoader(self.task.train, sampler, self.task.collate)
+        sampler = TokenBudgetSampler(train.lengths, budget, **share)
+        loader = BatchLoader(train, sampler, self.task.collate)
         start, given = position or (0, 0)
         for epoch in count(start):
             loader.set_epoch(epoch)

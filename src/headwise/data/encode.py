@@ -198,10 +198,10 @@ def pad(items: Sequence[Mapping[str, Any]], fill: Mapping[str, float]) -> dict[s
 
 def _update(found: Any, column: pa.ChunkedArray) -> None:
     """Adds the values of a column to a hash, each with its length."""
-    for scalar in column:  # one by one: a sound may have megabytes
-        value = scalar.as_py()
-        is_bytes = isinstance(value, bytes)
-        content = value if is_bytes else repr(value).encode("utf-8", "surrogatepass")
+    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    # One by one, since a sound may have megabytes; or all at once, which takes a tenth of the time.
+    for value in (each.as_py() for each in column) if is_bytes else column.to_pylist():
+        content = value if is_bytes and value else repr(value).encode("utf-8", "surrogatepass")
         found.update(len(content).to_bytes(8, "big") + content)
 
 

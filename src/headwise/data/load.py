@@ -4,7 +4,7 @@ Whatever the source, rows are a `datasets.Dataset` with the columns of the task.
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -74,7 +74,7 @@ def named(rows: Any, columns: Columns) -> Any:
     """Returns rows with the columns of a task alone, under their names.
 
     Args:
-        rows: a data set of `datasets`, or an iterable one.
+        rows: a data set of `datasets`.
         columns: each column of the task and its name in the data, with dots inside records; None
             for a column that the data need not have.
     """
@@ -83,10 +83,7 @@ def named(rows: Any, columns: Columns) -> Any:
         rows = rows.flatten()
     for ours, name in theirs.items():
         if name not in rows.column_names:
-            raise DataError(
-                f"the data have no column {name!r}, {one_of(name, rows.column_names)}; name it "
-                f"with data.columns.{ours}=..."
-            )
+            raise _no_column(name, ours, rows.column_names)
     rows = rows.select_columns(list(dict.fromkeys(theirs.values())))
     rows = rows.rename_columns({name: ours for ours, name in theirs.items() if name != ours})
     for name, of in (rows.features or {}).items():
@@ -106,6 +103,38 @@ def _names(columns: Mapping[str, list[int | None]], classes: Mapping[str, list[s
         column: [None if x is None or x < 0 else names[x] for x in columns[column]]
         for column, names in classes.items()
     }
+
+
+def picked(
+    rows: Iterable[Row], columns: Columns, features: datasets.Features | None = None
+) -> Iterator[Row]:
+    """Yields the same of rows that are read one by one, of types that may be known; see `named`."""
+    theirs = {ours: name for ours, name in columns.items() if name is not None}
+    classes = {
+        ours: of.names
+        for ours, name in theirs.items()
+        if isinstance(of := (features or {}).get(name), datasets.ClassLabel)
+    }
+    for row in rows:
+        found = {ours: _at(row, name, ours) for ours, name in theirs.items()}
+        names = _names({name: [found[name]] for name in classes}, classes=classes)
+        yield found | {name: label for name, (label,) in names.items()}
+
+
+def _at(row: Any, name: str, ours: str) -> Any:
+    value: Any = row
+    for key in [name] if name in row else name.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise _no_column(name, ours, list(row))
+        value = value[key]
+    return value
+
+
+def _no_column(name: str, ours: str, known: Sequence[str]) -> DataError:
+    return DataError(
+        f"the data have no column {name!r}, {one_of(name, known)}; name it with "
+        f"data.columns.{ours}=..."
+    )
 
 
 def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datasets.Dataset:
@@ -187,8 +216,11 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
         DataError: a file is not UTF-8, or files have unequal numbers of lines; the message names
             the file and the line.
     """
-    if _kind(shard) == "table":
+    if (kind := _kind(shard)) == "table":
         yield from _table(shard[""])
+        return
+    if kind != "text":
+        yield from datasets.load_dataset(kind, data_files=shard[""], split="train", streaming=True)
         return
     columns = {name or "text": lines(path) for name, path in shard.items()}
     for number, row in enumerate(zip_longest(*columns.values()), start=1):

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headwise.data.encode import Columns, Items, digest_of
-from headwise.data.load import DataError, Row, from_hub, named, rows_of_shard, shards_of, stamp
+from headwise.data.load import DataError, Row, from_hub, picked, rows_of_shard, shards_of, stamp
 from headwise.data.settings import PARTS, Data, files_of
 from headwise.training.batching import TokenBudgetSampler
 
@@ -63,15 +63,10 @@ class Shards:
 
     def rows(self, shard: int) -> Iterator[Row]:
         """Yields the rows of a piece as they are read, those that are held out too."""
-        if self._files is None:
-            rows: Any = self._split.shard(num_shards=self.number, index=shard)
-            return iter(named(rows, self._columns))
-        read = rows_of_shard(self._files[shard])
-        theirs = {ours: name for ours, name in self._columns.items() if name is not None}
-        try:
-            return ({ours: row[name] for ours, name in theirs.items()} for row in read)
-        except KeyError as error:
-            raise DataError(f"{self._files[shard]} has no column {error}") from error
+        if self._files is not None:
+            return picked(rows_of_shard(self._files[shard]), self._columns)
+        rows = self._split.shard(num_shards=self.number, index=shard)
+        return picked(rows, self._columns, rows.features)
 
     def part(self, part: str) -> datasets.Dataset:
         """Returns the rows of a part that is held out."""
