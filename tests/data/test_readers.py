@@ -110,7 +110,7 @@ def test_numbers_are_places_among_classes_unless_these_are_numbers(labels, class
 def test_several_files_are_one_text_in_their_order(tmp_path):
     places = [str(written(tmp_path / name, Lines([name, "x"]))) for name in ("b", "a", "c")]
     last = written(tmp_path / "d", Lines(["y"]))
-    data = {"train": places}
+    data = {"files": {"train": places}}
     own = road("language-modelling", "files", in_each_part(last), data=data)
     assert own.text() == ["b", "x", "a", "x", "c", "x"]
 
@@ -190,17 +190,17 @@ def test_a_label_that_is_none_is_an_error_that_says_where(problem, label, tmp_pa
     good.write_bytes(table())
     bad.write_bytes(text(*TABLE[:3], f"x\t{label}"))
     with pytest.raises(ValueError) as error:
-        road("classification", "files", {"train": good, "test": bad}, data={"problem": problem})
+        road("classification", "files", {"train": good, "test": bad}, data={"regression": problem == "regression"})
     assert names(error.value, {"bad.tsv", "4", label}), str(error.value)
 
 
 @pytest.mark.parametrize(
     ("data", "wanted"),
     [
-        ({"test_split": "dev"}, {"dev", "train"}),
-        ({"source_field": "texts.de"}, {"texts.de", "texts.en", "texts.fr"}),
-        ({"source_field": "texts"}, {"texts"}),  # it holds no text, but columns
-        ({"name": "/no/such/folder"}, {"/no/such/folder"}),
+        ({"split": {"test": "dev"}}, {"dev", "train"}),
+        ({"columns": {"source": "texts.de"}}, {"texts.de", "texts.en", "texts.fr"}),
+        ({"columns": {"source": "texts"}}, {"texts"}),  # it holds no text, but columns
+        ({"path": "/no/such/folder"}, {"/no/such/folder"}),
     ],
 )
 def test_a_dataset_that_cannot_be_read_is_an_error_that_says_what(data, wanted):

@@ -92,7 +92,7 @@ def test_words_are_numbered_by_frequency_and_rare_ones_are_unknown(task):
     random.Random(0).shuffle(words)
     lines = in_each_part([" ".join(words)])
     settings = {"type": "word", "vocab_size": 8, "min_frequency": 2}
-    own = road(task, "files", lines, tokenizer=settings, block_length=64)
+    own = road(task, "files", lines, tokenizer=settings, data={"block_length": 64})
     tokenizer = own.tokenizers["source"]
     ids = tokenizer.convert_tokens_to_ids(["a", "b", "c"])
     assert ids == sorted(ids) and len(set(ids)) == 3
@@ -116,7 +116,7 @@ def blocks(task: str, lengths: list[int], size: int) -> tuple[Road, list[tuple[i
     """The tokens of each block of a text whose tokens are words and line ends."""
     vocabulary = {"type": "word", "vocab_size": 40, "min_frequency": 1}
     lines = in_each_part(in_words(lengths))
-    own = road(task, "files", lines, tokenizer=vocabulary, block_length=size)
+    own = road(task, "files", lines, tokenizer=vocabulary, data={"block_length": size})
     return own, own.rows()
 
 
