@@ -80,6 +80,14 @@ class Data(FrozenSettings):
                 raise ValueError(f"there is no part {part!r}, expected one of {', '.join(PARTS)}")
         return {part: _each(absolute, given) for part, given in files.items()}
 
+    @field_validator("tests", mode="after")
+    @classmethod
+    def _absolute_tests(cls, tests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {
+            name: {**given, "files": _each(absolute, given["files"])} if "files" in given else given
+            for name, given in tests.items()
+        }
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.path is None) == ("train" not in self.files):

@@ -28,6 +28,13 @@ HEADS = ("without-head", "only-head")  # of all attentions whose heads are the s
 WEIGHTS = ("uniform", "random", "largest", "without-largest", "top-k")
 # What an edit takes beside its name; others take nothing.
 _OPTIONS = {"random": "seed", "top-k": "top_k"}
+_MEANINGS = {
+    "uniform": "All units that count have equal weights.",
+    "random": "All decisions of a layer are one that is drawn.",
+    "largest": "The unit of largest weight alone is in force.",
+    "without-largest": "The unit of largest weight is left out.",
+    "top-k": "The units of largest weight alone are in force.",
+}
 _BARRED = float("-inf")
 
 
@@ -166,6 +173,22 @@ def option_of(name: str) -> str | None:
     if name in WEIGHTS:
         return _OPTIONS.get(name)
     return name.removeprefix("without-").removeprefix("only-")
+
+
+def meaning_of(name: str) -> str:
+    """What an ablation does, in a sentence.
+
+    >>> meaning_of("only-head")
+    'One head alone is left.'
+    """
+    if name in _MEANINGS:
+        return _MEANINGS[name]
+    unit = option_of(name)
+    if name.startswith("only-"):
+        return f"One {unit} alone is left."
+    if name in HEADS:
+        return "One head adds nothing."
+    return f"One {unit} is left out; the others have its weight."
 
 
 def edits_of(unit: str, *, heads: bool = True) -> tuple[str, ...]:

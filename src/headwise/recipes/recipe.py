@@ -18,6 +18,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from huggingface_hub.errors import StrictDataclassError
 from pydantic import Field, ValidationError, field_validator
 
 from headwise.data.settings import Data
@@ -54,8 +55,10 @@ SEED, SYSTEM = "{seed}", "{system}"  # what stands in `model.pretrained` for the
 # A name becomes a part of a folder's name, and the command line separates names by commas.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w+-]*$")]
 _COMPARED = ("systems", "datasets", "seeds")  # keys that a single run does not have
-# Both come from data, and may be set otherwise.
-_MAY_BE_SET = ("share_embeddings", "max_positions")
+# Arguments of configurations that follow from the data.
+OF_DATA = {"vocab_size", "target_vocab_size", "max_length", "problem", "classes", "num_labels"}
+OF_DATA |= {f"{role}_token_id" for role in ("pad", "bos", "eos", "mask", "decoder_start")}
+OF_DATA |= {"sampling_rate", "window"}
 
 
 def task_class(name: Any) -> "type[Task]":
@@ -206,8 +209,8 @@ class RecipeFile:
         changes: keys and values of `--set`.
 
     Attributes:
-        recipe: the checked recipe, with its lists of systems and data sets; if it has no data of
-            its own, with those of its first data set. Systems are checked when they are asked for.
+        recipe: the recipe, with its lists of systems and data sets; if it has no data of its own,
+            with those of its first data set. Its model is checked when a system is asked for.
         has_data: whether it has data of its own, beside those of its data sets.
     """
 
@@ -264,7 +267,12 @@ class RecipeFile:
         start = (document.get("model") or {}).get("pretrained")
         if name is not None and SYSTEM in str(start):
             document["model"]["pretrained"] = str(start).replace(SYSTEM, name)
-        return self._checked(document, ", ".join(where))
+        recipe = self._checked(document, ", ".join(where))
+        try:
+            _check_model(recipe)
+        except ValueError as error:
+            raise RecipeError(f"recipe {', '.join(where)}:\n  {error}") from error
+        return recipe
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether `--set`, or a system, sets a key, a part of its value, or what it is a part of.
@@ -323,8 +331,7 @@ class RecipeFile:
             raise RecipeError(f"recipe {where}:\n{explain(task.recipe_class, error)}") from error
         try:
             _check_options(task, recipe.data)
-            _check_model(task, recipe)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise RecipeError(f"recipe {where}:\n  {error}") from error
         return recipe
 
@@ -352,18 +359,17 @@ def _check_options(task: "type[Task]", data: Data) -> None:
             ) from None
 
 
-def _check_model(task: "type[Task]", recipe: Recipe) -> None:
-    """Raises an error if the sizes and the plan under `model` make no model."""
-    if (start := recipe.pretrained_folder()) is not None:
-        # A run that has finished does without the one that it has started from.
-        if (start / "config.json").is_file():
-            task.config(recipe)
-        return
-    settled = set(task.sizes(recipe)) - set(_MAY_BE_SET)
-    if given := sorted(settled & recipe.model.keys()):
+def _check_model(recipe: Recipe) -> None:
+    """Raises `ValueError` if the sizes and the plan under `model` make no model."""
+    start = recipe.pretrained_folder()
+    if start is not None and not (start / "config.json").is_file():
+        return  # a run that has finished does without the one that it has started from
+    if given := sorted(OF_DATA & recipe.model.keys()):
         raise ValueError(f"model.{given[0]} follows from the data: leave it out")
     try:
-        task.config(recipe)
-    except Exception as error:
+        task_class(recipe.task).config(recipe)
+    except (ArithmeticError, StrictDataclassError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"model: {reason}") from error
+        # What huggingface_hub says of a field that has a value of another type.
+        reason = re.sub(r"^Validation error for field '(\w+)': \w+: ", r"model.\1: ", reason)
+        raise ValueError(reason if reason.startswith("model.") else f"model: {reason}") from error

@@ -12,12 +12,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from headwise.analysis.ablations.declared import (
-    Ablation,
-    Level,
-    declared_ablations,
-    meaning_of,
-)
+from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
 from headwise.analysis.ablations.quality import Quality
 from headwise.analysis.ablations.results import (
     AblationAnalysis,
@@ -29,6 +24,7 @@ from headwise.analysis.ablations.results import (
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.statistics.seeds_and_items import Resampled, change, resampled
 from headwise.files import write_text
+from headwise.heads.ablation import meaning_of
 from headwise.models.inspect import evaluating
 from headwise.tasks.scores import Outcome, Record, Score
 from headwise.training.processes import own_draws

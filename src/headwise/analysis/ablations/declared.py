@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from headwise.analysis.decisions.places import Place, places_of
-from headwise.heads.ablation import HEADS, option_of
+from headwise.heads.ablation import option_of
 from headwise.models.inspect import ablated
 
 # Each level has what those before it have.
@@ -16,13 +16,6 @@ Level = Literal["none", "model", "units", "all"]
 _LEVELS: tuple[str, ...] = get_args(Level)
 _DRAWS = 5  # of which the result of a random ablation is the mean
 _REMOVES, _ISOLATES = "without-", "only-"
-_MEANINGS = {
-    "uniform": "All units that count have equal weights.",
-    "random": "All decisions of a layer are one that is drawn.",
-    "largest": "The unit of largest weight alone is in force.",
-    "without-largest": "The unit of largest weight is left out.",
-    "top-k": "The units of largest weight alone are in force.",
-}
 
 
 @dataclass(frozen=True)
@@ -87,22 +80,6 @@ def declared_ablations(model: nn.Module, level: Level = "units") -> list[Ablatio
             elif _LEVELS.index(level) >= _LEVELS.index(needed):
                 found += _of_each(name, str(option), places)
     return sorted(found, key=lambda ablation: (ablation.unit is not None, ablation.alone))
-
-
-def meaning_of(name: str) -> str:
-    """What an ablation does, in a sentence.
-
-    >>> meaning_of("only-head")
-    'One head alone is left.'
-    """
-    if name in _MEANINGS:
-        return _MEANINGS[name]
-    unit = option_of(name)
-    if name.startswith(_ISOLATES):
-        return f"One {unit} alone is left."
-    if name in HEADS:
-        return "One head adds nothing."
-    return f"One {unit} is left out; the others have its weight."
 
 
 def units_of(name: str, place: Place) -> range:
