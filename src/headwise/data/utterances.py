@@ -140,8 +140,7 @@ class Utterances(Items):
         number = -(-total // max(_PIECE * self.data.rate, self.size))
         ends = [total * end // number for end in range(number + 1)]
         return [
-            {"rows": rows, "start": start, "samples": end - start}
-            for start, end in pairwise(ends)
+            {"rows": rows, "start": start, "samples": end - start} for start, end in pairwise(ends)
         ]
 
     @property

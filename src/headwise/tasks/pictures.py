@@ -2,7 +2,7 @@
 
 import colorsys
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,42 @@ def _tiled(images: np.ndarray, columns: int) -> np.ndarray:
     tiles[:number, :height, :width] = images
     tiles = tiles.reshape(-1, columns, *shape[1:]).swapaxes(1, 2)  # (rows, height, columns, ...)
     return tiles.reshape(len(tiles) * shape[1], columns * shape[2], 3)
+
+
+# --- sounds -------------------------------------------------------------------------------------
+
+
+def spectrograms(
+    sounds: Mapping[str, Tensor], maps: Sequence[tuple[str, Tensor]], rate: int
+) -> bytes:
+    """Draws spectrograms below each other, and maps below them, over one axis of time.
+
+    Args:
+        sounds: a label to magnitudes `(time, bins)`; all have one scale of colours.
+        maps: a label and weights `(time, experts)` for each layer.
+        rate: sampling rate of the sounds.
+    """
+    from matplotlib.figure import Figure
+
+    heights = [1.5] * len(sounds) + [0.3 + 0.06 * min(8, of.size(1)) for _, of in maps]
+    figure = Figure(figsize=(8, 0.8 + sum(heights)), dpi=100, layout="constrained")
+    rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    loudest = max(of.max() for of in sounds.values()).clamp(min=1e-6)
+    seconds = 0.016 * max(map(len, sounds.values()))
+    for axes, (label, of) in zip(rows, sounds.items(), strict=False):
+        decibels = 20 * (of.cpu() / loudest).clamp(min=1e-6).log10().T
+        ends = (0.0, seconds, 0.0, rate / 2000)
+        drawn = axes.imshow(decibels, "magma", vmin=-70, vmax=0, origin="lower", extent=ends)
+        axes.set_ylabel(f"{label}\nkHz")
+    figure.colorbar(drawn, ax=rows[: len(sounds)], label="dB", pad=0.01)
+    for axes, (label, of) in zip(rows[len(sounds) :], maps, strict=True):
+        ends = (0.0, seconds, of.size(1) + 0.5, 0.5)
+        drawn = axes.imshow(of.float().cpu().T, vmin=0, interpolation="nearest", extent=ends)
+        axes.set_ylabel(label, rotation=0, ha="right", va="center")
+    for axes in rows:
+        axes.set_aspect("auto")
+    rows[-1].set_xlabel("seconds")
+    return as_png(figure)
 
 
 # --- predictions --------------------------------------------------------------------------------
