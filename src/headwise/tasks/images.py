@@ -8,6 +8,7 @@ https://arxiv.org/abs/2103.00336. With x_i the colour of pixel i of n,
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal, Self, cast
@@ -273,43 +274,36 @@ class Images(Task):
 
         # Images are equally long, so that their batches are in the order of the part.
         sides = np.concatenate(each(self.batches(part, _BATCH_TOKENS), nats))
-        pictures = [
-            *self._samples(cast(CausalLM, model), part, evaluation),
-            *self._maps(model, part, evaluation.maps),
-        ]
+        pictures = list(self._pictures(cast(CausalLM, model), part, evaluation))
         return Outcome(scores=self._scores(sides), pictures=pictures)
 
     def _scores(self, sides: np.ndarray) -> list[Score]:
         """Returns the scores of images of whose two halves the nats are known, `(images, 2)`."""
         height, width, _ = self.palette.shape
-        left, pixels = height * (width // 2), height * width
+        pixels = np.array([height * (width // 2), height * (width - width // 2)])
+        score = partial(Score.of, statistic="bits", lower_is_better=True, digits=3)
+
+        def rows(nats: np.ndarray, dimensions: int) -> np.ndarray:
+            return np.stack([nats, np.full(len(nats), dimensions)], axis=1)
+
         colors = len(self.palette.colors)
         note = (
             f"a dimension is a pixel, which has one of {colors} colours; if all colours were "
             f"equally likely, it would be {np.log2(colors):.2f}"
         )
-        known = [("bits per dimension", sides.sum(1), pixels, note)]
-        if self.has_halves:
-            known.append(("left half", sides[:, 0], left, "pixels of the left half"))
-            known.append(("right half", sides[:, 1], pixels - left, "pixels of the right half"))
-        return [
-            Score.of(
-                *(name, np.stack([nats, np.full(len(nats), dimensions)], axis=1), "bits"),
-                lower_is_better=True,
-                digits=3,
-                note=note,
-            )
-            for name, nats, dimensions, note in known
-        ]
+        scores = [score("bits per dimension", rows(sides.sum(1), pixels.sum()), note=note)]
+        for side, name in enumerate(("left half", "right half") if self.has_halves else ()):
+            scores.append(score(name, rows(sides[:, side], pixels[side])))
+        return scores
 
-    def _samples(
+    def _pictures(
         self, model: CausalLM, part: str, evaluation: ImageEvaluation
     ) -> Iterator[Picture]:
-        """Yields images that the model draws, and images whose lower half it completes."""
+        """Yields images that the model draws and completes, and maps of what counts where."""
         palette = self.palette
         if evaluation.samples:
-            drawn = palette.decode(draw_images(model, palette, evaluation, evaluation.samples))
             real = palette.decode(self._some(part, evaluation.samples)[:, 1:].numpy())
+            drawn = palette.decode(draw_images(model, palette, evaluation, evaluation.samples))
             png = sheet([("of the data", real), ("drawn by the model", drawn)])
             caption = "Images of the data in the palette's colours, and images by the model."
             yield Picture.of("Samples", png, caption)
@@ -319,17 +313,16 @@ class Images(Task):
             png = sheet([*blocks, ("of the data", palette.decode(ids.numpy()))])
             caption = "The model is given the upper half of images of the data and draws the rest."
             yield Picture.of("Completions", png, caption)
-
-    def _maps(self, model: HeadwiseModel, part: str, number: int) -> Iterator[Picture]:
-        """Yields a map of each layer whose heads are weighed anew at each pixel."""
-        ids = self._some(part, number)
-        for layer, weights in self._weights(model, ids).items() if number else ():
+        if not evaluation.maps:
+            return
+        ids = self._some(part, evaluation.maps)
+        for layer, weights in self._weights(model, ids).items():
             colours, legend = winner_map(weights)
             label = "what counts most"
             if self.has_halves:
                 label += f"; specialisation over the halves {specialisation(weights):.2f}"
-            images = self.palette.decode(ids[:, 1:].numpy())
-            png = sheet([("of the data", images), (label, colours)], legend)
+            real = palette.decode(ids[:, 1:].numpy())
+            png = sheet([("of the data", real), (label, colours)], legend)
             caption = (
                 "Which expert or head counts most where a pixel is read, and of how many of these "
                 "pixels. The paler, the less it stands out from the others."
@@ -347,13 +340,11 @@ class Images(Task):
         layers = self._weights(model, self._some("validation", _MEASURED))
         measured: dict[str, float] = {}
         for name, predicted in (("specialisation", False), ("specialisation, predicted", True)):
-            values = {
-                layer: specialisation(weights, predicted=predicted)
+            of_layers = {
+                f"{name}, layer {layer}": specialisation(weights, predicted=predicted)
                 for layer, weights in layers.items()
             }
-            if values:
-                measured[name] = fmean(values.values())
-            measured |= {f"{name}, layer {layer}": value for layer, value in values.items()}
+            measured |= {name: fmean(of_layers.values()), **of_layers} if of_layers else {}
         return measured
 
     def _weights(self, model: HeadwiseModel, ids: Tensor) -> dict[int, Tensor]:
@@ -407,12 +398,8 @@ class Images(Task):
     ) -> Iterator[str]:
         """Draws images, or completes the upper half of images in files; writes a PNG file."""
         wish.refuse(cls.name, "texts")
-        output = wish.output or Path(f"{folder.resolve().parent.name}.png")
-        if output.suffix.lower() != ".png":
-            raise ValueError(
-                f"--output is {output}, expected a name that ends in .png: images are written as "
-                f"PNG"
-            )
+        output = wish.output or Path(folder.resolve().parent.name)
+        output = output if output.suffix.lower() == ".png" else Path(f"{output}.png")
         palette, evaluation = Palette.load(folder), recipe.evaluation
         if wish.inputs:
             files = ({"bytes": None, "path": path} for path in wish.inputs)
@@ -481,16 +468,15 @@ def completions(
 def specialisation(weights: Tensor, *, predicted: bool = False) -> float:
     """Returns the share of the variance of weights over pixels that the side of a pixel explains.
 
-    With c the weights of all experts at a pixel, c̄ their mean over all pixels and c̄_s over those
-    on side s, it is the correlation ratio
+    Figure 2 of the paper plots "the relative variance in the mechanism-activation over the two
+    sides of the image", without an equation. We read it as the correlation ratio: with c the
+    weights at a pixel, c̄ their mean over all pixels and c̄_s over those on side s,
 
         Σ_s P(s) ‖c̄_s − c̄‖² / mean ‖c − c̄‖²
 
-    It is 1 if the weights differ between the sides and are constant on each side, and 0 if their
-    means over the sides are equal. The paper does not say whether the pixel is the one that a
-    position reads, or the one behind it, which it predicts. They differ at the middle of a row and
-    at its end: mechanisms that are perfectly divided in one alignment reach 0.584 in the other at
-    a width of 16 and a height of 8, and 0.881 at 64 and 32.
+    Nor does the paper say whether the pixel is the one that a position reads, or the one behind it,
+    which it predicts. They are on different sides at the middle of a row and at its end: mechanisms
+    that are perfectly divided by one of them reach 0.584 by the other in images of 8×16 pixels.
 
     Args:
         weights: the weight of each expert where a pixel is read, `(..., height, width, experts)`.
