@@ -30,6 +30,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from headwise.data.encode import cached
+from headwise.data.load import DataError
 from headwise.models.for_tasks import LineTokenizer, MaskTokenizer
 from headwise.settings import FrozenSettings
 
@@ -240,11 +241,22 @@ def read_tokenizer(source: Path | str, kind: Kind = "classifier") -> PreTrainedT
 
     Code that comes with it does not run. Without a word on that, transformers asks on the terminal,
     where a text to translate may be the answer.
+
+    Raises:
+        DataError: there is no tokenizer, or it is damaged.
     """
-    if kind in ("lines", "masked"):
-        own = LineTokenizer if kind == "lines" else MaskTokenizer
-        return own.from_pretrained(source)
-    found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    try:
+        if kind in ("lines", "masked"):
+            own = LineTokenizer if kind == "lines" else MaskTokenizer
+            return own.from_pretrained(source)
+        found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False
+        )
+    except Exception as error:  # the Rust library raises anything
+        raise DataError(
+            f"the tokenizer in {source} cannot be read ({error}): copy the run again, or train it "
+            f"in another folder"
+        ) from error
     return found
 
 
