@@ -19,10 +19,15 @@ from evidence import claims
 from evidence.claims import AtScale, Claim, Declared, Scale, all_claims
 from evidence.results import Choice, Run, Table, Tried, check_data
 from headwise.analysis.results import Tries, Try
-from headwise.recipes import RecipeFile
-from headwise.recipes.file import Change, flatten, split_path
-from headwise.recipes.settings import Recipe
-from headwise.recipes.shipped import shipped_recipes
+from headwise.recipes.document import (
+    Change,
+    flatten,
+    parse_change,
+    read_document,
+    shipped_recipes,
+    split_path,
+)
+from headwise.recipes.recipe import Recipe, RecipeFile
 from headwise.yaml import read_yaml
 
 DATA = "{data}"
@@ -94,7 +99,6 @@ class Conditions:
     name: str
     places: Places
     changes: tuple[str, ...] = ()  # to the recipe, as `--set` takes them
-    systems: tuple[str, ...] = ()  # that are trained under these changes; all if empty
     at: str = ""  # question and value, if a question asks for the changes
     chooses: bool = True  # if not, systems have the tuned values of the experiment
 
@@ -129,29 +133,22 @@ class Conditions:
     @cached_property
     def plain(self) -> RecipeFile:
         """Returns the recipe with the names of folders as they stand."""
-        return _recipe_file(self.experiment.recipe, self.systems, *self._texts())
+        return _recipe_file(self.experiment.recipe, DATA, *self.experiment.changes)
 
     @cached_property
     def file(self) -> RecipeFile:
         """Returns the recipe with the folders of this machine."""
-        data, texts = self.places.data, self._texts()
-        if not data.is_dir() and any(DATA in text for text in texts):
+        data = self.places.data
+        if not data.is_dir() and DATA in self.plain.yaml():
             raise FileNotFoundError(
                 f"the folder with the data is {str(data)!r}, which is not there: name yours by "
                 f"--data DIR or the variable HEADWISE_DATA; docs/practice.md says what lies in it"
             )
-        texts = [text.replace(DATA, str(data)) for text in texts]
+        changes = self.experiment.changes
         if self.scale == "laptop" and torch.accelerator.is_available():
             # A GPU may train these runs too: as a laptop does, and not in bf16.
-            texts.insert(1, "training.precision=float32")
-        return _recipe_file(self.experiment.recipe, self.systems, *texts)
-
-    def _texts(self) -> list[str]:
-        """The recipe, and the changes to it."""
-        name = self.experiment.recipe
-        own = claims.CATALOGUE / "recipes" / f"{name}.yaml"
-        text = own.read_text(encoding="utf-8") if own.is_file() else shipped_recipes()[name]
-        return [text, *self.experiment.changes]
+            changes = ("training.precision=float32", *changes)
+        return _recipe_file(self.experiment.recipe, str(data), *changes)
 
     @property
     def tune(self) -> tuple[Key, ...]:
@@ -212,17 +209,21 @@ class Conditions:
 
 
 @cache
-def _recipe_file(name: str, systems: tuple[str, ...], text: str, *changes: str) -> RecipeFile:
-    """Checks all systems of a recipe, which takes a while: once for all claims that name it."""
-    parsed: list[Change] = []
-    for change in changes:
-        key, _, value = change.partition("=")
-        parsed.append((split_path(key), read_yaml(value)))
-    raw = read_yaml(text)
-    if systems:
-        raw["systems"] = {system: raw["systems"][system] for system in systems}
-        parsed = [each for each in parsed if each[0][0] != "systems" or each[0][1] in systems]
-    return RecipeFile(name, raw, parsed)
+def _recipe_file(name: str, data: str, *changes: str) -> RecipeFile:
+    """Reads a recipe once for all claims that name it; `data` is the folder with the data."""
+    own = claims.CATALOGUE / "recipes" / f"{name}.yaml"
+    document = read_document(str(own) if own.is_file() else name)
+    parsed = [(keys, _with_folder(value, data)) for keys, value in map(parse_change, changes)]
+    return RecipeFile(name, _with_folder(document, data), parsed)
+
+
+def _with_folder(value: Any, folder: str) -> Any:
+    """The values of a recipe with a folder in the place of `DATA`."""
+    if isinstance(value, dict):
+        return {key: _with_folder(inner, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_folder(inner, folder) for inner in value]
+    return value.replace(DATA, folder) if isinstance(value, str) else value
 
 
 @cache
@@ -234,8 +235,8 @@ def _recipe_of(
     return recipe, recipe_hash(recipe)
 
 
-_KINDS = ("task", "corpus")  # each kind has its own name as the default
 _UNCOUNTED: dict[str, Any] = {
+    "title": True,
     "description": True,
     "training": {"seed", "report_to", "snapshots", "loader_workers"},
 }
@@ -246,14 +247,9 @@ def recipe_hash(recipe: Recipe) -> str:
 
     What has its default does not count, so that a new key changes no hash; nor does a new default.
     """
-    given, all_values = (
-        flatten(
-            recipe.model_dump(mode="json", by_alias=True, exclude=_UNCOUNTED, exclude_defaults=only)
-        )
-        for only in (True, False)
-    )
-    kinds = {key: of for key, of in all_values.items() if key.rpartition(".")[2] in _KINDS}
-    text = json.dumps(given | kinds, sort_keys=True)
+    given = recipe.model_dump(mode="json", exclude=_UNCOUNTED, exclude_defaults=True)
+    text = json.dumps(flatten(given), sort_keys=True)
+    text = text.replace(f"{Path.cwd()}/", "")  # recipes make paths absolute
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

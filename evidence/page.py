@@ -25,7 +25,7 @@ from evidence.verdicts import ENOUGH_SEEDS, Verdict
 from headwise.analysis.results import Tries
 from headwise.analysis.statistics.estimates import SIGNIFICANT
 from headwise.files import write_text
-from headwise.recipes.settings import Recipe
+from headwise.recipes.recipe import Recipe
 from headwise.report.formatting import count, decimals, p_value
 from headwise.runs.tuning import at_the_edge
 
@@ -207,11 +207,10 @@ def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, Describ
 
     def preset(subject: Subject) -> str:
         recipe = conditions.recipe(subject.system, subject.dataset)
-        given = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        said = {key: of for key, of in given["training"].items() if isinstance(of, dict)}
-        model = given["model"]
-        said |= {key: model[key] for key in _OF_HEADS if key in model}
-        attention = model.get("attention", "standard")
+        given = recipe.model_dump(mode="json", exclude_defaults=True)
+        said = given["training"].get("rules", {})
+        said |= {key: recipe.model[key] for key in _OF_HEADS if key in recipe.model}
+        attention = recipe.model.get("attention", "standard")
         parts = [attention, *([said] if said else [])]
         return ", ".join(
             yaml.safe_dump(part, default_flow_style=True, width=1000)

@@ -7,14 +7,11 @@ import numpy as np
 
 from evidence.claims import AtScale, Quantity, Subject
 from evidence.experiments import Conditions
-from evidence.results import LOSS, Run, check_data, rows_key, sound
-from headwise.analysis.ablations.quality import MEAN_LOSS
+from evidence.results import LOSS, Run, check_data, sound
 from headwise.analysis.results import AttentionRecord
 from headwise.analysis.statistics.seeds_and_items import Resampled
-from headwise.recipes.catalogue import task_class
-from headwise.recipes.settings import Recipe
-from headwise.tasks.outcome import Score
-from headwise.tasks.significance import Statistic, resampled_scores, score_of
+from headwise.recipes.recipe import Recipe
+from headwise.tasks.scores import Score, resampled_scores
 
 
 class Found(NamedTuple):
@@ -93,9 +90,9 @@ def _quantity(
     if quantity.kind == "loss":
         draws = 1 if subject.ablated else getattr(recipe.evaluation, "draws", 1)
         of_runs = _losses(runs, subject.ablated) if draws == 1 else _losses_of_draws(runs)
-        return Found(of_runs, False, 3, "loss")
+        return Found(of_runs, False, 3, LOSS)
     if quantity.kind == "score":
-        return _score(quantity, subject, runs, recipe)
+        return _score(quantity, subject, runs)
     numbers = [_number(quantity, subject, run) for run in runs]
     if any(number is None for number in numbers):
         return None
@@ -107,21 +104,21 @@ def _quantity(
     )
 
 
-def _score(
-    quantity: Quantity, subject: Subject, runs: Sequence[Run], recipe: Recipe
-) -> Found | None:
+def _score(quantity: Quantity, subject: Subject, runs: Sequence[Run]) -> Found | None:
     of_runs = [_scores_of(run, subject) for run in runs]
     if not all(of_runs):
         return None
     name = quantity.name or of_runs[0][0].name
-    scores = [score for of in of_runs for score in of if score.name == name]
+    scores = [
+        run.scored(score, subject.ablated)
+        for run, of in zip(runs, of_runs, strict=True)
+        for score in of
+        if score.name == name
+    ]
     if len(scores) < len(runs):
         return None
-    values = np.array([score.value for score in scores])
-    key = rows_key(name, subject.ablated)
-    statistic = task_class(recipe.task).statistic(name, recipe.evaluation)
-    found = _resampled(values, [run.rows_of(key) for run in runs], statistic)
-    return Found(found, scores[0].higher_is_better, scores[0].digits, name)
+    first = scores[0]
+    return Found(_resampled(scores), not first.lower_is_better, first.digits, name)
 
 
 def _scores_of(run: Run, subject: Subject) -> Sequence[Score]:
@@ -150,25 +147,24 @@ def within_runs(changed: Resampled, unchanged: Resampled) -> Resampled:
 
 
 def _losses(runs: Sequence[Run], ablation: str | None) -> Resampled:
-    values = [run.loss if ablation is None else run.ablations[ablation] for run in runs]
-    rows = [run.rows_of(rows_key(LOSS, ablation)) for run in runs]
-    return _resampled(np.array(values), rows, MEAN_LOSS)
+    return _resampled([run.loss_under(ablation) for run in runs])
 
 
 def _losses_of_draws(runs: Sequence[Run]) -> Resampled:
     """The losses over all draws of the masks, which the rows of the score have."""
-    scored = [run.rows_of(run.scores[0].name) for run in runs]
-    rows = [of[:, :2] for of in scored if of is not None]  # negative log-likelihood, tokens
-    return _resampled(np.array([score_of(of, MEAN_LOSS) for of in rows]), rows, MEAN_LOSS)
+    losses = []
+    for run in runs:
+        rows = [row[:2] for row in run.rows_of(run.scores[0].name)]  # nats, tokens
+        nats, tokens = np.sum(rows, axis=0)
+        losses.append(Score(name=LOSS, value=nats / tokens, statistic="ratio", rows=rows))
+    return _resampled(losses)
 
 
-def _resampled(
-    values: np.ndarray, rows: Sequence[np.ndarray | None], statistic: Statistic
-) -> Resampled:
-    known = [of for of in rows if of is not None]
-    if len(known) < len(rows):
+def _resampled(scores: Sequence[Score]) -> Resampled:
+    values = np.array([score.value for score in scores])
+    if not all(score.rows for score in scores):
         return Resampled(values, None, 0)
-    return Resampled(values, resampled_scores(known, statistic), len(known[0]))
+    return Resampled(values, resampled_scores(scores), len(scores[0].rows))
 
 
 def _number(quantity: Quantity, subject: Subject, run: Run) -> float | None:

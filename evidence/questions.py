@@ -96,7 +96,6 @@ class Question(Declared):
             self.experiment,
             places,
             changes=(*self.changes, f"{self.over}={shown}"),
-            systems=self.systems,
             at=f"{self.name}/{value}",
             chooses=self.tuned_at_every_point,
         )

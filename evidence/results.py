@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from headwise.analysis.results import AttentionRecord, Tries, Try
 from headwise.analysis.speed import OverRounds
 from headwise.files import write_text
-from headwise.tasks.outcome import RECORD, Score
+from headwise.tasks.scores import RECORD, Score
 
 LOSS = "loss"  # the name of the rows of the test loss
 MEASUREMENTS = 3  # of times: each differs from the others by more than its own rounds do
@@ -63,7 +63,8 @@ class Run(BaseModel):
     attention: list[RecordedAttention]
     versions: dict[str, str]
     machine: str
-    rows: dict[str, Any]  # `rows_key` to a row of numbers for each test item, to resample
+    # `rows_key` to a row of numbers for each test item, to resample; scores have none themselves.
+    rows: dict[str, Any]
 
     @property
     def key(self) -> tuple[str | int, ...]:
@@ -75,14 +76,23 @@ class Run(BaseModel):
     def __str__(self) -> str:
         return " ".join(filter(None, (self.at, self.dataset, self.system, f"seed {self.seed}")))
 
-    def rows_of(self, key: str) -> np.ndarray | None:
-        """Returns the rows of one score; None if it is not made from items."""
-        if key not in self.rows:
-            return None
-        rows = np.asarray(self.rows[key])
+    def rows_of(self, key: str) -> list[list[float]]:
+        """Returns the rows of one score; none if it is not made from items."""
+        rows = np.asarray(self.rows.get(key, []))
         if rows.dtype.kind == "f":
             rows = rows.astype(np.float32)  # as they were before they became text
-        return rows.astype(np.float64)
+        found: list[list[float]] = rows.astype(np.float64).tolist()
+        return found
+
+    def scored(self, score: Score, ablation: str | None = None) -> Score:
+        """Returns a score of this run with its rows."""
+        return score.model_copy(update={"rows": self.rows_of(rows_key(score.name, ablation))})
+
+    def loss_under(self, ablation: str | None) -> Score:
+        """Returns the loss as a score with its rows."""
+        value = self.loss if ablation is None else self.ablations[ablation]
+        loss = Score(name=LOSS, value=value, statistic="ratio", lower_is_better=True)
+        return self.scored(loss, ablation)
 
 
 class Tried(BaseModel):

@@ -13,8 +13,7 @@ from evidence.results import Run, sound
 from headwise.analysis.how_soon import Curve, curve, mean_curve
 from headwise.analysis.statistics.estimates import Difference, corrected
 from headwise.analysis.statistics.seeds_and_items import contrast
-from headwise.recipes.catalogue import task_class
-from headwise.recipes.settings import Recipe
+from headwise.recipes.recipe import Recipe, task_class
 from headwise.report.formatting import NONE, count, p_value
 
 LITTLE = 0.01  # of the whole fall of a loss: a fall in the last tenth below it counts as none
@@ -53,7 +52,7 @@ class SystemResult(NamedTuple):
             count(self.runs[0].parameters),
             count(self.runs[0].macs),
             f"{rate:g}" + ("" if self.is_tuned else " (given)"),
-            f"{getattr(self.recipe.model, 'dropout', 0.0):g}",
+            f"{task_class(self.recipe.task).config(self.recipe).dropout:g}",
             mean_and_deviation(self.score),
             NONE  # a mean hides a single seed that fell far behind
             if self.score is None
@@ -119,7 +118,7 @@ def _on_datasets(conditions: Conditions) -> Iterator[ExperimentResult]:
         found = [_of_system(conditions, system, dataset) for system in file.system_names]
         if systems := [each for each in found if each is not None]:
             yield ExperimentResult(
-                *(conditions, dataset, task_class(systems[0].recipe.task).loss_name),
+                *(conditions, dataset, task_class(systems[0].recipe.task).loss_unit),
                 *(baseline, systems),
                 scores=_differences({s.name: s.score for s in systems}, baseline),
                 losses=_differences({s.name: s.loss for s in systems}, baseline),

@@ -20,10 +20,11 @@ from evidence.questions import Question
 from evidence.results import LOSS, MEASUREMENTS, Run, Times, rows_key, small_rows, thinned
 from evidence.tuning import let_choose
 from headwise.analysis.ablations.named import parse_ablations
-from headwise.analysis.ablations.quality import MEAN_LOSS, group_losses
+from headwise.analysis.ablations.quality import group_losses
 from headwise.analysis.results import RunResult, machine, versions
+from headwise.analysis.speed import decoding_speeds
 from headwise.models.inspect import ablated, systems
-from headwise.runs.comparing import decoding_speeds_of, step_times
+from headwise.runs.comparing import ROUNDS, step_times
 from headwise.runs.evaluating import evaluate, read_outcome
 from headwise.runs.folder import RESULT
 from headwise.runs.one_run import SystemRun
@@ -31,8 +32,7 @@ from headwise.runs.preparing import build_model, prepare_task, with_seed
 from headwise.runs.reading import read_model
 from headwise.runs.running import Experiment as Prepared
 from headwise.runs.running import train_runs
-from headwise.tasks.outcome import Outcome, Score
-from headwise.tasks.significance import score_of
+from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
 from headwise.training.checkpoints import checkpoints
 from headwise.training.run import MODEL
@@ -174,22 +174,23 @@ def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> R
     rows = {}
 
     def note(outcome: Outcome, ablation: str | None = None) -> list[Score]:
-        name = outcome.scores[0].name
-        if (of_items := outcome.items.get(name)) is not None:
-            rows[rows_key(name, ablation)] = small_rows(of_items)
-        return outcome.scores
+        first = outcome.scores[0]
+        if first.rows:
+            rows[rows_key(first.name, ablation)] = small_rows(first.rows)
+        return [score.model_copy(update={"rows": []}) for score in outcome.scores]
 
     def loss(ablation: str | None = None) -> float:
         with torch.no_grad(), torch.random.fork_rng(), _under(model, ablation):
             torch.manual_seed(0)  # what is drawn is the same for all systems
-            losses = group_losses(model, task.test, task.collate)
+            losses = group_losses(model, task.parts["test"], task.collate)
         rows[rows_key(LOSS, ablation)] = small_rows(losses)
-        return float(score_of(losses, MEAN_LOSS))
+        total, labels = losses.sum(0)
+        return float(total / labels)
 
     def scores(ablation: str) -> list[Score]:
         settings = recipe.evaluation.model_copy(update={"ablation": parse_ablations([ablation])})
         label = f"{run.system} {ablation}"
-        return note(evaluate(model, task, task.test, settings, console, label), ablation)
+        return note(evaluate(model, task, "test", settings, console, label), ablation)
 
     losses, scored = run.wanted
     return Run(
@@ -306,7 +307,7 @@ def measure_times(conditions: Conditions, systems: Sequence[str], console: Conso
         }
         torch.set_num_threads(1)
         try:
-            token = decoding_speeds_of(recipes, models, task)
+            token = decoding_speeds(models, ROUNDS)
             found = Times(
                 number=number,
                 baseline=baseline,

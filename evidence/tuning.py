@@ -14,7 +14,7 @@ from rich.console import Console
 
 from evidence.experiments import Conditions, Key
 from headwise.analysis.results import Tries, Try, TryResult
-from headwise.recipes.file import split_path
+from headwise.recipes.document import split_path
 from headwise.runs.grid import TUNING_SEED, candidates
 from headwise.runs.grid import Grid as OfOneTry
 from headwise.runs.running import Experiment, train_runs
