@@ -86,15 +86,21 @@ def named(rows: Any, columns: Columns) -> Any:
             raise _no_column(name, ours, rows.column_names)
     rows = rows.select_columns(list(dict.fromkeys(theirs.values())))
     rows = rows.rename_columns({name: ours for ours, name in theirs.items() if name != ours})
-    for name, of in (rows.features or {}).items():
-        if isinstance(of, (datasets.Image, datasets.Audio)):  # we decode them, and name bad files
-            rows = rows.cast_column(name, type(of)(decode=False))
+    rows = undecoded(rows)
     known = dict(rows.features or {})
     classes = {name: of.names for name, of in known.items() if isinstance(of, datasets.ClassLabel)}
     if not classes:
         return rows
     features = datasets.Features(known | dict.fromkeys(classes, datasets.Value("string")))
     return rows.map(partial(_names, classes=classes), batched=True, features=features)
+
+
+def undecoded(rows: Any) -> Any:
+    """Returns rows with images and sounds as files: we decode them, and name those that are bad."""
+    for name, of in (rows.features or {}).items():
+        if isinstance(of, datasets.Image | datasets.Audio):
+            rows = rows.cast_column(name, type(of)(decode=False))
+    return rows
 
 
 def _names(columns: Mapping[str, list[int | None]], classes: Mapping[str, list[str]]) -> Row:
@@ -152,6 +158,8 @@ def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datase
     except datasets.exceptions.DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
+        if isinstance(error.__cause__, datasets.arrow_writer.SchemaInferenceError):
+            raise DataError(f"the data have no rows, expected some ({options})") from None
         raise
 
 

@@ -20,7 +20,16 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headwise.data.encode import Columns, Items, digest_of
-from headwise.data.load import DataError, Row, from_hub, picked, rows_of_shard, shards_of, stamp
+from headwise.data.load import (
+    DataError,
+    Row,
+    from_hub,
+    picked,
+    rows_of_shard,
+    shards_of,
+    stamp,
+    undecoded,
+)
 from headwise.data.settings import PARTS, Data, files_of
 from headwise.training.batching import TokenBudgetSampler
 
@@ -45,7 +54,7 @@ class Shards:
         self._columns = {**task.columns, **data.columns}
         self._files = shards_of(data.files["train"]) if "train" in data.files else None
         if self._files is None:
-            self._split = from_hub(data, "train", streaming=True)
+            self._split = undecoded(from_hub(data, "train", streaming=True))
             self.number = int(self._split.num_shards)
             made_of = [data.path, data.name, data.revision, str(self._split.info.version)]
             made_of += [str(self._split.info.download_checksums)]

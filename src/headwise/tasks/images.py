@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import datasets
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from torch import Tensor
 
 from headwise.data.builtin import digits, image_row, photographs
@@ -27,6 +27,7 @@ from headwise.data.palette import PALETTE, Palette, PaletteSettings
 from headwise.data.pixels import image_files, pixels_of
 from headwise.data.settings import PARTS, Data, Files, files_of
 from headwise.files import write_bytes
+from headwise.messages import shown
 from headwise.models.for_tasks import CausalLM
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
@@ -56,13 +57,16 @@ class ImageData(Data):
     mode: Literal["rgb", "grey"] = "rgb"
     """`rgb` for three channels, `grey` for one."""
 
-    @model_validator(mode="before")
+    options: dict[str, Any] = Field({}, validate_default=True)
+    """Further arguments of the data that `path` names: `patch` of `photographs`, the height and
+    width of its patches; `left` and `right` of `pairs`, the data of both halves."""
+
+    @field_validator("options", mode="before")
     @classmethod
-    def _read_pair(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("path") != PAIRS:
-            return given
-        pair = Pair.model_validate(given.get("options", {}))
-        return {**given, "options": pair.model_dump(exclude_defaults=True)}
+    def _check_options(cls, options: Any, info: ValidationInfo) -> Any:
+        if info.data.get("path") != PAIRS:
+            return options
+        return Pair.model_validate(options).model_dump(exclude_defaults=True)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -193,13 +197,13 @@ class Images(Task):
         for image in columns["image"]:
             try:
                 pixels.append(pixels_of(image, data.shape).tobytes())
-            except Exception as error:
-                name = image["path"] if isinstance(image, Mapping) else "a row"
-                left_out.append(f"{name} ({error})")
+            except Exception:
+                name = image["path"] if isinstance(image, Mapping) else shown(image)
+                left_out.append(name or "one without a name")
         if left_out:
             warnings.warn(
-                f"{len(left_out)} images of the {part} part cannot be read and are left out: "
-                f"{', '.join(left_out)}",
+                f"images of the {part} part cannot be read and are left out, {len(left_out)}: "
+                f"{', '.join(left_out[:20])}{', ...' if len(left_out) > 20 else ''}",
                 stacklevel=2,
             )
         return {"pixels": pixels}
