@@ -1,0 +1,368 @@
+"""Classification and regression: a class or a number for a text or a pair of texts.
+
+The encoder reads `<bos> text <eos>`, or `<bos> text <eos> <eos> other text <eos>`, as RoBERTa (Liu
+et al. 2019, https://arxiv.org/abs/1907.11692). A perceptron reads one vector of its top layer:
+
+    logits = W₂ f(W₁ v + b₁) + b₂
+
+where v is the mean over the tokens, or the first token's vector as in BERT (Devlin et al. 2019,
+https://arxiv.org/abs/1810.04805). The loss is the cross-entropy; of a regression, which has one
+output, the squared error. The encoder may be that of a masked language model (`model.pretrained`),
+from which sizes, vocabulary and weights come then; only the perceptron is fresh.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import datasets
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from headwise.data.builtin import docstrings
+from headwise.data.divide import read_parts
+from headwise.data.encode import Columns, Items, column_of, lengths, pad
+from headwise.data.load import DataError, named
+from headwise.data.settings import Data, files_of
+from headwise.data.stream import Shards
+from headwise.data.tokenizers import (
+    TokenizerSettings,
+    has_words,
+    open_tokenizer,
+    read_tokenizer,
+    ready_made,
+    token_names,
+    vocab_size,
+)
+from headwise.messages import one_of, shown
+from headwise.models.config import SequenceClassifierConfig, StackConfig
+from headwise.models.for_tasks import MaskedLM, SequenceClassifier
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipes.pretrained import pretrained_config, pretrained_model
+from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.tasks.pictures import confusions, predictions
+from headwise.tasks.scores import Outcome, Sample, Score, spread
+from headwise.tasks.task import Each, Positions, Task, Wish
+
+_SAMPLES = 12  # examples that a report shows
+_MOST_CLASSES = 30  # of a picture of confusions
+_AT_ONCE = 64  # texts that are read together in evaluation and by `predict`
+_TITLES = {"text": "Text", "pair": "Second text", "label": "Label"}  # of samples
+_FLOAT = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
+_TEXT = datasets.Value("string")
+# What the configurations of encoder and classifier share.
+_OF_ENCODER = {each.name for each in fields(StackConfig)} | {"vocab_size"}
+_OF_ENCODER -= {each.name for each in fields(PreTrainedConfig)}
+
+
+class LabelledData(Data):
+    """Labelled texts: the columns `text` and `label`, and of pairs `pair`, the other text."""
+
+    max_length: int = Field(512, ge=8)
+    """Largest number of tokens of an example, special tokens included. Longer ones are cut at the
+    end, of a pair the longer text first. A batch has training.batch_tokens / max_length
+    examples."""
+    classes: list[str] | None = None
+    """Names of the classes, in the order of the outputs of the model. Default: the labels of the
+    training part, sorted. Those of a stream have to be given."""
+    regression: bool = False
+    """Whether labels are numbers to predict, in place of classes."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.regression and self.classes is not None:
+            raise ValueError(
+                "classes is given and regression is true, expected one of them: numbers have no "
+                "classes"
+            )
+        if self.streaming and self.classes is None and not self.regression:
+            raise ValueError(
+                "classes is not given and streaming is true, expected the names of all classes, as "
+                "in [negative, positive]: the labels of a stream are not known before its end"
+            )
+        return self
+
+
+class ClassificationRecipe(Recipe):
+    """The recipe of a classification or a regression."""
+
+    data: LabelledData
+    """The labelled texts."""
+    tokenizer: TokenizerSettings | None = None
+    """The vocabulary. Default: that of model.pretrained, or byte-level BPE with 4000 subwords."""
+
+    @model_validator(mode="after")
+    def _check_vocabulary(self) -> Self:
+        if self.pretrained is not None and self.tokenizer is not None:
+            raise ValueError(
+                f"tokenizer is given and model.pretrained is {self.pretrained}, expected only one "
+                f"of them: the vocabulary is that of the pretrained model"
+            )
+        return self
+
+
+class Classification(Task):
+    """The class or the number of each text."""
+
+    name = "classification"
+    recipe_class = ClassificationRecipe
+    model_class = SequenceClassifier
+    built_in: ClassVar = {"docstrings": docstrings}
+    columns: ClassVar = {"text": "text", "pair": None, "label": "label"}
+    key = "key"  # the text, with the other of a pair
+    clean_keys: ClassVar = {"classes"}
+    clean_features = datasets.Features(dict.fromkeys(("text", "pair", "label"), _TEXT))
+    item_name = "examples"
+    loss_unit = "nats per example"
+    pipeline = "text-classification"
+    encoder_files = ("tokenizer.json",)
+
+    @classmethod
+    def clean(cls, columns: Columns, data: LabelledData, part: str) -> Columns:
+        """Leaves out rows with an empty text or without a label; all else stays as it is."""
+        names = data.classes or []
+        # A number is the place of a class, unless classes are numbers; -1 is none, as on the hub.
+        are_numbers = any(re.fullmatch(r"-?\d+|True|False", name) for name in names)
+        places = {} if are_numbers or not names else {-1: None, **dict(enumerate(names))}
+        pairs = columns.get("pair", [None] * len(columns["text"]))
+        kept: Columns = {"text": [], "pair": [], "label": [], "key": []}
+        for text, pair, label in zip(columns["text"], pairs, columns["label"], strict=True):
+            label = places.get(label, label)
+            texts = [text, pair] if "pair" in columns else [text]
+            if label not in (None, "") and all(x and x.strip() for x in texts):
+                row = (text, pair, str(label), "\0".join(texts))
+                for values, value in zip(kept.values(), row, strict=True):
+                    values.append(value)
+        return kept
+
+    def open(self, folder: Path | None) -> None:
+        data: LabelledData = self.recipe.data
+        settings = self.recipe.tokenizer or TokenizerSettings()
+
+        def texts() -> Iterator[str]:
+            for columns in self.to_learn_from(settings.sample_rows):
+                yield from filter(None, (*columns["text"], *columns["pair"]))
+
+        made_of = [self.digest("train")]
+        self.tokenizer = open_tokenizer(settings, "classifier", folder, texts, made_of)
+        self.tokenizer.model_max_length = data.max_length
+        self._encoder = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
+        self._encoder.encode_special_tokens = True  # one that is written out in a text is text
+        self._encoder.enable_truncation(data.max_length)  # of a pair the longer text first
+        self._names = token_names(self.tokenizer)
+        self.classes = None if data.regression else data.classes or self._learned_classes()
+        self._numbers = {name: number for number, name in enumerate(self.classes or ())}
+        if self.classes is None:
+            self.loss_unit = "squared error per example"  # type: ignore[misc]
+        self.made_of = [self._encoder.to_str(), self.classes]
+
+    def _learned_classes(self) -> list[str]:
+        """Returns the labels of the training data as a whole, of which `train` may be a share."""
+        rows = read_parts(self.recipe.data, type(self), ["train"])["train"]
+        labels = rows.select_columns(["label"]).with_format("arrow")[:]["label"].unique()
+        found = {str(label) for label in labels.to_pylist() if label not in (None, "")}
+        if len(found) == 1:
+            raise DataError(
+                f"all labels of the training data are {found.pop()!r}, expected at least two "
+                f"classes: name the column of the label with data.columns.label=..."
+            )
+        return sorted(found, key=_with_numbers)
+
+    def encode(self, columns: Columns) -> Columns:
+        inputs = columns["text"]
+        if any(columns["pair"]):
+            inputs = list(zip(columns["text"], columns["pair"], strict=True))
+        found = self._encoder.encode_batch_fast(inputs)
+        return {
+            "input_ids": [each.ids for each in found],
+            "labels": list(map(self._number, columns["text"], columns["label"])),
+            "is_cut": [bool(each.overflowing) for each in found],
+        }
+
+    def _number(self, text: str, label: str) -> float:
+        """Returns the number of a class, or the number that a label is."""
+        if self.classes is not None:
+            if label in self._numbers:
+                return self._numbers[label]
+            remedy = one_of(label, self.classes)
+        else:
+            if _FLOAT.fullmatch(label) and float(label) != IGNORED_LABEL:
+                return float(label)
+            remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
+        raise DataError(f"{self._place(text, label)} has the label {label!r}, {remedy}")
+
+    def _place(self, text: str, label: str) -> str:
+        """Returns where an example stands: its file and row, of which the header is one too."""
+        data = self.recipe.data
+        for source in (data, *map(data.test_set, data.tests)):
+            for files in source.files.values():
+                paths = files_of(files)
+                rows = named(self.read_files(files, data), {**self.columns, **source.columns})
+                has_header = bool({".csv", ".tsv"} & {*Path(paths[0]).suffixes})
+                for number, row in enumerate(rows, start=1 + has_header):
+                    if (row["text"], str(row["label"])) == (text, label):
+                        return f"{', '.join(paths)}, row {number:,}: {shown(text)}"
+        return f"the text {shown(text)}"
+
+    def items(self, rows: Any, part: str) -> Items:
+        """Counts every example as `max_length`, so that a batch has examples of all lengths.
+
+        A label may depend on the length; in a probe it is the length. Batches of similar lengths
+        would be batches of one class.
+        """
+        if len(rows) and not isinstance(self.rows[part], Shards):
+            cut = int(column_of(rows, "is_cut").sum())
+            self.facts[part] |= {"cut": cut} if cut else {}
+        return Items(rows.remove_columns("is_cut"), np.full(len(rows), self.recipe.data.max_length))
+
+    def save(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+
+    # --- the model ------------------------------------------------------------------------------
+
+    @classmethod
+    def sizes(cls, recipe: ClassificationRecipe, task: Any = None) -> dict[str, Any]:
+        data, settings = recipe.data, recipe.tokenizer or TokenizerSettings()
+        sizes: dict[str, Any] = {"problem": "regression" if data.regression else "classification"}
+        classes = data.classes if task is None else task.classes
+        sizes |= {} if classes is None else {"classes": classes}
+        if task is not None:
+            names = [f"{role}_token_id" for role in ("pad", "bos", "eos")]
+            sizes |= {name: getattr(task.tokenizer, name) for name in names}
+            return {**sizes, "vocab_size": vocab_size(task.tokenizer)}
+        if settings.pretrained is None:
+            return {**sizes, "vocab_size": settings.vocab_size}
+        found = ready_made(settings.pretrained, "classifier", settings.special_tokens)
+        return {**sizes, "vocab_size": vocab_size(found)}
+
+    @classmethod
+    def cost_lengths(cls, recipe: ClassificationRecipe) -> dict[str, int]:
+        return {"encoder": 128}  # to which BERT cuts the examples of GLUE
+
+    @classmethod
+    def config(cls, recipe: ClassificationRecipe, task: Any = None) -> SequenceClassifierConfig:
+        arguments = {**cls.sizes(recipe, task), **recipe.model_arguments}
+        if recipe.pretrained_folder() is not None:
+            theirs = pretrained_config(MaskedLM, _of_encoder(recipe))
+            arguments |= {name: getattr(theirs, name) for name in _OF_ENCODER}
+        config = SequenceClassifierConfig(**arguments)
+        longest, most = recipe.data.max_length, config.max_positions
+        if most is not None and longest > most:
+            raise ValueError(
+                f"data.max_length is {longest}, expected at most the {most} positions that the "
+                f"model has learned (max_positions)"
+            )
+        return config
+
+    def build_model(self, recipe: ClassificationRecipe) -> SequenceClassifier:
+        model = SequenceClassifier(self.config(recipe, self))
+        if (run := recipe.pretrained_folder()) is not None:
+            self.check_encoder(run)
+            theirs: Any = pretrained_model(MaskedLM, _of_encoder(recipe))
+            model.encoder.load_state_dict(theirs.encoder.state_dict())
+        return model
+
+    # --- batches and scores ---------------------------------------------------------------------
+
+    def collate(self, items: list[Any]) -> dict[str, Tensor]:
+        """Joins examples; `labels` are `(batch,)`."""
+        items = [{**item, "attention_mask": np.ones(len(item["input_ids"]), int)} for item in items]
+        batch = pad(items, {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0})
+        kind = torch.float32 if self.classes is None else torch.int64
+        return {**batch, "labels": batch["labels"].to(kind)}
+
+    def evaluate(self, model: Any, part: str, evaluation: Evaluation, each: Each) -> Outcome:
+        """Computes the accuracy, or Pearson's and Spearman's correlation of a regression."""
+        items = self.stored(part)
+        # Examples of similar lengths need little padding.
+        order = np.argsort(lengths(items.rows, "input_ids")[:, 0], kind="stable")
+        batches = [order[start : start + _AT_ONCE] for start in range(0, len(order), _AT_ONCE)]
+
+        def predict(chosen: np.ndarray) -> np.ndarray:
+            batch = self.collate(items.__getitems__(chosen.tolist()))
+            del batch["labels"]
+            logits = _logits(model, batch)
+            return (logits[:, 0] if self.classes is None else logits.argmax(-1)).numpy()
+
+        predicted = np.empty(len(items))
+        predicted[order] = np.concatenate(each(batches, predict))
+        labels = column_of(items.rows, "labels").astype(float)
+        pictures = []
+        if self.classes is None:
+            outputs = [f"{number:.3f}" for number in predicted]
+            rows = np.column_stack([labels, predicted])
+            scores = [Score.of(x, rows, x.lower(), note="× 100") for x in ("Pearson", "Spearman")]
+            pictures.append(predictions(labels, predicted))
+        else:
+            outputs = [self.classes[int(number)] for number in predicted]
+            rows = np.column_stack([labels == predicted, np.ones(len(labels))])
+            most = 100 * np.bincount(labels.astype(int)).max() / len(labels)
+            note = f"in percent; the most frequent class alone: {most:.1f}"
+            scores = [Score.of("accuracy", rows, "accuracy", note=note)]
+            if len(self.classes) <= _MOST_CLASSES:
+                pictures.append(confusions(labels, predicted, self.classes))
+        samples = []
+        for index in spread(range(len(outputs)), _SAMPLES):
+            row = self.rows[part][index]
+            given = {title: row[name] for name, title in _TITLES.items() if row[name]}
+            samples.append(Sample(given=given, made=outputs[index]))
+        return Outcome(scores=scores, outputs=outputs, samples=samples, pictures=pictures)
+
+    def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        word = "word" if has_words(self.tokenizer) else "subword"
+        label = {} if self.classes is None else {"class": (batch["labels"], self.classes)}
+        return {"encoder": Positions.of_tokens(batch["input_ids"], self._names, word, label)}
+
+    @classmethod
+    def predict(
+        cls, folder: Path, recipe: ClassificationRecipe, model: Any, wish: Wish
+    ) -> Iterator[str]:
+        """Yields the class of each line and its probability, or the number that is predicted.
+
+        A tab divides the texts of a pair.
+        """
+        wish.refuse(recipe.task, "number", "output")
+        tokenizer, lines = read_tokenizer(folder), [line.split("\t") for line in wish.lines()]
+        sides = 2 if "pair" in recipe.data.columns else 1
+        for texts in lines:
+            if len(texts) != sides:
+                raise ValueError(
+                    f"INPUT has a line with {len(texts)} texts, {shown(texts)}, expected {sides}, "
+                    f"as the run was trained on; tabs divide them"
+                )
+        for start in range(0, len(lines), _AT_ONCE):
+            columns = map(list, zip(*lines[start : start + _AT_ONCE], strict=True))
+            batch = tokenizer(*columns, truncation=True, padding=True, return_tensors="pt")
+            for row in _logits(model, batch):
+                if recipe.data.regression:
+                    yield f"{row.item():.3f}"
+                else:
+                    best = int(row.argmax())
+                    yield f"{model.config.id2label[best]}\t{row.softmax(-1)[best]:.4f}"
+
+
+def _of_encoder(recipe: ClassificationRecipe) -> ClassificationRecipe:
+    """Returns a recipe whose model has no keys of the perceptron."""
+    model = {key: x for key, x in recipe.model.items() if key in {"pretrained", *_OF_ENCODER}}
+    return recipe.model_copy(update={"model": model})
+
+
+@torch.no_grad()
+def _logits(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+    on_device = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    return model(**on_device).logits.float().cpu()
+
+
+def _with_numbers(name: str) -> list[Any]:
+    """Sorts the numbers in names as numbers: 9 before 10.
+
+    >>> sorted(["10-12", "9", "b", "a"], key=_with_numbers)
+    ['9', '10-12', 'a', 'b']
+    """
+    return [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", name)]

@@ -1,0 +1,294 @@
+"""Probing: a classifier on top of a sentence encoder tells which properties the encoder captures.
+
+The protocol is that of Li et al. 2019, *Information Aggregation for Multi-Head Attention with
+Routing-by-Agreement*, https://arxiv.org/abs/1904.03100 (section 5.1, table 1): three encoder layers
+of the base Transformer, the mean of the top layer, and a perceptron are trained together on each of
+the ten tasks of Conneau et al. 2018, *What you can cram into a single $&!#* vector: Probing
+sentence embeddings for linguistic properties*, https://arxiv.org/abs/1805.01070.
+
+Data are SentEval's files, or are made from any text, since three of the ten tasks need no parser:
+
+- SeLen: how many words a sentence has, in six classes;
+- WC: which one of 1,000 words of middle frequency occurs in it;
+- BShift: whether two neighbouring words are swapped.
+
+What the paper leaves open is as in https://github.com/facebookresearch/SentEval/tree/main/data/probing.
+Sentences have 5 to 28 words, each is used once, and all classes have the same size in every part.
+Hashes of the sentences and of a seed decide everything: the same text gives the same examples.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any, ClassVar, Self
+
+import datasets
+import numpy as np
+from pydantic import field_validator, model_validator
+
+from headwise.data.builtin import DOCUMENTED, paragraphs_of, sentences_of, stamps_of
+from headwise.data.load import DataError, Row, generated, lines, stamp
+from headwise.data.settings import PARTS, absolute
+from headwise.messages import shown
+from headwise.tasks.classification import Classification, ClassificationRecipe, LabelledData
+
+Classes = dict[str, list[str]]  # name of a class to its sentences
+
+# A word has letters and digits, with apostrophes and hyphens inside; punctuation is not a word.
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_PARTITIONS = dict(zip(("tr", "va", "te"), PARTS, strict=True))
+
+
+def senteval(file: str) -> dict[str, datasets.Dataset]:
+    """Returns the parts of a file of SentEval's probing tasks, such as bigram_shift.txt.
+
+    Its lines are partition (tr, va or te), label and sentence, divided by tabs; further fields may
+    stand before the sentence.
+    """
+    return _in_parts(generated(_of_senteval, file=file, stamp=stamp(file)))
+
+
+def _of_senteval(file: str, **_: object) -> Iterator[Row]:
+    for number, line in enumerate(lines(file), start=1):
+        fields = line.split("\t")
+        if fields[0] not in _PARTITIONS or len(fields) < 3:
+            raise DataError(
+                f"{file}, line {number:,}: {shown(line)}, expected the partition (tr, va or te), "
+                f"the label and the sentence, divided by tabs"
+            )
+        sentence = " ".join(fields[-1].split())
+        yield {"part": _PARTITIONS[fields[0]], "text": sentence, "label": fields[1]}
+
+
+def generated_probe(
+    probe: str = "SeLen",
+    packages: Sequence[str] = DOCUMENTED,
+    file: str | None = None,
+    min_words: int = 5,
+    max_words: int = 28,
+    num_bins: int = 6,
+    bins: Sequence[int] | None = None,
+    num_words: int = 1000,
+    shares: Sequence[float] = (0.1, 0.1),
+    seed: int = 1,
+) -> dict[str, datasets.Dataset]:
+    """Returns the parts of a probing task that is made from a text.
+
+    Args:
+        probe: SeLen, WC or BShift.
+        packages: the text: the first paragraphs of the docstrings of these packages.
+        file: a text file in place of packages.
+        min_words, max_words: numbers of words of the sentences that are used.
+        num_bins: of SeLen, the number of classes; the smallest is as large as possible.
+        bins: of SeLen, the smallest number of words of each class, in place of num_bins; those of
+            SentEval are [5, 9, 13, 17, 21, 26].
+        num_words: of WC, the number of words, which are the classes; little text needs fewer.
+        shares: of the sentences in the validation and in the test part.
+        seed: of the choice of sentences, of their parts, and of the words that are swapped.
+    """
+    options = dict(locals())
+    if probe not in ("SeLen", "WC", "BShift"):
+        raise DataError(f"data.options.probe is {probe!r}, expected one of SeLen, WC, BShift")
+    stamps = stamps_of(packages) if file is None else stamp(file)
+    return _in_parts(generated(_of_text, **options, stamps=stamps))
+
+
+def _of_text(probe: str, file: str | None, packages: Sequence[str], **of: Any) -> Iterator[Row]:
+    paragraphs = chain.from_iterable(map(paragraphs_of, packages)) if file is None else lines(file)
+    found = chain.from_iterable(sentences_of(" ".join(text.split())) for text in paragraphs)
+    sentences = usable_sentences(found, of["min_words"], of["max_words"])
+    if probe == "SeLen":
+        classes = sentence_length(sentences, of["num_bins"], of["bins"])
+    elif probe == "WC":
+        classes = word_content(sentences, of["num_words"])
+    else:
+        classes = bigram_shift(sentences, of["seed"])
+    yield from balanced(classes, of["shares"], of["seed"])
+
+
+def _in_parts(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
+    part_of = np.array(rows["part"][:])
+    return {part: rows.select(np.flatnonzero(part_of == part)) for part in set(part_of.tolist())}
+
+
+# --- the probes -------------------------------------------------------------------------------
+
+
+def words_of(sentence: str) -> list[str]:
+    """Returns the words of a sentence."""
+    return _WORD.findall(sentence)
+
+
+def usable_sentences(
+    sentences: Iterable[str], min_words: int = 5, max_words: int = 28
+) -> list[str]:
+    """Returns the sentences whose number of words is in range, each of them once."""
+    once = dict.fromkeys(sentences)
+    return [text for text in once if min_words <= len(words_of(text)) <= max_words]
+
+
+def sentence_length(
+    sentences: Sequence[str], num_bins: int = 6, bins: Sequence[int] | None = None
+) -> Classes:
+    """Makes SeLen: sentences by their number of words, in classes with names such as `5-8`."""
+    length_of = {sentence: len(words_of(sentence)) for sentence in sentences}
+    counts = Counter(length_of.values())
+    bins = list(bins or _even_bins(counts, num_bins))
+    ends = [*(begin - 1 for begin in bins[1:]), max(bins[-1], *counts)]
+    classes: Classes = {}
+    for begin, end in zip(bins, ends, strict=True):
+        name = f"{begin}-{end}" if begin < end else f"{begin}"
+        classes[name] = [x for x, length in length_of.items() if begin <= length <= end]
+    return classes
+
+
+def _even_bins(counts: Mapping[int, int], num_bins: int) -> list[int]:
+    """Returns where each bin begins; the one with the fewest sentences has as many as possible.
+
+    >>> _even_bins({5: 10, 6: 1, 7: 9, 8: 20}, 3)
+    [5, 6, 8]
+    """
+    for least in range(sum(counts.values()) // num_bins, 0, -1):
+        begins, size = [], least
+        for length in sorted(counts):
+            if size >= least:
+                begins.append(length)
+                size = 0
+            size += counts[length]
+        if len(begins) - (size < least) >= num_bins:
+            return begins[:num_bins]
+    raise DataError(
+        f"SeLen: sentences have {len(counts)} different lengths, expected at least one for each of "
+        f"{num_bins} classes: give more text, or set data.options.num_bins to fewer"
+    )
+
+
+def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
+    """Makes WC: sentences by the one of `num_words` words that occurs in them, once.
+
+    They are the first words of lower case and at least four letters behind rank 2 `num_words`, in
+    the order of frequency. Case matters, but a sentence's first word counts in lower case.
+    """
+    words = {text: _WORD.findall(text[:1].lower() + text[1:]) for text in sentences}
+    counts = Counter(chain.from_iterable(words.values()))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[2 * num_words :]
+    suitable = [x for x in ranked if len(x) >= 4 and x.isalpha() and x.islower()]
+    if len(suitable) < num_words:
+        raise DataError(
+            f"WC: {len(suitable):,} words of lower case and at least four letters follow the "
+            f"{2 * num_words:,} most frequent ones, expected at least {num_words:,}: give more "
+            f"text, or set data.options.num_words to fewer"
+        )
+    classes: Classes = {word: [] for word in suitable[:num_words]}
+    for text, own in words.items():
+        found = [word for word in own if word in classes]
+        if len(found) == 1:
+            classes[found[0]].append(text)
+    return classes
+
+
+def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
+    """Makes BShift: half of the sentences stay (O), the others have two neighbours swapped (I).
+
+    Neither the first word nor punctuation moves, and sentences with double quotes are left out.
+    Neighbours are two different words with only a space between them.
+    """
+    known = set(sentences)
+    classes: Classes = {"O": [], "I": []}
+    suitable = [s for s in sentences if not re.search(r"[\"“”„«»]|``|''", s) and _neighbours(s)]
+    for number, sentence in enumerate(_shuffled(suitable, seed)):
+        pairs = _neighbours(sentence)
+        one, two = pairs[_hash(sentence, seed, "place") % len(pairs)]
+        swapped = f"{two.group()} {one.group()}".join(
+            (sentence[: one.start()], sentence[two.end() :])
+        )
+        if number % 2 == 0:
+            classes["O"].append(sentence)
+        elif swapped not in known:
+            known.add(swapped)
+            classes["I"].append(swapped)
+    return classes
+
+
+def _neighbours(sentence: str) -> list[tuple[re.Match[str], re.Match[str]]]:
+    """Returns the pairs of neighbouring words that may be swapped."""
+    return [
+        (one, two)
+        for one, two in pairwise([*_WORD.finditer(sentence)][1:])
+        if sentence[one.end() : two.start()] == " " and one.group().lower() != two.group().lower()
+    ]
+
+
+def balanced(classes: Classes, shares: Sequence[float] = (0.1, 0.1), seed: int = 1) -> list[Row]:
+    """Returns as many sentences of each class as the smallest has, divided alike, as rows."""
+    smallest = min(classes, key=lambda name: len(classes[name]))
+    size = len(classes[smallest])
+    validation, test = (max(1, round(share * size)) for share in shares)
+    parts = ["validation"] * validation + ["test"] * test
+    parts += ["train"] * (size - len(parts))
+    if "train" not in parts:
+        raise DataError(
+            f"the class {smallest!r} has {size:,} sentences, expected at least 3, one for each "
+            f"part: give more text, or ask for fewer classes (data.options.num_words, num_bins)"
+        )
+    rows = [
+        {"part": part, "text": sentence, "label": name}
+        for name, of_class in classes.items()
+        for part, sentence in zip(parts, _shuffled(of_class, seed), strict=False)
+    ]
+    return sorted(rows, key=lambda row: _hash(row["text"], seed, "order"))
+
+
+def _shuffled(sentences: Sequence[str], seed: int) -> list[str]:
+    """Sorts sentences by a hash, so that their order at first does not matter."""
+    return sorted(sentences, key=lambda sentence: (_hash(sentence, seed, "choice"), sentence))
+
+
+def _hash(sentence: str, seed: int, purpose: str) -> int:
+    key = "\0".join((str(seed), purpose, sentence))
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+
+
+# --- the task ---------------------------------------------------------------------------------
+
+
+class ProbingData(LabelledData):
+    """The sentences of a probing task, with their labels."""
+
+    @field_validator("options")
+    @classmethod
+    def _absolute_file(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return {key: absolute(x) if key == "file" and x else x for key, x in options.items()}
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        shares = {"validation_fraction", "test_fraction"}
+        if self.path == "generated" and self.model_dump(include=shares, exclude_defaults=True):
+            raise ValueError(
+                "validation_fraction or test_fraction is given, expected options.shares, such as "
+                "[0.1, 0.1], since a generated probe is balanced in every part"
+            )
+        return self
+
+
+class ProbingRecipe(ClassificationRecipe):
+    """The recipe of a probing task."""
+
+    data: ProbingData
+    """The sentences and their labels."""
+
+
+class Probing(Classification):
+    """Classification of sentences by one of their properties."""
+
+    name = "probing"
+    recipe_class = ProbingRecipe
+    built_in: ClassVar = {"generated": generated_probe, "senteval": senteval}
+    item_name = "sentences"
+    loss_unit = "nats per sentence"
+
+    @classmethod
+    def cost_lengths(cls, recipe: ClassificationRecipe) -> dict[str, int]:
+        return {"encoder": 28}  # words of the longest sentence of Conneau et al. 2018
