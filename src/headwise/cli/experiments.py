@@ -296,9 +296,9 @@ def train(
 
 
 def _without_recipe() -> str:
-    from headwise.recipes.shipped import listed_recipes
+    from headwise.recipes.listing import listed_recipes
 
-    offline = ", ".join(each.name for each in listed_recipes() if each.offline)
+    offline = ", ".join(each.name for each in listed_recipes() if each.is_offline)
     return (
         f"no recipe is named, expected one to train, such as headwise train lm-pydoc\n"
         f"  offline: {offline}\n  the papers': headwise recipes --papers\n"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from headwise.cli.parameters import Changes, Import, Json, parse_lengths, parse_names
@@ -16,7 +16,7 @@ from headwise.cli.printing import clear_errors, print_json, printing_console
 if TYPE_CHECKING:
     from headwise.analysis.papers import Paper
     from headwise.models.config import TransformerConfig
-    from headwise.recipes.shipped import Listed
+    from headwise.recipes.listing import Listed
 
 
 def recipes(
@@ -33,60 +33,59 @@ def recipes(
             "--papers", help="List those with the papers' settings, and others with their data."
         ),
     ] = False,
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK|SYSTEM",
+            help="List the keys of a task's recipes, or the options of a system, with their "
+            "defaults: translation, moa.",
+        ),
+    ] = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
     """List the recipes that come with headwise by task, or print one to start your own from."""
     with clear_errors():
-        from headwise.recipes.file import load_recipe, read_document
-        from headwise.recipes.shipped import listed_recipes, shipped_recipes
+        if keys is not None:
+            _print_keys(keys, as_json)
+            return
+        from headwise.recipes.document import read_document, shipped_recipes
+        from headwise.recipes.listing import listed_recipes
 
         listed = listed_recipes()
-        if name is not None:
-            found = [each for each in listed if name in each.name or name in each.task]
-            alone = name if name in shipped_recipes() else found[0].name if len(found) == 1 else ""
-            if not found:
-                load_recipe(name)  # which says what is wrong, also of a file
-            if as_json and (alone or not found):
-                print_json(read_document(alone or name))
-            elif not found:
-                typer.echo(Path(name).read_text(encoding="utf-8"), nl=False)
-            elif alone:
-                typer.echo(shipped_recipes()[alone], nl=False)
-            else:
-                _print_recipes(found, as_json)
+        if name is None:
+            _print_recipes([each for each in listed if each.is_offline is not papers], as_json)
+            if not papers and not as_json:
+                Console(stderr=True).print(
+                    "All run offline. --papers lists those with the papers' settings, "
+                    "headwise recipes NAME prints one.",
+                    highlight=False,
+                )
             return
-        _print_recipes([each for each in listed if bool(each.offline) is not papers], as_json)
-        if not papers and not as_json:
-            Console(stderr=True).print(
-                "All run offline. --papers lists those with the papers' settings, "
-                "headwise recipes NAME prints one.",
-                highlight=False,
-            )
-
-
-def _facts(listed: "Listed") -> dict[str, Any]:
-    known = listed.offline and listed.offline._asdict()
-    return {**listed._asdict(), "offline": known is not None, **(known or {})}
+        found = [each for each in listed if name in each.name or name in each.task]
+        alone = name if name in shipped_recipes() else found[0].name if len(found) == 1 else ""
+        if found and not alone:
+            _print_recipes(found, as_json)
+            return
+        document = read_document(alone or name)  # which says what is wrong, also of a file
+        if as_json:
+            print_json(document)
+        else:
+            text = shipped_recipes()[alone] if alone else Path(name).read_text(encoding="utf-8")
+            typer.echo(text, nl=False)
 
 
 def _print_recipes(listed: "Sequence[Listed]", as_json: bool) -> None:
     """Prints what is known of recipes in columns; what they are, below where there is no room."""
-    from headwise.recipes.shipped import Offline
-
     if as_json:
-        print_json([_facts(each) for each in listed])
+        print_json([each._asdict() for each in listed])
         return
     console = printing_console()
-    columns = ("recipe", "size", "trained on", "a run", "systems", "minutes")
-    rows: list[tuple[tuple[str, ...], str]] = [(columns, "what it is")]
-    for each in listed:
-        known = each.offline or Offline("", "–")
-        facts = (known.size, known.data, each.budget, str(each.systems), known.minutes or "–")
-        rows.append(((each.name, *facts), each.description))
-    if not any(each.offline for each in listed):
-        rows = [(("recipe", "task"), "what it is")]
-        rows += [((each.name, each.task), each.description) for each in listed]
+    rows = [(("recipe", "task", "a run", "systems"), "what it is")]
+    rows += [
+        ((each.name, each.task, each.budget, str(each.systems)), each.description)
+        for each in listed
+    ]
     widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
     longest = max(len(description) for _, description in rows)
     is_wide = console.width >= sum(widths) + 2 * len(widths) + longest
@@ -97,6 +96,20 @@ def _print_recipes(listed: "Sequence[Listed]", as_json: bool) -> None:
         console.print(text, soft_wrap=True)
         if not is_wide and cells[0] != "recipe":
             console.print(Padding(Text(description), (0, 0, 0, 2)))
+
+
+def _print_keys(name: str, as_json: bool) -> None:
+    from headwise.recipes.keys import keys_of
+
+    found = keys_of(name)
+    if as_json:
+        print_json([key._asdict() for key in found])
+        return
+    # A key that is wider than its column goes on in the next line: no letter is left out.
+    table = Table(Column("key", overflow="fold"), "default", "meaning", box=None, pad_edge=False)
+    for key in found:
+        table.add_row(Text(key.name, style="bold"), Text(key.default), Text(key.meaning))
+    printing_console().print(table)
 
 
 def cost(
