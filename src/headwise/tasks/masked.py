@@ -1,0 +1,367 @@
+"""Masked language modelling: packed text, an encoder, the perplexity of hidden words.
+
+Devlin et al. 2019, *BERT: Pre-training of Deep Bidirectional Transformers for Language
+Understanding*, https://arxiv.org/abs/1810.04805 (which tokens are hidden, and how);
+Liu et al. 2019, *RoBERTa: A Robustly Optimized BERT Pretraining Approach*,
+https://arxiv.org/abs/1907.11692 (tokens are hidden anew in each epoch; FULL-SENTENCES).
+
+Full lines are packed into blocks of at most `block_length` tokens. Each block begins with `<bos>`;
+each line ends with `<eos>`, and another `<eos>` separates two documents. The masks of the training
+part are drawn anew in each epoch. Those of the validation and the test part are fixed, and the same
+for all systems.
+
+Classification may start from the encoder of a finished run.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+import datasets
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from headwise.data.encode import Columns, Item, Items, digest_of, lengths
+from headwise.data.load import DataError
+from headwise.data.stream import Shards
+from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
+from headwise.messages import shown
+from headwise.models.for_tasks import MaskedLM
+from headwise.models.modeling import HeadwiseModel
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.settings import LARGEST_SEED, FrozenSettings
+from headwise.tasks.language import RunningText, RunningTextData, lines_of
+from headwise.tasks.scores import Outcome, Sample, Score, spread
+from headwise.tasks.task import Each, Positions, Wish
+
+_BATCH_TOKENS = 4096  # tokens of a batch in evaluation
+_SAMPLES = 12  # lines that a report shows
+_SAMPLE_TOKENS = 48  # largest and smallest number of tokens of such a line
+_SAMPLE_LEAST = 6
+_LINES = 32  # lines that are filled in at once
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+class MaskedData(RunningTextData):
+    """Running text: rows are lines, and a blank one divides two documents."""
+
+    block_length: int = Field(512, ge=8)
+    """Largest number of tokens of a sequence, into which full lines are packed."""
+
+
+class MaskingSettings(FrozenSettings):
+    """Settings of masking: which tokens are predicted, and what the model reads in their place."""
+
+    fraction: float = Field(0.15, gt=0, le=1)
+    """Share of the tokens of a sequence, special ones excluded, that are predicted."""
+    masked: float = Field(0.8, ge=0, le=1)
+    """Share of the predicted tokens that <mask> replaces."""
+    random: float = Field(0.1, ge=0, le=1)
+    """Share of the predicted tokens that a random token replaces; the rest stay as they are."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the random masks; the same for all systems and seeds of a comparison."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        # Up to rounding: 0.9 and 0.1 may add up to a little more than 1.
+        if self.masked + self.random > 1 + 1e-9:
+            raise ValueError(
+                f"masked is {self.masked} and random {self.random}, expected at most 1 together: "
+                f"they are shares of the same tokens"
+            )
+        return self
+
+
+class MaskedEvaluation(Evaluation):
+    """Settings of the evaluation."""
+
+    draws: int = Field(1, ge=1)
+    """How many times the masks of each test sequence are drawn; with more draws the scores of a
+    small test part vary less."""
+
+
+class MaskedRecipe(Recipe):
+    """The recipe of a masked language model."""
+
+    task: str = "masked-language-modelling"
+    """Selects masked language modelling."""
+    data: MaskedData
+    """Which text the model learns from."""
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
+    """The vocabulary."""
+    masking: MaskingSettings = Field(default_factory=MaskingSettings)
+    """Which tokens are hidden, and how."""
+    evaluation: MaskedEvaluation = Field(default_factory=MaskedEvaluation)
+    """How the test part is scored."""
+
+
+# --- the task -----------------------------------------------------------------------------------
+
+
+class MaskedLanguageModelling(RunningText):
+    """Masked language modelling of a text in packed blocks."""
+
+    name = "masked-language-modelling"
+    recipe_class = MaskedRecipe
+    model_class = MaskedLM
+    item_name = "sequences"
+    pipeline = "fill-mask"
+    kind, stack = "masked", "encoder"
+    roles = ("pad", "bos", "eos", "mask")
+
+    @classmethod
+    def clean(cls, columns: Columns, data: Any, part: str) -> Columns:
+        """Returns the lines of rows. A row of several is a document: only its last is blank."""
+        rows = map(lines_of, columns["text"])
+        whole = (row if len(row) == 1 else [*filter(None, row), ""] for row in rows)
+        return {"text": list(chain.from_iterable(whole))}
+
+    def open(self, folder: Path | None) -> None:
+        super().open(folder)
+        self._is_word = np.ones(vocab_size(self.tokenizer), bool)
+        self._is_word[self.tokenizer.all_special_ids] = False
+        self._words = np.flatnonzero(self._is_word)
+
+    def encode(self, columns: Columns) -> Columns:
+        """Returns blocks of full lines, without those that have no word to hide."""
+        lines = columns["text"]
+        once = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
+        tokens = self.tokens(once)  # of a blank line only its end, which separates two documents
+        stream = np.concatenate([np.empty(0, np.int32), *tokens])
+        begin = np.array([self.tokenizer.bos_token_id], np.int32)
+        packed = pack_sentences(map(len, tokens), self.block_length - 1)
+        blocks = [stream[start:end] for start, end in packed]
+        return {
+            "input_ids": [
+                np.concatenate([begin, block]) for block in blocks if self._is_word[block].any()
+            ]
+        }
+
+    def items(self, rows: datasets.Dataset, part: str) -> Items:
+        if not len(rows) and not isinstance(self.rows[part], Shards):
+            raise DataError(
+                f"the {part} part has no word that could be hidden: all of them are <unk>. Give "
+                f"text of the same language and tokenisation in all parts, a larger "
+                f"tokenizer.vocab_size or a smaller tokenizer.min_frequency"
+            )
+        # Masks depend on seed and index alone, not on which further test sets there are.
+        seed = (self.recipe.masking.seed, {"train": 0, "validation": 1}.get(part, 2))
+        size = lengths(rows, "input_ids")[:, 0]
+        return Items(rows, size, self._hidden, seed, fresh=part == "train")
+
+    def _hidden(self, item: Item, generator: np.random.Generator) -> Item:
+        ids = np.array(item["input_ids"])
+        mask, settings = self.tokenizer.mask_token_id, self.recipe.masking
+        given = {"words": self._words, "mask_id": mask, "generator": generator}
+        read, labels = mask_tokens(ids, settings, is_word=self._is_word, **given)
+        return {"input_ids": read, "labels": labels}
+
+    def digest(self, part: str | None = None) -> str:
+        """Returns a hash of what is read and hidden, since items are sequences of tokens."""
+        if part is None:
+            return super().digest()
+        return digest_of(super().digest(part), self.recipe.masking.model_dump(), *self.made_of)
+
+    @classmethod
+    def cost_lengths(cls, recipe: MaskedRecipe) -> dict[str, int]:
+        return {"encoder": 128}  # as table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
+
+    def collate(self, items: list[Any]) -> dict[str, Tensor]:
+        return self.padded(items)
+
+    def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """The tokens that the model reads, most of the predicted ones masked."""
+        predicted = batch["labels"] != IGNORED_LABEL
+        masked = predicted & (batch["input_ids"] == self.tokenizer.mask_token_id)
+        # 0 where nothing is predicted, 1 at a mask, 2 where a predicted token is not masked.
+        hidden = (2 * predicted.long() - masked.long(), ["not predicted", "masked", "shown"])
+        (tokens,) = super().describe(batch).values()
+        return {self.stack: replace(tokens, classes={"mask": hidden})}
+
+    def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
+        """Computes perplexity and accuracy over all tokens that are predicted.
+
+        As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
+        """
+        batches, items = self.batches(part, _BATCH_TOKENS), self.parts[part]
+        drawn = Items(items.rows, items.lengths, items.draw, items.seed, fresh=True)
+        shown = set(spread(range(len(items)), _SAMPLES))
+
+        def score(batch: list[int]) -> tuple[np.ndarray, dict[int, Sample]]:
+            figures, samples = np.zeros((len(batch), 3)), dict[int, Sample]()
+            for draw in range(evaluation.draws):
+                drawn.set_epoch(draw)
+                read = drawn.__getitems__(batch)
+                for index, item, row, (nats, guesses) in zip(
+                    batch, read, figures, self._predicted(model, read), strict=True
+                ):
+                    hidden = item["labels"][item["labels"] != IGNORED_LABEL]
+                    row += (nats, len(hidden), (guesses == hidden).sum())
+                    if draw == 0 and index in shown and (sample := self._sample(item, guesses)):
+                        samples[index] = sample
+            return figures, samples
+
+        figures, samples = np.zeros((len(items), 3)), dict[int, Sample]()
+        for batch, (of_batch, some) in zip(batches, each(batches, score), strict=True):
+            figures[batch] = of_batch
+            samples |= some
+        count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
+        perplexity = Score.of(
+            "perplexity",
+            figures[:, :2],
+            "perplexity",
+            lower_is_better=True,
+            digits=2,
+            note=count,
+        )
+        accuracy = Score.of("accuracy", figures[:, [2, 1]], "accuracy", note=f"percent of {count}")
+        return Outcome(
+            scores=[perplexity, accuracy], samples=[samples[index] for index in sorted(samples)]
+        )
+
+    def _predicted(self, model: MaskedLM, items: list[Item]) -> Iterator[tuple[float, np.ndarray]]:
+        """Yields the nats of each sequence, and the likeliest token of each of its labels."""
+        batch = {name: x.to(model.device) for name, x in self.collate(items).items()}
+        hidden = batch["labels"] != IGNORED_LABEL
+        with torch.no_grad():
+            log_p = model(**batch, all_logits=False).logits.double().log_softmax(-1)
+        nats = -log_p.gather(1, batch["labels"][hidden].unsqueeze(1)).squeeze(1)
+        counts = hidden.sum(1).tolist()
+        for of_row, guesses in zip(nats.split(counts), log_p.argmax(-1).split(counts), strict=True):
+            yield float(of_row.sum()), guesses.cpu().numpy()
+
+    def _sample(self, item: Item, guesses: np.ndarray) -> Sample | None:
+        """Returns a line of a block in three forms: masked, complete, and as it was filled in.
+
+        It is the first one with something to predict, cut if it is long; None if there is none.
+        """
+        read, labels = item["input_ids"], item["labels"]
+        hidden = labels != IGNORED_LABEL
+        true, made = np.where(hidden, labels, read), read.copy()
+        made[hidden] = guesses
+        ends = np.flatnonzero(true == self.tokenizer.eos_token_id)
+        for start, end in zip([1, *(ends + 1)], [*ends, len(true)], strict=True):
+            line = slice(start, min(end, start + _SAMPLE_TOKENS))
+            if end - start >= _SAMPLE_LEAST and hidden[line].any():
+                masked, text, filled = (
+                    self.tokenizer.decode(ids[line]) for ids in (read, true, made)
+                )
+                return Sample(given={"Masked": masked, "Text": text}, made=filled)
+        return None
+
+    @classmethod
+    def predict(
+        cls, folder: Path, recipe: MaskedRecipe, model: HeadwiseModel, wish: Wish
+    ) -> Iterator[str]:
+        """Yields each line with the likeliest token in the place of each `<mask>`."""
+        wish.refuse(cls.name, "number", "output")
+        tokenizer, longest = read_tokenizer(folder, cls.kind), recipe.data.block_length
+        mask, around = tokenizer.mask_token, (tokenizer.bos_token_id, tokenizer.eos_token_id)
+        lines = [line.strip() for line in wish.lines()]
+        for line in lines:
+            if line and mask not in line:
+                raise ValueError(
+                    f"INPUT has the line {shown(line)}, expected {mask} in the place of each token "
+                    f"that the model is to find"
+                )
+        for begin in range(0, len(lines), _LINES):
+            some = lines[begin : begin + _LINES]
+            batch = tokenizer(some, padding=True, return_tensors="pt").to(model.device)
+            ids, sizes = batch["input_ids"], batch["attention_mask"].sum(1)
+            if (size := int(sizes.max())) > longest:
+                raise ValueError(
+                    f"INPUT has the line {shown(some[int(sizes.argmax())])} of {size} tokens, "
+                    f"expected at most {longest}, the block_length of the run; divide the line"
+                )
+            with torch.no_grad():
+                found = model(**batch).logits.argmax(-1)
+            filled = torch.where(ids == tokenizer.mask_token_id, found, ids)
+            for row, length in zip(filled.tolist(), sizes.tolist(), strict=True):
+                yield tokenizer.decode([token for token in row[:length] if token not in around])
+
+
+# --- masks and blocks ---------------------------------------------------------------------------
+
+
+def mask_tokens(
+    ids: np.ndarray,
+    settings: MaskingSettings,
+    *,
+    is_word: np.ndarray,
+    words: np.ndarray,
+    mask_id: int,
+    generator: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hides some words of a sequence; a word is any token that is not special.
+
+    Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one. As in the code
+    of RoBERTa, this is the fraction up to one token, and on average exactly the fraction. (A draw
+    for each token by itself would make batches differ in how much they predict.) Each chosen word
+    is replaced by the mask or by a random word, or stays, independently of the others.
+
+    Args:
+        ids: tokens, of shape `(time,)`.
+        settings: shares of the tokens.
+        is_word: for each token of the vocabulary whether it is a word, of shape `(vocabulary,)`;
+            only words are chosen.
+        words: the tokens that are words; only they replace others.
+        mask_id, generator: id of the mask, and source of the random draws.
+
+    Returns:
+        Inputs and labels, each of shape `(time,)`; labels are -100 where nothing is predicted.
+    """
+    inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
+    candidates = np.flatnonzero(is_word[ids])
+    if not len(candidates):
+        return inputs, labels
+    number = max(1, int(len(candidates) * settings.fraction + generator.random()))
+    chosen = generator.choice(candidates, min(number, len(candidates)), replace=False)
+    labels[chosen] = ids[chosen]
+    fate = generator.random(len(chosen))
+    drawn = generator.choice(words, len(chosen))
+    masked = fate < settings.masked
+    replaced = ~masked & (fate < settings.masked + settings.random)
+    inputs[chosen[masked]] = mask_id
+    inputs[chosen[replaced]] = drawn[replaced]
+    return inputs, labels
+
+
+def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int, int]]:
+    """Packs consecutive full sentences into blocks of at most `capacity` tokens.
+
+    The sentences follow each other in a stream, each with its end of sentence. A sentence of one
+    token is an empty one, which separates two documents: it stays inside a block that goes on
+    from one document to the next (RoBERTa's extra separator), and is dropped at the beginning or
+    end of a block. A sentence that is longer than a block is cut.
+
+    Yields:
+        For each block the position of its first token in the stream, and the position after its
+        last token.
+
+    >>> list(pack_sentences([3, 4, 1, 2, 1, 9], capacity=8))
+    [(0, 7), (8, 10), (11, 19), (19, 20)]
+    """
+    start = end = 0  # of the block that is being filled
+    position = 0
+    for length in lengths:
+        is_separator = length == 1
+        if end > start and position + length - start > capacity:
+            yield start, end
+            start = end = position
+        if is_separator and start == end:
+            start = end = position + 1  # nothing to separate yet
+        while position + length - start > capacity:
+            yield start, start + capacity
+            length -= start + capacity - position
+            position = start = end = start + capacity
+        position += length
+        # A separator counts once a sentence follows it.
+        end = end if is_separator else position
+    if end > start:
+        yield start, end
