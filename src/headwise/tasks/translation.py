@@ -1,0 +1,406 @@
+"""Translation: sentence pairs, an encoder-decoder model, and BLEU and chrF of a beam search.
+
+The model is that of Vaswani et al. 2017, *Attention Is All You Need*,
+https://arxiv.org/abs/1706.03762. A search keeps the `beam_size` likeliest beginnings y of a
+translation of x, and ranks those that have ended by log p(y | x) / |y|^length_penalty.
+
+sacrebleu (Post 2018, *A Call for Clarity in Reporting BLEU Scores*,
+https://aclanthology.org/W18-6319) counts the matches of each sentence, from whose sums BLEU
+(Papineni et al. 2002, https://aclanthology.org/P02-1040) and chrF (Popović 2015,
+https://aclanthology.org/W15-3049) follow. chrF is always counted on the raw text.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import datasets
+import torch
+from pydantic import Field, model_validator
+from sacrebleu.metrics import BLEU, CHRF
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
+
+from headwise.data import tokenizers
+from headwise.data.builtin import interface_strings
+from headwise.data.encode import Columns, Items, lengths, pad
+from headwise.data.load import DataError
+from headwise.data.settings import Data
+from headwise.messages import shown
+from headwise.models.for_tasks import Seq2SeqLM, shift_right
+from headwise.models.modeling import HeadwiseModel
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.settings import FrozenSettings
+from headwise.tasks.scores import Outcome, Sample, Score, spread
+from headwise.tasks.task import Each, Positions, Task, Wish
+from headwise.training.batching import TokenBudgetSampler
+
+_AT_ONCE = 4096  # source tokens, times the beam size, for which a search is made at once
+_LINES = 512  # that `predict` translates before it gives them out
+_SAMPLES = 24  # translations that a report shows
+_TEXT, _TOKENS = datasets.Value("string"), datasets.List(datasets.Value("int32"))
+
+Tokenize = Literal[
+    "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "none"
+]
+
+
+class TranslationData(Data):
+    """Sentence pairs: the columns `source` and `target`."""
+
+    language: str | None = None
+    """Code of the target language, by default that of `options`. BLEU counts characters where there
+    are no spaces between words (zh, ja)."""
+    max_length: int | None = Field(None, ge=1)
+    """Training pairs with more words than this on either side are left out (IWSLT14: 175). Given
+    validation and test parts are never filtered."""
+    max_ratio: float | None = Field(None, ge=1)
+    """Training pairs are left out whose longer side has more than this times the words of the
+    shorter one (IWSLT14: 1.5)."""
+
+
+class Vocabularies(tokenizers.TokenizerSettings):
+    """The vocabularies of two languages."""
+
+    joint: bool = True
+    """Whether both languages have one vocabulary, whose embeddings can be shared, or each has its
+    own."""
+    target_vocab_size: int | None = Field(None, ge=1)
+    """With `joint: false`, the size of the target vocabulary, if vocab_size is that of the source
+    alone."""
+
+    @model_validator(mode="after")
+    def _check_joint(self) -> Self:
+        if self.joint and self.target_vocab_size is not None:
+            raise ValueError(
+                f"target_vocab_size is {self.target_vocab_size} and joint is true, expected one "
+                f"vocab_size for both languages, or joint: false"
+            )
+        return self
+
+
+class Bleu(FrozenSettings):
+    """How BLEU is counted: arguments of sacrebleu's `BLEU`, and `split_compounds`.
+
+    The defaults are those of current papers. Older papers have the BLEU of `multi-bleu.perl`,
+    `{smooth_method: none, force: true}`; on WMT14 en-de mostly with `split_compounds: true`, and on
+    a corpus that is already tokenised, as IWSLT14 is, with `tokenize: none`.
+
+    They tokenise with the Moses scripts. 13a splits ASCII punctuation as these do, but neither
+    clitics (`l'eau`) nor typographic quotes: scores differ by some tenths, differences hold.
+    """
+
+    tokenize: Tokenize | None = None
+    """What divides a text into words. Default: zh for Chinese, char for Japanese, else 13a."""
+    smooth_method: Literal["exp", "floor", "add-k", "none"] = "exp"
+    """What stands for a precision of zero; with none, BLEU is zero then."""
+    smooth_value: float | None = None
+    """Value of `floor` and `add-k`."""
+    lowercase: bool = False
+    """Whether case does not matter."""
+    force: bool = False
+    """Whether sacrebleu does not warn of text that looks tokenised."""
+    split_compounds: bool = False
+    """Whether words are split at hyphens, `a-b` to `a ##AT##-##AT## b`, as tensor2tensor's
+    `get_ende_bleu.sh` does; scores are about half a point higher for it."""
+
+    def metric(self, language: str | None) -> BLEU:
+        """Returns the metric for the code of a target language."""
+        arguments = self.model_dump(exclude={"split_compounds"})
+        if self.tokenize is None:
+            code = re.split("[-_]", (language or "").lower())[0]
+            arguments["tokenize"] = {"zh": "zh", "ja": "char"}.get(code, "13a")
+        try:
+            metric = BLEU(**arguments)
+        except (RuntimeError, ImportError) as error:  # a package that sacrebleu needs for it
+            reason = " ".join(str(error).split())
+            raise ValueError(f"evaluation.bleu.tokenize is {self.tokenize!r}: {reason}") from error
+        if self.split_compounds:
+            tokenize = metric.tokenizer
+            metric.tokenizer = lambda line: split_compounds(tokenize(line))
+            metric.tokenizer_signature += "+compound-split"
+        return metric
+
+
+class TranslationEvaluation(Evaluation):
+    """How translations are searched for and scored."""
+
+    beam_size: int = Field(5, ge=1)
+    """Number of hypotheses that beam search keeps; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """Log probabilities of hypotheses are divided by their length to this power; values above 1
+    favour longer translations."""
+    max_length_ratio: float = Field(1.0, ge=0)
+    """A translation has at most this times the number of tokens of its source, plus
+    max_length_extra."""
+    max_length_extra: int = Field(50, ge=1)
+    """Number of tokens that a translation may have beyond max_length_ratio."""
+    bleu: Bleu = Field(default_factory=Bleu)
+    """How BLEU is counted."""
+
+
+class TranslationRecipe(Recipe):
+    """The recipe of a translation."""
+
+    data: TranslationData
+    """The sentence pairs."""
+    tokenizer: Vocabularies = Field(default_factory=Vocabularies)
+    """The vocabularies."""
+    evaluation: TranslationEvaluation = Field(default_factory=TranslationEvaluation)
+    """How translations are searched for and scored."""
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        # Two vocabularies may happen to have equal sizes.
+        if self.model.get("share_embeddings") == "all" and not self.tokenizer.joint:
+            raise ValueError(
+                "model.share_embeddings is 'all' and tokenizer.joint is false, expected a joint "
+                "vocabulary for embeddings that are shared: set one of them otherwise"
+            )
+        return self
+
+
+class Translation(Task):
+    """Translation of sentence pairs; both sides end with `<eos>`."""
+
+    name = "translation"
+    recipe_class = TranslationRecipe
+    model_class = Seq2SeqLM
+    built_in: ClassVar = {"interface-strings": interface_strings}
+    columns: ClassVar = {"source": "source", "target": "target"}
+    key = "source"
+    clean_keys: ClassVar = {"max_length", "max_ratio"}
+    clean_features = datasets.Features(dict.fromkeys(("source", "target"), _TEXT))
+    features = datasets.Features(dict.fromkeys(("input_ids", "labels"), _TOKENS))
+    pipeline = "translation"
+    encoder_files = ("tokenizer.json", "target/tokenizer.json")
+
+    @classmethod
+    def clean(cls, columns: Columns, data: TranslationData, part: str) -> Columns:
+        """Leaves out pairs with an empty side, and those of the training part that do not fit."""
+        sides = ([_line(text) for text in columns[side]] for side in ("source", "target"))
+        kept = [
+            pair
+            for pair in zip(*sides, strict=True)
+            if all(pair) and (part != "train" or _fits(pair, data))
+        ]
+        return {"source": [pair[0] for pair in kept], "target": [pair[1] for pair in kept]}
+
+    def open(self, folder: Path | None) -> None:
+        settings: Vocabularies = self.recipe.tokenizer
+        data = self.recipe.data
+        self.language = data.language or data.options.get("language")
+        self.recipe.evaluation.bleu.metric(self.language)  # what it lacks is told before training
+        is_joint = settings.joint
+        if folder is not None and (folder / "tokenizer.json").is_file():
+            is_joint = not (folder / "target").is_dir()
+        if is_joint:
+            self.source = self.target = self._open(folder, settings.vocab_size, "source", "target")
+        else:
+            self.source = self._open(folder, settings.vocab_size, "source")
+            size = settings.target_vocab_size or settings.vocab_size
+            self.target = self._open(folder and folder / "target", size, "target")
+        both = self.source, self.target
+        self.made_of = [tokenizer.backend_tokenizer.to_str() for tokenizer in both]
+        self._encoders = [tokenizers.encoder_of(tokenizer) for tokenizer in both]
+
+    def _open(self, folder: Path | None, size: int, *sides: str) -> PreTrainedTokenizerFast:
+        settings = self.recipe.tokenizer.model_copy(update={"vocab_size": size})
+
+        def texts() -> Iterator[str]:
+            for columns in self.to_learn_from(settings.sample_rows):
+                for row in zip(*(columns[side] for side in sides), strict=True):
+                    yield from row
+
+        made_of = [*sides, self.digest("train")]
+        return tokenizers.open_tokenizer(settings, "translation", folder, texts, made_of)
+
+    def encode(self, columns: Columns) -> Columns:
+        source, target = self._encoders
+        return {
+            "input_ids": [[*ids, self.source.eos_token_id] for ids in source(columns["source"])],
+            "labels": [[*ids, self.target.eos_token_id] for ids in target(columns["target"])],
+        }
+
+    def items(self, rows: Any, part: str) -> Items:
+        return Items(rows, lengths(rows, "input_ids", "labels"))
+
+    @classmethod
+    def sizes(cls, recipe: TranslationRecipe, task: Any = None) -> dict[str, Any]:
+        settings, found = recipe.tokenizer, {}
+        is_joint, size = settings.joint, settings.vocab_size
+        of_target = settings.target_vocab_size or size
+        if task is not None:
+            is_joint = task.source is task.target
+            size, of_target = map(tokenizers.vocab_size, (task.source, task.target))
+            roles = ("pad_token_id", "bos_token_id", "eos_token_id")
+            found = {role: getattr(task.target, role) for role in roles}
+        elif settings.pretrained is not None:
+            special = settings.special_tokens
+            ready_made = tokenizers.ready_made(settings.pretrained, "translation", special)
+            size = of_target = tokenizers.vocab_size(ready_made)
+        if recipe.pretrained is None:
+            found["share_embeddings"] = "all" if is_joint else "target"
+        return {"vocab_size": size, "target_vocab_size": of_target, **found}
+
+    @classmethod
+    def cost_lengths(cls, recipe: Any) -> dict[str, int]:
+        """As in table 1 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144."""
+        return {"encoder": 10, "decoder": 10}
+
+    def build_model(self, recipe: Any) -> HeadwiseModel:
+        model = super().build_model(recipe)
+        # What is saved with it, so that transformers' generate() searches as `evaluate` does.
+        model.generation_config.update(**_search(recipe.evaluation))
+        return model
+
+    def save(self, folder: Path) -> None:
+        """A target vocabulary of its own has its tokenizer in a folder `target` inside."""
+        self.source.save_pretrained(folder)
+        if self.target is not self.source:
+            self.target.save_pretrained(folder / "target")
+
+    def collate(self, items: list[Any]) -> dict[str, Tensor]:
+        masked = [{**item, "attention_mask": [1] * len(item["input_ids"])} for item in items]
+        padding = self.source.pad_token_id
+        fill = {"input_ids": padding, "attention_mask": 0, "labels": IGNORED_LABEL}
+        return pad(masked, fill)
+
+    def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+        """The decoder reads the labels as its model shifts them, behind `<bos>`."""
+        labels, padding = batch["labels"], self.target.pad_token_id
+        read = shift_right(labels, self.target.bos_token_id, padding)
+        read = read.masked_fill(labels == IGNORED_LABEL, padding)
+        source, target = map(tokenizers.token_names, (self.source, self.target))
+        return {
+            "encoder": Positions.of_tokens(batch["input_ids"], source, "subword"),
+            "decoder": Positions.of_tokens(read, target, "subword"),
+        }
+
+    def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
+        self.stored(part)
+        sources, references = (list(self.rows[part][side]) for side in ("source", "target"))
+        made = _translate(model, self.source, self.target, sources, evaluation, each)
+        scores = scores_of(made, references, evaluation.bleu, self.language)
+        long = [i for i, text in enumerate(sources) if len(text.split()) >= 4]  # worth showing
+        samples = [
+            Sample(given={"Source": sources[i], "Reference": references[i]}, made=made[i])
+            for i in spread(long, _SAMPLES)
+        ]
+        return Outcome(scores=scores, outputs=made, samples=samples)
+
+    @classmethod
+    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
+        """Yields the translation of each line."""
+        wish.refuse(cls.name, "number", "output")
+        source = target = tokenizers.read_tokenizer(folder)
+        if (folder / "target").is_dir():
+            target = tokenizers.read_tokenizer(folder / "target")
+        lines = wish.lines()
+        for begin in range(0, len(lines), _LINES):
+            some = lines[begin : begin + _LINES]
+            yield from _translate(model, source, target, some, recipe.evaluation, Each())
+
+
+def scores_of(
+    made: Sequence[str], references: Sequence[str], bleu: Bleu, language: str | None = None
+) -> list[Score]:
+    """Returns BLEU and chrF, in percent, of translations with one reference each.
+
+    Their notes say in sacrebleu's notation how they were counted; publish these with the numbers.
+
+    >>> bleu, chrf = scores_of(["The cat sat on the mat ."], ["The cat sat on the mat."], Bleu())
+    >>> bleu.value, bleu.note.partition("|version")[0]
+    (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
+    """
+    options = bleu.model_dump(include={"smooth_method", "smooth_value"}, exclude_defaults=True)
+    found = []
+    for name, metric, given in (("BLEU", bleu.metric(language), options), ("chrF", CHRF(), {})):
+        rows = metric._extract_corpus_statistics(made, [references])
+        note = str(metric.get_signature())
+        found.append(Score.of(name, rows, name.lower(), options=given, note=note))
+    return found
+
+
+def split_compounds(text: str) -> str:
+    """Splits words at hyphens, as tensor2tensor does: matches do not overlap.
+
+    >>> split_compounds("a well-known - x-y-z")
+    'a well ##AT##-##AT## known - x ##AT##-##AT## y-z'
+    """
+    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text)
+
+
+def _translate(
+    model: Any,
+    source: PreTrainedTokenizerFast,
+    target: PreTrainedTokenizerFast,
+    texts: Sequence[str],
+    evaluation: TranslationEvaluation,
+    each: Each,
+) -> list[str]:
+    """Returns a line for each text, an empty one for an empty text."""
+    lines = [_line(text) for text in texts]
+    different = list(dict.fromkeys(filter(None, lines)))
+    numbers = [len(ids) for ids in source(different)["input_ids"]] if different else []
+    budget = max(_AT_ONCE // evaluation.beam_size, *numbers, 1)
+    batches: list[list[str]] = []
+    if different:
+        sampler = TokenBudgetSampler(numbers, budget, shuffle=False)
+        batches = [[different[index] for index in batch] for batch in sampler]
+
+    def search(batch: list[str]) -> list[str]:
+        inputs = source(batch, padding=True, return_tensors="pt").to(model.device)
+        lengths = inputs["attention_mask"].sum(1).double()
+        limits = (evaluation.max_length_ratio * lengths).long() + evaluation.max_length_extra
+        if model.config.max_positions is not None:
+            limits = limits.clamp(max=model.config.max_positions)
+        with torch.no_grad():
+            made = model.generate(
+                **inputs,
+                **_search(evaluation),
+                max_length=int(limits.max()) + 1,  # the start token is one of the sequence
+                stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
+            )
+        return [_line(text) for text in target.batch_decode(made, skip_special_tokens=True)]
+
+    translations = {"": ""}
+    for batch, found in zip(batches, each(batches, search), strict=True):
+        translations.update(zip(batch, found, strict=True))
+    return [translations[line] for line in lines]
+
+
+class _OwnLimit(StoppingCriteria):
+    """Ends each translation at the limit of its own source, whatever else is in the batch."""
+
+    def __init__(self, limits: Tensor) -> None:
+        self.limits = limits
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Any:
+        # Rows are hypotheses, the same number of them for each source.
+        beams = len(input_ids) // len(self.limits)
+        return input_ids.size(1) > self.limits.repeat_interleave(beams)
+
+
+def _search(evaluation: TranslationEvaluation) -> dict[str, Any]:
+    """The arguments of `generate` but for the lengths of translations."""
+    sizes = {"num_beams": evaluation.beam_size, "length_penalty": evaluation.length_penalty}
+    return {**sizes, "early_stopping": False, "do_sample": False}
+
+
+def _line(text: Any) -> str:
+    """Returns text, or None, as one line: all that reads translations takes it for a sentence."""
+    if not isinstance(text, str | None):
+        raise DataError(
+            f"data.columns names a column that holds {shown(text)}, expected one of texts, or a "
+            f"field of it, as translation.de"
+        )
+    return " ".join(filter(None, (line.strip() for line in (text or "").splitlines())))
+
+
+def _fits(pair: tuple[str, str], data: TranslationData) -> bool:
+    shorter, longer = sorted(len(side.split()) for side in pair)
+    is_short = data.max_length is None or longer <= data.max_length
+    return is_short and (data.max_ratio is None or longer <= data.max_ratio * shorter)
