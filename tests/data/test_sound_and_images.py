@@ -78,7 +78,7 @@ def test_pixels_take_the_nearest_colour_of_a_palette(colors, mode, seed):
     draw = np.random.default_rng(seed)
     shape = (40, 4, 4) if mode == "grey" else (40, 4, 4, 3)
     given_images = draw.integers(0, 256, shape, np.uint8)
-    data, palette = {"mode": mode}, {"colors": colors, "pixels_per_image": 16}
+    data, palette = {"mode": mode}, {"colors": colors}
     rows = in_each_part(list(given_images))
     own = road("images", "folder", rows, data=data, palette=palette)
     channels = 3 if mode == "rgb" else 1

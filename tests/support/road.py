@@ -168,9 +168,9 @@ class Road:
         """
         labels = batch["labels"]
         if self.name == "images":
-            raster = self.task.raster
-            pixels = raster.decode(batch["input_ids"][:, 1:].numpy())
-            return [image[..., : raster.colors.shape[1]].tobytes() for image in pixels]
+            palette = self.task.palette
+            pixels = palette.decode(batch["input_ids"][:, 1:].numpy())
+            return [image[..., : palette.colors.shape[1]].tobytes() for image in pixels]
         mask = batch.get("attention_mask", torch.ones(labels.shape[:2], dtype=torch.long)).bool()
         if self.name == "speech-enhancement":
             return [
