@@ -64,7 +64,7 @@ class Utterances(Items):
 
     In training the items are excerpts, as many as there is sound for. In other parts they are the
     beginnings of the pieces that are scored: utterances, or parts of long ones. Where noise is
-    mixed in, short recordings of a speaker are joined.
+    mixed in, an utterance is as many recordings of a speaker as are as long as an item.
 
     Args:
         rows: waveforms in `clean` and perhaps in `noisy`, with `name` and `speaker`.
@@ -116,20 +116,17 @@ class Utterances(Items):
             )
 
     def _joined(self) -> list[list[int]]:
-        """Joins short recordings of a speaker until they are as long as an item."""
-        found = []
+        """Joins recordings of a speaker until they are as long as an item."""
+        found: list[list[int]] = []
         for rows in self.sounds.of_speaker.values():
-            short: list[int] = []
+            several: list[int] = []
             # As they stand in a folder, recordings of the same word would often come together.
             for row in np.random.default_rng(0).permutation(rows).tolist():
-                is_long = self.sounds.samples[row] >= self.size
-                short += [] if is_long else [row]
-                if is_long:
-                    found.append([row])
-                elif self.sounds.samples[short].sum() >= self.size:
-                    found.append(short)
-                    short = []
-            found += [short] if short else []
+                several.append(row)
+                if self.sounds.samples[several].sum() >= self.size:
+                    found.append(several)
+                    several = []
+            found += [several] if several else []
         return sorted(found)
 
     def _pieces(self, rows: list[int], fresh: bool) -> list[Item]:
@@ -152,11 +149,9 @@ class Utterances(Items):
         return [self.size, self.kinds, self.data.snr, self.data.level, self.seed, noise]
 
     def name(self, index: int) -> str:
-        """Returns what an item is called, and where it begins in a long recording."""
-        piece = self.rows[index]
-        seconds, more = piece["start"] // self.data.rate, len(piece["rows"]) - 1
-        name = self.names[piece["rows"][0]] + (f" and {more} more" if more else "")
-        return name + (f", from {seconds // 60}:{seconds % 60:02}" if seconds else "")
+        """Returns what an item is called."""
+        first, *others = self.rows[index]["rows"]
+        return f"{self.names[first]}{f' and {len(others)} more' if others else ''}"
 
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of a piece that is scored."""

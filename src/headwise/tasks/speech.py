@@ -7,11 +7,9 @@ the clean speech S in it, with squared error as the loss. The enhanced waveform 
 """
 
 import hashlib
-import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -24,33 +22,26 @@ from torch import Tensor
 from headwise.data.divide import KEY, cleaned
 from headwise.data.encode import Columns, column_of, digest_of, pad
 from headwise.data.load import DataError, Row, generated, shards_of
-from headwise.data.noise import SILENCE, rms
 from headwise.data.settings import Data, Files
 from headwise.data.sound import (
-    SUFFIXES,
     SoundError,
-    Waveform,
     analyse,
     num_frames,
     read_channels,
     resampled,
     sounds_below,
-    speech_package,
-    synthesise,
 )
 from headwise.data.utterances import Utterances, item_samples
 from headwise.data.voices import speak, voices
-from headwise.files import written_whole
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.speech import SpeechEnhancer
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
+from headwise.tasks.enhancing import enhance, enhance_file, figures, scores_of
 from headwise.tasks.pictures import spectrograms, weights_by_position
-from headwise.tasks.scores import Outcome, Picture, Score, spread
+from headwise.tasks.scores import Outcome, Picture, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
 
-_AT_ONCE = 8  # windows of a long sound that are enhanced together
-_LOWEST_PESQ = 1.0  # of speech that nobody can hear any more
 _LOUDNESS = ("0 to 6", "6 to 12", "12 to 18", "18 to 24", "24 or more")
 _GROUP = r"\(.+\)"  # of a regular expression
 Noise = Literal["white", "pink", "brown", "babble", "recordings"]
@@ -244,7 +235,7 @@ class SpeechEnhancement(Task):
     def digest(self, part: str | None = None) -> str:
         if part is None:
             return super().digest()
-        return digest_of(super().digest(part), self.utterances(part).made_of)
+        return digest_of(super().digest(part), self.parts[part].made_of)
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         return pad(items, {"inputs": 0, "labels": IGNORED_LABEL, "attention_mask": 0})
@@ -271,7 +262,8 @@ class SpeechEnhancement(Task):
     ) -> Outcome:
         """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(evaluation, SpeechEvaluation)
-        utterances, rate, overlap = self.utterances(part), self.recipe.data.rate, evaluation.overlap
+        utterances = self.utterances(part) if part == "train" else self.parts[part]
+        rate, overlap = self.recipe.data.rate, evaluation.overlap
 
         def scored(index: int) -> dict[str, float]:
             noisy, clean = utterances.whole(index)
@@ -282,7 +274,7 @@ class SpeechEnhancement(Task):
         by_noise = np.argsort(np.nan_to_num(table["SI-SDR noisy"], nan=np.inf), kind="stable")
         shown = spread(by_noise.tolist(), evaluation.pictures)
         return Outcome(
-            scores=_scores(table, rate),
+            scores=scores_of(table, rate),
             pictures=[_picture(model, utterances, i, rows[i], overlap) for i in shown],
             digest=self.digest(part),
         )
@@ -296,14 +288,14 @@ class SpeechEnhancement(Task):
         frame is at most 40 decibels below the loudest one, as in the measure of intelligibility
         STOI (Taal et al. 2011, https://doi.org/10.1109/TASL.2011.2114881).
         """
-        known = batch["labels"] != IGNORED_LABEL
-        magnitudes = (batch["labels"].exp() - self.floor).clamp(min=0) * known
-        noisy, clean = (
-            10 * torch.log10(each.float().square().sum(-1).clamp(min=self.floor**2))
-            for each in (batch["inputs"], magnitudes)
+        magnitudes = (batch["labels"].exp() - self.floor).clamp(min=0)  # 0 at padding
+        least = self.floor**2
+        of_noisy, of_clean = (
+            each.float().square().sum(-1).clamp(min=least) for each in (batch["inputs"], magnitudes)
         )
+        noisy, clean = 10 * of_noisy.log10(), 10 * of_clean.log10()
         steps = ((noisy.amax(1, keepdim=True) - noisy) / 6).long().clamp(max=len(_LOUDNESS) - 1)
-        is_speech = (clean >= clean.amax(1, keepdim=True) - 40) & (clean > clean.amin())
+        is_speech = (of_clean > least) & (clean >= clean.amax(1, keepdim=True) - 40)
         classes = {
             "loudness": (steps, [f"{step} dB below the loudest" for step in _LOUDNESS]),
             "speech": (is_speech.long(), ["no speech", "speech"]),
@@ -328,7 +320,7 @@ class SpeechEnhancement(Task):
             if wish.output is not None:
                 is_folder = wish.output.is_dir() or len(wish.inputs) > 1
                 target = wish.output / source.name if is_folder else wish.output
-            _enhance_file(model, source, target, recipe.evaluation.overlap)
+            enhance_file(model, source, target, recipe.evaluation.overlap)
             yield f"written: {target}"
 
 
@@ -346,7 +338,8 @@ def _recording(row: Row, data: SpeechData, part: str) -> Row:
         name, speaker = f"voice {row['voice']}, {row['utterance']}", str(row["voice"])
     else:
         sounds = [row[side] for side in ("noisy", "clean") if row.get(side) is not None]
-        waves = [_wave(sound, data.rate) for sound in sounds]
+        read = [read_channels(sound) for sound in sounds]
+        waves = [resampled(samples.mean(axis=1), rate, data.rate) for samples, rate in read]
         lengths = [len(wave) for wave in waves]
         if max(lengths) - min(lengths) > data.rate // 10:
             raise DataError(
@@ -362,11 +355,6 @@ def _recording(row: Row, data: SpeechData, part: str) -> Row:
     return found | {"noisy": noisy[0] if noisy else None, "clean": clean}
 
 
-def _wave(sound: Row, rate: int) -> Waveform:
-    samples, own_rate = read_channels(sound)
-    return resampled(samples.mean(axis=1), own_rate, rate)
-
-
 def _speaker(name: str, pattern: str | None, part: str) -> str:
     if pattern is None:
         return name.rpartition("/")[0]
@@ -379,140 +367,6 @@ def _speaker(name: str, pattern: str | None, part: str) -> str:
     return match[1] if match else ""
 
 
-# --- enhancement ----------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def enhance(model: SpeechEnhancer, noisy: Waveform, overlap: float = 0.5) -> Waveform:
-    """Takes the noise out of a waveform of any length, at the sampling rate of the model.
-
-    A sound that is longer than the items of training is read in windows of their length, each of
-    which begins with frames that are enhanced already: they are the past of the others.
-
-    Args:
-        model: the model in evaluation mode.
-        noisy: the waveform, `(samples,)`.
-        overlap: the share of a window that is only past.
-    """
-    config = model.config
-    spectra = analyse(torch.from_numpy(noisy)[None], config.sampling_rate)[0]  # (time, bins)
-    magnitudes, time = spectra.abs(), len(spectra)
-    window = min(config.window, time)
-    new = max(1, config.window - config.lookahead - int(overlap * config.window))
-    starts = [*range(0, time - window, new), time - window]
-    clean, done = torch.empty_like(magnitudes), 0
-    for first in range(0, len(starts), _AT_ONCE):
-        some = starts[first : first + _AT_ONCE]
-        inputs = torch.stack([magnitudes[start : start + window] for start in some])
-        logs = model(inputs=inputs.to(model.device)).logits.float().cpu()
-        for start, found in zip(some, logs.exp() - config.floor, strict=True):
-            clean[done : start + window] = found[done - start :].clamp(min=0)
-            done = start + window - config.lookahead  # frames whose future was heard, too
-    enhanced = synthesise(torch.polar(clean, spectra.angle())[None], config.sampling_rate)
-    return enhanced[0, : len(noisy)].numpy()
-
-
-def _enhance_file(model: SpeechEnhancer, source: Path, target: Path, overlap: float) -> None:
-    """Enhances each channel of a sound file, and writes another of the same rate and length."""
-    soundfile, own = speech_package("soundfile"), model.config.sampling_rate
-    if target.suffix.lower() not in SUFFIXES or target.absolute() == source.absolute():
-        raise ValueError(
-            f"the new file is {target}, expected another one than {source}, whose name ends in "
-            f"{' or '.join(SUFFIXES)}; name it with --output"
-        )
-    samples, rate = read_channels({"path": str(source)})
-    enhanced = np.zeros_like(samples)
-    for channel, noisy in enumerate(samples.T):
-        clean = enhance(model, np.ascontiguousarray(resampled(noisy, rate, own)), overlap)
-        clean = resampled(clean, own, rate)[: len(noisy)]
-        enhanced[: len(clean), channel] = clean
-    kind = soundfile.info(str(source)).subtype
-    subtype = kind if soundfile.check_format(target.suffix[1:].upper(), kind) else None
-    with written_whole(target) as partial:
-        soundfile.write(str(partial), enhanced, rate, subtype=subtype)
-
-
-# --- scores ---------------------------------------------------------------------------------------
-
-
-def si_sdr(clean: Waveform, heard: Waveform) -> float:
-    """Returns the scale-invariant signal-to-distortion ratio in decibels.
-
-    Le Roux et al. 2019, *SDR – half-baked or well done?*, https://arxiv.org/abs/1811.02508:
-    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖², of clean speech s and speech ŝ.
-    It is at most 100; -100 if ⟨ŝ, s⟩ is 0; NaN if the clean speech is silent.
-
-    >>> clean = np.array([1.0, 0.0, -1.0, 0.0])
-    >>> round(si_sdr(clean, 3 * clean + np.array([0.0, 0.3, 0.0, 0.3])), 1)
-    20.0
-    """
-    s, estimate = clean.astype(np.float64), heard.astype(np.float64)
-    if rms(s) <= SILENCE:
-        return math.nan
-    target = estimate @ s / (s @ s) * s
-    wanted, distortion = target @ target, np.sum((target - estimate) ** 2)
-    if wanted == 0:
-        return -100.0
-    return float(10 * np.log10(wanted / max(float(distortion), 1e-10 * float(wanted))))
-
-
-@cache
-def _pesq() -> Any:
-    """Returns the package pesq; None if it is not installed, which is said once."""
-    try:
-        return speech_package("pesq")
-    except DataError as error:
-        warnings.warn(f"{error}. Speech is scored by SI-SDR alone", stacklevel=2)
-        return None
-
-
-def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
-    """Returns the Perceptual Evaluation of Speech Quality, as MOS-LQO, from about 1 (bad) to 4.5.
-
-    Rix et al. 2001, *Perceptual evaluation of speech quality (PESQ)*,
-    https://doi.org/10.1109/ICASSP.2001.941023. It is wide band (ITU-T P.862.2) if `rate` is at
-    least 16 kHz, else narrow band (P.862.1), and NaN if no speech is found.
-    """
-    at, band = (16_000, "wb") if rate >= 16_000 else (8_000, "nb")
-    waves = [resampled(wave, rate, at) for wave in (clean, heard)]
-    try:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(_pesq().pesq(at, *waves, band))
-    except (_pesq().PesqError, ValueError):  # no utterance; silence, or what is no number
-        return math.nan
-
-
-def figures(clean: Waveform, noisy: Waveform, enhanced: Waveform, rate: int) -> dict[str, float]:
-    """Returns PESQ, if it is installed, and SI-SDR of an utterance, enhanced and noisy."""
-    found = {}
-    if _pesq() is not None:
-        before, after = (pesq_score(clean, wave, rate) for wave in (noisy, enhanced))
-        # No speech in the noisy sound is nothing to score; none in the enhanced one is the worst.
-        after = before if math.isnan(before) else np.nan_to_num(after, nan=_LOWEST_PESQ)
-        found = {"PESQ": float(after), "PESQ noisy": before}
-    return found | {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
-
-
-def _scores(table: Mapping[str, np.ndarray], rate: int) -> list[Score]:
-    """Returns the means over the utterances that have a score, of the enhanced speech first."""
-    band = "wide band, P.862.2" if rate >= 16_000 else "narrow band, P.862.1"
-    units = {"PESQ": (f"{band}, MOS-LQO", 2), "SI-SDR": ("dB", 1)}
-    scores = []
-    for name in [name for name in units if name in table]:
-        note, digits = units[name]
-        after, before = table[name], table[f"{name} noisy"]
-        if silent := int(np.isnan(after).sum()):
-            note += f"; {silent} of {len(after)} utterances left out: no speech found"
-        for column, values in (
-            (name, after),
-            (f"{name} gain", after - before),
-            (f"{name} noisy", before),
-        ):
-            rows = np.stack([np.nan_to_num(values), ~np.isnan(values)], axis=1)
-            scores.append(Score.of(column, rows, "ratio", digits=digits, note=note))
-    return scores
-
-
 def _picture(
     model: SpeechEnhancer,
     utterances: Utterances,
@@ -521,20 +375,18 @@ def _picture(
     overlap: float,
 ) -> Picture:
     """Draws the beginning of an utterance, and below it what its systems did at each frame."""
-    rate = model.config.sampling_rate
     noisy, clean = (wave[: utterances.size] for wave in utterances.whole(index))
-    waves = {"noisy": noisy, "clean": clean, "enhanced": enhance(model, noisy, overlap)}
-    sounds = {
-        label: analyse(torch.tensor(wave)[None], rate).abs()[0] for label, wave in waves.items()
-    }
-    decided = weights_by_position(model, inputs=sounds["noisy"][None].to(model.device))
+    waves = torch.tensor(np.stack([noisy, clean, enhance(model, noisy, overlap)]))
+    spectra = analyse(waves, model.config.sampling_rate).abs()
+    decided = weights_by_position(model, inputs=spectra[:1].to(model.device))
+    maps = [(f"layer {system.layer}", weights[0]) for system, weights in decided]
+    sounds = dict(zip(("noisy", "clean", "enhanced"), spectra, strict=True))
     caption = ", ".join(
         f"{name} {scores[f'{name} noisy']:.2f} → {scores[name]:.2f}"
         for name in ("PESQ", "SI-SDR")
         if name in scores
     )
-    if decided:
-        units = sorted({system.unit for system, _ in decided})
+    if units := {system.unit for system, _ in decided}:
         caption += f". Below: the weight of each {' and '.join(units)} over the frames, by layer"
-    maps = [(f"layer {system.layer}", weights[0]) for system, weights in decided]
-    return Picture.of(utterances.name(index), spectrograms(sounds, maps, rate), f"{caption}.")
+    png = spectrograms(sounds, maps, model.config.sampling_rate)
+    return Picture.of(utterances.name(index), png, f"{caption}.")

@@ -1,0 +1,160 @@
+"""Takes the noise out of sounds of any length with a trained model, and scores what it makes."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.data.load import DataError
+from headwise.data.noise import SILENCE, rms
+from headwise.data.sound import (
+    SUFFIXES,
+    Waveform,
+    analyse,
+    read_channels,
+    resampled,
+    speech_package,
+    synthesise,
+)
+from headwise.files import written_whole
+from headwise.models.speech import SpeechEnhancer
+from headwise.tasks.scores import Score
+
+_AT_ONCE = 8  # windows of a long sound that are read together
+_LOWEST_PESQ = 1.0  # of speech that nobody can hear any more
+
+
+@torch.no_grad()
+def enhance(model: SpeechEnhancer, noisy: Waveform, overlap: float = 0.5) -> Waveform:
+    """Takes the noise out of a waveform of any length, at the sampling rate of the model.
+
+    A sound that is longer than the items of training is read in windows of their length, each of
+    which begins with frames that are enhanced already: they are the past of the others.
+
+    Args:
+        model: the model in evaluation mode.
+        noisy: the waveform, `(samples,)`.
+        overlap: the share of a window that is only past.
+    """
+    config = model.config
+    spectra = analyse(torch.tensor(noisy)[None], config.sampling_rate)[0]  # (time, bins)
+    magnitudes, time = spectra.abs(), len(spectra)
+    window = min(config.window, time)
+    new = max(1, config.window - config.lookahead - int(overlap * config.window))
+    starts = [*range(0, time - window, new), time - window]
+    clean, done = torch.empty_like(magnitudes), 0
+    for first in range(0, len(starts), _AT_ONCE):
+        some = starts[first : first + _AT_ONCE]
+        inputs = torch.stack([magnitudes[start : start + window] for start in some])
+        logs = model(inputs=inputs.to(model.device)).logits.float().cpu()
+        for start, found in zip(some, logs.exp() - config.floor, strict=True):
+            clean[done : start + window] = found[done - start :].clamp(min=0)
+            done = start + window - config.lookahead  # frames whose future was heard, too
+    enhanced = synthesise(torch.polar(clean, spectra.angle())[None], config.sampling_rate)
+    return enhanced[0, : len(noisy)].numpy()
+
+
+def enhance_file(model: SpeechEnhancer, source: Path, target: Path, overlap: float) -> None:
+    """Enhances each channel of a sound file, and writes another of the same rate and length."""
+    soundfile, own = speech_package("soundfile"), model.config.sampling_rate
+    if target.suffix.lower() not in SUFFIXES or target.absolute() == source.absolute():
+        raise ValueError(
+            f"the new file is {target}, expected another one than {source}, whose name ends in "
+            f"{' or '.join(SUFFIXES)}; name it with --output"
+        )
+    samples, rate = read_channels({"path": str(source)})
+    enhanced = np.zeros_like(samples)
+    for channel, noisy in enumerate(samples.T):
+        clean = enhance(model, np.ascontiguousarray(resampled(noisy, rate, own)), overlap)
+        clean = resampled(clean, own, rate)[: len(noisy)]
+        enhanced[: len(clean), channel] = clean
+    kind = soundfile.info(str(source)).subtype
+    subtype = kind if soundfile.check_format(target.suffix[1:].upper(), kind) else None
+    with written_whole(target) as partial:
+        soundfile.write(str(partial), enhanced, rate, subtype=subtype)
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def si_sdr(clean: Waveform, heard: Waveform) -> float:
+    """Returns the scale-invariant signal-to-distortion ratio in decibels.
+
+    Le Roux et al. 2019, *SDR – half-baked or well done?*, https://arxiv.org/abs/1811.02508:
+    10 log₁₀ (‖αs‖² / ‖αs − ŝ‖²) with α = ⟨ŝ, s⟩ / ‖s‖², of clean speech s and speech ŝ.
+    It is at most 100; -100 if ⟨ŝ, s⟩ is 0; NaN if the clean speech is silent.
+
+    >>> clean = np.array([1.0, 0.0, -1.0, 0.0])
+    >>> round(si_sdr(clean, 3 * clean + np.array([0.0, 0.3, 0.0, 0.3])), 1)
+    20.0
+    """
+    s, estimate = clean.astype(np.float64), heard.astype(np.float64)
+    if rms(s) <= SILENCE:
+        return math.nan
+    target = estimate @ s / (s @ s) * s
+    wanted, distortion = target @ target, np.sum((target - estimate) ** 2)
+    if wanted == 0:
+        return -100.0
+    return float(10 * np.log10(wanted / max(float(distortion), 1e-10 * float(wanted))))
+
+
+@cache
+def _pesq() -> Any:
+    """Returns the package pesq; None if it is not installed, which is said once."""
+    try:
+        return speech_package("pesq")
+    except DataError as error:
+        warnings.warn(f"{error}. Speech is scored by SI-SDR alone", stacklevel=2)
+        return None
+
+
+def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
+    """Returns the Perceptual Evaluation of Speech Quality, as MOS-LQO, from about 1 (bad) to 4.5.
+
+    Rix et al. 2001, *Perceptual evaluation of speech quality (PESQ)*,
+    https://doi.org/10.1109/ICASSP.2001.941023. It is wide band (ITU-T P.862.2) if `rate` is at
+    least 16 kHz, else narrow band (P.862.1), and NaN if no speech is found.
+    """
+    at, band = (16_000, "wb") if rate >= 16_000 else (8_000, "nb")
+    waves = [resampled(wave, rate, at) for wave in (clean, heard)]
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(_pesq().pesq(at, *waves, band))
+    except (_pesq().PesqError, ValueError):  # no utterance; silence, or what is no number
+        return math.nan
+
+
+def figures(clean: Waveform, noisy: Waveform, enhanced: Waveform, rate: int) -> dict[str, float]:
+    """Returns PESQ, if it is installed, and SI-SDR of an utterance, enhanced and noisy."""
+    found = {}
+    if _pesq() is not None:
+        before, after = (pesq_score(clean, wave, rate) for wave in (noisy, enhanced))
+        # No speech in the noisy sound is nothing to score; none in the enhanced one is the worst.
+        after = before if math.isnan(before) else np.nan_to_num(after, nan=_LOWEST_PESQ)
+        found = {"PESQ": float(after), "PESQ noisy": before}
+    return found | {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
+
+
+def scores_of(table: Mapping[str, np.ndarray], rate: int) -> list[Score]:
+    """Returns the means over the utterances that have a score, of the enhanced speech first."""
+    band = "wide band, P.862.2" if rate >= 16_000 else "narrow band, P.862.1"
+    units = {"PESQ": (f"{band}, MOS-LQO", 2), "SI-SDR": ("dB", 1)}
+    scores = []
+    for name in [name for name in units if name in table]:
+        note, digits = units[name]
+        after, before = table[name], table[f"{name} noisy"]
+        if silent := int(np.isnan(after).sum()):
+            note += f"; {silent} of {len(after)} utterances left out: no speech found"
+        for column, values in (
+            (name, after),
+            (f"{name} gain", after - before),
+            (f"{name} noisy", before),
+        ):
+            rows = np.stack([np.nan_to_num(values), ~np.isnan(values)], axis=1)
+            scores.append(Score.of(column, rows, "ratio", digits=digits, note=note))
+    return scores
