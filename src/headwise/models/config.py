@@ -30,14 +30,17 @@ class TransformerConfig(PreTrainedConfig):
     """What the configurations of all models have.
 
     Attributes:
-        embed_dim, num_heads: width of the model (d), and heads of each attention (h).
-        ffn_dim, ffn_activation: width of the feed-forward's hidden layer, and what stands there;
-            see `headwise.ops.layers`.
+        embed_dim: width of the model (d).
+        num_heads: number of heads of each attention (h).
+        ffn_dim: width of the feed-forward's hidden layer.
+        ffn_activation: activation inside the feed-forward, see `headwise.ops.layers`.
         attention: plan of attention, see `headwise.models.plan`.
         norm: norms after each residual sum (`post`, as published) or before each sub-layer (`pre`).
-        norm_kind, norm_eps: `layer` norms, or `rms`, by the root mean square; and their ε.
-        dropout, attention_dropout, ffn_dropout: of embeddings and of each sub-layer's output; of
-            attention weights; inside the feed-forward.
+        norm_kind: `layer` norms, or `rms`, by the root mean square.
+        norm_eps: ε of the norms.
+        dropout: probability of dropout of embeddings and of each sub-layer's output.
+        attention_dropout: probability of dropout of attention weights.
+        ffn_dropout: probability of dropout of the feed-forward's hidden layer.
         positions: what tells where a token stands: `sinusoidal`, `learned`, or `rotary` positions,
             which turn the queries and keys of self-attention.
         max_positions: number of learned positions, the longest sequence that the model reads; None
@@ -45,7 +48,10 @@ class TransformerConfig(PreTrainedConfig):
         rope_parameters: of rotary positions, as in transformers: `rope_theta` (10,000),
             `partial_rotary_factor` (1), and `rope_type` (`default`, `linear`, `llama3`, `yarn`)
             with what each reads.
-        head_dim, num_key_value_heads, qk_norm: see `headwise.MultiHeadAttention`.
+        head_dim: width of a head; embed_dim / num_heads if None.
+        num_key_value_heads: number of heads of keys and values, each for several heads of queries;
+            num_heads if None.
+        qk_norm: whether queries and keys of each head have an `rms` norm.
         bias: whether the linear maps of layers have one; `"qkv"`: those of queries, keys and values
             alone. A system whose equations have none has none, whatever this says.
         scale_embeddings: whether embeddings are multiplied by √embed_dim, as published.
@@ -207,7 +213,11 @@ class TransformerConfig(PreTrainedConfig):
 
 @strict
 class StackConfig(TransformerConfig):
-    """The configuration of a model with one stack of layers; `layers` is their number."""
+    """The configuration of a model with one stack of layers.
+
+    Attributes:
+        layers: number of layers.
+    """
 
     layers: int = 6
 
@@ -301,8 +311,9 @@ class SequenceClassifierConfig(StackConfig):
         problem: `classification`, or `regression` to one number.
         pooling: the vector of a sequence: the `mean` of the top layer over its tokens, or the
             `first` token's vector.
-        hidden_dim, activation: of the perceptron's hidden layer, `embed_dim` wide if None;
-            `dropout` is also that of this layer.
+        hidden_dim: width of the perceptron's hidden layer; embed_dim if None. `dropout` is also
+            that of this layer.
+        activation: activation of the perceptron's hidden layer.
     """
 
     model_type = "headwise-sequence-classifier"
@@ -337,7 +348,8 @@ class Seq2SeqLMConfig(TransformerConfig):
     Attributes:
         vocab_size: number of source tokens, or of all tokens if the vocabulary is joint.
         target_vocab_size: number of target tokens; `vocab_size` if None.
-        encoder_layers, decoder_layers: numbers of layers.
+        encoder_layers: number of layers of the encoder.
+        decoder_layers: number of layers of the decoder.
         share_embeddings: which embeddings share their weights: `all` (source, target and output,
             which needs a joint vocabulary), `target` (target and output) or `none`.
         output_bias: whether the map to the target vocabulary has a bias for each token.

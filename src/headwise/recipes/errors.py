@@ -55,7 +55,7 @@ def _place(kind: Any, location: Sequence[int | str]) -> tuple[list[str], list[st
     keys: list[str] = []
     siblings: list[str] = []
     for part in location:
-        kind = _without_none(kind)
+        kind = without_none(kind)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             siblings = list(kind.model_fields)
             kind = kind.model_fields[str(part)].annotation if part in siblings else None
@@ -69,11 +69,11 @@ def _place(kind: Any, location: Sequence[int | str]) -> tuple[list[str], list[st
     return keys, siblings
 
 
-def _without_none(kind: Any) -> Any:
+def without_none(kind: Any) -> Any:
     """Returns the type of a value that may also be None, or has constraints."""
     if get_origin(kind) is Annotated:
-        return _without_none(get_args(kind)[0])
+        return without_none(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
         members = [member for member in get_args(kind) if member is not NoneType]
-        return _without_none(members[0]) if len(members) == 1 else kind
+        return without_none(members[0]) if len(members) == 1 else kind
     return kind

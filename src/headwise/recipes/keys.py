@@ -1,0 +1,155 @@
+"""The keys of recipes: of a task with its model and its built-in data, or of a system."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from headwise.heads.ablation import meaning_of, option_of
+from headwise.messages import one_of, shown
+from headwise.models.plan import SYSTEMS, options_of, rule_name, system_class
+from headwise.recipes.errors import without_none
+from headwise.recipes.recipe import OF_DATA, TASKS, task_class
+
+
+class Key(NamedTuple):
+    """One key of a recipe, or an option of something that recipes name."""
+
+    name: str  # training.max_steps
+    default: str  # as YAML writes it; a dash if there is none
+    meaning: str
+
+
+def keys_of(name: str) -> list[Key]:
+    """Returns the keys of a task's recipes, or what recipes say of a system.
+
+    Args:
+        name: a task or a system, each by its short name or as module:Class.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    if name in TASKS:
+        return list(_of_task(name))
+    if name not in SYSTEMS and ":" not in name:
+        raise ValueError(
+            f"there is no task and no system {shown(name)}, {one_of(name, [*TASKS, *SYSTEMS])}"
+        )
+    try:
+        return list(_of_system(name))
+    except ValueError:
+        return list(_of_task(name))
+
+
+def _of_task(name: str) -> Iterator[Key]:
+    task = task_class(name)
+    for key in _of_settings(task.recipe_class, ""):
+        yield key
+        if key.name == "model":
+            yield from _of_model(task.model_class.config_class)
+    for path, rows in task.built_in.items():
+        meaning = inspect.getdoc(rows) or ""
+        yield Key(f"data.path={path}", "–", meaning.partition("\n\n")[0].replace("\n", " "))
+        options = inspect.signature(rows).parameters.values()
+        names = [option.name for option in options if option.kind is not option.VAR_KEYWORD]
+        yield from _arguments(rows, "data.options.", names)
+
+
+def _of_settings(kind: type[BaseModel], prefix: str) -> Iterator[Key]:
+    for name, field in kind.model_fields.items():
+        inner, key = without_none(field.annotation), prefix + name
+        is_settings = isinstance(inner, type) and issubclass(inner, BaseModel)
+        if not is_settings:
+            default = "required" if field.is_required() else _default(field.get_default())
+            yield Key(key, default, " ".join((field.description or "").split()))
+            inner = next(iter(getattr(inner, "__args__", ())[1:]), None)  # of dict[str, Settings]
+            is_settings, key = (
+                isinstance(inner, type) and issubclass(inner, BaseModel),
+                f"{key}.NAME",
+            )
+        if is_settings:
+            yield from _of_settings(inner, f"{key}.")
+
+
+def _of_model(config: Any) -> Iterator[Key]:
+    meanings: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if not base.__module__.startswith("transformers."):
+            meanings |= _described(base, "Attributes")
+    for field in fields(config):
+        if field.name in meanings and field.name not in OF_DATA:
+            default: Any = field.default
+            if field.default_factory is not MISSING:
+                default = field.default_factory()
+            yield Key(f"model.{field.name}", _default(default), meanings[field.name])
+
+
+def _of_system(name: str) -> Iterator[Key]:
+    system = system_class(name)
+    presets = ", ".join(system.presets)
+    for key in _arguments(system, "", options_of(system)):
+        # What has no default is the model's.
+        default = "–" if key.default == "required" else key.default
+        meaning = f"options together: {presets}." if key.name == "preset" else key.meaning
+        yield Key(key.name, default, meaning)
+    for option in inspect.signature(system.from_config).parameters:
+        if option not in ("config", "site", "options"):
+            meaning = (inspect.getdoc(system.from_config) or "").partition("\n")[0]
+            yield Key(option, "–", meaning)
+    if system.rule is not None:
+        yield from _of_settings(system.rule.settings_class, f"training.rules.{rule_name(system)}.")
+    for edit in system.edits:
+        option = option_of(edit)
+        yield Key(f"evaluation.ablation.{name}={edit}", option or "–", meaning_of(edit))
+
+
+def _arguments(of: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:
+    """Yields arguments of a function, or of a class and those that it derives from."""
+    meanings: dict[str, str] = {}
+    defaults: dict[str, Any] = {}
+    for base in reversed(inspect.getmro(of)) if isinstance(of, type) else (of,):
+        if base is not object:
+            meanings |= _described(base, "Args")
+            defaults |= {p.name: p.default for p in inspect.signature(base).parameters.values()}
+    for name in names:
+        default = defaults.get(name)
+        given = "required" if default is inspect.Parameter.empty else _default(default)
+        yield Key(f"{prefix}{name}", given, meanings.get(name, ""))
+
+
+def _described(of: Any, heading: str) -> dict[str, str]:
+    """Returns what a docstring says of each name under a heading such as `Args`.
+
+    >>> def sound(low, high):
+    ...     '''Makes one.
+    ...
+    ...     Args:
+    ...         low, high: the ends of
+    ...             its range.
+    ...     '''
+    >>> _described(sound, "Args")
+    {'low': 'the ends of its range.', 'high': 'the ends of its range.'}
+    """
+    text = inspect.cleandoc(
+        vars(of).get("__doc__") or "" if isinstance(of, type) else of.__doc__ or ""
+    )
+    _, _, section = f"\n{text}".partition(f"\n{heading}:\n")
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \S)", re.split(r"\n(?=\S)", section)[0]):
+        names, _, meaning = entry.strip().partition(": ")
+        found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+    return found
+
+
+def _default(value: Any) -> str:
+    """A default as YAML writes it; a dash if it is empty or has keys of its own."""
+    if value is None or isinstance(value, dict) or value in ([], ""):
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
