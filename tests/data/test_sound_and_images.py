@@ -40,10 +40,11 @@ def test_the_middle_of_an_image_is_taken(shape, tmp_path):
 
 def test_photographs_are_divided_by_regions():
     """Patches that overlap would be known in the test part."""
-    data = {"corpus": "photographs", "size": 8, "train_fraction": 0.02}
+    data = {"path": "photographs", "size": 8, "train_fraction": 0.02}
     own = road("images", "built-in", data=data)
-    assert all(len(own.rows(part)) > 10 for part in PARTS)
-    assert not any(set(own.rows(a)) & set(own.rows(b)) for a, b in combinations(PARTS, 2))
+    patches = [set(own.task.rows[part]["pixels"]) for part in PARTS]
+    assert all(len(of_part) > 10 for of_part in patches)
+    assert not any(one & other for one, other in combinations(patches, 2))
 
 
 def test_pairs_of_images_stand_side_by_side(tmp_path):
@@ -52,10 +53,9 @@ def test_pairs_of_images_stand_side_by_side(tmp_path):
         (tmp_path / side).mkdir()
         for key in range(30):
             (tmp_path / side / f"{key:02}.png").write_bytes(png(row("images", key + shift)))
-    half = {"corpus": "folder", "size": 4, "mode": "grey"}
-    half |= {"validation_fraction": 0.2, "test_fraction": 0.2}
-    left, right = ({**half, "train": str(tmp_path / side)} for side in "ab")
-    data = {"corpus": "pair", "left": left, "right": right, "train_fraction": 1.0}
+    half = {"size": 4, "mode": "grey", "validation_fraction": 0.2, "test_fraction": 0.2}
+    left, right = ({**half, "files": {"train": str(tmp_path / side)}} for side in "ab")
+    data = {"path": "pairs", "options": {"left": left, "right": right}, "train_fraction": 1.0}
     own = road("images", "built-in", data=data)
     known = [{row("images", key + shift).tobytes() for key in range(30)} for shift in (0, 100)]
     seen: dict[str, list[set[bytes]]] = {}

@@ -95,10 +95,16 @@ def _idx_images(paths: Sequence[str], **_: object) -> Iterator[Row]:
             images, height, width = struct.unpack(">3I", header[4:])
             try:
                 for number in range(images):
-                    pixels = np.frombuffer(file.read(height * width), np.uint8)
-                    yield image_row(pixels.reshape(height, width), f"image {number} of {path}")
-            except (ValueError, EOFError, zlib.error) as error:
+                    pixels = file.read(height * width)
+                    if len(pixels) < height * width:
+                        raise DataError(
+                            f"{path} has {16 + number * height * width + len(pixels)} bytes, "
+                            f"expected {16 + images * height * width} for {images} × {height} × "
+                            f"{width} pixels: copy or download it again"
+                        )
+                    array = np.frombuffer(pixels, np.uint8).reshape(height, width)
+                    yield image_row(array, f"image {number} of {path}")
+            except (EOFError, zlib.error) as error:
                 raise DataError(
-                    f"{path} ends within image {number:,} of {images:,} ({error}): copy or "
-                    f"download it again"
+                    f"{path} is not an intact gzip file ({error}): copy or download it again"
                 ) from error
