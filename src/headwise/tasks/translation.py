@@ -3,22 +3,15 @@
 The model is that of Vaswani et al. 2017, *Attention Is All You Need*,
 https://arxiv.org/abs/1706.03762. A search keeps the `beam_size` likeliest beginnings y of a
 translation of x, and ranks those that have ended by log p(y | x) / |y|^length_penalty.
-
-sacrebleu (Post 2018, *A Call for Clarity in Reporting BLEU Scores*,
-https://aclanthology.org/W18-6319) counts the matches of each sentence, from whose sums BLEU
-(Papineni et al. 2002, https://aclanthology.org/P02-1040) and chrF (Popović 2015,
-https://aclanthology.org/W15-3049) follow. chrF is always counted on the raw text.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import datasets
 import torch
 from pydantic import Field, model_validator
-from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
 
@@ -32,8 +25,8 @@ from headwise.models.for_tasks import Seq2SeqLM, shift_right
 from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
-from headwise.settings import FrozenSettings
-from headwise.tasks.scores import Outcome, Sample, Score, spread
+from headwise.tasks.bleu import Bleu, scores_of
+from headwise.tasks.scores import Outcome, Sample, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
 from headwise.training.batching import TokenBudgetSampler
 
@@ -42,16 +35,12 @@ _LINES = 512  # that `predict` translates before it gives them out
 _SAMPLES = 24  # translations that a report shows
 _TEXT, _TOKENS = datasets.Value("string"), datasets.List(datasets.Value("int32"))
 
-Tokenize = Literal[
-    "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "none"
-]
-
 
 class TranslationData(Data):
     """Sentence pairs: the columns `source` and `target`."""
 
     language: str | None = None
-    """Code of the target language, by default that of `options`. BLEU counts characters where there
+    """Code of the target language, known of interface strings. BLEU counts characters where there
     are no spaces between words (zh, ja)."""
     max_length: int | None = Field(None, ge=1)
     """Training pairs with more words than this on either side are left out (IWSLT14: 175). Given
@@ -81,49 +70,6 @@ class Vocabularies(tokenizers.TokenizerSettings):
         return self
 
 
-class Bleu(FrozenSettings):
-    """How BLEU is counted: arguments of sacrebleu's `BLEU`, and `split_compounds`.
-
-    The defaults are those of current papers. Older papers have the BLEU of `multi-bleu.perl`,
-    `{smooth_method: none, force: true}`; on WMT14 en-de mostly with `split_compounds: true`, and on
-    a corpus that is already tokenised, as IWSLT14 is, with `tokenize: none`.
-
-    They tokenise with the Moses scripts. 13a splits ASCII punctuation as these do, but neither
-    clitics (`l'eau`) nor typographic quotes: scores differ by some tenths, differences hold.
-    """
-
-    tokenize: Tokenize | None = None
-    """What divides a text into words. Default: zh for Chinese, char for Japanese, else 13a."""
-    smooth_method: Literal["exp", "floor", "add-k", "none"] = "exp"
-    """What stands for a precision of zero; with none, BLEU is zero then."""
-    smooth_value: float | None = None
-    """Value of `floor` and `add-k`."""
-    lowercase: bool = False
-    """Whether case does not matter."""
-    force: bool = False
-    """Whether sacrebleu does not warn of text that looks tokenised."""
-    split_compounds: bool = False
-    """Whether words are split at hyphens, `a-b` to `a ##AT##-##AT## b`, as tensor2tensor's
-    `get_ende_bleu.sh` does; scores are about half a point higher for it."""
-
-    def metric(self, language: str | None) -> BLEU:
-        """Returns the metric for the code of a target language."""
-        arguments = self.model_dump(exclude={"split_compounds"})
-        if self.tokenize is None:
-            code = re.split("[-_]", (language or "").lower())[0]
-            arguments["tokenize"] = {"zh": "zh", "ja": "char"}.get(code, "13a")
-        try:
-            metric = BLEU(**arguments)
-        except (RuntimeError, ImportError) as error:  # a package that sacrebleu needs for it
-            reason = " ".join(str(error).split())
-            raise ValueError(f"evaluation.bleu.tokenize is {self.tokenize!r}: {reason}") from error
-        if self.split_compounds:
-            tokenize = metric.tokenizer
-            metric.tokenizer = lambda line: split_compounds(tokenize(line))
-            metric.tokenizer_signature += "+compound-split"
-        return metric
-
-
 class TranslationEvaluation(Evaluation):
     """How translations are searched for and scored."""
 
@@ -138,7 +84,11 @@ class TranslationEvaluation(Evaluation):
     max_length_extra: int = Field(50, ge=1)
     """Number of tokens that a translation may have beyond max_length_ratio."""
     bleu: Bleu = Field(default_factory=Bleu)
-    """How BLEU is counted."""
+    """How BLEU is counted. The defaults are those of current papers. Older papers have the BLEU of
+    `multi-bleu.perl`, `{smooth_method: none, force: true}`; on WMT14 en-de mostly with
+    `split_compounds: true`, and on text that is already tokenised, as IWSLT14, with `tokenize:
+    none`. They tokenise with the Moses scripts, where 13a splits neither clitics (`l'eau`) nor
+    typographic quotes: scores differ by some tenths, differences hold."""
 
 
 class TranslationRecipe(Recipe):
@@ -191,7 +141,8 @@ class Translation(Task):
     def open(self, folder: Path | None) -> None:
         settings: Vocabularies = self.recipe.tokenizer
         data = self.recipe.data
-        self.language = data.language or data.options.get("language")
+        options = data.options if data.path in self.built_in else {}
+        self.language = data.language or options.get("language")
         self.recipe.evaluation.bleu.metric(self.language)  # what it lacks is told before training
         is_joint = settings.joint
         if folder is not None and (folder / "tokenizer.json").is_file():
@@ -274,15 +225,16 @@ class Translation(Task):
         read = shift_right(labels, self.target.bos_token_id, padding)
         read = read.masked_fill(labels == IGNORED_LABEL, padding)
         source, target = map(tokenizers.token_names, (self.source, self.target))
+        word = "word" if tokenizers.has_words(self.target) else "subword"
         return {
-            "encoder": Positions.of_tokens(batch["input_ids"], source, "subword"),
-            "decoder": Positions.of_tokens(read, target, "subword"),
+            "encoder": Positions.of_tokens(batch["input_ids"], source, word),
+            "decoder": Positions.of_tokens(read, target, word),
         }
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
         self.stored(part)
         sources, references = (list(self.rows[part][side]) for side in ("source", "target"))
-        made = _translate(model, self.source, self.target, sources, evaluation, each)
+        made = translate(model, self.source, self.target, sources, evaluation, each)
         scores = scores_of(made, references, evaluation.bleu, self.language)
         long = [i for i, text in enumerate(sources) if len(text.split()) >= 4]  # worth showing
         samples = [
@@ -301,39 +253,10 @@ class Translation(Task):
         lines = wish.lines()
         for begin in range(0, len(lines), _LINES):
             some = lines[begin : begin + _LINES]
-            yield from _translate(model, source, target, some, recipe.evaluation, Each())
+            yield from translate(model, source, target, some, recipe.evaluation, Each())
 
 
-def scores_of(
-    made: Sequence[str], references: Sequence[str], bleu: Bleu, language: str | None = None
-) -> list[Score]:
-    """Returns BLEU and chrF, in percent, of translations with one reference each.
-
-    Their notes say in sacrebleu's notation how they were counted; publish these with the numbers.
-
-    >>> bleu, chrf = scores_of(["The cat sat on the mat ."], ["The cat sat on the mat."], Bleu())
-    >>> bleu.value, bleu.note.partition("|version")[0]
-    (100.0, 'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp')
-    """
-    options = bleu.model_dump(include={"smooth_method", "smooth_value"}, exclude_defaults=True)
-    found = []
-    for name, metric, given in (("BLEU", bleu.metric(language), options), ("chrF", CHRF(), {})):
-        rows = metric._extract_corpus_statistics(made, [references])
-        note = str(metric.get_signature())
-        found.append(Score.of(name, rows, name.lower(), options=given, note=note))
-    return found
-
-
-def split_compounds(text: str) -> str:
-    """Splits words at hyphens, as tensor2tensor does: matches do not overlap.
-
-    >>> split_compounds("a well-known - x-y-z")
-    'a well ##AT##-##AT## known - x ##AT##-##AT## y-z'
-    """
-    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text)
-
-
-def _translate(
+def translate(
     model: Any,
     source: PreTrainedTokenizerFast,
     target: PreTrainedTokenizerFast,
@@ -341,7 +264,15 @@ def _translate(
     evaluation: TranslationEvaluation,
     each: Each,
 ) -> list[str]:
-    """Returns a line for each text, an empty one for an empty text."""
+    """Returns the translation of each text, one line; that of an empty text is empty.
+
+    Args:
+        model: the model, in evaluation mode.
+        source, target: the tokenizers of both languages.
+        texts: a sentence each.
+        evaluation: the search.
+        each: computes something of each batch.
+    """
     lines = [_line(text) for text in texts]
     different = list(dict.fromkeys(filter(None, lines)))
     numbers = [len(ids) for ids in source(different)["input_ids"]] if different else []

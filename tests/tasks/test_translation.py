@@ -1,0 +1,146 @@
+"""Translation: which pairs are taken, how translations are searched for, and kinds of BLEU."""
+
+import pytest
+import torch
+from support.road import in_each_part, road
+from transformers import GenerationConfig
+
+from headwise.data import builtin
+from headwise.data.load import DataError
+from headwise.models.for_tasks import Seq2SeqLM
+from headwise.tasks import translation
+from headwise.tasks.bleu import Bleu, scores_of, split_compounds
+from headwise.tasks.task import Each, Wish
+from headwise.tasks.translation import TranslationEvaluation
+
+PAIRS = [(f"open the file {n}", f"ouvrir le fichier {n}") for n in ("one", "two", "three")] * 4
+TEXTS = ["open the file", "", "it", "close the window and open the file", " \t", "it", "the"]
+SHORT = TranslationEvaluation(beam_size=2, max_length_extra=4)
+MODEL = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "attention": {"decoder_self": "mae"}}
+MODEL |= {"encoder_layers": 1, "decoder_layers": 1}
+
+
+def pairs(rows=PAIRS, **recipe):
+    return road("translation", "files", in_each_part(rows), **recipe)
+
+
+@pytest.fixture(scope="module")
+def own():
+    return pairs(model=MODEL, evaluation={"beam_size": 3, "length_penalty": 0.6})
+
+
+@pytest.fixture(scope="module")
+def model(own):
+    torch.manual_seed(2)
+    return own.model().eval().double()  # so that padding cannot tip a search
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The arguments of each call of generate()."""
+    found, generate = [], Seq2SeqLM.generate
+
+    def spy(self, **given):
+        found.append(given)
+        return generate(self, **given)
+
+    monkeypatch.setattr(Seq2SeqLM, "generate", spy)
+    return found
+
+
+def translated(own, model, texts, evaluation=SHORT):
+    both = own.task.source, own.task.target
+    return translation.translate(model, *both, texts, evaluation, Each())
+
+
+# --- search -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_each_text_gets_its_own_translation_in_order(own, model, beams):
+    search = SHORT.model_copy(update={"beam_size": beams})
+    together = translated(own, model, TEXTS, search)
+    assert together == [translated(own, model, [text], search)[0] for text in TEXTS]
+    assert together[1] == together[4] == "" and len(set(together)) >= 3
+
+
+def test_batches_stay_within_the_budget_over_all_beams(own, model, calls, monkeypatch):
+    whole = translated(own, model, TEXTS)
+    longest = calls[0]["input_ids"].size(1)
+    assert len(calls) == 1 and len(calls[0]["input_ids"]) == 4  # different texts that are not empty
+    monkeypatch.setattr(translation, "_AT_ONCE", 2 * 2 * longest)  # beams, and texts of a batch
+    assert translated(own, model, TEXTS) == whole and len(calls) > 2
+    assert all(call["input_ids"].numel() <= 2 * longest for call in calls[1:])
+
+
+def test_settings_reach_the_search_and_what_is_saved(own, model, calls, tmp_path):
+    search = {"num_beams": 3, "length_penalty": 0.6}
+    (source,) = own.task.source(["it"])["input_ids"]
+    limits = {"max_length_ratio": 2, "max_length_extra": 1}
+    evaluation = own.recipe.evaluation.model_copy(update=limits)
+    translated(own, model, ["it"], evaluation)
+    expected = {**search, "do_sample": False, "max_length": 2 * len(source) + 1 + 1}  # <bos>
+    assert {name: calls[0][name] for name in expected} == expected
+    model.save_pretrained(tmp_path)
+    saved = GenerationConfig.from_pretrained(tmp_path).to_dict()
+    assert {name: saved[name] for name in search} == search
+
+
+def test_separate_vocabularies_are_not_mixed_up(tmp_path):
+    vocabularies = {"joint": False, "vocab_size": 262, "target_vocab_size": 264}
+    own = pairs(tokenizer=vocabularies)
+    network = own.model().eval()
+    assert (network.config.vocab_size, network.config.target_vocab_size) == (262, 264)
+    (*_, last, _) = own.task.target("fichier")["input_ids"]
+    with torch.no_grad():  # a model that always writes the same token
+        network.lm_head.weight.zero_()[last] = 1.0
+        for norm in (layer.feed_forward_residual.norm for layer in network.decoder.layers):
+            norm.weight.zero_()
+            norm.bias.fill_(1.0)
+    own.task.save(tmp_path)
+    recipe = own.recipe.model_copy(
+        update={"evaluation": TranslationEvaluation(max_length_ratio=0, max_length_extra=2)}
+    )
+    found = list(own.task.predict(tmp_path, recipe, network, Wish(texts=["open\nit", ""])))
+    assert found == [own.task.target.decode([last, last]).strip(), ""]
+
+
+# --- BLEU -------------------------------------------------------------------------------------
+
+
+def test_compounds_are_split_on_both_sides_after_tokenising():
+    """Half a compound right counts: 7 of 8 pieces, 5 of 7 pairs, 4 of 6 triples, 3 of 5 fours."""
+    bleu = Bleu(smooth_method="none", force=True, split_compounds=True)
+    score, _ = scores_of(["a b c d Hund-Katze."], ["a b c d Hund-Maus."], bleu)
+    assert score.value == pytest.approx(100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** (1 / 4))
+    assert "tok:13a+compound-split|smooth:none" in score.note
+    assert split_compounds("- a -b c- 1-2-3") == "- a -b c- 1 ##AT##-##AT## 2-3"
+
+
+def test_what_sacrebleu_lacks_is_told_before_training():
+    for language, tokenizer in (("zh_CN", "zh"), ("ja", "char"), ("fr", "13a"), (None, "13a")):
+        assert f"tok:{tokenizer}|" in scores_of(["a"], ["a"], Bleu(), language)[0].note
+    with pytest.raises(ValueError, match=r"tokenize is 'ko-mecab'.*pip install"):
+        pairs(evaluation={"bleu": {"tokenize": "ko-mecab"}})
+
+
+# --- pairs ------------------------------------------------------------------------------------
+
+
+def test_only_pairs_to_train_on_are_filtered():
+    long = [("a", "c d e"), ("a b c d", "e f g h")]
+    own = pairs([*long, ("", "c"), ("a\u2028 b ", " c")], data={"max_length": 3, "max_ratio": 2})
+    assert own.rows("train") == [("a b", "c")]
+    assert own.rows("test") == [*long, ("a b", "c")]
+    with pytest.raises(DataError, match=r"holds \[1\], expected one of texts"):
+        own.task.clean({"source": [[1]], "target": ["a"]}, own.recipe.data, "train")
+
+
+@pytest.mark.parametrize("language", ["fr", "de", "zh-CN"])
+def test_interface_strings_are_translated_and_clean(language):
+    rows = builtin.interface_strings(language)["train"][:]
+    found = list(zip(rows["source"], rows["target"], strict=True))
+    assert 800 < len(found) == len(set(found))
+    assert not any(source == target for source, target in found)
+    for text in (*rows["source"], *rows["target"]):
+        assert text == " ".join(text.split()) != "" and "\x04" not in text
