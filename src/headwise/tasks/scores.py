@@ -79,10 +79,13 @@ def _of_ranks(rows: np.ndarray) -> float:
 
 
 def _pearson(rows: np.ndarray) -> float:
-    """100 times the correlation of two columns; NaN where one of them is constant."""
+    """100 times the correlation of two columns; NaN where one is constant, but for rounding."""
+    largest = np.abs(rows).max(0)
+    if (np.ptp(rows, axis=0) <= 1e-9 * largest).any():
+        return math.nan
+    rows = rows / largest  # squares of huge and tiny numbers are finite then
     x, y = (rows - rows.mean(0)).T
-    norm = math.sqrt((x @ x) * (y @ y))
-    return 100.0 * float(x @ y) / norm if norm else math.nan
+    return 100.0 * float(x @ y) / math.sqrt((x @ x) * (y @ y))
 
 
 # Statistics of the sums of each number over the items: `(resamples, numbers)` to `(resamples,)`.
