@@ -103,7 +103,7 @@ def masked_language_modelling(folder: Path) -> dict:
 
 def images(folder: Path) -> dict:
     return {
-        "data": {"corpus": "digits", "size": 4},
+        "data": {"path": "digits", "size": 4},
         "palette": {"colors": 4},
         "model": {"layers": 1},
         "training": {"batch_tokens": 256},
@@ -121,7 +121,8 @@ def probing(folder: Path) -> dict:
     parts = ["tr"] * 80 + ["va"] * 20 + ["te"] * 20
     texts = zip(parts, lines(120), strict=True)
     rows = [f"{part}\t{len(line.split()) // 4}\t{line}" for part, line in texts]
-    return _classified({"corpus": "senteval", "file": write_lines(folder / "length.txt", rows)})
+    file = write_lines(folder / "length.txt", rows)
+    return _classified({"path": "senteval", "options": {"file": file}})
 
 
 def _classified(data: dict) -> dict:
@@ -134,10 +135,11 @@ def _classified(data: dict) -> dict:
 
 
 def speech_enhancement(folder: Path) -> dict:
-    sounds = {"rate": 8000, "seconds": 0.5, "speakers": 4, "utterances": 6, "noise": ["white"]}
-    shares = {"validation_fraction": 0.125, "test_fraction": 0.125}  # three of 24 files
+    voices = {"speakers": 4, "utterances": 6, "seconds": 0.5}
+    shares = {"validation_fraction": 0.2, "test_fraction": 0.2}
+    sounds = {"rate": 8000, "seconds": 0.5, "noise": ["white"], **shares}
     return {
-        "data": {"corpus": "generated", **sounds, **shares},
+        "data": {"path": "generated", "options": voices, **sounds},
         "model": {"layers": 1, "front_channels": [16, 16], "predicts": "gain"},
         "training": {"batch_tokens": 100},
         "evaluation": {"pictures": 1},

@@ -1,6 +1,7 @@
 """A run that is killed, interrupted, damaged or out of space ends as one that nobody disturbed."""
 
 import errno
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -19,7 +20,7 @@ from headwise.cli import app
 
 # Of what a run is made: its system, and its data. MAE's gates and experts take turns, and what a
 # stream has given is not given again.
-DATA = {"standard": {}, "mae": {"streaming": True, "held_out_rows": 20, "shuffle_rows": 60}}
+DATA = {"standard": {}, "mae": {"streaming": True, "held_out": 20, "window": 60}}
 STEPS = 6
 
 
@@ -93,12 +94,13 @@ class Run(RuleBasedStateMachine):
     def refused(self, other: str) -> None:
         """What is not this run's recipe or data is refused, and nothing is changed."""
         text, before = self.place / "text.txt", files_of(self.folder)
-        kept = text.read_bytes()
+        kept, times = text.read_bytes(), (text.stat().st_atime_ns, text.stat().st_mtime_ns)
         if other == "data":
             text.write_bytes(kept + b"one two three\n")
         change = ("--set", "training.learning_rate=0.5") if other == "recipe" else ()
         ended = self.train(change=change)
         text.write_bytes(kept)
+        os.utime(text, ns=times)  # of a stream nobody has read all
         assert ended.status == 2 and str(self.folder) in ended.said
         assert files_of(self.folder) == before
 
