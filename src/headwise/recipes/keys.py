@@ -92,18 +92,18 @@ def _of_system(name: str) -> Iterator[Key]:
     presets = ", ".join(system.presets)
     for key in _arguments(system, "", options_of(system)):
         # What has no default is the model's.
-        default = "–" if key.default == "required" else key.default
+        default = key.default.replace("required", "–")
         meaning = f"options together: {presets}." if key.name == "preset" else key.meaning
         yield Key(key.name, default, meaning)
     for option in inspect.signature(system.from_config).parameters:
         if option not in ("config", "site", "options"):
-            meaning = (inspect.getdoc(system.from_config) or "").partition("\n")[0]
-            yield Key(option, "–", meaning)
+            lines = (inspect.getdoc(system.from_config) or "").split("\n")
+            yield Key(option, "–", lines[0])
     if system.rule is not None:
         yield from _of_settings(system.rule.settings_class, f"training.rules.{rule_name(system)}.")
     for edit in system.edits:
-        option = option_of(edit)
-        yield Key(f"evaluation.ablation.{name}={edit}", option or "–", meaning_of(edit))
+        asked = f"evaluation.ablation.{name}={edit}"
+        yield Key(asked, option_of(edit) or "–", meaning_of(edit))
 
 
 def _arguments(of: Callable[..., Any], prefix: str, names: list[str]) -> Iterator[Key]:

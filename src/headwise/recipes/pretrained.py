@@ -2,7 +2,7 @@
 
 Sizes, plan of attention and encoder (vocabulary or palette) are those of that run. A recipe need
 not repeat them, and where it does they must agree. Only the plan may differ, where that run has
-standard attention; and what weights do not depend on, such as dropout.
+standard attention; and that on which no weights depend, such as dropout.
 """
 
 import hashlib
@@ -22,13 +22,7 @@ from headwise.recipes.recipe import Recipe
 _Model = TypeVar("_Model", bound=HeadwiseModel)
 
 # Arguments of configurations on which no weights depend.
-_OF_TRAINING = {
-    "dropout",
-    "attention_dropout",
-    "ffn_dropout",
-    "adaptive_dropout",
-    "label_smoothing",
-}
+_FREE = {"dropout", "attention_dropout", "ffn_dropout", "adaptive_dropout", "label_smoothing"}
 
 
 def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> TransformerConfig:
@@ -37,16 +31,30 @@ def pretrained_config(model_class: type[HeadwiseModel], recipe: Recipe) -> Trans
     Raises:
         ValueError: there is no such model, or the recipe contradicts it.
     """
-    config = _changed_config(model_class, recipe)
-    plan = recipe.model_arguments.get("attention")
-    if plan is None:
-        return config
-    there = config.systems()
-    for site, specs in layer_specs(plan, config.depths()).items():
-        for own, other in zip(specs, there[site], strict=True):
-            if own != other and other["system"] != "standard":
-                raise _conflict("attention", plan, config.attention, recipe)
-    config.attention = plan
+    kind: Any = model_class.config_class
+    config = kind.from_pretrained(_folder(kind, recipe), **_changes(recipe))
+    known = [field.name for field in fields(kind)]
+    for key, given in recipe.model_arguments.items():
+        if key not in known:
+            raise ValueError(f"there is no key model.{key}{did_you_mean(key, known)}")
+        there = getattr(config, key)
+        # The configuration has completed mappings such as rope_parameters.
+        is_part = isinstance(given, Mapping) and isinstance(there, Mapping)
+        agrees = given.items() <= there.items() if is_part else given == there
+        if key == "attention":
+            before = config.systems()
+            agrees = all(
+                own == other or other["system"] == "standard"
+                for site, specs in layer_specs(given, config.depths()).items()
+                for own, other in zip(specs, before[site], strict=True)
+            )
+        if not agrees:
+            raise ValueError(
+                f"model.{key} is {given!r}, expected {there!r}, as the model in "
+                f"{recipe.pretrained} has it: leave it out"
+                f"{'; only standard attention can change' if key == 'attention' else ''}"
+            )
+    config.attention = recipe.model_arguments.get("attention", config.attention)
     config.check_systems()
     return config
 
@@ -58,14 +66,10 @@ def pretrained_model(model_class: type[_Model], recipe: Recipe) -> _Model:
         ValueError: there is no such model, the recipe contradicts it, or its output would change.
     """
     planned = pretrained_config(model_class, recipe)
-    config = _changed_config(model_class, recipe)
-    model = model_class.from_pretrained(_folder(recipe), config=config)
-    if planned.systems() == config.systems():
-        return model
-    try:
-        return model.with_attention(planned.attention)
-    except ValueError as error:
-        raise ValueError(f"model.pretrained is {recipe.pretrained}: {error}") from error
+    folder = _folder(model_class.config_class, recipe)
+    model = model_class.from_pretrained(folder, **_changes(recipe))
+    is_same = planned.systems() == model.config.systems()
+    return model if is_same else model.with_attention(planned.attention)
 
 
 def digest_weights(folder: Path) -> str:
@@ -77,45 +81,22 @@ def digest_weights(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def _folder(recipe: Recipe) -> Path:
+def _changes(recipe: Recipe) -> dict[str, Any]:
+    return {key: value for key, value in recipe.model_arguments.items() if key in _FREE}
+
+
+def _folder(kind: Any, recipe: Recipe) -> Path:
+    """Returns the folder of the model that a recipe starts from, which is one of this kind."""
     folder = recipe.pretrained_folder()
     if folder is None or not (folder / "config.json").is_file():
         raise ValueError(
             f"model.pretrained is {recipe.pretrained}, and there is no model in {folder}, expected "
             f"the folder of a run that `headwise train` or `headwise compare` has finished"
         )
-    return folder
-
-
-def _changed_config(model_class: type[HeadwiseModel], recipe: Recipe) -> TransformerConfig:
-    """Returns the configuration of the run's model, trained as the recipe says."""
-    kind: type[TransformerConfig] = model_class.config_class
-    values, _ = PreTrainedConfig.get_config_dict(_folder(recipe))
-    if values.get("model_type") != kind.model_type:
+    found = PreTrainedConfig.get_config_dict(folder)[0].get("model_type")
+    if found != kind.model_type:
         raise ValueError(
-            f"model.pretrained is {recipe.pretrained}, a model of type {values.get('model_type')!r}"
-            f", expected {kind.model_type!r}: name a run whose task has such a model"
+            f"model.pretrained is {recipe.pretrained}, a model of type {found!r}, expected "
+            f"{kind.model_type!r}: name a run whose task has such a model"
         )
-    config: Any = kind.from_dict(values)
-    known = [field.name for field in fields(kind)]
-    for key, given in recipe.model_arguments.items():
-        if key not in known:
-            raise ValueError(f"there is no key model.{key}{did_you_mean(key, known)}")
-        if key in _OF_TRAINING:
-            setattr(config, key, given)
-            continue
-        there = getattr(config, key)
-        # The configuration has completed mappings such as rope_parameters.
-        is_part = isinstance(given, Mapping) and isinstance(there, Mapping)
-        agrees = given.items() <= there.items() if is_part else given == there
-        if not agrees and key != "attention":
-            raise _conflict(key, given, there, recipe)
-    return config
-
-
-def _conflict(key: str, given: Any, there: Any, recipe: Recipe) -> ValueError:
-    only = "; only standard attention can become another system" if key == "attention" else ""
-    return ValueError(
-        f"model.{key} is {given!r}, expected {there!r}, as the model in {recipe.pretrained} has "
-        f"it: leave model.{key} out{only}"
-    )
+    return folder

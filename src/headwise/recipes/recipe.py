@@ -13,6 +13,7 @@ systems to compare: each is a set of changes to the rest of the recipe.
 
 import importlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -64,13 +65,17 @@ OF_DATA |= {"sampling_rate", "window"}
 def task_class(name: Any) -> "type[Task]":
     """Returns the class of a task: one of `TASKS`, or a user's own, named `module:Class`.
 
+    A module of the user's is not imported: a recipe may come from somebody else.
+
     Raises:
         ValueError: there is no such task.
     """
-    module, colon, kind = TASKS.get(str(name), str(name)).partition(":")
-    if not colon:
-        raise ValueError(f"there is no task {shown(name)}, {one_of(name, TASKS)}")
-    return getattr(importlib.import_module(module), kind)
+    module, _, kind = TASKS.get(str(name), str(name)).partition(":")
+    found = importlib.import_module(module) if str(name) in TASKS else sys.modules.get(module)
+    if kind and hasattr(found, kind):
+        return getattr(found, kind)
+    hint = f"; give the command --import {module}, if it is one of your own" if kind else ""
+    raise ValueError(f"there is no task {shown(name)}, {one_of(name, TASKS)}{hint}")
 
 
 class Evaluation(FrozenSettings):
@@ -253,26 +258,19 @@ class RecipeFile:
                 f"recipe {self.name} has no data of its own, expected the name of one of its data "
                 f"sets: {', '.join(self.dataset_names)}"
             )
-        where = [self.name]
+        where = self.name + (f", data set {dataset}" if dataset else "")
         document = self._with_data(dataset)
-        if dataset is not None:
-            where.append(f"data set {dataset}")
         if name is not None:
-            where.append(f"system {name}")
+            where += f", system {name}"
             system = self.recipe.systems[name]
             document = joined(document, {"model": system.model, "training": system.training})
         document = with_changes(document, [*self._changes, *changes])
         for key in _COMPARED:
             document.pop(key, None)
         start = (document.get("model") or {}).get("pretrained")
-        if name is not None and SYSTEM in str(start):
-            document["model"]["pretrained"] = str(start).replace(SYSTEM, name)
-        recipe = self._checked(document, ", ".join(where))
-        try:
-            _check_model(recipe)
-        except ValueError as error:
-            raise RecipeError(f"recipe {', '.join(where)}:\n  {error}") from error
-        return recipe
+        if name is not None and start is not None:
+            document["model"] = document["model"] | {"pretrained": str(start).replace(SYSTEM, name)}
+        return self._checked(document, where, has_model=True)
 
     def is_set(self, keys: Sequence[str], system: str | None = None) -> bool:
         """Whether `--set`, or a system, sets a key, a part of its value, or what it is a part of.
@@ -320,17 +318,15 @@ class RecipeFile:
             return dict(self._document)
         return joined(self._document, {"data": self._document["datasets"][dataset]})
 
-    def _checked(self, document: Document, where: str) -> Recipe:
+    def _checked(self, document: Document, where: str, *, has_model: bool = False) -> Recipe:
         try:
             task = task_class(document.get("task"))
-        except ValueError as error:
-            raise RecipeError(f"recipe {where}:\n  task: {error}") from error
-        try:
             recipe = task.recipe_class.model_validate(document)
+            _check_options(task, recipe.data)
+            if has_model:
+                _check_model(task, recipe)
         except ValidationError as error:
             raise RecipeError(f"recipe {where}:\n{explain(task.recipe_class, error)}") from error
-        try:
-            _check_options(task, recipe.data)
         except ValueError as error:
             raise RecipeError(f"recipe {where}:\n  {error}") from error
         return recipe
@@ -359,7 +355,7 @@ def _check_options(task: "type[Task]", data: Data) -> None:
             ) from None
 
 
-def _check_model(recipe: Recipe) -> None:
+def _check_model(task: "type[Task]", recipe: Recipe) -> None:
     """Raises `ValueError` if the sizes and the plan under `model` make no model."""
     start = recipe.pretrained_folder()
     if start is not None and not (start / "config.json").is_file():
@@ -367,7 +363,7 @@ def _check_model(recipe: Recipe) -> None:
     if given := sorted(OF_DATA & recipe.model.keys()):
         raise ValueError(f"model.{given[0]} follows from the data: leave it out")
     try:
-        task_class(recipe.task).config(recipe)
+        task.config(recipe)
     except (ArithmeticError, StrictDataclassError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         # What huggingface_hub says of a field that has a value of another type.
