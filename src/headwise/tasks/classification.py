@@ -121,7 +121,6 @@ class Classification(Task):
     item_name = "examples"
     loss_unit = "nats per example"
     pipeline = "text-classification"
-    encoder_files = ("tokenizer.json",)
 
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, part: str) -> Columns:

@@ -181,7 +181,6 @@ class Images(Task):
     item_name = "images"
     loss_unit = "nats per pixel"
     pipeline = "unconditional-image-generation"
-    encoder_files = (PALETTE,)
     rows_at_once = 100  # photographs of a data set may have megabytes each
     clean_keys: ClassVar = {"path", "options", "size", "mode"}
     clean_features = datasets.Features({"pixels": datasets.Value("binary")})

@@ -143,7 +143,6 @@ class RunningText(Task):
 
     built_in: ClassVar = {"pydoc-topics": pydoc_topics, "package-docs": package_docs}
     columns: ClassVar[Mapping[str, str | None]] = {"text": "text"}
-    encoder_files = ("tokenizer.json",)
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
     kind: ClassVar[Kind]  # of the tokenizer
@@ -251,14 +250,14 @@ class LanguageModelling(RunningText):
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
         """Computes the perplexity of a part, and has the model continue some of its lines."""
-        self.batches(part, 1)  # a part that is a stream is an error
+        items = self.stored(part)
         lines = chain.from_iterable(rows["text"] for rows in self.rows[part].iter(1000))
         counted = ((len(line.split()), len(line.encode())) for line in lines)
         words, size = np.fromiter(counted, np.dtype((np.int32, 2))).T  # of each line
         context = evaluation.context
         if context is None:
             context = self.block_length // 2
-        nats, tokens, unknown = self._line_losses(model, self.parts[part], context, each)
+        nats, tokens, unknown = self._line_losses(model, items, context, each)
         counts = {"word perplexity": (words + 1, "words and line ends")}
         if not has_words(self.tokenizer):  # of words, both perplexities are the same
             counts["token perplexity"] = (tokens, "subwords and line ends")
@@ -338,11 +337,9 @@ class LanguageModelling(RunningText):
         halves = []
         for line in spread(np.flatnonzero(words >= 8).tolist(), evaluation.samples):
             text = self.rows[part][line]["text"].split()
-            middle = min(len(text) // 2, 32)
-            while middle and len(self.tokenizer(" ".join(text[:middle])).input_ids) > room:
-                middle -= 1
-            if middle:
-                halves.append((" ".join(text[:middle]), " ".join(text[middle:])))
+            middle = min(len(text) // 2, 32, 1 + room // 3)  # few words have more tokens
+            halves.append((" ".join(text[:middle]), " ".join(text[middle:])))
+        halves = [half for half in halves if len(self.tokenizer(half[0]).input_ids) <= room]
         prompts = [prompt for prompt, _ in halves]
         at_once = [prompts[n : n + _PROMPTS] for n in range(0, len(prompts), _PROMPTS)]
 
@@ -432,11 +429,7 @@ def generation_config(
 
     With `lines: 1` a text ends with its line; more lines cannot be counted there.
     """
-    sampled = {
-        "temperature": settings.temperature,
-        "top_k": settings.top_k,
-        "top_p": settings.top_p,
-    }
+    sampled = settings.model_dump(include={"temperature", "top_k", "top_p"})
     return GenerationConfig(
         max_new_tokens=new_tokens(settings, block_length),
         pad_token_id=tokenizer.pad_token_id,

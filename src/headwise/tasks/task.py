@@ -6,6 +6,7 @@ A task of your own is a subclass of `Task`, named by `task: module:Class` in a r
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -161,7 +162,6 @@ class Task(ABC):
     item_name: ClassVar[str] = "sentences"  # the unit of evaluation and of the bootstrap
     loss_unit: ClassVar[str] = "nats per token"
     pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
-    encoder_files: ClassVar[tuple[str, ...]] = ()  # that `save` writes, by which encoders are told
     rows_at_once: ClassVar[int] = 1000  # how many rows `clean` and `encode` are given at once
     clean_features: ClassVar[datasets.Features | None] = None  # the types of what `clean` returns
     features: ClassVar[datasets.Features | None] = None  # the types of what `encode` returns
@@ -279,16 +279,14 @@ class Task(ABC):
 
     def check_encoder(self, folder: Path) -> None:
         """Raises `ValueError` if the model in a folder reads what another encoder has made."""
-        for name in self.encoder_files:
-            files = [of / name for of in (self._folder or folder, folder)]
-            # One task need not write all of them: a joint vocabulary has no file for the target.
-            own, theirs = (file.read_bytes() if file.is_file() else b"" for file in files)
-            if own != theirs:
-                raise ValueError(
-                    f"model.pretrained is {folder}, expected a model with the {name} of the other "
-                    f"systems of this comparison: all share one; pretrain them in one comparison, "
-                    f"and start each of them from its run there"
-                )
+        other = copy(self)
+        other.open(folder)
+        if other.made_of != self.made_of:
+            raise ValueError(
+                f"model.pretrained is {folder}, expected a model that encodes data as the other "
+                f"systems of this comparison do, with the same vocabulary or palette: pretrain "
+                f"them in one comparison, and start each of them from its run there"
+            )
 
     @abstractmethod
     def save(self, folder: Path) -> None:

@@ -125,7 +125,6 @@ class Translation(Task):
     clean_features = datasets.Features(dict.fromkeys(("source", "target"), _TEXT))
     features = datasets.Features(dict.fromkeys(("input_ids", "labels"), _TOKENS))
     pipeline = "translation"
-    encoder_files = ("tokenizer.json", "target/tokenizer.json")
 
     @classmethod
     def clean(cls, columns: Columns, data: TranslationData, part: str) -> Columns:
