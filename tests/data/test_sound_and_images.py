@@ -173,7 +173,8 @@ def test_noise_is_as_loud_as_asked_for(noise, snr, level):
 
 @pytest.mark.parametrize(("noise", "slope"), [("white", 0), ("pink", -3.01), ("brown", -6.02)])
 def test_colours_of_noise_fall_by_decibels_an_octave(noise, slope):
-    own = generated(noise=[noise], snr=[0, 0], seconds=8, utterances=3)
+    voices = {"speakers": 4, "utterances": 6, "seconds": 8}
+    own = generated(noise=[noise], snr=[0, 0], seconds=8, options=voices)
     power = []
     for index in range(3):
         noisy, clean = waves_of(own, "validation", index % len(own.items("validation")))

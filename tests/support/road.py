@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
+import numpy as np
 import torch
 from support.data_files import LABELLED, PARTS, RATE, TASKS, TEXTS, text_file, written
 from transformers import AutoTokenizer
@@ -31,7 +32,8 @@ BUILT_IN: dict[str, dict[str, Any]] = {
     "classification": {"path": "docstrings", "options": _DOCUMENTED, "max_length": 64},
     "probing": {"path": "generated", "options": {"num_bins": 3, **_DOCUMENTED}, "max_length": 64},
     "images": {"path": "digits", "train_fraction": 0.1},
-    "speech-enhancement": {"path": "generated", "options": {"speakers": 4, "utterances": 6}}
+    "speech-enhancement": {"path": "generated"}
+    | {"options": {"speakers": 4, "utterances": 6, "seconds": 0.5}}
     | {"rate": RATE, "seconds": 0.5, "validation_fraction": 0.2, "test_fraction": 0.2},
 }
 OWN: dict[str, dict[str, Any]] = {  # settings of rows of one's own
@@ -284,4 +286,7 @@ def index_batches(lengths: Any, budget: int, *, epoch: int = 0, **share: Any) ->
 def waves_of(own: Road, part: str, index: int, *, whole: bool = True) -> tuple[Any, Any]:
     """The noisy and the clean waveform of an item of speech: what is scored, or what is seen."""
     items = own.items(part)
-    return items.whole(index) if whole else items.excerpt(index)
+    if whole:
+        return items.whole(index)
+    draw = np.random.default_rng((*items.seed, items.epoch, index))
+    return items.seen(items.rows[index], draw)

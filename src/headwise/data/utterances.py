@@ -157,13 +157,18 @@ class Utterances(Items):
         """Returns the noisy and the clean waveform of a piece that is scored."""
         return self._waves(self.rows[index], np.random.default_rng((*self.seed, 0, index)))
 
-    def _frames(self, piece: Item, draw: Draw) -> Item:
+    def seen(self, piece: Item, draw: Draw) -> tuple[Waveform, Waveform]:
+        """Returns the noisy and the clean waveform of which the frames of an item are made."""
         if self.fresh:
             samples = min(piece["samples"], self.size)
             start = int(draw.integers(piece["samples"] - samples + 1))
             piece = {**piece, "start": start, "samples": samples}
-        pair = np.stack(self._waves(piece, draw))[:, : self.size]
-        noisy, clean = analyse(torch.from_numpy(pair), self.data.rate).abs()
+        noisy, clean = self._waves(piece, draw)
+        return noisy[: self.size], clean[: self.size]
+
+    def _frames(self, piece: Item, draw: Draw) -> Item:
+        pair = torch.from_numpy(np.stack(self.seen(piece, draw)))
+        noisy, clean = analyse(pair, self.data.rate).abs()
         labels = torch.log(clean + self.floor).numpy()
         mask = np.ones(len(labels), np.int64)
         return {"inputs": noisy.numpy(), "labels": labels, "attention_mask": mask}

@@ -104,7 +104,7 @@ def si_sdr(clean: Waveform, heard: Waveform) -> float:
 
 
 @cache
-def _pesq() -> Any:
+def pesq_package() -> Any:
     """Returns the package pesq; None if it is not installed, which is said once."""
     try:
         return speech_package("pesq")
@@ -124,15 +124,15 @@ def pesq_score(clean: Waveform, heard: Waveform, rate: int) -> float:
     waves = [resampled(wave, rate, at) for wave in (clean, heard)]
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float(_pesq().pesq(at, *waves, band))
-    except (_pesq().PesqError, ValueError):  # no utterance; silence, or what is no number
+            return float(pesq_package().pesq(at, *waves, band))
+    except (pesq_package().PesqError, ValueError):  # no utterance; silence, or what is no number
         return math.nan
 
 
 def figures(clean: Waveform, noisy: Waveform, enhanced: Waveform, rate: int) -> dict[str, float]:
     """Returns PESQ, if it is installed, and SI-SDR of an utterance, enhanced and noisy."""
     found = {}
-    if _pesq() is not None:
+    if pesq_package() is not None:
         before, after = (pesq_score(clean, wave, rate) for wave in (noisy, enhanced))
         # No speech in the noisy sound is nothing to score; none in the enhanced one is the worst.
         after = before if math.isnan(before) else np.nan_to_num(after, nan=_LOWEST_PESQ)

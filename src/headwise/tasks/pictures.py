@@ -123,14 +123,15 @@ def spectrograms(
     loudest = max(of.max() for of in sounds.values()).clamp(min=1e-6)
     seconds = 0.016 * max(map(len, sounds.values()))
     for axes, (label, of) in zip(rows, sounds.items(), strict=False):
-        decibels = 20 * (of.cpu() / loudest).clamp(min=1e-6).log10().T
+        decibels = 20 * (of / loudest).clamp(min=1e-6).log10().T.cpu().numpy()
         ends = (0.0, seconds, 0.0, rate / 2000)
         drawn = axes.imshow(decibels, "magma", vmin=-70, vmax=0, origin="lower", extent=ends)
         axes.set_ylabel(f"{label}\nkHz")
     figure.colorbar(drawn, ax=rows[: len(sounds)], label="dB", pad=0.01)
     for axes, (label, of) in zip(rows[len(sounds) :], maps, strict=True):
         ends = (0.0, seconds, of.size(1) + 0.5, 0.5)
-        drawn = axes.imshow(of.float().cpu().T, vmin=0, interpolation="nearest", extent=ends)
+        weights = of.float().T.cpu().numpy()
+        drawn = axes.imshow(weights, vmin=0, interpolation="nearest", extent=ends)
         axes.set_ylabel(label, rotation=0, ha="right", va="center")
     for axes in rows:
         axes.set_aspect("auto")

@@ -1,0 +1,155 @@
+"""Speech: files as users have them, whose voices and noise are where, sounds of any length."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from headwise.data.load import DataError
+from headwise.data.sound import analyse, synthesise
+from headwise.data.utterances import Recordings
+from headwise.data.voices import speak
+from headwise.models.speech import SpeechEnhancer, SpeechEnhancerConfig
+from headwise.tasks import enhancing, speech
+from headwise.tasks.speech import SpeechEnhancement, SpeechRecipe
+from headwise.tasks.task import Each, Wish
+
+RATE, PARTS = 8_000, ("train", "validation", "test")
+SIZES = {"embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1, "front_channels": [8]}
+VOICES = {"path": "generated", "options": {"speakers": 3, "utterances": 5, "seconds": 0.5}}
+
+
+def task(**data) -> SpeechEnhancement:
+    shares = {"validation_fraction": 0.3, "test_fraction": 0.3}
+    recipe = {"data": {"rate": RATE, "seconds": 0.5, **shares, **data}, "model": SIZES}
+    recipe |= {"task": "speech-enhancement", "training": {"max_steps": 1}}
+    return SpeechEnhancement(SpeechRecipe.model_validate(recipe))
+
+
+def model(**config) -> SpeechEnhancer:
+    torch.manual_seed(0)
+    return SpeechEnhancer(SpeechEnhancerConfig(sampling_rate=RATE, **SIZES, **config)).eval()
+
+
+def write(path: Path, wave: np.ndarray, rate: int = RATE, **options) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, wave, rate, **options)
+
+
+@pytest.fixture
+def words(tmp_path) -> dict:
+    """Six short words of each of four speakers, named as in the Free Spoken Digit Dataset."""
+    for speaker, word in np.ndindex(4, 6):
+        name = f"{word}_{'abcd'[speaker]}_0.wav"
+        write(tmp_path / "words" / name, speak(speaker, word, 0.2, RATE))
+    return {"files": {"train": str(tmp_path / "words")}, "speaker_pattern": "_([a-z])_"}
+
+
+def test_files_belong_together_by_a_group_in_their_names(tmp_path):
+    for index in range(3):
+        wave = speak(0, index, 0.5, RATE)
+        write(tmp_path / "clean" / f"clean_fileid_{index}.wav", wave)
+        write(tmp_path / "noisy" / f"{9 - index}_fileid_{index}.flac", wave / 2)
+    part = {side: str(tmp_path / side) for side in ("noisy", "clean")}
+    data = {"files": dict.fromkeys(PARTS, part), "pattern": "fileid_([0-9]+)"}
+    own = task(**data).parts["test"]
+    for noisy, clean in map(own.whole, range(3)):
+        np.testing.assert_allclose(noisy, clean / 2, atol=1e-4)
+    with pytest.raises(DataError, match=r"7_fileid_2\.flac has no partner in .*data\.pattern"):
+        task(files=data["files"])
+    write(tmp_path / "clean" / "clean_fileid_1.wav", wave[:2000])
+    with pytest.raises(DataError, match=r"8_fileid_1\.flac has 4,000 .*clean_fileid_1\.wav 2,0"):
+        task(**data)
+
+
+def test_bad_files_are_named_left_out_and_counted_and_others_read_once(words, monkeypatch):
+    folder = Path(words["files"]["train"])
+    (folder / "9_a_text.wav").write_text("no sound, but words", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"9_a_text\.wav cannot be read .*: it is left out"):
+        before = task(**words, snr=[0, 5])
+    assert before.facts["train"]["left out"] == 1
+    assert sum(before.facts[part]["rows"] for part in PARTS) == 24
+    monkeypatch.setattr(speech, "read_channels", None)  # other noise does not read them again
+    assert task(**words, snr=[0, 5]).digest("test") == before.digest("test")
+    assert task(**words, snr=[9, 9], seconds=0.25).digest("test") != before.digest("test")
+
+
+def test_a_package_that_is_missing_is_told_once(words, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pesq", None)
+    enhancing.pesq_package.cache_clear()
+    own = task(**VOICES)
+    with pytest.warns(UserWarning, match="SI-SDR alone") as told:
+        scores = own.evaluate(model(), "test", own.recipe.evaluation, Each()).scores
+    assert len(told) == 1 and {score.name[:6] for score in scores} == {"SI-SDR"}
+    enhancing.pesq_package.cache_clear()
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(DataError, match=r'soundfile .*: pip install "headwise\[speech\]"'):
+        task(**words)
+
+
+def test_an_utterance_is_of_one_speaker_and_babble_of_others(words, monkeypatch):
+    own, talked, talk = task(**words, noise=["babble"]), [], Recordings.talk
+    monkeypatch.setattr(Recordings, "talk", lambda *of: talked.append(of[2]) or talk(*of))
+    for part, items in own.parts.items():
+        seen = set()
+        for index, piece in enumerate(items.rows):
+            (speaker,) = {items.sounds.speakers[row] for row in piece["rows"]}
+            talked.clear()
+            items[index]
+            assert 3 <= len(talked) <= 6 and speaker not in talked
+            seen |= set(piece["rows"])
+        assert seen == set(range(own.facts[part]["rows"]))
+
+
+def test_long_recordings_are_scored_to_their_end_in_pieces(tmp_path):
+    wave = speak(0, 0, 70, RATE)
+    write(tmp_path / "long.wav", wave, subtype="FLOAT")
+    part = {"noisy": str(tmp_path), "clean": str(tmp_path)}
+    own = task(files=dict.fromkeys(PARTS, part)).parts
+    assert [len(own[part]) for part in ("train", "test")] == [141, 3]  # of 31 frames, and 30 s
+    assert np.array_equal(np.concatenate([own["test"].whole(i)[1] for i in range(3)]), wave)
+
+
+def test_parts_have_noise_of_their_own(words, tmp_path):
+    for index in range(6):
+        write(tmp_path / "noise" / f"{index}.wav", speak(9, index, 0.1 + 0.2 * index, RATE))
+    noise = {"noise": ["recordings"], "noise_folder": str(tmp_path / "noise")}
+    own = task(**words, **noise, test_noise=["brown"])
+    names = [set(rows["name"]) for rows in own.noise.values()]
+    assert all(names) and sum(map(len, names)) == len(set.union(*names)) == 6
+    rough = [np.std(np.diff(x - y)) / np.std(x - y) for x, y in [own.parts["test"].whole(0)]]
+    assert rough[0] < 0.3  # brown noise changes little from one sample to the next
+
+
+@pytest.mark.parametrize(("window", "overlap"), [(4, 0.0), (30, 0.5), (30, 0.99), (1000, 0.5)])
+def test_a_model_of_single_frames_does_not_notice_windows(window, overlap):
+    own = model(window=window, lookahead=0)
+    noisy = np.random.default_rng(0).standard_normal(20_001).astype(np.float32)
+    with torch.no_grad():
+        own.front[0].convolution.weight[:, :, :2] = 0.0
+        own.front[1].convolution.weight[:, :, :2] = 0.0
+        own.decoder.layers[0].self_attention.out_proj.weight.zero_()
+        spectra = analyse(torch.tensor(noisy)[None], RATE)
+        clean = (own(inputs=spectra.abs()).logits.exp() - own.config.floor).clamp(min=0)
+    expected = synthesise(torch.polar(clean, spectra.angle()), RATE)[0, : len(noisy)]
+    np.testing.assert_allclose(enhancing.enhance(own, noisy, overlap), expected, atol=1e-4)
+
+
+def test_enhanced_files_keep_rate_channels_and_length_and_take_no_place(tmp_path):
+    draw, recipe = np.random.default_rng(0), task(**VOICES).recipe
+    paths = [tmp_path / "a.wav", tmp_path / "b.flac"]
+    write(paths[0], 0.1 * draw.standard_normal(30_001), 44_100)
+    write(paths[1], 0.1 * draw.standard_normal((30_001, 2)), subtype="PCM_24")
+    wish = Wish(inputs=[str(path) for path in paths])
+    told = list(SpeechEnhancement.predict(tmp_path, recipe, model(window=40), wish))
+    made = [path.with_stem(f"{path.stem}-enhanced") for path in paths]
+    assert told == [f"written: {path}" for path in made]
+    for before, after in zip(map(soundfile.info, paths), map(soundfile.info, made), strict=True):
+        for name in ("samplerate", "channels", "frames", "subtype"):
+            assert getattr(before, name) == getattr(after, name)
+    with pytest.raises(ValueError, match="expected another one than"):
+        wish = Wish(inputs=[str(paths[0])], output=paths[0])
+        list(SpeechEnhancement.predict(tmp_path, recipe, model(), wish))
