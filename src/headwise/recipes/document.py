@@ -47,15 +47,22 @@ def read_document(name: str) -> Document:
     read: list[Document] = []
     names = [name]
     while True:
-        read.append(_read(names[-1]))
+        try:
+            read.append(_read(names[-1]))
+        except RecipeError as error:
+            raise RecipeError(
+                f"base of recipe {names[-2]}: {error}" if read else str(error)
+            ) from error
         base = read[-1].pop("base", None)
         if base is None:
             break
         if Path(str(base)).suffix in _SUFFIXES:  # from the folder of the recipe that names it
-            base = str(Path(names[-1]).parent / Path(str(base)).expanduser())
+            base = Path(names[-1]).parent / Path(str(base)).expanduser()
+        if str(base) in names:
+            raise RecipeError(
+                f"base of recipe {names[-1]} is {base}, expected one without a circle"
+            )
         names.append(str(base))
-        if base in names[:-1]:
-            raise RecipeError(f"recipe {name}: base goes in a circle, {' to '.join(names)}")
     document: Document = {}
     for over in reversed(read):
         document = joined(document, over)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from huggingface_hub.errors import StrictDataclassError
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from headwise.data.settings import Data
 from headwise.messages import one_of, shown
@@ -344,15 +344,24 @@ def _check_options(task: "type[Task]", data: Data) -> None:
         if (rows := task.built_in.get(each.path or "")) is None:
             continue
         arguments = signature(rows)
+        known = list(arguments.parameters)
         try:
             arguments.bind(**each.options)
         except TypeError as error:
-            known = list(arguments.parameters)
             hints = [did_you_mean(name, known) for name in each.options if name not in known]
             raise ValueError(
                 f"{where}.options: {error}, expected of {each.path} {', '.join(known) or 'none'}"
                 f"{''.join(hints)}"
             ) from None
+        for name in set(known) & each.options.keys():
+            value, kind = each.options[name], arguments.parameters[name].annotation
+            try:
+                TypeAdapter(kind).validate_python(value)
+            except ValidationError as error:
+                message = error.errors()[0]["msg"].removeprefix("Input should be ")
+                raise ValueError(
+                    f"{where}.options.{name} is {shown(value)}, expected {message}"
+                ) from None
 
 
 def _check_model(task: "type[Task]", recipe: Recipe) -> None:
