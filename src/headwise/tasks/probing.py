@@ -20,7 +20,7 @@ Hashes of the sentences and of a seed decide everything: the same text gives the
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Self
 
@@ -36,8 +36,7 @@ from headwise.tasks.classification import Classification, ClassificationRecipe, 
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 
-# A word has letters and digits, with apostrophes and hyphens inside; punctuation is not a word.
-_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")  # with apostrophes and hyphens inside
 _PARTITIONS = dict(zip(("tr", "va", "te"), PARTS, strict=True))
 
 
@@ -46,6 +45,9 @@ def senteval(file: str) -> dict[str, datasets.Dataset]:
 
     Its lines are partition (tr, va or te), label and sentence, divided by tabs; further fields may
     stand before the sentence.
+
+    Args:
+        file: the file, such as bigram_shift.txt, which may be compressed.
     """
     return _in_parts(generated(_of_senteval, file=file, stamp=stamp(file)))
 
@@ -98,7 +100,8 @@ def generated_probe(
 def _of_text(probe: str, file: str | None, packages: Sequence[str], **of: Any) -> Iterator[Row]:
     paragraphs = chain.from_iterable(map(paragraphs_of, packages)) if file is None else lines(file)
     found = chain.from_iterable(sentences_of(" ".join(text.split())) for text in paragraphs)
-    sentences = usable_sentences(found, of["min_words"], of["max_words"])
+    least, most = of["min_words"], of["max_words"]
+    sentences = [x for x in dict.fromkeys(found) if least <= len(words_of(x)) <= most]
     if probe == "SeLen":
         classes = sentence_length(sentences, of["num_bins"], of["bins"])
     elif probe == "WC":
@@ -110,23 +113,15 @@ def _of_text(probe: str, file: str | None, packages: Sequence[str], **of: Any) -
 
 def _in_parts(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
     part_of = np.array(rows["part"][:])
-    return {part: rows.select(np.flatnonzero(part_of == part)) for part in set(part_of.tolist())}
+    return {part: rows.select(np.flatnonzero(part_of == part)) for part in PARTS}
 
 
 # --- the probes -------------------------------------------------------------------------------
 
 
 def words_of(sentence: str) -> list[str]:
-    """Returns the words of a sentence."""
+    """Returns the words of a sentence, which have letters and digits; punctuation is no word."""
     return _WORD.findall(sentence)
-
-
-def usable_sentences(
-    sentences: Iterable[str], min_words: int = 5, max_words: int = 28
-) -> list[str]:
-    """Returns the sentences whose number of words is in range, each of them once."""
-    once = dict.fromkeys(sentences)
-    return [text for text in once if min_words <= len(words_of(text)) <= max_words]
 
 
 def sentence_length(
@@ -171,7 +166,9 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     They are the first words of lower case and at least four letters behind rank 2 `num_words`, in
     the order of frequency. Case matters, but a sentence's first word counts in lower case.
     """
-    words = {text: _WORD.findall(text[:1].lower() + text[1:]) for text in sentences}
+    words = {text: words_of(text) for text in sentences}
+    for own in words.values():
+        own[:1] = map(str.lower, own[:1])
     counts = Counter(chain.from_iterable(words.values()))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[2 * num_words :]
     suitable = [x for x in ranked if len(x) >= 4 and x.isalpha() and x.islower()]
@@ -201,9 +198,8 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     for number, sentence in enumerate(_shuffled(suitable, seed)):
         pairs = _neighbours(sentence)
         one, two = pairs[_hash(sentence, seed, "place") % len(pairs)]
-        swapped = f"{two.group()} {one.group()}".join(
-            (sentence[: one.start()], sentence[two.end() :])
-        )
+        begin, end = sentence[: one.start()], sentence[two.end() :]
+        swapped = f"{begin}{two.group()} {one.group()}{end}"
         if number % 2 == 0:
             classes["O"].append(sentence)
         elif swapped not in known:

@@ -1,0 +1,174 @@
+"""Classification and probing: pairs, classes, pretrained encoders, and what probes hold."""
+
+import json
+from collections import Counter
+
+import datasets
+import pytest
+import torch
+from support.data_files import WORDS, sentence, text_file
+from transformers import AutoTokenizer
+
+from headwise.data.load import DataError
+from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.models.config import MaskedLMConfig
+from headwise.models.for_tasks import MaskedLM
+from headwise.recipes.recipe import RecipeError, load_recipe, task_class
+from headwise.tasks.probing import bigram_shift, word_content, words_of
+from headwise.tasks.task import Each, Wish
+
+SIZES = {"embed_dim": 16, "num_heads": 2, "ffn_dim": 16, "layers": 1}
+WORDY = {"type": "word", "min_frequency": 1}
+
+
+def prepared(folder, data, *, task="classification", **recipe):
+    given = {"task": task, "data": data, "model": SIZES, "training": {"max_steps": 1}, **recipe}
+    (folder / "recipe.yaml").write_text(json.dumps(given))
+    settings = load_recipe(str(folder / "recipe.yaml")).system(None)
+    return task_class(task)(settings)
+
+
+def table(folder, rows, names=("text", "label")):
+    return str(text_file(folder / "rows.tsv", ["\t".join(each) for each in (names, *rows)]))
+
+
+LABELLED = [(sentence(key), ("10", "9", "b")[key % 3]) for key in range(60)]
+
+# --- texts and labels -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_length", [8, 9, 14, 64])
+def test_a_pair_is_what_the_saved_tokenizer_makes_of_it(max_length, tmp_path):
+    sides = [" ".join(WORDS[:number]) for number in (1, 4, 9, 10)]
+    rows = [(a, b, f"{len(a) % 2}") for a in sides for b in (*sides, "<eos> <pad>")]
+    path = table(tmp_path, rows, ("text", "other", "label"))
+    data = {"files": {"train": path, "validation": path, "test": path}, "max_length": max_length}
+    task = prepared(tmp_path, {**data, "columns": {"pair": "other"}}, tokenizer=WORDY)
+    task.save(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    long = 0
+    for (text, pair, _), item in zip(rows, task.parts["test"], strict=True):
+        assert item["input_ids"] == tokenizer(text, pair, truncation=True)["input_ids"]
+        assert item["input_ids"].count(tokenizer.eos_token_id) == 3
+        long += len(tokenizer(text, pair)["input_ids"]) > max_length
+    assert task.facts["test"].get("cut", 0) == long
+    model = task.build_model(task.recipe).eval()
+    lines = ["\t".join(row[:2]) for row in rows[:3]]
+    printed = list(task.predict(tmp_path / "model", task.recipe, model, Wish(texts=lines)))
+    outputs = task.evaluate(model, "test", task.recipe.evaluation, Each()).outputs
+    assert [line.split("\t")[0] for line in printed] == outputs[:3]
+    with pytest.raises(ValueError, match="expected 2"):
+        next(task.predict(tmp_path / "model", task.recipe, model, Wish(texts=["one"])))
+
+
+def test_classes_are_those_of_all_training_data_in_order(tmp_path):
+    path = table(tmp_path, LABELLED)
+    task = prepared(tmp_path, {"files": {"train": path}, "train_fraction": 1e-6})
+    assert task.classes == ["9", "10", "b"] and len(task.rows["train"]) == 1
+    assert task.build_model(task.recipe).config.id2label == {0: "9", 1: "10", 2: "b"}
+
+
+def test_classes_of_a_dataset_come_by_their_names_and_none_is_left_out(tmp_path):
+    kind = datasets.ClassLabel(names=["negative", "positive"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": kind})
+    columns = {"text": [*map(sentence, range(20)), "z"], "label": [*([0, 1] * 10), -1]}
+    rows = datasets.Dataset.from_dict(columns, features=features)
+    rows.to_parquet(tmp_path / "train.parquet")
+    split = {"validation": None, "test": "train"}
+    task = prepared(tmp_path, {"path": str(tmp_path), "split": split})
+    assert task.rows["test"]["label"][:2] == ["negative", "positive"]
+    assert task.facts["test"]["left out"] == 1 and task.classes == kind.names
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"classes": [0, 1]}, "data.classes.0 is 0, .* quotes"),
+        ({"classes": ["no", "yes"], "regression": True}, "expected one of them"),
+        ({"streaming": True}, "classes is not given"),
+        ({"max_length": 600}, "600, expected at most the 512 positions"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_errors(data, message, tmp_path):
+    data = {"files": {"train": table(tmp_path, LABELLED)}, **data}
+    with pytest.raises(RecipeError, match=message):
+        prepared(tmp_path, data, model={**SIZES, "positions": "learned"})
+
+
+# --- pretrained encoders ----------------------------------------------------------------------
+
+
+def test_sizes_vocabulary_and_weights_come_from_a_pretrained_encoder(tmp_path):
+    run = tmp_path / "run" / "model"
+    tokenizer = learned(list(WORDS), TokenizerSettings(vocab_size=300), "masked")
+    tokenizer.save_pretrained(run)
+    sizes = {**SIZES, "positions": "learned", "max_positions": 32, "ffn_activation": "gelu"}
+    config = MaskedLMConfig(**sizes, vocab_size=len(tokenizer), attention="standard")
+    MaskedLM(config).save_pretrained(run)
+    data = {"files": {"train": table(tmp_path, LABELLED)}, "max_length": 32}
+    model = {"pretrained": str(run.parent), "pooling": "first", "dropout": 0.3}
+    task = prepared(tmp_path, data, model=model)
+    made = task.build_model(task.recipe)
+    weights = MaskedLM.from_pretrained(run).encoder.state_dict()
+    assert all(torch.equal(x, weights[name]) for name, x in made.encoder.state_dict().items())
+    assert (made.config.pooling, made.config.dropout) == ("first", 0.3)
+    other = prepared(tmp_path, data, model={**model, "attention": "mae"})
+    assert other.build_model(other.recipe).config.attention == "mae"
+    assert task.tokenizer("one two")["input_ids"] == tokenizer("one two")["input_ids"]
+    with pytest.raises(RecipeError, match="33, expected at most the 32 positions"):
+        prepared(tmp_path, {**data, "max_length": 33}, model=model)
+    with pytest.raises(RecipeError, match="layers is 2, expected 1"):
+        prepared(tmp_path, data, model={**model, "layers": 2})
+
+
+# --- probes -----------------------------------------------------------------------------------
+
+LINES = [
+    f"It is so and {('alpha', 'beta')[key % 2]} {' '.join(map(str, range(key % 3)))} {key}."
+    for key in range(120)
+]
+
+
+@pytest.mark.parametrize(("probe", "classes"), [("SeLen", 2), ("WC", 2), ("BShift", 2)])
+def test_every_part_of_a_probe_is_balanced_and_none_share_a_sentence(probe, classes, tmp_path):
+    options = {"probe": probe, "num_bins": 2, "num_words": 2, "seed": 3}
+    options["file"] = str(text_file(tmp_path / "text.txt", LINES))
+    task = prepared(tmp_path, {"path": "generated", "options": options}, task="probing")
+    texts = [text for rows in task.rows.values() for text in rows["text"]]
+    assert len(texts) == len(set(texts)) > 60 and len(task.classes) == classes
+    for rows in task.rows.values():
+        counts = Counter(rows["label"])
+        assert set(counts) == set(task.classes) and len(set(counts.values())) == 1
+
+
+def test_word_content_ranks_and_matches_words_with_their_case():
+    """But the first of a sentence is as one inside."""
+    often = [f"then some went away {key}" for key in range(9)]  # the four most frequent words
+    texts = ["Cats sit", "a cats", "The Cats sit", "The Dogs sit", "Dogs"]
+    texts += ["cats or dogs", "dogs dogs"]
+    classes = word_content([*often, *texts], 2)
+    assert classes == {"dogs": ["Dogs"], "cats": ["Cats sit", "a cats"]}
+    with pytest.raises(DataError, match="num_words to fewer"):
+        word_content(texts)
+
+
+def test_bigram_shift_swaps_two_neighbours_behind_the_first_word():
+    kept = ['Say "one two" to me.', "Go, one, two.", "So so so SO so."]
+    texts = [f"Go {number} a b, c d{number} e." for number in range(90)]
+    classes = bigram_shift([*kept, *texts])
+    assert {*classes["O"]} < {*texts} and len(classes["I"]) == 45
+    for text in classes["I"]:
+        number = words_of(text)[1 + (words_of(text)[1] in "ab")]
+        before, after = (words_of(each) for each in (f"Go {number} a b, c d{number} e.", text))
+        moved = [place for place, word in enumerate(before) if word != after[place]]
+        assert moved in ([1, 2], [2, 3], [4, 5], [5, 6]) and text.count(",") == 1
+    assert not {*classes["O"]} & {*classes["I"]}
+
+
+def test_a_file_of_senteval_has_its_parts(tmp_path):
+    lines = ["tr\tO\tIt  is .", "tr\tI\tmore\tHe had .", "va\tO\tNo .", "te\tI\tYes ."]
+    data = {"path": "senteval", "options": {"file": str(text_file(tmp_path / "x.txt", lines))}}
+    task = prepared(tmp_path, data, task="probing")
+    rows = {part: list(zip(x["text"], x["label"], strict=True)) for part, x in task.rows.items()}
+    assert rows["train"] == [("It is .", "O"), ("He had .", "I")]
+    assert (rows["validation"], rows["test"]) == ([("No .", "O")], [("Yes .", "I")])
