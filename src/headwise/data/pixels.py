@@ -79,6 +79,14 @@ def pixels_of(image: Any, shape: tuple[int, int, int]) -> np.ndarray:
     return np.asarray(picture).reshape(shape)
 
 
+def pixels_of_file(path: str | Path, shape: tuple[int, int, int]) -> np.ndarray:
+    """Returns the same of an image file that a user names."""
+    try:
+        return pixels_of({"bytes": None, "path": str(path)}, shape)
+    except Exception as error:
+        raise DataError(f"{path} cannot be read as an image ({type(error).__name__})") from error
+
+
 def _idx_images(paths: Sequence[str], **_: object) -> Iterator[Row]:
     """Yields the images of IDX files: a magic number, three sizes, and the pixels row by row."""
     for path in paths:

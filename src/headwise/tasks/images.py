@@ -24,7 +24,7 @@ from headwise.data.divide import parts_of
 from headwise.data.encode import Columns, Items, cached, pad
 from headwise.data.load import Row, generated
 from headwise.data.palette import PALETTE, Palette, PaletteSettings
-from headwise.data.pixels import image_files, pixels_of
+from headwise.data.pixels import image_files, pixels_of, pixels_of_file
 from headwise.data.settings import PARTS, Data, Files, files_of
 from headwise.files import write_bytes
 from headwise.messages import shown
@@ -405,8 +405,7 @@ class Images(Task):
         output = output if output.suffix.lower() == ".png" else Path(f"{output}.png")
         palette, evaluation = Palette.load(folder), recipe.evaluation
         if wish.inputs:
-            files = ({"bytes": None, "path": path} for path in wish.inputs)
-            images = np.stack([pixels_of(file, palette.shape) for file in files])
+            images = np.stack([pixels_of_file(file, palette.shape) for file in wish.inputs])
             ids = torch.from_numpy(palette.encode(images)).repeat_interleave(wish.number or 1, 0)
             blocks = completions(cast(CausalLM, model), palette, evaluation, ids)
         else:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from rich.console import Console
 from torch import Tensor
 
-from headwise.data.images.corpus import fitted
-from headwise.data.images.palette import Raster
 from headwise.data.load import lines
+from headwise.data.palette import Palette
+from headwise.data.pixels import pixels_of_file
 from headwise.data.sound.audio import Waveform, audio_info, read_audio, samples_at
 from headwise.data.sound.spectrum import Spectrum
 from headwise.data.tokenizers import read_tokenizer
@@ -28,8 +28,8 @@ from headwise.messages import one_of
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
 from headwise.runs.evaluating import task_of
 from headwise.runs.folder import MODEL
-from headwise.tasks.drawing import sample_images
 from headwise.tasks.enhancing import enhance
+from headwise.tasks.images import draw_images
 from headwise.tasks.task import Task
 
 MOST_TOKENS = 2048  # that the page shows
@@ -134,38 +134,30 @@ def image_input(trained: Trained, source: Source) -> Input:
 
     The decoder reads its pixels row by row, and completes its upper half.
     """
-    raster = Raster.load(trained.folder)
+    palette = Palette.load(trained.folder / MODEL)
     item = None
     if source.file is not None:
-        shape = (raster.height, raster.width, raster.colors.shape[1])
-        pixels = fitted(_opened(source.file), shape)
-        ids = [raster.bos_token_id, *raster.encode(pixels[None])[0].tolist()]
+        pixels = pixels_of_file(source.file, palette.shape)
+        ids = [palette.bos_token_id, *palette.encode(pixels[None])[0].tolist()]
     else:
         part, item = trained.item(source)
-        ids = part[item.number].tolist()
+        ids = part[item.number]["input_ids"].tolist()
     read = torch.tensor([ids])
-    (shown,) = raster.decode(read[:, 1:].numpy())
+    (shown,) = palette.decode(read[:, 1:].numpy())
     made = [Made(label="image", by_model=False, picture=_png(shown))]
-    given = raster.height // 2 * raster.width
+    given = palette.height // 2 * palette.width
     if given:
-        drawn = sample_images(
-            trained.model,
-            raster,
-            1,
-            seed=trained.recipe.evaluation.seed,
-            temperature=trained.recipe.evaluation.temperature,
-            top_k=trained.recipe.evaluation.top_k,
-            given=read[:, 1 : given + 1],
-        )
-        completed = _png(raster.decode(drawn)[0])
+        upper = read[:, 1 : given + 1]
+        drawn = draw_images(trained.model, palette, trained.recipe.evaluation, 1, upper)
+        completed = _png(palette.decode(drawn)[0])
         made.append(Made(label="its upper half, completed", by_model=True, picture=completed))
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in shown.reshape(-1, 3)]
     stack = Stack(
         kind="image",
         tokens=["<start>", *colours],
         special=[0],
-        width=raster.width,
-        height=raster.height,
+        width=palette.width,
+        height=palette.height,
         offset=1,
     )
     return Input(
@@ -174,16 +166,6 @@ def image_input(trained: Trained, source: Source) -> Input:
         output=lambda out: Output(made=made),
         item=item,
     )
-
-
-def _opened(path: Path) -> Image.Image:
-    try:
-        with Image.open(path) as picture:
-            return ImageOps.exif_transpose(picture)
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist, expected an image") from None
-    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as an image ({error})") from None
 
 
 def _png(image: np.ndarray) -> str:
