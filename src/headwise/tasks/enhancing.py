@@ -62,7 +62,7 @@ def enhance(model: SpeechEnhancer, noisy: Waveform, overlap: float = 0.5) -> Wav
 def enhance_file(model: SpeechEnhancer, source: Path, target: Path, overlap: float) -> None:
     """Enhances each channel of a sound file, and writes another of the same rate and length."""
     soundfile, own = speech_package("soundfile"), model.config.sampling_rate
-    if target.suffix.lower() not in SUFFIXES or target.absolute() == source.absolute():
+    if target.suffix.lower() not in SUFFIXES or target.resolve() == source.resolve():
         raise ValueError(
             f"the new file is {target}, expected another one than {source}, whose name ends in "
             f"{' or '.join(SUFFIXES)}; name it with --output"
