@@ -94,7 +94,7 @@ def test_labels_stay_as_they_are(source):
     ("labels", "classes", "expected"),
     [
         ([0, 1, -1], ["no", "yes"], ["no", "yes", None]),  # -1 is no label, as on the hub
-        ([1, 2, 3], [1, 2, 3], ["1", "2", "3"]),
+        ([1, 2, 3], ["1", "2", "3"], ["1", "2", "3"]),
         ([False, True], ["no", "yes"], ["no", "yes"]),
         ([0, 1], None, ["0", "1"]),
     ],
