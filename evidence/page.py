@@ -208,7 +208,7 @@ def _systems_of(claim: Claim, scale: Scale, places: Places) -> dict[str, Describ
     def preset(subject: Subject) -> str:
         recipe = conditions.recipe(subject.system, subject.dataset)
         given = recipe.model_dump(mode="json", exclude_defaults=True)
-        said = given["training"].get("rules", {})
+        said = {rule: of for rule, of in given["training"].get("rules", {}).items() if of}
         said |= {key: recipe.model[key] for key in _OF_HEADS if key in recipe.model}
         attention = recipe.model.get("attention", "standard")
         parts = [attention, *([said] if said else [])]
