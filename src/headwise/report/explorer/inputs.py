@@ -21,8 +21,7 @@ from torch import Tensor
 from headwise.data.load import lines
 from headwise.data.palette import Palette
 from headwise.data.pixels import pixels_of_file
-from headwise.data.sound.audio import Waveform, audio_info, read_audio, samples_at
-from headwise.data.sound.spectrum import Spectrum
+from headwise.data.sound import Waveform, analyse, hop_of, read_channels, resampled
 from headwise.data.tokenizers import read_tokenizer
 from headwise.messages import one_of
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
@@ -179,33 +178,32 @@ def speech_input(trained: Trained, source: Source) -> Input:
 
     The decoder reads its frames, and predicts the speech without the noise.
     """
-    config = trained.model.config
-    spectrum = Spectrum(config.sampling_rate)
+    model, rate = trained.model, trained.model.config.sampling_rate
     item, clean, note = None, None, ""
     if source.file is not None:
-        longest = (config.window - 1) * spectrum.hop
-        noisy = read_audio(source.file, spectrum.rate, samples=longest)
-        info = audio_info(source.file)
-        whole = samples_at(info.frames, info.samplerate, spectrum.rate)
-        if whole > longest:
+        channels, own = read_channels({"path": str(source.file)})
+        whole = resampled(channels.mean(1), own, rate)
+        noisy = whole[: (model.config.window - 1) * hop_of(rate)]
+        if len(noisy) < len(whole):
             note = (
-                f"The first {longest / spectrum.rate:.1f} of {whole / spectrum.rate:.1f} seconds, "
-                f"which the model reads at once."
+                f"The first {len(noisy) / rate:.1f} of {len(whole) / rate:.1f} seconds, which the "
+                f"model reads at once."
             )
     else:
-        part, item = trained.item(source)
-        noisy, clean = part.excerpt(item.number)
-    sound = torch.from_numpy(noisy).unsqueeze(0)
-    frames = spectrum.analyse(sound).abs()  # (1, time, bins)
+        items, item = trained.item(source)
+        draw = np.random.default_rng((*items.seed, 0, item.number))
+        noisy, clean = items.seen(items.rows[item.number], draw)
+    frames = analyse(torch.tensor(noisy)[None], rate).abs()  # (1, time, bins)
     loudest = float(frames.max()) or 1.0
 
     def shown(sound: Waveform) -> dict[str, Any]:
-        spectrogram = _spectrogram(sound, spectrum, loudest)
-        return {"sound": _wav(sound, spectrum.rate), "spectrogram": spectrogram}
+        magnitudes = analyse(torch.tensor(sound)[None], rate)[0].abs().numpy()
+        decibels = 20 * np.log10(np.maximum(magnitudes / loudest, 10 ** (-_RANGE / 20)))
+        spectrogram = Blob.of(1 + decibels / _RANGE, scale=1.0)
+        return {"sound": _wav(sound, rate), "spectrogram": spectrogram}
 
     def output(out: Any) -> Output:
-        enhanced = enhance(trained.model, sound.to(trained.model.device))[0].cpu().numpy()
-        made = [Made(label="enhanced", by_model=True, **shown(enhanced))]
+        made = [Made(label="enhanced", by_model=True, **shown(enhance(model, noisy)))]
         if clean is not None:
             made.append(Made(label="clean", by_model=False, **shown(clean)))
         return Output(made=made)
@@ -214,22 +212,16 @@ def speech_input(trained: Trained, source: Source) -> Input:
         kind="speech",
         tokens=[f"{frame * _FRAME:.2f} s" for frame in range(frames.size(1))],
         frame_seconds=_FRAME,
-        rate=spectrum.rate,
+        rate=rate,
         **shown(noisy),
     )
     return Input(
-        arguments={"inputs": frames.to(trained.model.device)},
+        arguments={"inputs": frames.to(model.device)},
         stacks={"decoder": stack},
         output=output,
         item=item,
         note=note,
     )
-
-
-def _spectrogram(sound: Waveform, spectrum: Spectrum, loudest: float) -> Blob:
-    magnitudes = spectrum.analyse(torch.from_numpy(sound)).abs().numpy()
-    decibels = 20 * np.log10(np.maximum(magnitudes / loudest, 10 ** (-_RANGE / 20)))
-    return Blob.of(1 + decibels / _RANGE, scale=1.0)
 
 
 def _wav(sound: Waveform, rate: int) -> str:
