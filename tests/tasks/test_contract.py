@@ -316,7 +316,7 @@ def test_images_are_drawn_from_a_seed(world, tmp_path):
             *("--set", f"evaluation.seed={seed}"),
         )
         (prediction,) = made["predictions"]
-        with Image.open(prediction["written"]) as image:
+        with Image.open(prediction.removeprefix("written: ")) as image:
             pixels = np.asarray(image.convert("RGB"))
         assert np.array_equal(pixels, drawn.setdefault(seed, pixels))
     assert not np.array_equal(drawn[1], drawn[2])

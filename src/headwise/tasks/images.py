@@ -192,10 +192,11 @@ class Images(Task):
 
     @classmethod
     def clean(cls, columns: Columns, data: ImageData, part: str) -> Columns:
+        shape = data.shape
         pixels, left_out = [], []
         for image in columns["image"]:
             try:
-                pixels.append(pixels_of(image, data.shape).tobytes())
+                pixels.append(pixels_of(image, shape).tobytes())
             except Exception:
                 name = image["path"] if isinstance(image, Mapping) else shown(image)
                 left_out.append(name or "one without a name")
