@@ -6,16 +6,15 @@ How a recipe is read, merged and checked is known here and nowhere else.
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
-from headwise.recipes import RecipeError, load_recipe, shipped_recipes
+from headwise.recipes.document import RecipeError, read_document, shipped_recipes
+from headwise.recipes.recipe import load_recipe
 
 __all__ = ["RecipeError", "places", "resolved", "shipped", "variants"]
 
 
 def shipped() -> dict[str, dict[str, Any]]:
-    """The recipes that headwise ships, as their YAML says: with anchors, without defaults."""
-    return {name: yaml.safe_load(text) for name, text in shipped_recipes().items()}
+    """The recipes that headwise ships, each with the keys of its base, without defaults."""
+    return {name: read_document(name) for name in shipped_recipes()}
 
 
 def resolved(

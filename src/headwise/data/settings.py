@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from headwise.ops.checks import did_you_mean
 from headwise.settings import FrozenSettings, merge
 
 Part = Literal["train", "validation", "test"]
@@ -104,7 +105,13 @@ class Data(FrozenSettings):
         for name in self.tests:
             if name in PARTS:
                 raise ValueError(f"tests.{name} has the name of a part, expected another name")
-            self.test_set(name)
+            try:
+                self.test_set(name)
+            except ValidationError as error:
+                problem = error.errors()[0]
+                key = ".".join(map(str, problem["loc"]))
+                hint = did_you_mean(key, type(self).model_fields)
+                raise ValueError(f"tests.{name}.{key}: {problem['msg']}{hint}") from error
         return self
 
     def test_set(self, name: str) -> Self:
