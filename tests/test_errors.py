@@ -123,7 +123,7 @@ CHANGED = [  # what `--set` takes, for the recipe of the demo
     ("training.max_steps", {"--set", "training.max_steps"}),
     ("trainning.max_steps=5", {"trainning", "training"}),
     ("training.max_step=5", {"training.max_step", "max_steps"}),
-    ("training.mae.perod=5", {"training.mae.perod", "period"}),
+    ("training.rules.mae.perod=5", {"training.rules", "mae.perod", "period"}),
     ("systems.moa.model.norn=pre", {"norn", "norm", "moa"}),
     ("training.max_steps=many", {"training.max_steps", "many"}),
     ("training.max_steps=1.5", {"training.max_steps", "1.5"}),
@@ -131,8 +131,9 @@ CHANGED = [  # what `--set` takes, for the recipe of the demo
     ("training.patience=true", {"patience", "true"}),
     ("training.adam_betas=[a, 1]", {"training.adam_betas.0", "a"}),
     ("model.embed_dim=30", {"embed_dim", "30", "num_heads", "8"}),
-    ("data.language=xx", {"data.language", "xx", "fr", "de", "zh-CN"}),
-    ("data.corpus=file", {"data.corpus", "file", "files"}),
+    ("data.options.langauge=fr", {"data.options", "langauge", "language"}),
+    ("data.options.language=1", {"data.options.language", "1"}),
+    ("data.corpus=files", {"data.corpus", "path", "files"}),
     ("tokenizer.vocab_size=100", {"vocab_size", "100"}),
     ("systems.a/b.model.dropout=0", {"systems", "a/b"}),
     ("task=[1]", {"task", "1", "translation"}),
@@ -151,7 +152,8 @@ FILES = [
     (b"- 1", set()),
     (b"a: 1\nb: 2\na: 3", {"a", "3"}),
     (b"training: {}\ndescription: caf\xe9", {"2"}),
-    (b"model: {embed_dim: 16}", {"training"}),
+    (b"model: {embed_dim: 16}", {"task"}),
+    (b"task: images", {"training"}),
 ]
 
 

@@ -1,30 +1,43 @@
 """Recipes: those that headwise ships, and what systems, data sets and `--set` make of one."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from support.recipes import RecipeError, resolved, shipped, variants
 from support.tiny_tasks import RECIPES, answer
+
+import headwise as hw
+from headwise.models.plan import SYSTEMS
+from headwise.recipes.keys import keys_of
+from headwise.recipes.listing import OFFLINE
+from headwise.recipes.pretrained import pretrained_model
+from headwise.recipes.recipe import TASKS, load_recipe, task_class
+from headwise.yaml import read_yaml, write_yaml
 
 SHIPPED = shipped()
 SMALL = """
 description: small
-data: {corpus: interface-strings, max_length: 20}
+task: translation
+data: {path: interface-strings, max_length: 20}
 model: {embed_dim: 16, num_heads: 4, dropout: 0.3, attention: {encoder_self: mae}}
-training: {max_steps: 5, mae: {period: 2}}
+training: {max_steps: 5, rules: {mae: {period: 2}}}
 systems:
   standard: {model: {attention: standard}}
   cross:
     description: gated
     model: &cross {attention: {decoder_cross: mae}, dropout: 0.1}
-    training: {max_steps: 7, mae: {unit: steps}}
-  cross-0.5: {model: {<<: *cross, dropout: 0.5}}
+    training: {max_steps: 7, rules: {mae: {unit: steps}}}
+  half: {model: {<<: *cross, dropout: 0.5}}
 datasets:
-  french: {}
-  german: {language: de, max_length: 30}
-  mine: {corpus: files, train: {source: a, target: b}}
+  french: {options: {language: fr}}
+  german: {options: {language: de}, max_length: 30}
+  mine: {files: {train: {source: a, target: b}}}
 seeds: [1, 2]
 """
 
@@ -66,16 +79,18 @@ def test_a_shipped_recipe_is_valid_with_every_system_and_data_set(name, tmp_path
     for number, found in enumerate(combinations):
         assert found["training"]["max_steps"] or found["training"]["epochs"]
         assert not found["systems"] and not found["datasets"]
-        if number in (
-            0,
-            len(combinations) - 1,
-        ):  # as the folder of a run keeps it
+        if number in (0, len(combinations) - 1):  # as the folder of a run keeps it
             path = tmp_path / "again.yaml"
             path.write_text(yaml.safe_dump(found), encoding="utf-8")
             assert resolved(path) == found
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+def starts_afresh(name: str) -> bool:
+    systems = SHIPPED[name]["systems"].values()
+    return not any("pretrained" in (of.get("model") or {}) for of in (SHIPPED[name], *systems))
+
+
+@pytest.mark.parametrize("name", [*filter(starts_afresh, SHIPPED)])
 def test_a_shipped_recipe_builds_its_models(name):
     assert list(cost(name)) == list(SHIPPED[name]["systems"])
     for found in cost(name).values():
@@ -83,11 +98,8 @@ def test_a_shipped_recipe_builds_its_models(name):
         total = parts.pop("total")
         assert total == sum(parts.values()) > 0
         assert found["macs"] >= (found["linear_macs"] or 0) > 0 and found["macs"] < 1e13
-    has_start = "pretrained" in SHIPPED[name]["model"] or any(
-        "pretrained" in (system.get("model") or {}) for system in SHIPPED[name]["systems"].values()
-    )
-    # The first is the baseline, but where recipes of fine-tuning compare ways to train one system.
-    assert has_start or cost(name)[next(iter(cost(name)))]["parameters"]["routing"] == 0
+    baseline = next(iter(cost(name)))
+    assert cost(name)[baseline]["parameters"]["routing"] == 0
 
 
 def test_what_is_listed_is_what_is_shipped():
@@ -95,13 +107,25 @@ def test_what_is_listed_is_what_is_shipped():
     assert {each["name"] for each in listed} == set(SHIPPED)
     for each in listed:
         written = SHIPPED[each["name"]]
-        assert each["task"] == written.get("task", "translation")
-        assert each["task"] in RECIPES
+        assert each["task"] == written["task"]
         assert each["systems"] == len(written["systems"])
         steps = written["training"].get("max_steps") or written["training"]["epochs"]
         assert each["budget"].split()[0].replace(",", "") == str(steps)
     assert {each["task"] for each in answer("recipes")} == set(RECIPES)  # each has one offline
     assert answer("recipes", "lm-pydoc") == SHIPPED["lm-pydoc"]
+    built_in = {name for task in TASKS for name in task_class(task).built_in}
+    assert built_in - {"senteval"} == OFFLINE
+
+
+@pytest.mark.parametrize("name", [*TASKS, *SYSTEMS])
+def test_every_key_of_a_task_and_of_a_system_is_told_with_its_meaning(name):
+    found = answer("recipes", "--keys", name)
+    assert found == [key._asdict() for key in keys_of(name)]
+    assert not [key for key in found if not key["meaning"]]
+    names = {key["name"] for key in found}
+    some = {"training.rules", "model.embed_dim", "data.files", "systems.NAME.model"}
+    assert name in SYSTEMS or some <= names
+    assert "model.vocab_size" not in names
 
 
 # Sizes that the papers print, in millions; `more` weights are those of a larger vocabulary.
@@ -189,10 +213,10 @@ def test_branches_add_two_scalars_each(layers, branches):
             "model.dropout": 0.1,
             "model.embed_dim": 16,  # what a system does not name stays
             "training.max_steps": 7,
-            "training.mae.period": 2,
-            "training.mae.unit": "steps",
+            "training.rules.mae.period": 2,
+            "training.rules.mae.unit": "steps",
         },
-        "cross-0.5": {"model.attention": {"decoder_cross": "mae"}, "model.dropout": 0.5},
+        "half": {"model.attention": {"decoder_cross": "mae"}, "model.dropout": 0.5},
     }.items(),
 )
 def test_a_system_is_the_recipe_with_its_changes(small, system, expected):
@@ -204,9 +228,9 @@ def test_a_system_is_the_recipe_with_its_changes(small, system, expected):
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     {
-        "french": {"language": "fr", "max_length": 20},
-        "german": {"language": "de", "max_length": 30},
-        "mine": {"corpus": "files", "train": {"source": "a", "target": "b"}},
+        "french": {"path": "interface-strings", "options": {"language": "fr"}, "max_length": 20},
+        "german": {"path": "interface-strings", "options": {"language": "de"}, "max_length": 30},
+        "mine": {"path": None, "options": {}, "max_length": 20},
     }.items(),
 )
 def test_a_data_set_is_the_data_with_its_changes(small, dataset, expected):
@@ -215,26 +239,45 @@ def test_a_data_set_is_the_data_with_its_changes(small, dataset, expected):
     assert found["data"]["max_ratio"] == 2 and found["model"]["dropout"] == 0.1
 
 
+def test_data_sets_may_name_all_sources_and_the_data_what_they_share(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("two.yaml")
+    datasets = {"one": {"files": {"train": "a.tsv"}}, "two": {"path": "docstrings"}}
+    written = {"task": "classification", "data": {"max_length": 9}, "datasets": datasets}
+    path.write_text(yaml.safe_dump({**written, "training": {"epochs": 1}}), encoding="utf-8")
+    file = load_recipe(str(path))
+    one, two = (file.system(None, name).data for name in file.dataset_names)
+    assert (one.max_length, one.path, two.path, two.files) == (9, None, "docstrings", {})
+    assert one.files == {"train": str(tmp_path / "a.tsv")}  # read from any folder
+    with pytest.raises(RecipeError, match="one, two"):
+        file.system(None)
+    assert read_yaml(file.yaml())["data"] == {"max_length": 9}
+    path.write_text(file.yaml(), encoding="utf-8")
+    assert load_recipe(str(path)).yaml() == file.yaml()
+
+
 CHANGES = [  # what `--set` takes, of which system, and what comes of it
     ("training.max_steps=100", None, {"training.max_steps": 100}),
     ("training.learning_rate=1e-3", None, {"training.learning_rate": 1e-3}),  # YAML 1.1: a text
     ("training.adam_betas=[0.8, 0.9]", None, {"training.adam_betas": [0.8, 0.9]}),
-    ("training.mae.period=3", "cross", {"training.mae.period": 3, "training.mae.unit": "steps"}),
+    ("training.rules.mae.period=3", "cross", {"training.rules.mae.period": 3}),
     ("model.attention={encoder_self: moa}", None, {"model.attention": {"encoder_self": "moa"}}),
+    ("model.attention.encoder_self=moa", None, {"model.attention": {"encoder_self": "moa"}}),
     ("description=a = b", None, {"description": "a = b"}),
     ("description=no", None, {"description": "no"}),  # YAML 1.1: false
+    ("description=notes #2", None, {"description": "notes #2"}),
     (" training . seed = 4 ", None, {"training.seed": 4}),
     # It wins over the changes of systems; of one system, or of a part as a whole, it does not.
     ("training.max_steps=11", "cross", {"training.max_steps": 11}),
-    ("model.dropout=0", "cross-0.5", {"model.dropout": 0, "model.embed_dim": 16}),
+    ("model.dropout=0", "half", {"model.dropout": 0, "model.embed_dim": 16}),
     ("systems.cross.model.dropout=0.2", "cross", {"model.dropout": 0.2}),
     ("systems.cross.model.dropout=0.2", "standard", {"model.dropout": 0.3}),
-    ("systems.cross-0.5.model.dropout=0", "cross-0.5", {"model.dropout": 0}),  # a name with a dot
     ("systems.wide.model.embed_dim=64", "wide", {"model.embed_dim": 64, "model.dropout": 0.3}),
     ("model={embed_dim: 32}", "cross", {"model.embed_dim": 32, "model.dropout": 0.1}),
     # One budget takes the place of the other, also of a system's.
     ("training.epochs=3", "cross", {"training.max_steps": None, "training.epochs": 3}),
-    ("data.max_length=7", "cross", {"data.max_length": 7, "data.language": "fr"}),
+    ("data.max_length=7", "cross", {"data.max_length": 7, "data.options": {"language": "fr"}}),
+    ("data.options={}", "cross", {"data.options": {}, "data.path": "interface-strings"}),
 ]
 
 
@@ -245,11 +288,20 @@ def test_set_changes_the_recipe(small, change, system, expected):
     assert found["task"] == "translation" and found["training"]["log_every"] == 10
 
 
-def test_another_kind_of_data_keeps_what_it_has_too():
-    changes = ("data.train=a.tsv", "data.corpus=files")  # in any order
+def test_other_data_keep_numbers_and_lose_what_belongs_to_the_source():
+    changes = ("data.files.test=b.tsv", "data.files.train=a.tsv")  # in any order
     found = resolved("classify-docstrings", *changes, system="standard")["data"]
-    assert (found["corpus"], found["train"], found["max_length"]) == ("files", "a.tsv", 64)
-    assert "packages" not in found
+    assert (found["path"], found["options"], found["max_length"]) == (None, {}, 64)
+    assert found["files"] == {
+        part: str(Path(name).absolute()) for part, name in (("test", "b.tsv"), ("train", "a.tsv"))
+    }
+
+
+def test_what_names_a_folder_of_a_run_has_the_system_and_stays_where_it_is(small, monkeypatch):
+    monkeypatch.chdir(small.parent)
+    change = "model.pretrained=runs/{system}-seed{seed}"
+    found = resolved(small, change, system="cross", dataset="french")
+    assert found["model"]["pretrained"] == str(small.parent / "runs/cross-seed{seed}")
 
 
 @pytest.mark.parametrize(
@@ -265,3 +317,122 @@ def test_an_unknown_system_or_data_set_is_told_with_those_there_are(
     with pytest.raises(RecipeError) as caught:
         resolved(small, system=system, dataset=dataset)
     assert all(name in str(caught.value) for name in must_name)
+
+
+@pytest.mark.parametrize(
+    ("change", "must_name"),
+    {
+        "data.train=a.txt": {"data.files.train"},
+        "data.files.train=007": {"data.files.train", "quotes"},
+        "data.options.langauge=de": {"langauge", "'language'"},
+        "data.options.language=7": {"data.options.language", "7"},
+        "model.vocab_size=9": {"model.vocab_size", "leave it out"},
+        "model.embed_dim=wide": {"model.embed_dim", "wide"},
+        "base=lm-pydoc": {"base"},
+        "seeds=[1, 1]": {"seeds", "1"},
+    }.items(),
+)
+def test_what_a_user_is_likely_to_mistake_is_told_with_how_to_mend_it(small, change, must_name):
+    with pytest.raises(RecipeError) as caught:
+        resolved(small, change, system="cross", dataset="french")
+    assert all(name in str(caught.value) for name in must_name), caught.value
+
+
+# --- bases --------------------------------------------------------------------------------------
+
+
+def test_a_recipe_has_the_keys_of_its_base_where_it_has_none(small, tmp_path):
+    below = tmp_path / "below.yaml"
+    below.write_text(f"base: {small}\ntraining: {{epochs: 2}}\nmodel: {{dropout: 0.2}}\n")
+    path = tmp_path / "own.yaml"
+    path.write_text("base: below.yaml\nsystems: {own: {}}\nmodel: {attention: moa}\n")
+    found = resolved(path, system="own", dataset="german")
+    expected = {"model.dropout": 0.2, "model.attention": "moa", "model.embed_dim": 16}
+    expected |= {"training.epochs": 2, "training.max_steps": None, "data.max_length": 30}
+    assert {key: value(found, key) for key in expected} == expected
+    assert list(load_recipe(str(path)).recipe.systems) == ["own"]  # they are listed as a whole
+    below.write_text("base: own.yaml")
+    with pytest.raises(RecipeError, match=r"base of recipe .*below\.yaml"):
+        load_recipe(str(path))
+    below.write_text("base: interface-string")
+    with pytest.raises(RecipeError, match=r"base of recipe .*below\.yaml.*interface-strings"):
+        load_recipe(str(path))
+
+
+# --- models that start from a run ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """The folder of a run, and its model."""
+    sizes = {"vocab_size": 9, "embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1}
+    model = hw.CausalLM(hw.CausalLMConfig(**sizes, positions="rotary")).eval()
+    folder = tmp_path_factory.mktemp("start")
+    model.save_pretrained(folder / "model")
+    return folder, model
+
+
+def starting(small: Path, start: tuple[Path, Any], **model: Any) -> Any:
+    path = small.parent / "starts.yaml"
+    given = {"task": "language-modelling", "data": {"path": "pydoc-topics"}}
+    given |= {"model": {"pretrained": str(start[0]), **model}, "training": {"epochs": 1}}
+    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    return pretrained_model(hw.CausalLM, load_recipe(str(path)).system(None))
+
+
+def test_a_model_starts_from_a_run_with_its_output_and_the_recipe_s_plan(small, start):
+    neutral = {"system": "gated", "gate_start": "neutral"}
+    rope = {"rope_theta": 10_000.0}
+    made = starting(small, start, attention=neutral, dropout=0.4, rope_parameters=rope).eval()
+    ids = torch.arange(8)[None]
+    torch.testing.assert_close(made(input_ids=ids).logits, start[1](input_ids=ids).logits)
+    assert made.config.dropout == 0.4 and made.config.attention == neutral
+
+
+@pytest.mark.parametrize(
+    ("key", "given"), [("embed_dim", 32), ("embed_dmi", 16), ("attention", "agreement")]
+)
+def test_what_contradicts_the_run_is_told_by_its_key(small, start, key, given):
+    with pytest.raises(ValueError) as caught:
+        starting(small, start, **{key: given})
+    assert key in str(caught.value)
+
+
+# --- YAML ---------------------------------------------------------------------------------------
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from(" #:-\n0123.eE~<="))
+)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), PLAIN | st.lists(PLAIN)))
+def test_what_is_written_is_read_again(values):
+    assert read_yaml(write_yaml(values)) == values
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no", "off", "2020-01-01", "12:30:00", "1_000", "=", "0b1"],
+)
+def test_what_is_a_text_in_yaml_1_2_is_read_as_it_is(text):
+    assert read_yaml(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "must_name"),
+    [
+        ("a: 1\nb: {c: 1,\n d: 2, c: 3}", ["line 3", "'c'"]),
+        ("a: [1", []),
+        ("a: !!python/name:os.system x", []),
+        ("[" * 100_000, []),
+        ("\0", []),
+    ],
+)
+def test_what_is_no_yaml_is_told_with_its_line(text, must_name):
+    with pytest.raises(ValueError, match="YAML") as caught:
+        read_yaml(text)
+    assert all(each in str(caught.value) for each in must_name)

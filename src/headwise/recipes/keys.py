@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from headwise.heads.ablation import meaning_of, option_of
+from headwise.heads.attention import MultiHeadAttention
 from headwise.messages import one_of, shown
 from headwise.models.plan import SYSTEMS, options_of, rule_name, system_class
 from headwise.recipes.errors import without_none
@@ -89,14 +90,14 @@ def _of_model(config: Any) -> Iterator[Key]:
 
 def _of_system(name: str) -> Iterator[Key]:
     system = system_class(name)
-    presets = ", ".join(system.presets)
-    for key in _arguments(system, "", options_of(system)):
+    usual = _described(MultiHeadAttention, "Args") | {"preset": f"{', '.join(system.presets)}."}
+    for option, default, meaning in _arguments(system, "", options_of(system)):
+        if not meaning or meaning.startswith("as in `MultiHeadAttention`"):
+            meaning = usual.get(option, meaning)
         # What has no default is the model's.
-        default = key.default.replace("required", "–")
-        meaning = f"options together: {presets}." if key.name == "preset" else key.meaning
-        yield Key(key.name, default, meaning)
+        yield Key(option, default.replace("required", "–"), meaning)
     for option in inspect.signature(system.from_config).parameters:
-        if option not in ("config", "site", "options"):
+        if option not in ("config", "site", "options"):  # that only plans have
             lines = (inspect.getdoc(system.from_config) or "").split("\n")
             yield Key(option, "–", lines[0])
     if system.rule is not None:
