@@ -69,8 +69,9 @@ class LabelledData(Data):
     end, of a pair the longer text first. A batch has training.batch_tokens / max_length
     examples."""
     classes: list[str] | None = None
-    """Names of the classes, in the order of the outputs of the model. Default: the labels of the
-    training part, sorted. Those of a stream have to be given."""
+    """Names of the classes, in the order of the outputs of the model. A label that is a number is
+    the place of its class, unless the names are numbers. Default: the labels of the training data,
+    sorted. Those of a stream have to be given."""
     regression: bool = False
     """Whether labels are numbers to predict, in place of classes."""
 
