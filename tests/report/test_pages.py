@@ -20,13 +20,13 @@ def hostile(folder, **changes):
         f"{line} {ATTACK if number % 9 == 0 else ''}\t{'long' if len(line) > 30 else ATTACK}"
         for number, line in enumerate(lines(120))
     ]
-    train = write_lines(folder / "train.tsv", ["sentence\tlabel", *rows])
+    train = write_lines(folder / "train.tsv", ["text\tlabel", *rows])
     systems = {
         "standard": {"description": ATTACK},
         "mae": {"description": ATTACK, "model": {"attention": "mae"}},
         "moa": {"model": {"attention": {"system": "moa", "size": "2K4E8D"}}},
     }
-    data = {"corpus": "files", "train": train, "max_length": 160}
+    data = {"files": {"train": train}, "max_length": 160}
     return write_recipe(
         "classification",
         folder,
