@@ -116,7 +116,7 @@ class Classification(Task):
     model_class = SequenceClassifier
     built_in: ClassVar = {"docstrings": docstrings}
     columns: ClassVar = {"text": "text", "pair": None, "label": "label"}
-    key = "key"  # the text, with the other of a pair
+    key = "text"  # not with the other of a pair: premises of MNLI have several hypotheses
     clean_keys: ClassVar = {"classes"}
     clean_features = datasets.Features(dict.fromkeys(("text", "pair", "label"), _TEXT))
     item_name = "examples"
@@ -131,13 +131,12 @@ class Classification(Task):
         are_numbers = any(re.fullmatch(r"-?\d+|True|False", name) for name in names)
         places = {} if are_numbers or not names else {-1: None, **dict(enumerate(names))}
         pairs = columns.get("pair", [None] * len(columns["text"]))
-        kept: Columns = {"text": [], "pair": [], "label": [], "key": []}
+        kept: Columns = {"text": [], "pair": [], "label": []}
         for text, pair, label in zip(columns["text"], pairs, columns["label"], strict=True):
             label = places.get(label, label)
             texts = [text, pair] if "pair" in columns else [text]
             if label not in (None, "") and all(x and x.strip() for x in texts):
-                row = (text, pair, str(label), "\0".join(texts))
-                for values, value in zip(kept.values(), row, strict=True):
+                for values, value in zip(kept.values(), (text, pair, str(label)), strict=True):
                     values.append(value)
         return kept
 
