@@ -246,7 +246,8 @@ class LanguageModelling(RunningText):
     def save(self, folder: Path) -> None:
         super().save(folder)
         settings = self.recipe.evaluation.generation
-        generation_config(settings, self.tokenizer, self.block_length).save_pretrained(folder)
+        options = generation_options(settings, self.tokenizer, self.block_length)
+        GenerationConfig(**options).save_pretrained(folder)
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
         """Computes the perplexity of a part, and has the model continue some of its lines."""
@@ -383,7 +384,7 @@ class TokenStream:
         return int(self._ends[-1])
 
     def between(self, begin: int, end: int) -> np.ndarray:
-        """Returns the tokens from `begin` to `end`, both included."""
+        """Returns the tokens from `begin` to a later one, `end`, both included."""
         first = int(np.searchsorted(self._ends, begin, side="right"))
         last = int(np.searchsorted(self._ends, end))
         blocks = list(self._blocks[first : last + 1]["input_ids"])
@@ -422,23 +423,23 @@ def new_tokens(settings: GenerationSettings, block_length: int) -> int:
     return settings.max_new_tokens or min(_NEW_TOKENS, block_length // 2)
 
 
-def generation_config(
+def generation_options(
     settings: GenerationSettings, tokenizer: PreTrainedTokenizerFast, block_length: int
-) -> GenerationConfig:
-    """Returns the settings as `generate()` reads them, also from the folder of a model.
+) -> dict[str, Any]:
+    """Returns the settings as arguments of `generate()` and of `GenerationConfig`.
 
     With `lines: 1` a text ends with its line; more lines cannot be counted there.
     """
-    sampled = settings.model_dump(include={"temperature", "top_k", "top_p"})
-    return GenerationConfig(
-        max_new_tokens=new_tokens(settings, block_length),
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id if settings.lines == 1 else None,
-        remove_invalid_values=True,  # of a model that diverged
-        do_sample=settings.temperature > 0,
-        **(sampled if settings.temperature > 0 else {}),
-    )
+    sampling = settings.model_dump(include={"temperature", "top_k", "top_p"})
+    return {
+        "max_new_tokens": new_tokens(settings, block_length),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.eos_token_id,
+        "eos_token_id": tokenizer.eos_token_id if settings.lines == 1 else None,
+        "remove_invalid_values": True,  # of a model that diverged
+        "do_sample": settings.temperature > 0,
+        **(sampling if settings.temperature > 0 else {}),
+    }
 
 
 def continued(
@@ -456,19 +457,18 @@ def continued(
         ValueError: a prompt is too long; with what is written it would be longer than any text that
             the model was trained on.
     """
-    config = generation_config(settings, tokenizer, block_length)
     batch = tokenizer(prompts, padding=True, return_tensors="pt").to(model.device)
-    longest = batch["attention_mask"].sum(1)
-    if (length := int(longest.max())) > block_length - config.max_new_tokens:
+    sizes, new = batch["attention_mask"].sum(1), new_tokens(settings, block_length)
+    if (size := int(sizes.max())) > block_length - new:
         raise ValueError(
-            f"INPUT has {shown(prompts[int(longest.argmax())])} of {length} tokens, expected at "
-            f"most {block_length - config.max_new_tokens}: with up to {config.max_new_tokens} new "
-            f"ones it has to fit into the block_length of the run, {block_length}; shorten it, or "
-            f"set evaluation.generation.max_new_tokens"
+            f"INPUT has {shown(prompts[int(sizes.argmax())])} of {size} tokens, expected at most "
+            f"{block_length - new}: with up to {new} new ones it has to fit into the block_length "
+            f"of the run, {block_length}; shorten it, or set evaluation.generation.max_new_tokens"
         )
+    options = generation_options(settings, tokenizer, block_length)
     with torch.no_grad(), own_draws():
         torch.manual_seed(settings.seed)
-        rows = model.generate(**batch, generation_config=config).tolist()
+        rows = model.generate(**batch, **options).tolist()
     texts = []
     for row, ids in zip(rows, batch["input_ids"].tolist(), strict=True):
         # Decoded together with the prompt: a text by itself would lose its first space.

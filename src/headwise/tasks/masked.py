@@ -189,7 +189,7 @@ class MaskedLanguageModelling(RunningText):
 
         As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
         """
-        batches, items = self.batches(part, _BATCH_TOKENS), self.parts[part]
+        batches, items = self.batches(part, _BATCH_TOKENS), self.stored(part)
         drawn = Items(items.rows, items.lengths, items.draw, items.seed, fresh=True)
         shown = set(spread(range(len(items)), _SAMPLES))
 

@@ -1,0 +1,200 @@
+"""Running text: lines, windows, documents as items, generated text, and filled masks."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from headwise.data.load import DataError
+from headwise.tasks.language import (
+    LanguageModelling,
+    LanguageRecipe,
+    TokenStream,
+    continued,
+    passages,
+)
+from headwise.tasks.masked import MaskedLanguageModelling, MaskedRecipe
+from headwise.tasks.task import Each, Wish
+
+LINES = ["open the file", "", "close the window and open it", "the end", "", "open the window"] * 9
+SIZES = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
+TASKS = {LanguageModelling: LanguageRecipe, MaskedLanguageModelling: MaskedRecipe}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Returns a task on lines, and a model of random weights that are large."""
+
+    def made(kind=LanguageModelling, test=LINES, plan="standard", block_length=8, **recipe):
+        for part, lines in {"train": LINES, "test": test}.items():
+            (tmp_path / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
+        files = {part: str(tmp_path / f"{part}.txt") for part in ("train", "test")}
+        given = {
+            "data": {
+                "files": {**files, "validation": files["train"]},
+                "block_length": block_length,
+            },
+            "tokenizer": {"type": "word", "min_frequency": 1},
+            "model": {**SIZES, "attention": plan},
+            "training": {"max_steps": 1},
+        }
+        task = kind(TASKS[kind](**{**given, **recipe}))
+        model = task.build_model(task.recipe).eval()
+        for weight in model.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
+        return task, model
+
+    return made
+
+
+# --- language modelling -------------------------------------------------------------------------
+
+
+def test_the_tokens_of_a_part_are_read_from_its_blocks(make):
+    task, _ = make()
+    stream, end = TokenStream(task.parts["test"]), task.tokenizer.eos_token_id
+    whole = [end, *(token for row in task.tokens(LINES) for token in row)]
+    assert len(stream) == len(whole) - 1
+    for begin in range(len(whole)):
+        for last in range(begin + 1, min(len(whole), begin + 20)):
+            assert stream.between(begin, last).tolist() == whole[begin : last + 1]
+
+
+@pytest.mark.parametrize("plan", ["standard", {"system": "mae", "gate_window": 5}])
+@pytest.mark.parametrize(("tokens", "context"), [(1, 0), (2, 7), (7, 5), (8, 4), (23, 7), (24, 0)])
+def test_texts_shorter_and_longer_than_a_window(make, plan, tokens, context):
+    task, model = make(test=["the " * (tokens - 1)], plan=plan)
+    stream = torch.tensor([task.tokenizer.eos_token_id, *task.tokens(["the " * (tokens - 1)])[0]])
+    expected, stride = 0.0, 8 - context
+    for target in range(1, len(stream)):
+        seen = stream[max(0, (target - 1) // stride * stride - context) : target]
+        with torch.no_grad():
+            expected -= model(input_ids=seen[None]).logits[0, -1].log_softmax(-1)[stream[target]]
+    evaluation = task.recipe.evaluation.model_copy(update={"context": context})
+    (score,) = task.evaluate(model, "test", evaluation, Each()).scores
+    assert score.value == pytest.approx(math.exp(expected / tokens), rel=1e-4)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=80))
+@example([5, 3000])  # a last line that is longer than all passages
+@example([0, 0])
+def test_passages_are_documents_or_lines_with_enough_words(words):
+    starts = passages(np.array(words)).tolist()
+    assert starts[0] == 0 and starts == sorted(set(starts)) and starts[-1] < len(words)
+    runs = "".join(" x"[count > 0] for count in words).split()
+    if len(runs) >= 10:
+        assert len(starts) == len(runs)
+        assert all(words[start] and not words[start - 1] for start in starts[1:])
+    else:
+        least = min(200, sum(words) / 10)
+        assert len(starts) == 1 or np.add.reduceat(words, starts).min() >= least
+
+
+def test_the_adaptive_softmax_is_scored_as_it_is_trained(make):
+    task, model = make(model={**SIZES, "adaptive_cutoffs": [4, 8], "adaptive_factor": 2})
+    items, words = task.parts["test"], " ".join(LINES).split()
+    with torch.no_grad():
+        losses = [model(**task.collate([items[i]])).loss for i in range(len(items))]
+    nats = sum(float(loss) * n for loss, n in zip(losses, items.lengths, strict=True))
+    evaluation = task.recipe.evaluation.model_copy(update={"context": 0})
+    (score,) = task.evaluate(model, "test", evaluation, Each()).scores
+    expected = math.exp(nats / (len(words) + len(LINES)))
+    assert score.value == pytest.approx(expected, rel=1e-4) and len(score.rows) == 19
+
+
+# --- generated text -----------------------------------------------------------------------------
+
+
+def test_texts_end_after_lines_and_do_not_disturb_other_draws(make):
+    task, model = make(block_length=16)
+    model.lm_head.weight.data.zero_()  # all tokens are as probable whatever comes before
+    generation = task.recipe.evaluation.generation
+
+    def write(prompts, **settings):
+        drawn = generation.model_copy(update=settings)
+        return continued(model, task.tokenizer, prompts, drawn, 16)
+
+    before = torch.get_rng_state()
+    prompts = 5 * ["open the", "close the window and open", "", "the\nopen"]
+    endless, ended, two = write(prompts), write(prompts, lines=1), write(prompts, lines=2)
+    assert torch.equal(torch.get_rng_state(), before) and write(prompts) == endless
+    assert write(prompts, seed=2) != endless and len(set(endless)) > 10
+    assert [max(text.count("\n") for text in texts) for texts in (ended, two)] == [0, 1]
+    assert max(text.count("\n") for text in endless) > 1
+    with pytest.raises(ValueError, match=r"of 9 tokens, expected at most 8: with up to 8 new ones"):
+        write(["open " * 8])
+
+
+def test_a_batch_of_prompts_is_continued_as_each_alone(make, tmp_path):
+    generation = {"temperature": 0, "max_new_tokens": 5}
+    task, model = make(block_length=16, evaluation={"generation": generation})
+    task.save(tmp_path / "model")
+
+    def predict(*texts, **wish):
+        wish = Wish(texts=texts, **wish)
+        return list(LanguageModelling.predict(tmp_path / "model", task.recipe, model, wish))
+
+    prompts = ["the", "open the window and", "the\nopen", "the end\n"]
+    assert predict(*prompts) == [predict(prompt)[0] for prompt in prompts]
+    assert predict("the", number=2) == 2 * predict("the")
+    ids = AutoTokenizer.from_pretrained(tmp_path / "model")("the\nopen")["input_ids"]
+    end = task.tokenizer.eos_token_id
+    assert ids == [end, *task.tokens(["the"])[0], *task.tokens(["open"])[0][:-1]]
+
+
+# --- masked language modelling ------------------------------------------------------------------
+
+
+def test_a_row_of_several_lines_is_a_document(make):
+    rows = {"text": ["One.\n\nTwo.\n", " Three. ", None, "Four.\nFive.\n\n"]}
+    expected = ["One.", "", "Two.", "", "Three.", "", "Four.", "Five.", ""]
+    assert LanguageModelling.clean(rows, None, "train")["text"] == expected
+    del expected[1]
+    assert MaskedLanguageModelling.clean(rows, None, "train")["text"] == expected
+    task, _ = make(MaskedLanguageModelling, test=["the", "", "", "the", "", "end"])
+    tokens = task.tokenizer.convert_ids_to_tokens(task.parts["test"].rows[0]["input_ids"])
+    assert tokens == ["<bos>", "the", "<eos>", "<eos>", "the", "<eos>"]  # one between documents
+
+
+def test_sequences_without_a_word_to_hide_are_left_out(make):
+    lines = ["le chat voit un oiseau", "the end", "un chien aime un chat"]
+    task, model = make(MaskedLanguageModelling, test=lines, evaluation={"draws": 3})
+    (row,) = task.evaluate(model, "test", task.recipe.evaluation, Each()).scores[0].rows
+    assert row[1] == 3 and len(task.parts["test"]) == 1
+    with pytest.raises(DataError, match="the test part has no word that could be hidden"):
+        make(MaskedLanguageModelling, test=lines[:1])
+
+
+def test_items_are_those_of_the_masks_and_the_vocabulary(make):
+    tasks = [
+        make(MaskedLanguageModelling, **changes)[0]
+        for changes in ({}, {"masking": {"seed": 2}}, {"block_length": 9}, {})
+    ]
+    digests = [task.digest("test") for task in tasks]
+    assert digests[0] == digests[3] and len(set(digests)) == 3
+
+
+def test_masks_are_filled_and_other_special_tokens_are_text(make, tmp_path):
+    tokenizer = {"vocab_size": 280}
+    task, model = make(MaskedLanguageModelling, tokenizer=tokenizer, block_length=32)
+    task.save(tmp_path / "model")
+
+    def predict(*texts):
+        wish = Wish(texts=texts)
+        return list(MaskedLanguageModelling.predict(tmp_path / "model", task.recipe, model, wish))
+
+    texts = ["the <mask> of <eos>", "<mask>", "open <mask> <pad> and <mask>"]
+    found = predict(*texts)
+    assert found == [predict(text)[0] for text in texts]
+    assert found[0].startswith("the") and found[0].endswith(" of <eos>") and "<pad>" in found[2]
+    assert "<mask>" not in "".join(found)
+    with pytest.raises(ValueError, match="has the line 'the end', expected <mask>"):
+        predict("the end")
+    with pytest.raises(ValueError, match="expected at most 32, the block_length"):
+        predict("<mask> " + "x" * 40)
+    (sample, *_) = task.evaluate(model, "test", task.recipe.evaluation, Each()).samples
+    assert sample.given["Text"] in LINES and "<mask>" in sample.given["Masked"]
