@@ -90,7 +90,7 @@ class Data(FrozenSettings):
         }
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_source_and_tests(self) -> Self:
         if (self.path is None) == ("train" not in self.files):
             given = "both" if self.path else "neither"
             raise ValueError(
