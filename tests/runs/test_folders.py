@@ -103,7 +103,11 @@ def test_what_a_file_manager_leaves_is_no_part_of_a_run(run, recipe, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "before", "now"),
-    [("training.max_steps", STEPS, 9), ("model.dropout", "not set", 0.25), ("data.max_length", 64, 32)],
+    [
+        ("training.max_steps", STEPS, 9),
+        ("model.dropout", "not set", 0.25),
+        ("data.max_length", 64, 32),
+    ],
 )
 def test_the_folder_of_another_recipe_is_refused_with_the_difference(run, recipe, key, before, now):
     files = files_of(run)

@@ -1,5 +1,6 @@
 """The commands of `headwise`. Each is thin: the library does the work."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -65,7 +66,7 @@ def start(
 
 
 # In the order in which `headwise --help` lists them.
-_GROUPS = {
+_GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (recipes, cost, compare, train),
     "Look inside": (evaluate, curve, analyse, explore),
     "Use": (predict,),

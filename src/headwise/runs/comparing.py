@@ -3,6 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -212,11 +213,12 @@ def _match_parameters(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """The recipes, widened or narrowed to the first one's size, and what was chosen for each."""
 
-    def count(recipe: Recipe) -> int:
-        return count_parameters(empty_model(recipe, task))
+    def counted(recipe: Recipe, sizes: Sizes | None = None) -> int:
+        sized = recipe if sizes is None else with_model(recipe, sizes._asdict())
+        return count_parameters(empty_model(sized, task))
 
     baseline, *others = recipes
-    target = count(recipes[baseline])
+    target = counted(recipes[baseline])
     sized, chosen = dict(recipes), {}
     for name in others:
         recipe = recipes[name]
@@ -226,7 +228,7 @@ def _match_parameters(
             match = match_parameters(
                 before,
                 target,
-                lambda sizes, recipe=recipe: count(with_model(recipe, sizes._asdict())),
+                partial(counted, recipe),
                 change_heads=how == "parameters-and-heads",
             )
         except ValueError as error:

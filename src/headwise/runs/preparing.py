@@ -36,8 +36,10 @@ from headwise.training.settings import TrainingSettings
 
 PRETRAINED = "pretrained.sha256"  # of the weights that a run has started from
 # Recipes that differ in these keys alone are of the same run. Of files, their content counts.
-_NOT_OF_TRAINING = ("title:", "description:", "base:", "data.title:", "data.files.", "data.tests")
-_NOT_OF_TRAINING += ("training.snapshots:", "training.report_to")
+_NOT_OF_TRAINING = (
+    *("title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
+    *("training.snapshots:", "training.report_to"),
+)
 # What training leaves in a folder or below it; the last is of a try.
 _TRAINED = ("checkpoint-*", f"{DAMAGED}*", MODEL, RESULT, "try.json")
 

@@ -139,7 +139,7 @@ def _number(run: Path, key: str) -> float:
         values = flatten(read_yaml((run / RECIPE).read_text(encoding="utf-8")))
     except ValueError as error:
         raise FolderError(f"{run / RECIPE} cannot be read: {error}") from None
-    value = values.get(key.strip())
+    value: Any = values.get(key.strip())
     numbers = [name for name, each in values.items() if _is_number(each)]
     if not _is_number(value):
         raise ValueError(
