@@ -70,24 +70,14 @@ class TokenizerSettings(FrozenSettings):
     """Subwords and words that occur less often than this are left out."""
     pretrained: str | None = None
     """A ready-made tokenizer in place of one that is learned: a folder with tokenizer.json, or the
-    name of a fast tokenizer on the Hugging Face hub."""
-    special_tokens: dict[Role, str] = {}
-    """Tokens of `pretrained` for padding (`pad`), the begin (`bos`) and the end (`eos`) of a text,
-    unknown words (`unk`) and masks (`mask`). A token that the tokenizer lacks is added to it.
-    Default: what the tokenizer says, and its `cls` and `sep` in the place of a missing `bos` and
-    `eos`."""
+    name of a fast tokenizer on the Hugging Face hub. Special tokens that it lacks are added."""
     sample_rows: int = Field(100_000, ge=1)
     """From how many rows at the head of a stream (`data.streaming`) the vocabulary is learned; from
     a training part that is stored, it is learned as a whole."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.pretrained is None and self.special_tokens:
-            raise ValueError(
-                "special_tokens is given without pretrained, the tokenizer whose tokens they are: "
-                "leave it out"
-            )
-        own = self.model_dump(exclude_defaults=True, exclude={"pretrained", "special_tokens"})
+        own = self.model_dump(exclude_defaults=True, exclude={"pretrained"})
         if self.pretrained is not None and own:
             name, value = next(iter(own.items()))
             raise ValueError(
@@ -122,7 +112,7 @@ def open_tokenizer(
     if folder is not None and (folder / "tokenizer.json").is_file():
         return ready_made(str(folder), kind)
     if settings.pretrained is not None:
-        return ready_made(settings.pretrained, kind, settings.special_tokens)
+        return ready_made(settings.pretrained, kind)
 
     def learn_into(folder: Path) -> None:
         learned(texts(), settings, kind).save_pretrained(folder)
@@ -191,72 +181,64 @@ def learned(
     return _finished(backend, kind, {role: _OWN[role] for role in _ROLES[kind]})
 
 
-def ready_made(
-    name: str, kind: Kind, special_tokens: Mapping[Role, str] | None = None
-) -> PreTrainedTokenizerFast:
+def ready_made(name: str, kind: Kind) -> PreTrainedTokenizerFast:
     """Returns a ready-made tokenizer, or that of another model, as a task needs it.
+
+    A special token that it lacks, or has for two roles, is added to it: models do not learn the
+    embedding of padding, and a translation would end where it begins.
 
     Args:
         name: a folder with tokenizer.json, or a name on the Hugging Face hub.
         kind: what stands around a text.
-        special_tokens: tokens in the place of those that the tokenizer names; those that it lacks
-            are added.
     """
-    found = _found(name)
-    roles: dict[Role, str | None] = {
-        "pad": found.pad_token,
-        "bos": found.bos_token or getattr(found, "cls_token", None),
+    path = Path(name).expanduser()
+    if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
+        found = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
+    else:
+        found = read_tokenizer(path if path.is_dir() else name)
+    theirs: dict[Role, str | None] = {
         "eos": found.eos_token or getattr(found, "sep_token", None),
+        "bos": found.bos_token or getattr(found, "cls_token", None),
         "unk": found.unk_token,
         "mask": getattr(found, "mask_token", None),
-        **(special_tokens or {}),
+        "pad": found.pad_token,
     }
-    for role in _ROLES[kind]:
-        if not roles[role]:
-            raise ValueError(
-                f"tokenizer.pretrained is {name}, which has no token for {role}: name one, as in "
-                f"tokenizer.special_tokens={{{role}: <{role}>}}; a token that the tokenizer lacks "
-                f"is added to it"
-            )
-    pairs = [("bos", "pad"), ("eos", "pad"), ("unk", "pad"), ("mask", "pad")]
-    pairs += [("eos", "bos")] if kind == "translation" else []
-    for one, other in pairs:
-        if roles[one] and roles[one] == roles[other]:  # type: ignore[index]
-            raise ValueError(
-                f"tokenizer.pretrained is {name}, whose tokens for {one} and {other} are both "
-                f"{roles[other]!r}, expected different ones; set "  # type: ignore[index]
-                f"tokenizer.special_tokens={{{other}: <{other}>}}"
-            )
+    roles: dict[Role, str] = {}
+    for role, token in theirs.items():
+        if token is not None and token not in roles.values():
+            roles[role] = token
+        elif role in _ROLES[kind]:
+            roles[role] = _OWN[role]
     backend = Tokenizer.from_str(found.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()
-    kept = {role: token for role, token in roles.items() if token}
     # Only those that are not there get ids, behind all others.
-    backend.add_special_tokens([AddedToken(token, special=True) for token in kept.values()])
-    return _finished(backend, kind, kept)
+    backend.add_special_tokens([AddedToken(token, special=True) for token in roles.values()])
+    return _finished(backend, kind, roles)
 
 
 def read_tokenizer(source: Path | str, kind: Kind = "classifier") -> PreTrainedTokenizerFast:
-    """Returns the tokenizer that a run has saved.
+    """Returns the tokenizer of a model's folder, or one of the hub.
 
     Code that comes with it does not run. Without a word on that, transformers asks on the terminal,
     where a text to translate may be the answer.
 
     Raises:
-        DataError: there is no tokenizer, or it is damaged.
+        DataError: there is no fast tokenizer, or it is damaged.
     """
+    kinds: Any = {"lines": LineTokenizer, "masked": MaskTokenizer}
     try:
-        if kind in ("lines", "masked"):
-            own = LineTokenizer if kind == "lines" else MaskTokenizer
-            return own.from_pretrained(source)
-        found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
-            source, trust_remote_code=False
-        )
-    except Exception as error:  # the Rust library raises anything
+        found = kinds.get(kind, AutoTokenizer).from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # the hub's client and the Rust library raise anything
         raise DataError(
-            f"the tokenizer in {source} cannot be read ({error}): copy the run again, or train it "
-            f"in another folder"
+            f"the tokenizer in {source} cannot be read ({error}): name a folder with "
+            f"tokenizer.json, or a tokenizer on the Hugging Face hub; copy or train a run again"
         ) from error
+    if not found.is_fast:
+        raise DataError(
+            f"{source} has a {type(found).__name__}, expected a fast tokenizer, with a file "
+            f"tokenizer.json; convert it, or choose another"
+        )
     return found
 
 
@@ -285,6 +267,13 @@ def encoder_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], 
 def vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
     """Returns the number of ids, special tokens included, and gaps among them."""
     return max(tokenizer.get_vocab().values()) + 1
+
+
+def largest_size(settings: TokenizerSettings, kind: Kind) -> int:
+    """Returns the size of a vocabulary before it is learned; little text gives fewer tokens."""
+    if settings.pretrained is None:
+        return settings.vocab_size
+    return vocab_size(ready_made(settings.pretrained, kind))
 
 
 def has_words(tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -325,26 +314,6 @@ def _finished(backend: Tokenizer, kind: Kind, roles: Mapping[Any, str]) -> PreTr
         split_special_tokens=True,
         **arguments,
     )
-
-
-def _found(name: str) -> PreTrainedTokenizerFast:
-    path = Path(name).expanduser()
-    try:
-        if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
-            return PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
-        found = read_tokenizer(path if path.is_dir() else name)
-    except Exception as error:  # transformers, its hub client and the Rust library raise anything
-        raise ValueError(
-            f"tokenizer.pretrained is {name}, expected a folder with tokenizer.json, or the name "
-            f"of a tokenizer on the Hugging Face hub, which has to be reachable or to have been "
-            f"used before: {error}"
-        ) from error
-    if not found.is_fast:
-        raise ValueError(
-            f"tokenizer.pretrained is {name}, a {type(found).__name__}, expected a fast tokenizer, "
-            f"with a file tokenizer.json; convert it, or choose another"
-        )
-    return found
 
 
 # --- the names of tokens ----------------------------------------------------------------------

@@ -34,9 +34,9 @@ from headwise.data.stream import Shards
 from headwise.data.tokenizers import (
     TokenizerSettings,
     has_words,
+    largest_size,
     open_tokenizer,
     read_tokenizer,
-    ready_made,
     token_names,
     vocab_size,
 )
@@ -235,10 +235,7 @@ class Classification(Task):
             names = [f"{role}_token_id" for role in ("pad", "bos", "eos")]
             sizes |= {name: getattr(task.tokenizer, name) for name in names}
             return {**sizes, "vocab_size": vocab_size(task.tokenizer)}
-        if settings.pretrained is None:
-            return {**sizes, "vocab_size": settings.vocab_size}
-        found = ready_made(settings.pretrained, "classifier", settings.special_tokens)
-        return {**sizes, "vocab_size": vocab_size(found)}
+        return {**sizes, "vocab_size": largest_size(settings, "classifier")}
 
     @classmethod
     def cost_lengths(cls, recipe: ClassificationRecipe) -> dict[str, int]:

@@ -43,9 +43,9 @@ from headwise.data.tokenizers import (
     TokenizerSettings,
     encoder_of,
     has_words,
+    largest_size,
     open_tokenizer,
     read_tokenizer,
-    ready_made,
     token_names,
     vocab_size,
 )
@@ -176,15 +176,13 @@ class RunningText(Task):
 
     @classmethod
     def sizes(cls, recipe: Any, task: Any = None) -> dict[str, Any]:
-        settings, sizes = recipe.tokenizer, {"max_length": recipe.data.block_length}
-        if task is not None:
-            names = [f"{role}_token_id" for role in cls.roles]
-            ids = {name: getattr(task.tokenizer, name) for name in names}
-            return {**sizes, **ids, "vocab_size": vocab_size(task.tokenizer)}
-        if settings.pretrained is None:
-            return {**sizes, "vocab_size": settings.vocab_size}
-        found = ready_made(settings.pretrained, cls.kind, settings.special_tokens)
-        return {**sizes, "vocab_size": vocab_size(found)}
+        sizes = {"max_length": recipe.data.block_length}
+        if task is None:
+            return {**sizes, "vocab_size": largest_size(recipe.tokenizer, cls.kind)}
+        ids = {
+            f"{role}_token_id": getattr(task.tokenizer, f"{role}_token_id") for role in cls.roles
+        }
+        return {**sizes, **ids, "vocab_size": vocab_size(task.tokenizer)}
 
     def padded(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Joins items with `input_ids` and `labels`; a batch with padding has a mask too."""

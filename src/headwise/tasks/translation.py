@@ -188,9 +188,7 @@ class Translation(Task):
             roles = ("pad_token_id", "bos_token_id", "eos_token_id")
             found = {role: getattr(task.target, role) for role in roles}
         elif settings.pretrained is not None:
-            special = settings.special_tokens
-            ready_made = tokenizers.ready_made(settings.pretrained, "translation", special)
-            size = of_target = tokenizers.vocab_size(ready_made)
+            size = of_target = tokenizers.largest_size(settings, "translation")
         if recipe.pretrained is None:
             found["share_embeddings"] = "all" if is_joint else "target"
         return {"vocab_size": size, "target_vocab_size": of_target, **found}
