@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from headwise.data.load import DataError
-from headwise.tasks.language import (
-    LanguageModelling,
-    LanguageRecipe,
-    TokenStream,
-    continued,
-    passages,
-)
+from headwise.tasks.language import LanguageModelling, LanguageRecipe, continued, passages
 from headwise.tasks.masked import MaskedLanguageModelling, MaskedRecipe
 from headwise.tasks.task import Each, Wish
 
@@ -33,11 +27,9 @@ def make(tmp_path):
         for part, lines in {"train": LINES, "test": test}.items():
             (tmp_path / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))
         files = {part: str(tmp_path / f"{part}.txt") for part in ("train", "test")}
+        files["validation"] = files["train"]
         given = {
-            "data": {
-                "files": {**files, "validation": files["train"]},
-                "block_length": block_length,
-            },
+            "data": {"files": files, "block_length": block_length},
             "tokenizer": {"type": "word", "min_frequency": 1},
             "model": {**SIZES, "attention": plan},
             "training": {"max_steps": 1},
@@ -52,16 +44,6 @@ def make(tmp_path):
 
 
 # --- language modelling -------------------------------------------------------------------------
-
-
-def test_the_tokens_of_a_part_are_read_from_its_blocks(make):
-    task, _ = make()
-    stream, end = TokenStream(task.parts["test"]), task.tokenizer.eos_token_id
-    whole = [end, *(token for row in task.tokens(LINES) for token in row)]
-    assert len(stream) == len(whole) - 1
-    for begin in range(len(whole)):
-        for last in range(begin + 1, min(len(whole), begin + 20)):
-            assert stream.between(begin, last).tolist() == whole[begin : last + 1]
 
 
 @pytest.mark.parametrize("plan", ["standard", {"system": "mae", "gate_window": 5}])
@@ -169,12 +151,9 @@ def test_sequences_without_a_word_to_hide_are_left_out(make):
         make(MaskedLanguageModelling, test=lines[:1])
 
 
-def test_items_are_those_of_the_masks_and_the_vocabulary(make):
-    tasks = [
-        make(MaskedLanguageModelling, **changes)[0]
-        for changes in ({}, {"masking": {"seed": 2}}, {"block_length": 9}, {})
-    ]
-    digests = [task.digest("test") for task in tasks]
+def test_items_are_told_by_their_masks_and_blocks(make):
+    changes = ({}, {"masking": {"seed": 2}}, {"block_length": 9}, {})
+    digests = [make(MaskedLanguageModelling, **each)[0].digest("test") for each in changes]
     assert digests[0] == digests[3] and len(set(digests)) == 3
 
 
