@@ -1,9 +1,11 @@
 """Eight properties of the road from data to batches, for every task and every source of rows."""
 
 import json
+import os
 from collections import Counter
 from functools import cache
 from itertools import combinations, islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,3 +302,25 @@ def test_files_that_were_changed_are_read_anew(task, tmp_path):
         pairs = list(zip(lines, lines, strict=True))
         given, expected = (place, lines) if task in TEXTS else ((place, place), pairs)
         assert content(road(task, "files", in_each_part(given))) == Counter(expected)
+
+
+@pytest.mark.parametrize("source", ["files", "hub"])
+def test_a_stream_whose_files_were_changed_is_another(source, tmp_path):
+    """Also at equal size: a run does not go on with other data."""
+    own = walk("language-modelling", source, 10)
+    found = own.again().task.digest()
+    assert found == own.task.digest()
+    data = own.recipe.data
+    place = Path(data.files["train"]) if source == "files" else Path(data.path, "train.jsonl")
+    text, times = place.read_text(), place.stat()
+    place.write_text(text.replace("one", "two", 1))
+    os.utime(place, ns=(times.st_atime_ns, times.st_mtime_ns + 1_000_000))
+    assert own.again().task.digest() != found
+    place.write_text(text)
+
+
+def test_a_stream_has_steps_and_no_epochs():
+    rows = {"train": rows_of("translation", range(60))}
+    for training in ({"epochs": 2}, {"max_steps": 2, "loader_workers": 1}):
+        with pytest.raises(ValueError, match="streaming"):
+            road("translation", "files", rows, held_out=10, training=training)

@@ -45,8 +45,8 @@ class Shards:
     Attributes:
         number: how many pieces there are.
         held_out: the parts that are taken from the head of the first piece.
-        digest: what tells the data from others, and from what they were before: the names, sizes
-            and times of change of files; of the hub the revision, or its latest one.
+        digest: what tells the data from others, and from what they were before: the sizes and
+            times of change of files, of the hub the revision.
     """
 
     def __init__(self, data: Data, task: "type[Task]") -> None:
@@ -56,8 +56,9 @@ class Shards:
         if self._files is None:
             self._split = undecoded(from_hub(data, "train", streaming=True))
             self.number = int(self._split.num_shards)
-            made_of = [data.path, data.name, data.revision, str(self._split.info.version)]
-            made_of += [str(self._split.info.download_checksums)]
+            builder = datasets.load_dataset_builder(data.path, data.name, revision=data.revision)
+            files = builder.config.data_files or {}
+            made_of = [data.path, data.name, *(of.origin_metadata for of in files.values())]
         else:
             self.number = len(self._files)
             made_of = [stamp(path) for path in files_of(data.files["train"])]

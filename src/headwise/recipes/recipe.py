@@ -17,10 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from huggingface_hub.errors import StrictDataclassError
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from headwise.data.settings import Data
 from headwise.messages import one_of, shown
@@ -157,6 +157,17 @@ class Recipe(Settings):
                 f"count as several"
             )
         return seeds
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        training = self.training
+        if self.data.streaming and (training.max_steps is None or training.loader_workers):
+            raise ValueError(
+                f"data.streaming is true, training.max_steps is {training.max_steps} and "
+                f"training.loader_workers is {training.loader_workers}, expected a number of steps "
+                f"and 0: a stream has no length, and the process that trains reads it"
+            )
+        return self
 
     @property
     def called(self) -> str:
