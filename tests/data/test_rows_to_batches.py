@@ -324,3 +324,19 @@ def test_a_stream_has_steps_and_no_epochs():
     for training in ({"epochs": 2}, {"max_steps": 2, "loader_workers": 1}):
         with pytest.raises(ValueError, match="streaming"):
             road("translation", "files", rows, held_out=10, training=training)
+
+
+def test_shards_come_in_another_order_in_each_pass(tmp_path):
+    """With `datasets` of any version, whose own shuffling is not used."""
+    files = [
+        text_file(tmp_path / f"{n}.txt", [f"{n} {sentence(key)}" for key in range(8)])
+        for n in "abcdef"
+    ]
+    data = {"files": {"train": list(map(str, files))}, "window": 8, "block_length": 300}
+    own = road("language-modelling", "files", {"train": files[0]}, held_out=1, data=data)
+    orders = []
+    for number in (0, 1):
+        texts = [own.rows_of(batch) for batch in own.epoch(number, BUDGET)]
+        lines = own.lines(torch.tensor([token for rows in texts for row in rows for token in row]))
+        orders.append(list(dict.fromkeys(line[0] for line in lines if line)))
+    assert sorted(orders[0]) == sorted(orders[1]) == list("abcdef") and orders[0] != orders[1]
