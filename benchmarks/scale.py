@@ -23,15 +23,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-
-from headwise.data.store import cache_folder
 
 _WORDS = 50_000  # different words of each language
 _STEPS = 5
@@ -44,10 +44,8 @@ _MODELS = {  # settings of those whose steps are timed
 _TRAINING = """
 import json, sys, time
 start, first = time.perf_counter(), None
-from headwise.recipes import load_recipe
-from headwise.recipes.catalogue import task_class
-from headwise.runs.preparing import build_model
-from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.recipes.recipe import load_recipe, task_class
+from headwise.runs.preparing import batches, build_model
 
 def memory():
     with open("/proc/self/smaps_rollup") as file:
@@ -55,18 +53,17 @@ def memory():
 
 recipe = load_recipe("interface-strings", sys.argv[2:]).system("standard")
 before = memory()
-task = task_class(recipe.task).prepare(recipe)
+task = task_class(recipe.task)(recipe)
 prepared = time.perf_counter() - start
-model = build_model(recipe, task)
-sampler = TokenBudgetSampler(task.train.lengths, 4096, seed=1)
-batches = iter(BatchLoader(task.train, sampler, task.collate))
+model, items = build_model(recipe, task), task.parts["train"]
+steps = iter(batches(task, "train", recipe.training, seed=1))
 for step in range(int(sys.argv[1])):
-    loss = model(**next(batches)).loss
+    loss = model(**next(steps)).loss
     loss.backward()
     if step == 0:
         first = time.perf_counter() - start
-for index in range(0, len(task.train), 100):
-    task.train[index]
+for index in range(0, len(items), 100):
+    items[index]
 print(json.dumps({"prepared": prepared, "first step": first, "memory": memory(), "code": before}))
 """
 
@@ -74,6 +71,8 @@ print(json.dumps({"prepared": prepared, "first step": first, "memory": memory(),
 def main() -> None:
     """Measures each size, and prints the table."""
     options = parse_options()
+    cache = options.folder / "cache"
+    os.environ["HF_DATASETS_CACHE"] = str(cache.absolute())
     if options.steps:
         print_step_times(options)
         return
@@ -90,21 +89,25 @@ def main() -> None:
         table.add_column(column, justify="right")
     for pairs in options.pairs:
         folder = options.folder / f"{pairs}"
-        os.environ["HEADWISE_CACHE"] = str(folder / "cache")
-        size = generate(folder, pairs)
-        prepared = None if cache_folder().is_dir() else start(folder, 0)[0]["prepared"]
+        size, before = generate(folder, pairs), size_of(cache)
+        prepared = start(folder, 0)[0]["prepared"]
+        added = size_of(cache) - before  # next to nothing if it was there
         both = start(folder, _STEPS, processes=2)
-        cache = sum(file.stat().st_size for file in cache_folder().rglob("*") if file.is_file())
         table.add_row(
             f"{pairs:,}",
             f"{size / 1e9:.2f} GB",
-            "there" if prepared is None else f"{prepared:.0f} s, {pairs / prepared:,.0f} pairs/s",
-            f"{cache / 1e9:.2f} GB, {cache / pairs:.0f} bytes a pair",
+            f"{prepared:.0f} s, {pairs / prepared:,.0f} pairs/s",
+            f"{added / 1e9:.2f} GB, {added / pairs:.0f} bytes a pair",
             f"{max(each['first step'] for each in both):.1f} s",
             f"{max(each['memory'] for each in both):.2f} GB",
             f"{both[0]['code']:.2f} GB",
         )
     Console(width=140).print(table)
+
+
+def size_of(folder: Path) -> int:
+    """Returns the size of all files in a folder in bytes."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def generate(folder: Path, pairs: int) -> int:
@@ -147,11 +150,14 @@ def start(folder: Path, steps: int, processes: int = 1) -> list[dict[str, float]
 
 def changes(folder: Path) -> list[str]:
     """Returns what makes the recipe of the demo one on the generated pairs."""
-    data = (
-        f"data={{corpus: files, train: {{source: {folder / 'train.source'}, "
-        f"target: {folder / 'train.target'}}}, validation_fraction: 0.001, test_fraction: 0.001}}"
-    )
-    return [data, "tokenizer.vocab_size=16000"]
+    return [
+        f"data.files.train.source={folder / 'train.source'}",
+        f"data.files.train.target={folder / 'train.target'}",
+        "data.validation_fraction=0.001",
+        "data.test_fraction=0.001",
+        "tokenizer.vocab_size=16000",
+        "training.batch_tokens=4096",
+    ]
 
 
 def print_step_times(options: argparse.Namespace) -> None:
@@ -161,7 +167,6 @@ def print_step_times(options: argparse.Namespace) -> None:
         table.add_column(column, justify="right")
     for pairs in options.pairs:
         folder = options.folder / f"{pairs}"
-        os.environ["HEADWISE_CACHE"] = str(folder / "cache")
         generate(folder, pairs)
         for name, sizes in _MODELS.items():
             disk, memory = step_times(folder, sizes, options.steps)
@@ -176,30 +181,32 @@ def step_times(folder: Path, sizes: list[str], steps: int) -> tuple[list[float],
     """Returns processor seconds of each step with its items from the disk, and from memory."""
     import torch
 
-    from headwise.recipes import load_recipe
-    from headwise.recipes.catalogue import task_class
+    from headwise.recipes.recipe import load_recipe, task_class
     from headwise.runs.preparing import build_model
     from headwise.training.batching import TokenBudgetSampler
 
     recipe = load_recipe("interface-strings", [*changes(folder), *sizes]).system("standard")
-    task = task_class(recipe.task).prepare(recipe)
-    model = build_model(recipe, task).train()
+    task = task_class(recipe.task)(recipe)
+    model, items = build_model(recipe, task).train(), task.parts["train"]
     optimizer = torch.optim.Adam(model.parameters())
-    batches = list(islice(TokenBudgetSampler(task.train.lengths, 4096, seed=1), steps + 5))
-    in_memory = {index: task.train[index] for batch in batches for index in batch}
+    batches = list(islice(TokenBudgetSampler(items.lengths, 4096, seed=1), steps + 5))
+    in_memory = {index: items[index] for batch in batches for index in batch}
 
-    def seconds(items: object, batch: list[int]) -> float:
+    def from_memory(batch: list[int]) -> list[Any]:
+        return [in_memory[index] for index in batch]
+
+    def seconds(read: Callable[[list[int]], list[Any]], batch: list[int]) -> float:
         start = time.process_time()
-        model(**task.collate([items[index] for index in batch])).loss.backward()  # type: ignore[index]
+        model(**task.collate(read(batch))).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return time.process_time() - start
 
     disk, memory = [], []
     for number, batch in enumerate(batches):
-        both = [(disk, task.train), (memory, in_memory)]
-        for times, items in both if number % 2 else reversed(both):
-            times.append(seconds(items, batch))
+        both = [(disk, items.__getitems__), (memory, from_memory)]
+        for times, read in both if number % 2 else reversed(both):
+            times.append(seconds(read, batch))
     return disk[5:], memory[5:]  # the first steps warm up
 
 

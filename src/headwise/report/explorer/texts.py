@@ -64,7 +64,7 @@ def _of_data(trained: Trained, source: Source) -> Input:
         into = trained.target_tokenizer
         given = _any_pair(model, tokenizer, into, ids, source.target, reference)
         return replace(given, text=row["source"], item=item)
-    text = "\t".join(row[side] for side in ("text", "pair") if side in row)
+    text = "\t".join(row[side] for side in ("text", "pair") if row.get(side))
     return replace(_classified(model, tokenizer, ids, str(row["label"])), text=text, item=item)
 
 
