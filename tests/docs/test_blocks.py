@@ -21,7 +21,7 @@ PAGES = [
     page.relative_to(ROOT).as_posix()
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 ]
-WRITTEN_BY_MAKE = re.compile(r"keys\.md|claims(\.md|/)")
+WRITTEN_BY_MAKE = re.compile(r"claims(\.md|/)")
 # Blocks that need a tool of others, which `make nightly ONLY=tools` installs.
 OF_TOOLS = {"peft": "from peft import", "pytorch_lightning": "import pytorch_lightning"}
 # A page whose blocks go on with the names of those before, and what is made shorter in it.
