@@ -10,13 +10,29 @@ import numpy as np
 import torch
 from support.road import Road
 
-from headwise.recipes.catalogue import task_class
-from headwise.tasks.bleu import TranslationEvaluation, corpus_scores
-from headwise.tasks.metrics import pesq_score, si_sdr
-from headwise.tasks.outcome import Score
-from headwise.tasks.significance import bootstrap_interval, resampled_scores, score_of
+from headwise.tasks.bleu import Bleu, scores_of
+from headwise.tasks.enhancing import pesq_score, si_sdr
+from headwise.tasks.scores import Score, resampled_scores
+from headwise.tasks.task import Each
 
 __all__ = ["pesq_score", "si_sdr"]  # of two waveforms
+
+_OF_PAPERS = {"smooth_method": "none", "force": True}
+_BLEU: dict[str, dict[str, Any]] = {
+    "sacrebleu": {},
+    "tokenized": _OF_PAPERS,
+    "pretokenized": {"tokenize": "none", **_OF_PAPERS},
+}
+_STATISTICS = {
+    "BLEU": "bleu",
+    "chrF": "chrf",
+    "accuracy": "accuracy",
+    "PESQ": "ratio",
+    "Pearson": "pearson",
+    "Spearman": "spearman",
+    "bits per byte": "bits",
+    **dict.fromkeys(("word perplexity", "token perplexity", "perplexity"), "perplexity"),
+}
 
 
 class Scored(NamedTuple):
@@ -30,48 +46,61 @@ class Scored(NamedTuple):
     rows: np.ndarray
 
 
-def _scored(score: Score, rows: Any) -> Scored:
-    given = (score.value, score.low, score.high, score.higher_is_better, score.note)
-    return Scored(*given, np.asarray(rows, dtype=np.float64))
+def _scored(score: Score) -> Scored:
+    given = (score.value, score.low, score.high, not score.lower_is_better, score.note)
+    return Scored(*given, np.asarray(score.rows, dtype=np.float64))
 
 
 def evaluated(own: Road, model: torch.nn.Module, part: str = "test") -> dict[str, Scored]:
     """The scores of a model on a part, in their order; the first is the one that ranks systems."""
-    items, settings = own.items(part), own.recipe.evaluation
-    outcome = own.task.evaluate(model.eval(), items, settings, lambda number: None)
-    return {score.name: _scored(score, outcome.items[score.name]) for score in outcome.scores}
+    outcome = own.task.evaluate(model.eval(), part, own.recipe.evaluation, Each())
+    return {score.name: _scored(score) for score in outcome.scores}
 
 
 def drawn(own: Road, part: str, index: int, draw: int) -> dict[str, torch.Tensor]:
     """A block of masked language modelling with the masks of a draw of the evaluation."""
-    return own.task.collate([own.items(part).draw(index, draw)])
+    items = own.items(part)
+    read = {name: np.array(values) for name, values in items.rows[index].items()}
+    generator = np.random.default_rng((*items.seed, draw, index))
+    return own.task.collate([items.draw(read, generator)])
 
 
 def translations(
     made: Sequence[str], references: Sequence[str], kind: str = "sacrebleu", language: str = ""
 ) -> dict[str, Scored]:
     """BLEU and chrF of translations, counted as `evaluation.bleu` of a recipe says."""
-    settings = TranslationEvaluation(bleu=kind)
-    found = corpus_scores(made, references, settings, language=language or None)
-    return {score.name: _scored(score, rows) for score, rows in found}
+    found = scores_of(made, references, Bleu(**_BLEU[kind]), language or None)
+    return {score.name: _scored(score) for score in found}
 
 
-def statistic(task: str, name: str, **evaluation: Any) -> Callable[..., np.ndarray]:
+def _made(name: str, rows: Any, kind: str = "sacrebleu") -> Score:
+    """A score of rows: of classes a row is the label and what is predicted."""
+    table = np.asarray(rows, dtype=np.float64)
+    if name == "accuracy" and table.shape[-1] == 2:
+        table = np.column_stack([table[:, 0] == table[:, 1], np.ones(len(table))])
+    elif name == "PESQ":
+        table = np.column_stack([np.nan_to_num(table[:, 0]), ~np.isnan(table[:, 0])])
+    smooth = _BLEU[kind].get("smooth_method")
+    options = {"smooth_method": smooth} if name == "BLEU" and smooth else {}
+    return Score.of(name, table, _STATISTICS[name], options=options)
+
+
+def statistic(task: str, name: str, bleu: str = "sacrebleu") -> Callable[..., np.ndarray]:
     """What computes a score from rows of items and how often each resample has each item."""
-    settings = TranslationEvaluation(**evaluation) if task == "translation" else None
-    return task_class(task).statistic(name, settings)
+    return lambda rows, counts: _made(name, rows, bleu).of_resamples(rows, counts)
 
 
-def value(task: str, name: str, rows: Any, **evaluation: Any) -> float:
+def value(task: str, name: str, rows: Any) -> float:
     """The score of rows, each of them once."""
-    return score_of(rows, statistic(task, name, **evaluation))
+    return _made(name, rows).value
 
 
 def resampled(task: str, name: str, runs: Sequence[Any], number: int = 1000) -> np.ndarray:
     """The scores of several runs on the same resamples of their items, (runs, resamples)."""
-    return resampled_scores(runs, statistic(task, name), resamples=number)
+    return resampled_scores([_made(name, rows) for rows in runs], number)
 
 
-def interval(task: str, name: str, rows: Any) -> tuple[float, float]:
+def interval(task: str, name: str, rows: Any) -> tuple[float | None, float | None]:
     """The 95% interval of a score over its items."""
-    return bootstrap_interval(rows, statistic(task, name))
+    made = _made(name, rows)
+    return made.low, made.high

@@ -134,7 +134,7 @@ def test_hidden_words_are_scored_as_a_plain_loop_does():
     assert found["perplexity"].value == pytest.approx(math.exp(nats / count), rel=1e-4)
     assert found["accuracy"].value == pytest.approx(100 * right / count)
     assert [score.higher_is_better for score in found.values()] == [False, True]
-    np.testing.assert_allclose(found["perplexity"].rows, rows, rtol=1e-4)
+    np.testing.assert_allclose(found["perplexity"].rows, np.array(rows)[:, :2], rtol=1e-4)
 
 
 # --- labels and numbers -----------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_correlations_are_those_of_scipy(name, oracle, decimals):
 
 def test_a_regression_is_scored_on_what_its_model_predicts():
     rows = [(text, str(number / 4)) for number, (text, _) in enumerate(walk("probing").rows())]
-    model_of = {"model": {**MODEL, "layers": 1}, "data": {"problem": "regression"}}
+    model_of = {"model": {**MODEL, "layers": 1}, "data": {"regression": True}}
     own = road("classification", "files", in_each_part(rows), **model_of)
     model, expected = network(own), []
     for index, (_, label) in enumerate(rows):
@@ -211,7 +211,7 @@ def test_speech_is_scored_before_and_after():
     before = [scores.si_sdr(clean, noisy) for noisy, clean in waves]
     np.testing.assert_allclose(found["SI-SDR noisy"].rows[:, 0], before, rtol=1e-6)
     gain = found["SI-SDR"].rows - found["SI-SDR noisy"].rows
-    np.testing.assert_allclose(found["SI-SDR gain"].rows, gain)
+    np.testing.assert_allclose(found["SI-SDR gain"].rows[:, 0], gain[:, 0])
     pesq = pytest.importorskip("pesq").pesq
     expected = [pesq(8_000, clean, noisy, "nb") for noisy, clean in waves]
     np.testing.assert_allclose(found["PESQ noisy"].rows[:, 0], expected, rtol=1e-6)
