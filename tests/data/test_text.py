@@ -212,7 +212,8 @@ def test_probes_are_made_of_the_sentences_themselves(probe, more):
     draw, words = random.Random(0), [f"{a}{b}en" for a in "bdfgklmnprst" for b in "aeiou"]
     often = [1 / (1 + rank) for rank in range(len(words))]
     lines = [f"So {' '.join(draw.choices(words, often, k=4 + k % 9))} {k} ." for k in range(900)]
-    own = road("probing", "text", {"train": lines}, data={"probe": probe, "min_words": 3, **more})
+    options = {"probe": probe, **more}
+    own = road("probing", "text", {"train": lines}, data={"options": options})
     known = set(lines)
     for part in PARTS:
         rows = own.rows(part)

@@ -40,14 +40,12 @@ class Bleu(FrozenSettings):
     def metric(self, language: str | None) -> BLEU:
         """Returns the metric for the code of a target language."""
         arguments = self.model_dump(exclude={"split_compounds"})
-        if self.tokenize is None:
-            code = re.split("[-_]", (language or "").lower())[0]
-            arguments["tokenize"] = {"zh": "zh", "ja": "char"}.get(code, "13a")
+        code = re.split("[-_]", (language or "").lower())[0]
+        arguments["tokenize"] = self.tokenize or {"zh": "zh", "ja": "char"}.get(code, "13a")
         try:
             metric = BLEU(**arguments)
         except (RuntimeError, ImportError) as error:  # a package that sacrebleu needs for it
-            reason = " ".join(str(error).split())
-            raise ValueError(f"evaluation.bleu.tokenize is {self.tokenize!r}: {reason}") from error
+            raise ValueError(f"evaluation.bleu.tokenize is {self.tokenize!r}: {error}") from error
         if self.split_compounds:
             tokenize = metric.tokenizer
             metric.tokenizer = lambda line: split_compounds(tokenize(line))

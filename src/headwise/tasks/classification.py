@@ -11,35 +11,29 @@ output, the squared error. The encoder may be that of a masked language model (`
 from which sizes, vocabulary and weights come then; only the perceptron is fresh.
 """
 
+import copy
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import datasets
 import numpy as np
 import torch
-from pydantic import Field, model_validator
-from tokenizers import Tokenizer
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, TextClassificationPipeline
 
+from headwise.data import tokenizers
 from headwise.data.builtin import docstrings
 from headwise.data.divide import read_parts
 from headwise.data.encode import Columns, Items, column_of, lengths, pad
-from headwise.data.load import DataError, named
-from headwise.data.settings import Data, files_of
+from headwise.data.load import DataError, picked, rows_of_shard, shards_of
+from headwise.data.settings import Data, absolute
 from headwise.data.stream import Shards
-from headwise.data.tokenizers import (
-    TokenizerSettings,
-    has_words,
-    largest_size,
-    open_tokenizer,
-    read_tokenizer,
-    token_names,
-    vocab_size,
-)
 from headwise.messages import one_of, shown
 from headwise.models.config import SequenceClassifierConfig, StackConfig
 from headwise.models.for_tasks import MaskedLM, SequenceClassifier
@@ -54,9 +48,8 @@ _SAMPLES = 12  # examples that a report shows
 _MOST_CLASSES = 30  # of a picture of confusions
 _AT_ONCE = 64  # texts that are read together in evaluation and by `predict`
 _TITLES = {"text": "Text", "pair": "Second text", "label": "Label"}  # of samples
-_FLOAT = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
-_TEXT = datasets.Value("string")
-# What the configurations of encoder and classifier share.
+_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
+# Arguments that the configurations of encoder and classifier share.
 _OF_ENCODER = {each.name for each in fields(StackConfig)} | {"vocab_size"}
 _OF_ENCODER -= {each.name for each in fields(PreTrainedConfig)}
 
@@ -75,17 +68,19 @@ class LabelledData(Data):
     regression: bool = False
     """Whether labels are numbers to predict, in place of classes."""
 
+    @field_validator("options")
+    @classmethod
+    def _absolute_file(cls, options: dict[str, Any]) -> dict[str, Any]:  # of a probe
+        return {key: absolute(x) if key == "file" and x else x for key, x in options.items()}
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.regression and self.classes is not None:
-            raise ValueError(
-                "classes is given and regression is true, expected one of them: numbers have no "
-                "classes"
-            )
+            raise ValueError("classes is given and regression is true, expected one of them")
         if self.streaming and self.classes is None and not self.regression:
             raise ValueError(
-                "classes is not given and streaming is true, expected the names of all classes, as "
-                "in [negative, positive]: the labels of a stream are not known before its end"
+                "classes is not given and streaming is true, expected the names of all classes, "
+                "since the labels of a stream are not known before its end"
             )
         return self
 
@@ -95,16 +90,13 @@ class ClassificationRecipe(Recipe):
 
     data: LabelledData
     """The labelled texts."""
-    tokenizer: TokenizerSettings | None = None
+    tokenizer: tokenizers.TokenizerSettings | None = None
     """The vocabulary. Default: that of model.pretrained, or byte-level BPE with 4000 subwords."""
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
         if self.pretrained is not None and self.tokenizer is not None:
-            raise ValueError(
-                f"tokenizer is given and model.pretrained is {self.pretrained}, expected only one "
-                f"of them: the vocabulary is that of the pretrained model"
-            )
+            raise ValueError("tokenizer and model.pretrained are given, expected one of them")
         return self
 
 
@@ -118,7 +110,7 @@ class Classification(Task):
     columns: ClassVar = {"text": "text", "pair": None, "label": "label"}
     key = "text"  # not with the other of a pair: premises of MNLI have several hypotheses
     clean_keys: ClassVar = {"classes"}
-    clean_features = datasets.Features(dict.fromkeys(("text", "pair", "label"), _TEXT))
+    clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     item_name = "examples"
     loss_unit = "nats per example"
     pipeline = "text-classification"
@@ -126,35 +118,32 @@ class Classification(Task):
     @classmethod
     def clean(cls, columns: Columns, data: LabelledData, part: str) -> Columns:
         """Leaves out rows with an empty text or without a label; all else stays as it is."""
-        names = data.classes or []
-        # A number is the place of a class, unless classes are numbers; -1 is none, as on the hub.
-        are_numbers = any(re.fullmatch(r"-?\d+|True|False", name) for name in names)
-        places = {} if are_numbers or not names else {-1: None, **dict(enumerate(names))}
-        pairs = columns.get("pair", [None] * len(columns["text"]))
-        kept: Columns = {"text": [], "pair": [], "label": []}
-        for text, pair, label in zip(columns["text"], pairs, columns["label"], strict=True):
+        names, places = data.classes or [], {}
+        if names and not any(re.fullmatch(r"-?\d+|True|False", name) for name in names):
+            places = {-1: None, **dict(enumerate(names))}  # -1 is no label, as on the hub
+        sides = [columns[name] for name in ("text", "pair") if name in columns]
+        kept: list[tuple[str, str | None, str]] = []
+        for label, text, *pair in zip(columns["label"], *sides, strict=True):
             label = places.get(label, label)
-            texts = [text, pair] if "pair" in columns else [text]
-            if label not in (None, "") and all(x and x.strip() for x in texts):
-                for values, value in zip(kept.values(), (text, pair, str(label)), strict=True):
-                    values.append(value)
-        return kept
+            if label not in (None, "") and all(x and x.strip() for x in (text, *pair)):
+                kept.append((text, pair[0] if pair else None, str(label)))
+        return {name: [row[i] for row in kept] for i, name in enumerate(("text", "pair", "label"))}
 
     def open(self, folder: Path | None) -> None:
         data: LabelledData = self.recipe.data
-        settings = self.recipe.tokenizer or TokenizerSettings()
+        settings = self.recipe.tokenizer or tokenizers.TokenizerSettings()
 
         def texts() -> Iterator[str]:
             for columns in self.to_learn_from(settings.sample_rows):
                 yield from filter(None, (*columns["text"], *columns["pair"]))
 
         made_of = [self.digest("train")]
-        self.tokenizer = open_tokenizer(settings, "classifier", folder, texts, made_of)
+        self.tokenizer = tokenizers.open_tokenizer(settings, "classifier", folder, texts, made_of)
         self.tokenizer.model_max_length = data.max_length
-        self._encoder = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
+        self._encoder = copy.deepcopy(self.tokenizer.backend_tokenizer)
         self._encoder.encode_special_tokens = True  # one that is written out in a text is text
         self._encoder.enable_truncation(data.max_length)  # of a pair the longer text first
-        self._names = token_names(self.tokenizer)
+        self._names = tokenizers.token_names(self.tokenizer)
         self.classes = None if data.regression else data.classes or self._learned_classes()
         self._numbers = {name: number for number, name in enumerate(self.classes or ())}
         if self.classes is None:
@@ -164,14 +153,10 @@ class Classification(Task):
     def _learned_classes(self) -> list[str]:
         """Returns the labels of the training data as a whole, of which `train` may be a share."""
         rows = read_parts(self.recipe.data, type(self), ["train"])["train"]
-        labels = rows.select_columns(["label"]).with_format("arrow")[:]["label"].unique()
-        found = {str(label) for label in labels.to_pylist() if label not in (None, "")}
+        found = {str(label) for label in rows.unique("label") if label not in (None, "")}
         if len(found) == 1:
-            raise DataError(
-                f"all labels of the training data are {found.pop()!r}, expected at least two "
-                f"classes: name the column of the label with data.columns.label=..."
-            )
-        return sorted(found, key=_with_numbers)
+            raise DataError(f"all labels of the training data are {found}, expected two or more")
+        return sorted(found, key=_natural)
 
     def encode(self, columns: Columns) -> Columns:
         inputs = columns["text"]
@@ -191,8 +176,12 @@ class Classification(Task):
                 return self._numbers[label]
             remedy = one_of(label, self.classes)
         else:
-            if _FLOAT.fullmatch(label) and float(label) != IGNORED_LABEL:
-                return float(label)
+            try:
+                number = float(label)
+            except ValueError:
+                number = math.nan
+            if math.isfinite(number) and number != IGNORED_LABEL:
+                return number
             remedy = f"expected a number other than {IGNORED_LABEL}, since data.regression is true"
         raise DataError(f"{self._place(text, label)} has the label {label!r}, {remedy}")
 
@@ -200,13 +189,14 @@ class Classification(Task):
         """Returns where an example stands: its file and row, of which the header is one too."""
         data = self.recipe.data
         for source in (data, *map(data.test_set, data.tests)):
-            for files in source.files.values():
-                paths = files_of(files)
-                rows = named(self.read_files(files, data), {**self.columns, **source.columns})
-                has_header = bool({".csv", ".tsv"} & {*Path(paths[0]).suffixes})
+            columns = {**self.columns, **source.columns}
+            for shard in chain.from_iterable(map(shards_of, source.files.values())):
+                paths = ", ".join(shard.values())
+                has_header = ".csv" in paths or ".tsv" in paths
+                rows = picked(rows_of_shard(shard), columns)
                 for number, row in enumerate(rows, start=1 + has_header):
                     if (row["text"], str(row["label"])) == (text, label):
-                        return f"{', '.join(paths)}, row {number:,}: {shown(text)}"
+                        return f"{paths}, row {number:,}: {shown(text)}"
         return f"the text {shown(text)}"
 
     def items(self, rows: Any, part: str) -> Items:
@@ -215,9 +205,9 @@ class Classification(Task):
         A label may depend on the length; in a probe it is the length. Batches of similar lengths
         would be batches of one class.
         """
-        if len(rows) and not isinstance(self.rows[part], Shards):
-            cut = int(column_of(rows, "is_cut").sum())
-            self.facts[part] |= {"cut": cut} if cut else {}
+        cut = int(column_of(rows, "is_cut").sum())
+        if cut and not isinstance(self.rows[part], Shards):
+            self.facts[part]["cut"] = cut
         return Items(rows.remove_columns("is_cut"), np.full(len(rows), self.recipe.data.max_length))
 
     def save(self, folder: Path) -> None:
@@ -227,15 +217,15 @@ class Classification(Task):
 
     @classmethod
     def sizes(cls, recipe: ClassificationRecipe, task: Any = None) -> dict[str, Any]:
-        data, settings = recipe.data, recipe.tokenizer or TokenizerSettings()
-        sizes: dict[str, Any] = {"problem": "regression" if data.regression else "classification"}
-        classes = data.classes if task is None else task.classes
-        sizes |= {} if classes is None else {"classes": classes}
-        if task is not None:
-            names = [f"{role}_token_id" for role in ("pad", "bos", "eos")]
-            sizes |= {name: getattr(task.tokenizer, name) for name in names}
-            return {**sizes, "vocab_size": vocab_size(task.tokenizer)}
-        return {**sizes, "vocab_size": largest_size(settings, "classifier")}
+        sizes: dict[str, Any] = {
+            "problem": "regression" if recipe.data.regression else "classification",
+            "classes": recipe.data.classes if task is None else task.classes,
+        }
+        if task is None:
+            settings = recipe.tokenizer or tokenizers.TokenizerSettings()
+            return {**sizes, "vocab_size": tokenizers.largest_size(settings, "classifier")}
+        ids = {name: getattr(task.tokenizer, name) for name in _SPECIAL}
+        return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
     @classmethod
     def cost_lengths(cls, recipe: ClassificationRecipe) -> dict[str, int]:
@@ -244,15 +234,14 @@ class Classification(Task):
     @classmethod
     def config(cls, recipe: ClassificationRecipe, task: Any = None) -> SequenceClassifierConfig:
         arguments = {**cls.sizes(recipe, task), **recipe.model_arguments}
-        if recipe.pretrained_folder() is not None:
+        if recipe.pretrained is not None:
             theirs = pretrained_config(MaskedLM, _of_encoder(recipe))
             arguments |= {name: getattr(theirs, name) for name in _OF_ENCODER}
         config = SequenceClassifierConfig(**arguments)
         longest, most = recipe.data.max_length, config.max_positions
         if most is not None and longest > most:
             raise ValueError(
-                f"data.max_length is {longest}, expected at most the {most} positions that the "
-                f"model has learned (max_positions)"
+                f"data.max_length is {longest}, expected at most the {most} positions of the model"
             )
         return config
 
@@ -270,20 +259,20 @@ class Classification(Task):
         """Joins examples; `labels` are `(batch,)`."""
         items = [{**item, "attention_mask": np.ones(len(item["input_ids"]), int)} for item in items]
         batch = pad(items, {"input_ids": self.tokenizer.pad_token_id, "attention_mask": 0})
-        kind = torch.float32 if self.classes is None else torch.int64
-        return {**batch, "labels": batch["labels"].to(kind)}
+        return batch if self.classes else {**batch, "labels": batch["labels"].float()}
 
     def evaluate(self, model: Any, part: str, evaluation: Evaluation, each: Each) -> Outcome:
         """Computes the accuracy, or Pearson's and Spearman's correlation of a regression."""
         items = self.stored(part)
         # Examples of similar lengths need little padding.
         order = np.argsort(lengths(items.rows, "input_ids")[:, 0], kind="stable")
-        batches = [order[start : start + _AT_ONCE] for start in range(0, len(order), _AT_ONCE)]
+        batches = np.split(order, range(_AT_ONCE, len(order), _AT_ONCE))
 
+        @torch.no_grad()
         def predict(chosen: np.ndarray) -> np.ndarray:
             batch = self.collate(items.__getitems__(chosen.tolist()))
-            del batch["labels"]
-            logits = _logits(model, batch)
+            batch = {name: x.to(model.device) for name, x in batch.items()}
+            logits = model(**batch).logits.float().cpu()
             return (logits[:, 0] if self.classes is None else logits.argmax(-1)).numpy()
 
         predicted = np.empty(len(items))
@@ -311,7 +300,7 @@ class Classification(Task):
         return Outcome(scores=scores, outputs=outputs, samples=samples, pictures=pictures)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        word = "word" if has_words(self.tokenizer) else "subword"
+        word = "word" if tokenizers.has_words(self.tokenizer) else "subword"
         label = {} if self.classes is None else {"class": (batch["labels"], self.classes)}
         return {"encoder": Positions.of_tokens(batch["input_ids"], self._names, word, label)}
 
@@ -324,23 +313,20 @@ class Classification(Task):
         A tab divides the texts of a pair.
         """
         wish.refuse(recipe.task, "number", "output")
-        tokenizer, lines = read_tokenizer(folder), [line.split("\t") for line in wish.lines()]
-        sides = 2 if "pair" in recipe.data.columns else 1
+        names = ("text", "text_pair")[: 1 + ("pair" in recipe.data.columns)]
+        lines = [line.split("\t") for line in wish.lines()]
         for texts in lines:
-            if len(texts) != sides:
+            if len(texts) != len(names):
                 raise ValueError(
-                    f"INPUT has a line with {len(texts)} texts, {shown(texts)}, expected {sides}, "
-                    f"as the run was trained on; tabs divide them"
+                    f"INPUT has a line with {len(texts)} texts, {shown(texts)}, expected "
+                    f"{len(names)}, as the run was trained on; tabs divide them"
                 )
-        for start in range(0, len(lines), _AT_ONCE):
-            columns = map(list, zip(*lines[start : start + _AT_ONCE], strict=True))
-            batch = tokenizer(*columns, truncation=True, padding=True, return_tensors="pt")
-            for row in _logits(model, batch):
-                if recipe.data.regression:
-                    yield f"{row.item():.3f}"
-                else:
-                    best = int(row.argmax())
-                    yield f"{model.config.id2label[best]}\t{row.softmax(-1)[best]:.4f}"
+        tokenizer = tokenizers.read_tokenizer(folder)
+        read = TextClassificationPipeline(model=model, tokenizer=tokenizer, device=model.device)
+        inputs = [dict(zip(names, texts, strict=True)) for texts in lines]
+        for found in read(inputs, batch_size=_AT_ONCE, truncation=True):
+            score = found["score"]
+            yield f"{score:.3f}" if recipe.data.regression else f"{found['label']}\t{score:.4f}"
 
 
 def _of_encoder(recipe: ClassificationRecipe) -> ClassificationRecipe:
@@ -349,16 +335,6 @@ def _of_encoder(recipe: ClassificationRecipe) -> ClassificationRecipe:
     return recipe.model_copy(update={"model": model})
 
 
-@torch.no_grad()
-def _logits(model: Any, batch: Mapping[str, Tensor]) -> Tensor:
-    on_device = {name: tensor.to(model.device) for name, tensor in batch.items()}
-    return model(**on_device).logits.float().cpu()
-
-
-def _with_numbers(name: str) -> list[Any]:
-    """Sorts the numbers in names as numbers: 9 before 10.
-
-    >>> sorted(["10-12", "9", "b", "a"], key=_with_numbers)
-    ['9', '10-12', 'a', 'b']
-    """
+def _natural(name: str) -> list[Any]:
+    """A key that sorts the numbers in names as numbers: `9` before `10-12`."""
     return [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", name)]

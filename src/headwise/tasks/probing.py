@@ -21,27 +21,29 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
-from typing import Any, ClassVar, Self
+from itertools import chain
+from typing import Any, ClassVar, Literal
 
 import datasets
 import numpy as np
-from pydantic import field_validator, model_validator
 
 from headwise.data.builtin import DOCUMENTED, paragraphs_of, sentences_of, stamps_of
 from headwise.data.load import DataError, Row, generated, lines, stamp
-from headwise.data.settings import PARTS, absolute
+from headwise.data.settings import PARTS
 from headwise.messages import shown
-from headwise.tasks.classification import Classification, ClassificationRecipe, LabelledData
+from headwise.tasks.classification import Classification, ClassificationRecipe
 
 Classes = dict[str, list[str]]  # name of a class to its sentences
 
+_LEAST, _MOST = 5, 28  # words of a sentence
+_HELD_OUT = 0.1  # share of the sentences in the validation part, and in the test part
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")  # with apostrophes and hyphens inside
+_NEIGHBOURS = re.compile(rf"({_WORD.pattern}) (?=({_WORD.pattern}))")
 _PARTITIONS = dict(zip(("tr", "va", "te"), PARTS, strict=True))
 
 
 def senteval(file: str) -> dict[str, datasets.Dataset]:
-    """Returns the parts of a file of SentEval's probing tasks, such as bigram_shift.txt.
+    """Returns the parts of a file of SentEval's probing tasks.
 
     Its lines are partition (tr, va or te), label and sentence, divided by tabs; further fields may
     stand before the sentence.
@@ -57,58 +59,49 @@ def _of_senteval(file: str, **_: object) -> Iterator[Row]:
         fields = line.split("\t")
         if fields[0] not in _PARTITIONS or len(fields) < 3:
             raise DataError(
-                f"{file}, line {number:,}: {shown(line)}, expected the partition (tr, va or te), "
-                f"the label and the sentence, divided by tabs"
+                f"{file}, line {number:,}: {shown(line)}, expected tr, va or te, a label and a "
+                f"sentence, divided by tabs"
             )
         sentence = " ".join(fields[-1].split())
         yield {"part": _PARTITIONS[fields[0]], "text": sentence, "label": fields[1]}
 
 
 def generated_probe(
-    probe: str = "SeLen",
+    probe: Literal["SeLen", "WC", "BShift"] = "SeLen",
     packages: Sequence[str] = DOCUMENTED,
     file: str | None = None,
-    min_words: int = 5,
-    max_words: int = 28,
     num_bins: int = 6,
-    bins: Sequence[int] | None = None,
     num_words: int = 1000,
-    shares: Sequence[float] = (0.1, 0.1),
     seed: int = 1,
 ) -> dict[str, datasets.Dataset]:
-    """Returns the parts of a probing task that is made from a text.
+    """Returns the parts of a probing task that is made from a text, with a tenth held out for each.
 
     Args:
-        probe: SeLen, WC or BShift.
+        probe: the task.
         packages: the text: the first paragraphs of the docstrings of these packages.
         file: a text file in place of packages.
-        min_words, max_words: numbers of words of the sentences that are used.
         num_bins: of SeLen, the number of classes; the smallest is as large as possible.
-        bins: of SeLen, the smallest number of words of each class, in place of num_bins; those of
-            SentEval are [5, 9, 13, 17, 21, 26].
         num_words: of WC, the number of words, which are the classes; little text needs fewer.
-        shares: of the sentences in the validation and in the test part.
         seed: of the choice of sentences, of their parts, and of the words that are swapped.
     """
     options = dict(locals())
-    if probe not in ("SeLen", "WC", "BShift"):
-        raise DataError(f"data.options.probe is {probe!r}, expected one of SeLen, WC, BShift")
     stamps = stamps_of(packages) if file is None else stamp(file)
     return _in_parts(generated(_of_text, **options, stamps=stamps))
 
 
-def _of_text(probe: str, file: str | None, packages: Sequence[str], **of: Any) -> Iterator[Row]:
+def _of_text(
+    probe: str, packages: Sequence[str], file: str | None, seed: int, **options: Any
+) -> Iterator[Row]:
     paragraphs = chain.from_iterable(map(paragraphs_of, packages)) if file is None else lines(file)
     found = chain.from_iterable(sentences_of(" ".join(text.split())) for text in paragraphs)
-    least, most = of["min_words"], of["max_words"]
-    sentences = [x for x in dict.fromkeys(found) if least <= len(words_of(x)) <= most]
+    sentences = [x for x in dict.fromkeys(found) if _LEAST <= len(words_of(x)) <= _MOST]
     if probe == "SeLen":
-        classes = sentence_length(sentences, of["num_bins"], of["bins"])
+        classes = sentence_length(sentences, options["num_bins"])
     elif probe == "WC":
-        classes = word_content(sentences, of["num_words"])
+        classes = word_content(sentences, options["num_words"])
     else:
-        classes = bigram_shift(sentences, of["seed"])
-    yield from balanced(classes, of["shares"], of["seed"])
+        classes = bigram_shift(sentences, seed)
+    yield from balanced(classes, seed)
 
 
 def _in_parts(rows: datasets.Dataset) -> dict[str, datasets.Dataset]:
@@ -124,16 +117,14 @@ def words_of(sentence: str) -> list[str]:
     return _WORD.findall(sentence)
 
 
-def sentence_length(
-    sentences: Sequence[str], num_bins: int = 6, bins: Sequence[int] | None = None
-) -> Classes:
+def sentence_length(sentences: Sequence[str], num_bins: int = 6) -> Classes:
     """Makes SeLen: sentences by their number of words, in classes with names such as `5-8`."""
     length_of = {sentence: len(words_of(sentence)) for sentence in sentences}
     counts = Counter(length_of.values())
-    bins = list(bins or _even_bins(counts, num_bins))
-    ends = [*(begin - 1 for begin in bins[1:]), max(bins[-1], *counts)]
+    begins = _even_bins(counts, num_bins)
+    ends = [*(begin - 1 for begin in begins[1:]), max(counts)]
     classes: Classes = {}
-    for begin, end in zip(bins, ends, strict=True):
+    for begin, end in zip(begins, ends, strict=True):
         name = f"{begin}-{end}" if begin < end else f"{begin}"
         classes[name] = [x for x, length in length_of.items() if begin <= length <= end]
     return classes
@@ -174,8 +165,7 @@ def word_content(sentences: Sequence[str], num_words: int = 1000) -> Classes:
     suitable = [x for x in ranked if len(x) >= 4 and x.isalpha() and x.islower()]
     if len(suitable) < num_words:
         raise DataError(
-            f"WC: {len(suitable):,} words of lower case and at least four letters follow the "
-            f"{2 * num_words:,} most frequent ones, expected at least {num_words:,}: give more "
+            f"WC: {len(suitable):,} words are suitable, expected at least {num_words:,}: give more "
             f"text, or set data.options.num_words to fewer"
         )
     classes: Classes = {word: [] for word in suitable[:num_words]}
@@ -197,9 +187,9 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     suitable = [s for s in sentences if not re.search(r"[\"“”„«»]|``|''", s) and _neighbours(s)]
     for number, sentence in enumerate(_shuffled(suitable, seed)):
         pairs = _neighbours(sentence)
-        one, two = pairs[_hash(sentence, seed, "place") % len(pairs)]
-        begin, end = sentence[: one.start()], sentence[two.end() :]
-        swapped = f"{begin}{two.group()} {one.group()}{end}"
+        pair = pairs[_hash(sentence, seed, "place") % len(pairs)]
+        begin, end = sentence[: pair.start()], sentence[pair.end(2) :]
+        swapped = f"{begin}{pair[2]} {pair[1]}{end}"
         if number % 2 == 0:
             classes["O"].append(sentence)
         elif swapped not in known:
@@ -208,27 +198,24 @@ def bigram_shift(sentences: Sequence[str], seed: int = 1) -> Classes:
     return classes
 
 
-def _neighbours(sentence: str) -> list[tuple[re.Match[str], re.Match[str]]]:
+def _neighbours(sentence: str) -> list[re.Match[str]]:
     """Returns the pairs of neighbouring words that may be swapped."""
-    return [
-        (one, two)
-        for one, two in pairwise([*_WORD.finditer(sentence)][1:])
-        if sentence[one.end() : two.start()] == " " and one.group().lower() != two.group().lower()
-    ]
+    first = _WORD.search(sentence)
+    pairs = _NEIGHBOURS.finditer(sentence, first.end() if first else 0)
+    return [pair for pair in pairs if pair[1].lower() != pair[2].lower()]
 
 
-def balanced(classes: Classes, shares: Sequence[float] = (0.1, 0.1), seed: int = 1) -> list[Row]:
+def balanced(classes: Classes, seed: int = 1) -> list[Row]:
     """Returns as many sentences of each class as the smallest has, divided alike, as rows."""
     smallest = min(classes, key=lambda name: len(classes[name]))
     size = len(classes[smallest])
-    validation, test = (max(1, round(share * size)) for share in shares)
-    parts = ["validation"] * validation + ["test"] * test
-    parts += ["train"] * (size - len(parts))
-    if "train" not in parts:
+    if size < 3:
         raise DataError(
-            f"the class {smallest!r} has {size:,} sentences, expected at least 3, one for each "
-            f"part: give more text, or ask for fewer classes (data.options.num_words, num_bins)"
+            f"the class {smallest!r} has {size} sentences, expected at least 3, one for each part: "
+            f"give more text, or ask for fewer classes (data.options.num_words, num_bins)"
         )
+    held_out = max(1, round(_HELD_OUT * size))
+    parts = ["validation"] * held_out + ["test"] * held_out + ["train"] * (size - 2 * held_out)
     rows = [
         {"part": part, "text": sentence, "label": name}
         for name, of_class in classes.items()
@@ -250,37 +237,10 @@ def _hash(sentence: str, seed: int, purpose: str) -> int:
 # --- the task ---------------------------------------------------------------------------------
 
 
-class ProbingData(LabelledData):
-    """The sentences of a probing task, with their labels."""
-
-    @field_validator("options")
-    @classmethod
-    def _absolute_file(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return {key: absolute(x) if key == "file" and x else x for key, x in options.items()}
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> Self:
-        shares = {"validation_fraction", "test_fraction"}
-        if self.path == "generated" and self.model_dump(include=shares, exclude_defaults=True):
-            raise ValueError(
-                "validation_fraction or test_fraction is given, expected options.shares, such as "
-                "[0.1, 0.1], since a generated probe is balanced in every part"
-            )
-        return self
-
-
-class ProbingRecipe(ClassificationRecipe):
-    """The recipe of a probing task."""
-
-    data: ProbingData
-    """The sentences and their labels."""
-
-
 class Probing(Classification):
     """Classification of sentences by one of their properties."""
 
     name = "probing"
-    recipe_class = ProbingRecipe
     built_in: ClassVar = {"generated": generated_probe, "senteval": senteval}
     item_name = "sentences"
     loss_unit = "nats per sentence"

@@ -5,12 +5,12 @@ https://arxiv.org/abs/1706.03762. A search keeps the `beam_size` likeliest begin
 translation of x, and ranks those that have ended by log p(y | x) / |y|^length_penalty.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import datasets
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, StoppingCriteria, StoppingCriteriaList
@@ -33,7 +33,8 @@ from headwise.training.batching import TokenBudgetSampler
 _AT_ONCE = 4096  # source tokens, times the beam size, for which a search is made at once
 _LINES = 512  # that `predict` translates before it gives them out
 _SAMPLES = 24  # translations that a report shows
-_TEXT, _TOKENS = datasets.Value("string"), datasets.List(datasets.Value("int32"))
+_SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
+_TOKENS = datasets.List(datasets.Value("int32"))
 
 
 class TranslationData(Data):
@@ -60,15 +61,6 @@ class Vocabularies(tokenizers.TokenizerSettings):
     """With `joint: false`, the size of the target vocabulary, if vocab_size is that of the source
     alone."""
 
-    @model_validator(mode="after")
-    def _check_joint(self) -> Self:
-        if self.joint and self.target_vocab_size is not None:
-            raise ValueError(
-                f"target_vocab_size is {self.target_vocab_size} and joint is true, expected one "
-                f"vocab_size for both languages, or joint: false"
-            )
-        return self
-
 
 class TranslationEvaluation(Evaluation):
     """How translations are searched for and scored."""
@@ -87,8 +79,8 @@ class TranslationEvaluation(Evaluation):
     """How BLEU is counted. The defaults are those of current papers. Older papers have the BLEU of
     `multi-bleu.perl`, `{smooth_method: none, force: true}`; on WMT14 en-de mostly with
     `split_compounds: true`, and on text that is already tokenised, as IWSLT14, with `tokenize:
-    none`. They tokenise with the Moses scripts, where 13a splits neither clitics (`l'eau`) nor
-    typographic quotes: scores differ by some tenths, differences hold."""
+    none`. Their Moses scripts divide clitics and quotes as 13a does not: scores differ by some
+    tenths, differences hold."""
 
 
 class TranslationRecipe(Recipe):
@@ -103,11 +95,16 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:
-        # Two vocabularies may happen to have equal sizes.
-        if self.model.get("share_embeddings") == "all" and not self.tokenizer.joint:
+        joint = self.tokenizer.joint
+        if joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError(
-                "model.share_embeddings is 'all' and tokenizer.joint is false, expected a joint "
-                "vocabulary for embeddings that are shared: set one of them otherwise"
+                "tokenizer.target_vocab_size is given and tokenizer.joint is true, expected one of "
+                "them"
+            )
+        # Two vocabularies may happen to have equal sizes.
+        if not joint and self.model.get("share_embeddings") == "all":
+            raise ValueError(
+                "model.share_embeddings is 'all' and tokenizer.joint is false, expected one of them"
             )
         return self
 
@@ -122,24 +119,19 @@ class Translation(Task):
     columns: ClassVar = {"source": "source", "target": "target"}
     key = "source"
     clean_keys: ClassVar = {"max_length", "max_ratio"}
-    clean_features = datasets.Features(dict.fromkeys(("source", "target"), _TEXT))
+    clean_features = datasets.Features(dict.fromkeys(columns, datasets.Value("string")))
     features = datasets.Features(dict.fromkeys(("input_ids", "labels"), _TOKENS))
     pipeline = "translation"
 
     @classmethod
     def clean(cls, columns: Columns, data: TranslationData, part: str) -> Columns:
         """Leaves out pairs with an empty side, and those of the training part that do not fit."""
-        sides = ([_line(text) for text in columns[side]] for side in ("source", "target"))
-        kept = [
-            pair
-            for pair in zip(*sides, strict=True)
-            if all(pair) and (part != "train" or _fits(pair, data))
-        ]
+        pairs = zip(*(map(_line, columns[side]) for side in cls.columns), strict=True)
+        kept = [x for x in pairs if all(x) and (part != "train" or _fits(x, data))]
         return {"source": [pair[0] for pair in kept], "target": [pair[1] for pair in kept]}
 
     def open(self, folder: Path | None) -> None:
-        settings: Vocabularies = self.recipe.tokenizer
-        data = self.recipe.data
+        data, settings = self.recipe.data, self.recipe.tokenizer
         options = data.options if data.path in self.built_in else {}
         self.language = data.language or options.get("language")
         self.recipe.evaluation.bleu.metric(self.language)  # what it lacks is told before training
@@ -179,19 +171,18 @@ class Translation(Task):
 
     @classmethod
     def sizes(cls, recipe: TranslationRecipe, task: Any = None) -> dict[str, Any]:
-        settings, found = recipe.tokenizer, {}
-        is_joint, size = settings.joint, settings.vocab_size
-        of_target = settings.target_vocab_size or size
-        if task is not None:
+        if task is None:
+            is_joint = recipe.tokenizer.joint
+            size = tokenizers.largest_size(recipe.tokenizer, "translation")
+            found = {"vocab_size": size}
+            found["target_vocab_size"] = recipe.tokenizer.target_vocab_size or size
+        else:
             is_joint = task.source is task.target
-            size, of_target = map(tokenizers.vocab_size, (task.source, task.target))
-            roles = ("pad_token_id", "bos_token_id", "eos_token_id")
-            found = {role: getattr(task.target, role) for role in roles}
-        elif settings.pretrained is not None:
-            size = of_target = tokenizers.largest_size(settings, "translation")
-        if recipe.pretrained is None:
-            found["share_embeddings"] = "all" if is_joint else "target"
-        return {"vocab_size": size, "target_vocab_size": of_target, **found}
+            found = {name: getattr(task.target, name) for name in _SPECIAL}
+            found["vocab_size"] = tokenizers.vocab_size(task.source)
+            found["target_vocab_size"] = tokenizers.vocab_size(task.target)
+        shared = {} if recipe.pretrained else {"share_embeddings": "all" if is_joint else "target"}
+        return found | shared
 
     @classmethod
     def cost_lengths(cls, recipe: Any) -> dict[str, int]:
@@ -212,9 +203,8 @@ class Translation(Task):
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         masked = [{**item, "attention_mask": [1] * len(item["input_ids"])} for item in items]
-        padding = self.source.pad_token_id
-        fill = {"input_ids": padding, "attention_mask": 0, "labels": IGNORED_LABEL}
-        return pad(masked, fill)
+        fill = {"input_ids": self.source.pad_token_id, "attention_mask": 0}
+        return pad(masked, {**fill, "labels": IGNORED_LABEL})
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The decoder reads the labels as its model shifts them, behind `<bos>`."""
@@ -244,9 +234,8 @@ class Translation(Task):
     def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
         """Yields the translation of each line."""
         wish.refuse(cls.name, "number", "output")
-        source = target = tokenizers.read_tokenizer(folder)
-        if (folder / "target").is_dir():
-            target = tokenizers.read_tokenizer(folder / "target")
+        second = folder / "target" if (folder / "target").is_dir() else folder
+        source, target = map(tokenizers.read_tokenizer, (folder, second))
         lines = wish.lines()
         for begin in range(0, len(lines), _LINES):
             some = lines[begin : begin + _LINES]
@@ -261,23 +250,15 @@ def translate(
     evaluation: TranslationEvaluation,
     each: Each,
 ) -> list[str]:
-    """Returns the translation of each text, one line; that of an empty text is empty.
-
-    Args:
-        model: the model, in evaluation mode.
-        source, target: the tokenizers of both languages.
-        texts: a sentence each.
-        evaluation: the search.
-        each: computes something of each batch.
-    """
+    """Returns the translation of each text, one line; that of an empty text is empty."""
     lines = [_line(text) for text in texts]
     different = list(dict.fromkeys(filter(None, lines)))
-    numbers = [len(ids) for ids in source(different)["input_ids"]] if different else []
-    budget = max(_AT_ONCE // evaluation.beam_size, *numbers, 1)
-    batches: list[list[str]] = []
-    if different:
-        sampler = TokenBudgetSampler(numbers, budget, shuffle=False)
-        batches = [[different[index] for index in batch] for batch in sampler]
+    if not different:
+        return lines
+    numbers = [len(ids) for ids in source(different)["input_ids"]]
+    budget = max(_AT_ONCE // evaluation.beam_size, *numbers)
+    sampler = TokenBudgetSampler(numbers, budget, shuffle=False)
+    batches = [[different[index] for index in batch] for batch in sampler]
 
     def search(batch: list[str]) -> list[str]:
         inputs = source(batch, padding=True, return_tensors="pt").to(model.device)
@@ -285,13 +266,12 @@ def translate(
         limits = (evaluation.max_length_ratio * lengths).long() + evaluation.max_length_extra
         if model.config.max_positions is not None:
             limits = limits.clamp(max=model.config.max_positions)
-        with torch.no_grad():
-            made = model.generate(
-                **inputs,
-                **_search(evaluation),
-                max_length=int(limits.max()) + 1,  # the start token is one of the sequence
-                stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
-            )
+        made = model.generate(
+            **inputs,
+            **_search(evaluation),
+            max_length=int(limits.max()) + 1,  # the start token is one of the sequence
+            stopping_criteria=StoppingCriteriaList([_OwnLimit(limits)]),
+        )
         return [_line(text) for text in target.batch_decode(made, skip_special_tokens=True)]
 
     translations = {"": ""}
@@ -330,5 +310,5 @@ def _line(text: Any) -> str:
 
 def _fits(pair: tuple[str, str], data: TranslationData) -> bool:
     shorter, longer = sorted(len(side.split()) for side in pair)
-    is_short = data.max_length is None or longer <= data.max_length
-    return is_short and (data.max_ratio is None or longer <= data.max_ratio * shorter)
+    most = data.max_length or math.inf, (data.max_ratio or math.inf) * shorter
+    return longer <= min(most)
