@@ -26,6 +26,7 @@ from headwise.data.load import DataError, Row
 
 Waveform = NDArray[np.float32]  # (samples,)
 SUFFIXES = (".wav", ".flac")
+SILENCE = 1e-5  # a waveform with a smaller root mean square (-100 dB of full scale) is silent
 
 
 class SoundError(DataError):
@@ -43,17 +44,11 @@ def speech_package(name: str) -> Any:
         ) from None
 
 
-def sounds_below(folder: str, pattern: str | None = None) -> list[tuple[str, Row]]:
-    """Returns the WAV and FLAC files of a folder and its subfolders.
+def sounds_below(folder: str, pattern: str | None) -> list[tuple[str, Row]]:
+    """Returns the WAV and FLAC files below a folder, each with what it and its partner share.
 
-    Args:
-        folder: the folder.
-        pattern: a regular expression whose first group is what a file has in common with that of
-            the same utterance in another folder; by default that is its name.
-
-    Returns:
-        For each file what it has in common, and its `path`, its `name` below the folder, and a
-        `stamp` that tells it from what was there before.
+    That is the first group of a regular expression in its name, or else its name. Of a file are
+    its `path`, its `name` below the folder, and a `stamp`, which tells it from what was there.
     """
     found = []
     for path in sorted(Path(folder).rglob("*")):
@@ -92,6 +87,11 @@ def read_channels(sound: Row) -> tuple[NDArray[np.float32], int]:
 def resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
     """Returns samples `(samples, ...)` of one sampling rate at another."""
     return samples if rate == wanted else speech_package("soxr").resample(samples, rate, wanted)
+
+
+def rms(wave: np.ndarray) -> float:
+    """Returns the root mean square of a waveform; 0 if it has no samples."""
+    return float(np.sqrt(np.mean(np.square(wave, dtype=np.float64)))) if len(wave) else 0.0
 
 
 # --- spectra ----------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
-"""The utterances of one part: recordings on the disk, the noise in them, and their frames."""
+"""The utterances of one part: recordings, the noise that is mixed into them, and their frames.
+
+All random numbers are drawn from the generator of an item.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import datasets
 import numpy as np
@@ -11,9 +14,12 @@ import torch
 
 from headwise.data.encode import Item, Items, digest
 from headwise.data.load import DataError
-from headwise.data.noise import COLORS, at_level, babble, colored_noise, mix
-from headwise.data.sound import Waveform, analyse, hop_of, num_frames
+from headwise.data.sound import SILENCE, Waveform, analyse, hop_of, num_frames, rms
 
+if TYPE_CHECKING:
+    from headwise.tasks.speech import SpeechEnhancement
+
+COLORS = {"white": 0.0, "pink": 1.0, "brown": 2.0}
 _PIECE = 30  # seconds; longer recordings are scored in pieces, as PESQ is made for 8 to 30 s
 Draw = np.random.Generator
 
@@ -23,23 +29,67 @@ def item_samples(seconds: float, rate: int) -> int:
     return max(1, round(seconds * rate / hop_of(rate))) * hop_of(rate)
 
 
+# --- noise ------------------------------------------------------------------------------------
+
+
+def colored_noise(draw: Draw, samples: int, color: str) -> Waveform:
+    """Returns Gaussian noise whose power falls with frequency f as 1/f^a, with a of `COLORS`.
+
+    Its root mean square is 1. Its power is constant at frequencies that have fewer than 20 periods
+    in the whole length, because otherwise most of the power would be inaudible.
+    """
+    spectrum = np.fft.rfft(draw.standard_normal(samples))
+    frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
+    shaped = np.fft.irfft(spectrum * np.maximum(frequencies, 1) ** (-COLORS[color] / 2), samples)
+    return (shaped / max(rms(shaped), 1e-12)).astype(np.float32)
+
+
+def babble(voices: Sequence[Waveform]) -> Waveform:
+    """Adds voices at equal levels; silent ones are left out."""
+    heard = [voice / rms(voice) for voice in voices if rms(voice) > SILENCE]
+    return np.sum(heard or [np.zeros_like(voices[0])], axis=0).astype(np.float32)
+
+
+def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Waveform, Waveform]:
+    """Returns noisy speech, and the clean speech in it.
+
+    Args:
+        clean: clean speech, `(samples,)`.
+        noise: noise of the same length.
+        snr: the ratio of their powers over the whole length, in decibels. If one of the two is
+            silent, there is none, and they are added as they are.
+        level: the root mean square of the noisy speech in decibels of full scale. It is lower where
+            one of the two results would otherwise exceed 0.99 and be clipped. Silence stays.
+    """
+    signal, disturbance = rms(clean), rms(noise)
+    is_silent = min(signal, disturbance) <= SILENCE
+    gain = 1.0 if is_silent else signal / disturbance * 10 ** (-snr / 20)
+    noisy = (clean + gain * noise).astype(np.float32)
+    if (loudness := rms(noisy)) <= SILENCE:
+        return noisy, clean
+    peak = max(np.abs(noisy).max(), np.abs(clean).max())
+    scale = min(10 ** (level / 20) / loudness, 0.99 / peak)
+    return (noisy * scale).astype(np.float32), (clean * scale).astype(np.float32)
+
+
+# --- recordings and items ---------------------------------------------------------------------
+
+
 class Recordings:
     """The waveforms of rows, of which only what is used comes into memory.
 
     Attributes:
-        samples: how many samples each of them has.
-        speakers: who speaks in it.
+        samples, names, speakers: how long each of them is, what it is called, and who speaks.
         of_speaker: the rows of each speaker.
         has_noise: whether each has a noisy waveform, too.
-        digest: tells them from others.
     """
 
     def __init__(self, rows: datasets.Dataset) -> None:
-        self._rows, self.digest = rows.with_format("arrow"), digest(rows)
+        self._rows = rows.with_format("arrow")
         columns = self._rows[:]
         self.samples = pc.binary_length(columns["clean"]).to_numpy() // 4
+        self.names, self.speakers = (columns[name].to_pylist() for name in ("name", "speaker"))
         self.has_noise = columns["noisy"].null_count == 0
-        self.speakers: list[str] = columns["speaker"].to_pylist()
         self.of_speaker: dict[str, list[int]] = {}
         for row, speaker in enumerate(self.speakers):
             self.of_speaker.setdefault(speaker, []).append(row)
@@ -62,53 +112,43 @@ class Recordings:
 class Utterances(Items):
     """Noisy speech, and the clean speech in it.
 
-    In training the items are excerpts, as many as there is sound for. In other parts they are the
-    beginnings of the pieces that are scored: utterances, or parts of long ones. Where noise is
-    mixed in, an utterance is as many recordings of a speaker as are as long as an item.
+    In training the items are excerpts, as many as there is sound for. Else they are the beginnings
+    of the pieces that are scored: utterances, or parts of long ones. Where noise is mixed in, an
+    utterance is as many recordings of a speaker as are as long as an item.
 
     Args:
-        rows: waveforms in `clean` and perhaps in `noisy`, with `name` and `speaker`.
-        data: settings of the recipe.
-        kinds: the kinds of noise that are mixed in.
-        voices: recordings of which babble is made if `rows` have a single speaker.
-        noise: recordings of noise, for the kind `recordings`.
-        floor: what is added to magnitudes before their logarithm is taken.
-        seed, fresh: see `Items`; with `fresh` the items are those of training.
+        task: has the waveforms of all parts, and those of noise for the kind `recordings`.
+        part: the part whose utterances these are.
+        fresh: whether the items are those of training.
+
+    Attributes:
+        made_of: all that what is scored depends on beside the rows.
     """
 
-    def __init__(
-        self,
-        rows: datasets.Dataset,
-        data: Any,
-        kinds: Sequence[str],
-        voices: datasets.Dataset,
-        noise: datasets.Dataset | None,
-        floor: float,
-        seed: Sequence[int],
-        *,
-        fresh: bool,
-    ) -> None:
-        self.data, self.kinds, self.floor = data, kinds, floor
-        self.names, self.sounds = rows["name"], Recordings(rows)
-        self.voices = self.sounds if len(self.sounds.of_speaker) > 1 else Recordings(voices)
-        self.noise = None if noise is None else Recordings(noise)
+    def __init__(self, task: "SpeechEnhancement", part: str, *, fresh: bool) -> None:
+        data, is_test = task.recipe.data, part not in ("train", "validation")
+        noise = task.noise.get("test" if is_test else part)
+        self.data, self.floor = data, task.floor
+        self.kinds = (is_test and data.test_noise) or data.noise
         self.size = item_samples(data.seconds, data.rate)
-        utterances = [[row] for row in range(len(rows))]
+        self.sounds, self.noise = Recordings(task.rows[part]), noise and Recordings(noise)
+        several = len(self.sounds.of_speaker) > 1
+        self.voices = self.sounds if several else Recordings(task.rows["train"])
+        seed = (data.seed, int.from_bytes(part.encode()))  # parts have different noise
+        self.made_of: list[object] = [self.size]
+        utterances = [[row] for row in range(len(self.sounds.names))]
         if not self.sounds.has_noise:
             self._check_voices()
+            self.made_of += [self.kinds, data.snr, data.level, seed, noise and digest(noise)]
             utterances = self._joined()
         pieces = [piece for each in utterances for piece in self._pieces(each, fresh)]
-        samples = np.minimum([piece["samples"] for piece in pieces], self.size).tolist()
-        super().__init__(
-            datasets.Dataset.from_list(pieces),
-            np.array([num_frames(each, data.rate) for each in samples]),
-            self._frames,
-            seed,
-            fresh=fresh,
-        )
+        frames = [num_frames(min(piece["samples"], self.size), data.rate) for piece in pieces]
+        rows = datasets.Dataset.from_list(pieces)
+        super().__init__(rows, np.array(frames), self._frames, seed, fresh=fresh)
 
     def _check_voices(self) -> None:
-        if "babble" in self.kinds and self.voices.of_speaker.keys() <= {self.sounds.speakers[0]}:
+        speakers = self.sounds.of_speaker | self.voices.of_speaker
+        if "babble" in self.kinds and len(speakers) == 1:
             raise DataError(
                 f"noise is {self.kinds} and there is one speaker, expected several: babble is made "
                 f"of other speakers; set data.speaker_pattern so that it finds them, put the files "
@@ -122,36 +162,23 @@ class Utterances(Items):
             several: list[int] = []
             # As they stand in a folder, recordings of the same word would often come together.
             for row in np.random.default_rng(0).permutation(rows).tolist():
-                several.append(row)
-                if self.sounds.samples[several].sum() >= self.size:
-                    found.append(several)
+                if not several or self.sounds.samples[several].sum() >= self.size:
                     several = []
-            found += [several] if several else []
+                    found.append(several)
+                several.append(row)
         return sorted(found)
 
     def _pieces(self, rows: list[int], fresh: bool) -> list[Item]:
         """Returns the items of an utterance: its recordings, and where in them they are."""
         total = int(self.sounds.samples[rows].sum())
+        first, *others = rows
+        name = self.sounds.names[first] + (f" and {len(others)} more" if others else "")
+        piece = {"name": name, "speaker": self.sounds.speakers[first], "rows": rows}
         if fresh:
-            return [{"rows": rows, "start": 0, "samples": total}] * max(1, total // self.size)
+            return [{**piece, "start": 0, "samples": total}] * max(1, total // self.size)
         number = -(-total // max(_PIECE * self.data.rate, self.size))
         ends = [total * end // number for end in range(number + 1)]
-        return [
-            {"rows": rows, "start": start, "samples": end - start} for start, end in pairwise(ends)
-        ]
-
-    @property
-    def made_of(self) -> list[object]:
-        """All that what is scored depends on beside the rows."""
-        if self.sounds.has_noise:
-            return [self.size]
-        noise = None if self.noise is None else self.noise.digest
-        return [self.size, self.kinds, self.data.snr, self.data.level, self.seed, noise]
-
-    def name(self, index: int) -> str:
-        """Returns what an item is called."""
-        first, *others = self.rows[index]["rows"]
-        return f"{self.names[first]}{f' and {len(others)} more' if others else ''}"
+        return [{**piece, "start": start, "samples": end - start} for start, end in pairwise(ends)]
 
     def whole(self, index: int) -> tuple[Waveform, Waveform]:
         """Returns the noisy and the clean waveform of a piece that is scored."""
@@ -177,9 +204,8 @@ class Utterances(Items):
         clean = self._read(piece, "clean")
         if self.sounds.has_noise:
             return self._read(piece, "noisy"), clean
-        noise = self._noise(draw, len(clean), self.sounds.speakers[piece["rows"][0]])
-        noisy = mix(clean, noise, draw.uniform(*self.data.snr))
-        return at_level(noisy, clean, draw.uniform(*self.data.level))
+        noise = self._noise(draw, len(clean), piece["speaker"])
+        return mix(clean, noise, draw.uniform(*self.data.snr), draw.uniform(*self.data.level))
 
     def _read(self, piece: Item, column: str) -> Waveform:
         waves = [self.sounds.read(row, column) for row in piece["rows"]]
@@ -196,6 +222,5 @@ class Utterances(Items):
             return babble([self.voices.talk(draw, name, samples) for name in talkers])
         assert self.noise is not None
         wave = self.noise.read(int(draw.integers(len(self.noise.samples))))
-        starts = len(wave) - samples + 1 if len(wave) > samples else len(wave)
-        start = int(draw.integers(starts))
+        start = int(draw.integers(len(wave) - samples + 1 if len(wave) > samples else len(wave)))
         return np.take(wave, range(start, start + samples), mode="wrap")  # a short one is repeated

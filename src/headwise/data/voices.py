@@ -11,27 +11,20 @@ import datasets
 import numpy as np
 
 from headwise.data.load import Row, generated
-from headwise.data.noise import rms
-from headwise.data.sound import Waveform
+from headwise.data.sound import Waveform, rms
 
 # First three formants of five vowels in Hz, between those published for men and for women.
 VOWELS = np.array(
     [[750, 1250, 2600], [500, 1900, 2600], [300, 2400, 3000], [480, 900, 2550], [330, 800, 2400]],
     dtype=np.float64,
 )
-BANDWIDTHS = np.array([90.0, 120.0, 180.0])  # bandwidths of the formants in Hz
+BANDWIDTHS = np.array([90.0, 120.0, 180.0])  # of the formants in Hz
 
 
 def voices(
     speakers: int = 10, utterances: int = 40, seconds: float = 2.0
 ) -> dict[str, datasets.Dataset]:
-    """Returns which utterances `speak` is to generate, at any sampling rate.
-
-    Args:
-        speakers: number of voices.
-        utterances: number of utterances of each voice.
-        seconds: length of an utterance.
-    """
+    """Returns which utterances of each speaker `speak` is to generate, at any sampling rate."""
     return {"train": generated(_voices, numbers=(speakers, utterances), seconds=seconds)}
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from headwise.data.load import DataError
-from headwise.data.noise import SILENCE, rms
 from headwise.data.sound import (
+    SILENCE,
     SUFFIXES,
     Waveform,
     analyse,
     read_channels,
     resampled,
+    rms,
     speech_package,
     synthesise,
 )
@@ -25,41 +26,32 @@ from headwise.files import written_whole
 from headwise.models.speech import SpeechEnhancer
 from headwise.tasks.scores import Score
 
-_AT_ONCE = 8  # windows of a long sound that are read together
-_LOWEST_PESQ = 1.0  # of speech that nobody can hear any more
-
 
 @torch.no_grad()
-def enhance(model: SpeechEnhancer, noisy: Waveform, overlap: float = 0.5) -> Waveform:
-    """Takes the noise out of a waveform of any length, at the sampling rate of the model.
+def enhance(model: SpeechEnhancer, noisy: Waveform) -> Waveform:
+    """Takes the noise out of a waveform `(samples,)`, at the sampling rate of the model.
 
-    A sound that is longer than the items of training is read in windows of their length, each of
-    which begins with frames that are enhanced already: they are the past of the others.
-
-    Args:
-        model: the model in evaluation mode.
-        noisy: the waveform, `(samples,)`.
-        overlap: the share of a window that is only past.
+    A sound that is longer than the items of training is read in windows of their length. The first
+    half of each is enhanced already: it is the past of the other half.
     """
     config = model.config
     spectra = analyse(torch.tensor(noisy)[None], config.sampling_rate)[0]  # (time, bins)
-    magnitudes, time = spectra.abs(), len(spectra)
-    window = min(config.window, time)
-    new = max(1, config.window - config.lookahead - int(overlap * config.window))
-    starts = [*range(0, time - window, new), time - window]
+    magnitudes = spectra.abs()
+    time, window = len(magnitudes), min(config.window, len(magnitudes))
+    past = max(0, min(window // 2, window - config.lookahead - 1))
     clean, done = torch.empty_like(magnitudes), 0
-    for first in range(0, len(starts), _AT_ONCE):
-        some = starts[first : first + _AT_ONCE]
-        inputs = torch.stack([magnitudes[start : start + window] for start in some])
-        logs = model(inputs=inputs.to(model.device)).logits.float().cpu()
-        for start, found in zip(some, logs.exp() - config.floor, strict=True):
-            clean[done : start + window] = found[done - start :].clamp(min=0)
-            done = start + window - config.lookahead  # frames whose future was heard, too
+    while done < time:
+        start = min(max(0, done - past), time - window)
+        end = start + window
+        logs = model(inputs=magnitudes[None, start:end].to(model.device)).logits[0].float().cpu()
+        clean[done:end] = (logs.exp() - config.floor)[done - start :].clamp(min=0)
+        # The last frames of a window come again, with those behind them, which the model hears.
+        done = end if end == time else end - config.lookahead
     enhanced = synthesise(torch.polar(clean, spectra.angle())[None], config.sampling_rate)
     return enhanced[0, : len(noisy)].numpy()
 
 
-def enhance_file(model: SpeechEnhancer, source: Path, target: Path, overlap: float) -> None:
+def enhance_file(model: SpeechEnhancer, source: Path, target: Path) -> None:
     """Enhances each channel of a sound file, and writes another of the same rate and length."""
     soundfile, own = speech_package("soundfile"), model.config.sampling_rate
     if target.suffix.lower() not in SUFFIXES or target.resolve() == source.resolve():
@@ -70,7 +62,7 @@ def enhance_file(model: SpeechEnhancer, source: Path, target: Path, overlap: flo
     samples, rate = read_channels({"path": str(source)})
     enhanced = np.zeros_like(samples)
     for channel, noisy in enumerate(samples.T):
-        clean = enhance(model, np.ascontiguousarray(resampled(noisy, rate, own)), overlap)
+        clean = enhance(model, np.ascontiguousarray(resampled(noisy, rate, own)))
         clean = resampled(clean, own, rate)[: len(noisy)]
         enhanced[: len(clean), channel] = clean
     kind = soundfile.info(str(source)).subtype
@@ -135,26 +127,23 @@ def figures(clean: Waveform, noisy: Waveform, enhanced: Waveform, rate: int) -> 
     if pesq_package() is not None:
         before, after = (pesq_score(clean, wave, rate) for wave in (noisy, enhanced))
         # No speech in the noisy sound is nothing to score; none in the enhanced one is the worst.
-        after = before if math.isnan(before) else np.nan_to_num(after, nan=_LOWEST_PESQ)
-        found = {"PESQ": float(after), "PESQ noisy": before}
+        after = before if math.isnan(before) else float(np.nan_to_num(after, nan=1.0))
+        found = {"PESQ": after, "PESQ noisy": before}
     return found | {"SI-SDR": si_sdr(clean, enhanced), "SI-SDR noisy": si_sdr(clean, noisy)}
 
 
 def scores_of(table: Mapping[str, np.ndarray], rate: int) -> list[Score]:
     """Returns the means over the utterances that have a score, of the enhanced speech first."""
     band = "wide band, P.862.2" if rate >= 16_000 else "narrow band, P.862.1"
-    units = {"PESQ": (f"{band}, MOS-LQO", 2), "SI-SDR": ("dB", 1)}
     scores = []
-    for name in [name for name in units if name in table]:
-        note, digits = units[name]
+    for name, note, digits in (("PESQ", f"{band}, MOS-LQO", 2), ("SI-SDR", "dB", 1)):
+        if name not in table:
+            continue
         after, before = table[name], table[f"{name} noisy"]
         if silent := int(np.isnan(after).sum()):
             note += f"; {silent} of {len(after)} utterances left out: no speech found"
-        for column, values in (
-            (name, after),
-            (f"{name} gain", after - before),
-            (f"{name} noisy", before),
-        ):
+        columns = {name: after, f"{name} gain": after - before, f"{name} noisy": before}
+        for column, values in columns.items():
             rows = np.stack([np.nan_to_num(values), ~np.isnan(values)], axis=1)
             scores.append(Score.of(column, rows, "ratio", digits=digits, note=note))
     return scores

@@ -22,7 +22,7 @@ from torch import Tensor
 from headwise.data.divide import KEY, cleaned
 from headwise.data.encode import Columns, column_of, digest_of, pad
 from headwise.data.load import DataError, Row, generated, shards_of
-from headwise.data.settings import Data, Files
+from headwise.data.settings import Data, Files, absolute
 from headwise.data.sound import (
     SoundError,
     analyse,
@@ -51,8 +51,8 @@ class SpeechData(Data):
     """Noisy speech and the clean speech in it, the columns `noisy` and `clean`.
 
     A part of `files` has two folders of WAV or FLAC files, `{noisy: folder, clean: folder}`, or one
-    of clean speech, `{clean: folder}`, into which noise is mixed anew in each epoch. Noise is mixed
-    into a dataset, too, if `columns` names one column for both.
+    of clean speech, into which noise is mixed anew in each epoch. Noise is mixed into a dataset,
+    too, if `columns` names one column for both.
     """
 
     rate: int = Field(16_000, ge=4_000, le=192_000, multiple_of=125)
@@ -63,22 +63,20 @@ class SpeechData(Data):
     mixed in, shorter ones of a speaker are joined. The validation loss is that of the beginning of
     each utterance. Scores are those of whole utterances, in pieces of at most 30 s."""
     pattern: str | None = Field(None, pattern=_GROUP)
-    """A regular expression whose first group is equal in the names of a noisy file and of the clean
-    file that belongs to it. By default both have the same name."""
+    """A regular expression whose first group is equal in the names of a noisy file and of its clean
+    file. By default both have the same name."""
     speaker_pattern: str | None = Field(None, pattern=_GROUP)
     """A regular expression whose first group is the speaker in the path of a file below its folder,
     or in the column that `columns.name` names. By default the folder of a file is its speaker."""
     divide_by: Literal["file", "speaker"] = "file"
-    """Whether parts that are shares of the training data differ in their sounds, or also in their
-    speakers."""
+    """Whether shares of the training data differ in their sounds, or also in their speakers."""
     noise: list[Noise] = Field(["white", "pink", "brown", "babble"], min_length=1)
     """Kinds of noise, all equally likely: white, pink and brown noise, babble of other speakers of
     the same part (of the training part if it has one speaker), recordings of noise_folder."""
     test_noise: list[Noise] | None = Field(None, min_length=1)
-    """Kinds of noise of test parts, perhaps others than in training; by default those of noise."""
+    """Kinds of noise of test parts; by default those of noise."""
     noise_folder: str | None = None
-    """A folder of WAV or FLAC files of noise, for the kind recordings. Each part has some of its
-    own."""
+    """A folder of WAV or FLAC files of noise, of which each part has some of its own."""
     snr: tuple[float, float] = (0.0, 40.0)
     """Range of the signal-to-noise ratio in decibels (DNS: 0 to 40)."""
     level: tuple[float, float] = (-35.0, -15.0)
@@ -89,15 +87,15 @@ class SpeechData(Data):
     @field_validator("noise_folder")
     @classmethod
     def _absolute_folder(cls, folder: str | None) -> str | None:
-        return folder and str(Path(folder).expanduser().absolute())
+        return folder and absolute(folder)
 
     @model_validator(mode="after")
     def _check_speech(self) -> Self:
         kinds = [*self.noise, *(self.test_noise or ())]
         if ("recordings" in kinds) != (self.noise_folder is not None):
             raise ValueError(
-                f"noise is {kinds} and noise_folder is {self.noise_folder}, expected both or "
-                f"neither: name the kind recordings and their folder, or leave out both"
+                f"noise is {kinds} and noise_folder is {self.noise_folder}, expected the kind "
+                f"recordings and their folder, or neither"
             )
         if self.streaming:
             raise ValueError("streaming is true, expected false: sounds are read from the disk")
@@ -105,11 +103,8 @@ class SpeechData(Data):
 
 
 class SpeechEvaluation(Evaluation):
-    """How long sounds are enhanced, and how many spectrograms are drawn."""
+    """How many spectrograms are drawn."""
 
-    overlap: float = Field(0.5, ge=0, lt=1)
-    """The share of a window of data.seconds that only serves as past for the rest of it, in sounds
-    that are longer than a window."""
     pictures: int = Field(2, ge=0)
     """How many test utterances get spectrograms."""
 
@@ -188,49 +183,31 @@ class SpeechEnhancement(Task):
     def _noise(self, data: SpeechData) -> dict[str, datasets.Dataset]:
         """Returns the recordings of noise of each part."""
         of_noise = data.model_copy(update={"speaker_pattern": None, "divide_by": "file"})
-        files = self.read_files({"clean": str(data.noise_folder)}, data)
+        files = self.read_files(str(data.noise_folder), data)
         rows = cleaned(files, of_noise, "noise", type(self))
         if len(rows) < 3:
             raise DataError(
                 f"data.noise_folder has {len(rows)} sounds that can be read, expected at least 3: "
                 f"training, validation and test have noise of their own"
             )
-        shares = {"test": data.test_fraction, "validation": data.validation_fraction}
-        ends = np.cumsum([max(1, round(share * len(rows))) for share in shares.values()])
+        shares = np.array([data.test_fraction, data.validation_fraction])
+        ends = np.maximum(1, (shares * len(rows)).round()).astype(int).cumsum()
         chosen = np.split(np.argsort(column_of(rows, KEY)), ends)
-        return {
-            part: rows.select(some) for part, some in zip((*shares, "train"), chosen, strict=True)
-        }
+        return dict(zip(("test", "validation", "train"), map(rows.select, chosen), strict=True))
 
     def encode(self, columns: Columns) -> Columns:
         return columns  # frames are made of an item when it is drawn
 
     def _items(self, part: str) -> Utterances:
-        return self.items(self.rows[part], part)
-
-    def items(self, rows: datasets.Dataset, part: str) -> Utterances:
-        utterances, facts = self.utterances(part, fresh=part == "train"), self.facts[part]
-        minutes = utterances.sounds.samples.sum() / self.recipe.data.rate / 60
+        data, facts = self.recipe.data, self.facts[part]
+        utterances = Utterances(self, part, fresh=part == "train")
+        minutes = utterances.sounds.samples.sum() / data.rate / 60
         facts |= {"minutes": f"{minutes:,.1f}", "speakers": len(utterances.sounds.of_speaker)}
-        if self.recipe.data.divide_by == "speaker":  # the key of a recording is its speaker
+        if data.divide_by == "speaker":  # the key of a recording is its speaker
             facts.pop("repeated", None)
             if "also in training" in facts:
                 facts["of speakers in training"] = facts.pop("also in training")
         return utterances
-
-    def utterances(self, part: str, *, fresh: bool = False) -> Utterances:
-        """Returns the sounds of a part: as they are trained on if `fresh`, else as scored."""
-        data, is_test = self.recipe.data, part not in ("train", "validation")
-        return Utterances(
-            self.rows[part],
-            data,
-            (is_test and data.test_noise) or data.noise,
-            voices=self.rows["train"],
-            noise=self.noise.get("test" if is_test else part),
-            floor=self.floor,
-            seed=(data.seed, int.from_bytes(part.encode())),  # parts have different noise
-            fresh=fresh,
-        )
 
     def digest(self, part: str | None = None) -> str:
         if part is None:
@@ -244,9 +221,9 @@ class SpeechEnhancement(Task):
 
     @classmethod
     def sizes(cls, recipe: SpeechRecipe, task: Any = None) -> dict[str, Any]:
-        data = recipe.data
-        window = num_frames(item_samples(data.seconds, data.rate), data.rate)
-        return {"sampling_rate": data.rate, "window": window}
+        rate = recipe.data.rate
+        window = num_frames(item_samples(recipe.data.seconds, rate), rate)
+        return {"sampling_rate": rate, "window": window}
 
     @classmethod
     def cost_lengths(cls, recipe: SpeechRecipe) -> dict[str, int]:
@@ -262,12 +239,13 @@ class SpeechEnhancement(Task):
     ) -> Outcome:
         """Returns PESQ and SI-SDR of the noisy and the enhanced speech, and spectrograms."""
         assert isinstance(model, SpeechEnhancer) and isinstance(evaluation, SpeechEvaluation)
-        utterances = self.utterances(part) if part == "train" else self.parts[part]
-        rate, overlap = self.recipe.data.rate, evaluation.overlap
+        fresh = self.parts[part].fresh
+        utterances = Utterances(self, part, fresh=False) if fresh else self.parts[part]
+        rate = self.recipe.data.rate
 
         def scored(index: int) -> dict[str, float]:
             noisy, clean = utterances.whole(index)
-            return figures(clean, noisy, enhance(model, noisy, overlap), rate)
+            return figures(clean, noisy, enhance(model, noisy), rate)
 
         rows = each(range(len(utterances)), scored)
         table = {name: np.array([row[name] for row in rows]) for name in rows[0]}
@@ -275,7 +253,7 @@ class SpeechEnhancement(Task):
         shown = spread(by_noise.tolist(), evaluation.pictures)
         return Outcome(
             scores=scores_of(table, rate),
-            pictures=[_picture(model, utterances, i, rows[i], overlap) for i in shown],
+            pictures=[_picture(model, utterances, i, rows[i]) for i in shown],
             digest=self.digest(part),
         )
 
@@ -320,7 +298,7 @@ class SpeechEnhancement(Task):
             if wish.output is not None:
                 is_folder = wish.output.is_dir() or len(wish.inputs) > 1
                 target = wish.output / source.name if is_folder else wish.output
-            enhance_file(model, source, target, recipe.evaluation.overlap)
+            enhance_file(model, source, target)
             yield f"written: {target}"
 
 
@@ -346,13 +324,17 @@ def _recording(row: Row, data: SpeechData, part: str) -> Row:
                 f"{sounds[0]['path']} has {lengths[0]:,} samples at {data.rate} Hz, and its clean "
                 f"partner {sounds[1]['path']} {lengths[1]:,}, expected equal numbers"
             )
-        name = row.get("name") or sounds[0].get("name") or Path(sounds[0]["path"] or "").name
-        speaker = _speaker(str(name), data.speaker_pattern, part)
+        name = str(row.get("name") or sounds[0].get("name") or Path(sounds[0]["path"] or "").name)
+        speaker = _speaker(name, data.speaker_pattern, part)
     samples = min(map(len, waves))
     *noisy, clean = (wave[:samples].tobytes() for wave in waves)
-    key = speaker if data.divide_by == "speaker" else hashlib.sha256(clean).hexdigest()
-    found = {"name": str(name), "speaker": speaker, "key": key}
-    return found | {"noisy": noisy[0] if noisy else None, "clean": clean}
+    return {
+        "noisy": noisy[0] if noisy else None,
+        "clean": clean,
+        "name": name,
+        "speaker": speaker,
+        "key": speaker if data.divide_by == "speaker" else hashlib.sha256(clean).hexdigest(),
+    }
 
 
 def _speaker(name: str, pattern: str | None, part: str) -> str:
@@ -368,16 +350,15 @@ def _speaker(name: str, pattern: str | None, part: str) -> str:
 
 
 def _picture(
-    model: SpeechEnhancer,
-    utterances: Utterances,
-    index: int,
-    scores: Mapping[str, float],
-    overlap: float,
+    model: SpeechEnhancer, utterances: Utterances, index: int, scores: Mapping[str, float]
 ) -> Picture:
     """Draws the beginning of an utterance, and below it what its systems did at each frame."""
     noisy, clean = (wave[: utterances.size] for wave in utterances.whole(index))
-    waves = torch.tensor(np.stack([noisy, clean, enhance(model, noisy, overlap)]))
-    spectra = analyse(waves, model.config.sampling_rate).abs()
+    waves, rate = (
+        torch.tensor(np.stack([noisy, clean, enhance(model, noisy)])),
+        utterances.data.rate,
+    )
+    spectra = analyse(waves, rate).abs()
     decided = weights_by_position(model, inputs=spectra[:1].to(model.device))
     maps = [(f"layer {system.layer}", weights[0]) for system, weights in decided]
     sounds = dict(zip(("noisy", "clean", "enhanced"), spectra, strict=True))
@@ -388,5 +369,5 @@ def _picture(
     )
     if units := {system.unit for system, _ in decided}:
         caption += f". Below: the weight of each {' and '.join(units)} over the frames, by layer"
-    png = spectrograms(sounds, maps, model.config.sampling_rate)
-    return Picture.of(utterances.name(index), png, f"{caption}.")
+    png = spectrograms(sounds, maps, rate)
+    return Picture.of(utterances.rows[index]["name"], png, f"{caption}.")
