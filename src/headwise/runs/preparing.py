@@ -29,7 +29,7 @@ from headwise.runs.folder import (
 )
 from headwise.tasks.task import Task
 from headwise.training.batching import BatchLoader, Stream, TokenBudgetSampler
-from headwise.training.checkpoints import DAMAGED
+from headwise.training.checkpoints import CONFIG, DAMAGED
 from headwise.training.loggers import check_loggers
 from headwise.training.processes import gathered
 from headwise.training.settings import TrainingSettings
@@ -166,14 +166,17 @@ def prepare_task(
     claimed: Recipe | None = None,
     stamp_name: str = RECIPE,
 ) -> Task:
-    """Reads a recipe's data and learns what encodes them, and claims the folder of its run.
+    """Reads a recipe's data, and claims the folder of its run, or of a comparison.
 
-    What is learned stands in the cache, so that a run that goes on has it at once.
+    Data are encoded as by the models that the folder has. Until it has one, what encodes them is
+    learned, and stands in the cache for a run that goes on.
     """
     check_loggers(recipe.training.report_to)
     claimed = claimed or recipe
     check_folder(folder, claimed, stamp_name)
-    task = task_class(recipe.task)(recipe)
+    models = [folder / MODEL, *sorted(folder.glob(f"*/{MODEL}"))]
+    finished = next((model for model in models if (model / CONFIG).is_file()), None)
+    task = task_class(recipe.task)(recipe, finished)
     for line in lines_of(task.facts):
         console.print(line, style="dim", highlight=False, markup=False)
     corpus, is_other = folder / CORPUS, is_other_data(task, folder)

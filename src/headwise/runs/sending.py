@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from headwise.files import partial_path, remove, written_whole
+from headwise.recipes.recipe import task_class
 from headwise.runs.running import PlannedRun
 
 MODULES = "modules"  # beside the folder of a run on another machine
@@ -26,14 +27,15 @@ _PIECE = 2**24  # bytes
 
 
 class Pickled(NamedTuple):
-    """A run on its way to another machine."""
+    """A run on its way to another machine, without its data."""
 
-    run: bytes  # unpickling it reads its data
-    data: str  # their digest, see `Task.digest`
+    run: bytes  # with the recipe of its task in place of the task
+    data: str  # what tells its data from others, see `Task.digest`
 
     @classmethod
     def of(cls, run: PlannedRun[Any]) -> "Pickled":
-        return cls(pickle.dumps(run), run.task.digest())
+        sent: Any = replace(run, task=run.task.recipe)
+        return cls(pickle.dumps(sent), run.task.digest())
 
 
 class SentRun(NamedTuple):
@@ -50,13 +52,14 @@ class SentRun(NamedTuple):
         """
         sys.path.append(str(self.folder.parent / MODULES))  # at the end, as of this folder here
         run = pickle.loads(self.pickled.run)
-        if run.task.digest() != self.pickled.data:
+        task = task_class(run.task.task)(run.task)
+        if task.digest() != self.pickled.data:
             raise ValueError(
                 f"on {gethostname()} the data are others than where the runs were started, "
                 f"expected the same on all machines: give all the same files, and the same "
                 f"versions of headwise and its libraries"
             )
-        return replace(run, folder=self.folder).make(console)
+        return replace(run, folder=self.folder, task=task).make(console)
 
 
 class Piece(NamedTuple):
