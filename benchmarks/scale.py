@@ -202,7 +202,8 @@ def step_times(folder: Path, sizes: list[str], steps: int) -> tuple[list[float],
         optimizer.zero_grad()
         return time.process_time() - start
 
-    disk, memory = [], []
+    disk: list[float] = []
+    memory: list[float] = []
     for number, batch in enumerate(batches):
         both = [(disk, items.__getitems__), (memory, from_memory)]
         for times, read in both if number % 2 else reversed(both):

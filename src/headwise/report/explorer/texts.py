@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from headwise.data.tokenizers import SPACE, token_names
 from headwise.models.inspect import evaluating
@@ -32,8 +32,6 @@ _TOKENS = 24  # of a continuation
 _HIDDEN = 7  # one token in so many is hidden, where a text has no mask
 _GREEDY = {"do_sample": False, "num_beams": 1}  # always the most probable token
 
-Tokenizer = PreTrainedTokenizerBase
-
 
 def text_input(trained: Trained, source: Source) -> Input:
     """Returns a text that a user gives, or an item of the data, as the model of a run reads it."""
@@ -56,7 +54,9 @@ def _of_data(trained: Trained, source: Source) -> Input:
     if kind == "language-modelling":
         return replace(_continued(model, tokenizer, ids, None, []), item=item)
     if kind == "masked-language-modelling":
-        true = {i: int(label) for i, label in enumerate(labels) if label != IGNORED_LABEL}
+        true: dict[int, int | None] = {
+            i: int(label) for i, label in enumerate(labels) if label != IGNORED_LABEL
+        }
         return replace(_filled(model, tokenizer, ids, true), item=item)
     row = task.rows[source.part][item.number]
     if kind == "translation":
