@@ -171,7 +171,7 @@ class Road:
         labels = batch["labels"]
         if self.name == "images":
             palette = self.task.palette
-            pixels = palette.decode(batch["input_ids"][:, 1:].numpy())
+            pixels = palette.decode(batch["input_ids"])
             return [image[..., : palette.colors.shape[1]].tobytes() for image in pixels]
         mask = batch.get("attention_mask", torch.ones(labels.shape[:2], dtype=torch.long)).bool()
         if self.name == "speech-enhancement":

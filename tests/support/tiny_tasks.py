@@ -90,7 +90,7 @@ def language_modelling(folder: Path) -> dict:
         "tokenizer": {"vocab_size": 280},
         "model": {"layers": 1},
         "training": {"batch_tokens": 256},
-        "evaluation": {"samples": 2, "generation": {"max_new_tokens": 4}},
+        "evaluation": {"samples": 2, "max_new_tokens": 4},
     }
 
 
@@ -107,7 +107,7 @@ def images(folder: Path) -> dict:
         "palette": {"colors": 4},
         "model": {"layers": 1},
         "training": {"batch_tokens": 256},
-        "evaluation": {"samples": 2, "completions": 2, "maps": 2},
+        "evaluation": {"samples": 2},
     }
 
 

@@ -12,7 +12,6 @@ from headwise.data.pixels import pixels_of
 from headwise.tasks.images import ImageRecipe, Images, draw_images, specialisation
 from headwise.tasks.task import Each, Wish
 
-NOTHING = {"samples": 0, "completions": 0, "maps": 0}
 HALF = {"size": 4, "mode": "grey", "validation_fraction": 0.2, "test_fraction": 0.2}
 SIDES = {"left": 0, "right": 1}
 MODEL = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "dropout": 0.0}
@@ -28,7 +27,7 @@ def write_images(folder, seed=0):
 def recipe_of(data, attention="standard", **evaluation):
     recipe = {"task": "images", "data": data, "training": {"max_steps": 1}}
     recipe |= {"model": {**MODEL, "attention": attention}, "palette": {"colors": 5}}
-    return ImageRecipe.model_validate({**recipe, "evaluation": {**NOTHING, **evaluation}})
+    return ImageRecipe.model_validate({**recipe, "evaluation": {"samples": 0, **evaluation}})
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_litter_in_a_folder_is_passed_over_and_bad_files_are_named(tmp_path):
     for name in (".DS_Store", "cats/._01.png", "cats/Thumbs.db", "cats/notes.txt", "cats/cut.png"):
         (folder / name).write_bytes(b"\0\1")
     (folder / "cats" / "UPPER.PNG").write_bytes((folder / "cats" / "03.png").read_bytes())
-    with pytest.warns(UserWarning, match=r"left out, 1: .*cut\.png$"):
+    with pytest.warns(UserWarning, match=r"cut\.png' cannot be read .*: it is left out$"):
         task = Images(recipe_of(data))
     assert sum(len(task.parts[part]) for part in task.parts) == 31
     assert task.facts["train"]["left out"] == 1
@@ -112,18 +111,20 @@ def test_the_specialisation_is_its_equation(ahead):
 
 def test_figure_2_is_measured_where_pixels_are_read(pairs, monkeypatch):
     """Weights made by hand: mechanism 0 has the left pixels, which stand behind `<bos>`."""
-    task, model = pairs({"system": "tim", "layers": "all"}, maps=1)
+    task, model = pairs({"system": "tim", "layers": "all"}, samples=1)
     is_left = torch.cat([torch.tensor([0.5]), (torch.arange(32) % 8 < 4).float()])
     made = torch.stack([is_left, 1 - is_left], -1)
     monkeypatch.setattr(
         model.decoder.layers[0].system, "_compete", lambda h: made.expand(len(h), -1, -1)
     )
+    black = np.zeros((1, 4, 8, 3), np.uint8)
+    monkeypatch.setattr("headwise.tasks.images.draw_images", lambda *_: black)
     measured = task.monitor(model)
     assert measured["specialisation"] == measured["specialisation, layer 0"] == pytest.approx(1)
     assert measured["specialisation, predicted"] < 0.6
     side, names = task.describe(task.collate([task.parts["test"][0]]))["decoder"].classes["side"]
     assert names == ["left", "right"] and (side[0, 1:] == 1 - is_left[1:]).all() and side[0, 0] < 0
-    (picture,) = task.evaluate(model, "test", task.recipe.evaluation, Each()).pictures
+    *_, picture = task.evaluate(model, "test", task.recipe.evaluation, Each()).pictures
     assert picture.title == "Map of layer 0" and picture.bytes[1:4] == b"PNG"
 
 
@@ -132,19 +133,20 @@ def test_figure_2_is_measured_where_pixels_are_read(pairs, monkeypatch):
 
 def test_draws_depend_on_the_seed_alone_and_are_colours(pairs):
     task, model = pairs(seed=3)
-    drawn = draw_images(model, task.palette, task.recipe.evaluation, 5)
+    start = torch.full((5, 1), task.palette.bos_token_id)
+    drawn = draw_images(model, task.palette, task.recipe.evaluation, start)
     torch.rand(7)
-    assert (drawn == draw_images(model, task.palette, task.recipe.evaluation, 5)).all()
-    assert drawn.shape == (5, 32) and drawn.max() < task.palette.bos_token_id
+    assert (drawn == draw_images(model, task.palette, task.recipe.evaluation, start)).all()
+    assert drawn.shape == (5, 4, 8, 3) and np.isin(drawn, task.palette.colors).all()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))  # of a model that diverged
-    assert draw_images(model, task.palette, task.recipe.evaluation, 5).max() < 5
+    assert draw_images(model, task.palette, task.recipe.evaluation, start).shape == drawn.shape
 
 
 def test_the_upper_halves_of_given_images_are_completed(pairs, tmp_path):
     task, model = pairs()
     task.save(tmp_path)
     given = str(tmp_path / "left" / "00.png")
-    asked = Wish(inputs=[given], number=3, output=tmp_path / "drawn")
+    asked = Wish(inputs=[given], number=3, output=tmp_path / "drawn.png")
     (line,) = Images.predict(tmp_path, task.recipe, model, asked)
     assert line == f"written: {tmp_path / 'drawn.png'}"
     assert Image.open(tmp_path / "drawn.png").format == "PNG"

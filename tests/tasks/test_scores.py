@@ -176,7 +176,7 @@ def test_a_regression_is_scored_on_what_its_model_predicts():
 
 
 def test_bits_per_dimension_are_those_of_a_plain_loop():
-    own = walk("images", evaluation={"samples": 0, "completions": 0, "maps": 0})
+    own = walk("images", evaluation={"samples": 0})
     model, bits, pixels = network(own), 0.0, 0
     for index in range(len(own.items("test"))):
         ids = own.batch("test", [index])["input_ids"]

@@ -8,13 +8,11 @@ import ast
 import gettext
 import hashlib
 import importlib.util
-import io
 import platform
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import metadata, resources
-from itertools import product
 from pathlib import Path
 
 import datasets
@@ -24,8 +22,6 @@ from PIL import Image
 from headwise.data.load import DataError, Row, generated
 from headwise.data.settings import PARTS
 from headwise.messages import one_of, shown
-
-_LEAST_WORDS = 20  # of a docstring that is read as running text
 
 # --- running text: a blank row divides two documents --------------------------------------------
 
@@ -40,7 +36,7 @@ def pydoc_topics() -> dict[str, datasets.Dataset]:
     return {"train": generated(_pydoc_topics, version=platform.python_version())}
 
 
-def package_docs(packages: str | Sequence[str] = "scipy") -> dict[str, datasets.Dataset]:
+def package_docs(packages: Sequence[str] = ("scipy",)) -> dict[str, datasets.Dataset]:
     """Returns the docstrings of installed packages as running text.
 
     A docstring is a document; a row is one of its lines. Those of fewer than 20 words are left out,
@@ -50,31 +46,27 @@ def package_docs(packages: str | Sequence[str] = "scipy") -> dict[str, datasets.
     Args:
         packages: names of packages, as they are imported.
     """
-    names = (packages,) if isinstance(packages, str) else tuple(packages)
-    return {"train": generated(_package_docs, packages=names, stamps=stamps_of(names))}
+    return {"train": generated(_package_docs, packages=packages, stamps=stamps_of(packages))}
 
 
 def _pydoc_topics(**_: object) -> Iterator[Row]:
-    """Yields sentences of prose, without paragraphs of earlier topics.
-
-    Topics overlap: the one on compound statements has all of the one on `with`.
-    """
+    """Yields sentences of prose; topics overlap, and a paragraph is that of the first of them."""
     from pydoc_data.topics import topics
 
     seen = {""}
     for name in sorted(topics, key=_place):
-        paragraphs = map(prose_of, re.split(r"\n\s*\n", topics[name].strip()))
-        new = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
-        seen.update(new)
-        yield from _document([line for text in new for line in sentences_of(text)])
+        sentences = []
+        for paragraph in map(prose_of, re.split(r"\n\s*\n", topics[name].strip())):
+            if paragraph not in seen:
+                seen.add(paragraph)
+                sentences += sentences_of(paragraph)
+        yield from _document(sentences)
 
 
 def _package_docs(packages: Sequence[str], **_: object) -> Iterator[Row]:
-    texts: dict[str, None] = {}
-    for package in packages:
-        texts |= dict.fromkeys(docstrings_of(package))
+    texts = {text for package in packages for text in docstrings_of(package)}
     for text in sorted(texts, key=_place):
-        if len(text.split()) >= _LEAST_WORDS:
+        if len(text.split()) >= 20:
             yield from _document(text.split("\n"))
 
 
@@ -86,8 +78,6 @@ def _document(lines: Sequence[str]) -> Iterator[Row]:
 def _place(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
-
-# --- prose of Python's manual -----------------------------------------------------------------
 
 _BULLET = re.compile(r"\s*(?:[*+-]|\d+\.|\[\d+\])\s+")
 _SENTENCE_ENDS = re.compile(
@@ -106,24 +96,20 @@ def prose_of(block: str) -> str:
     """
     bullet = _BULLET.match(block)
     first, *others = block[bullet.end() if bullet else 0 :].split("\n")
-    indents = {_indent(line) for line in others}
-    if len(indents) > 1:
-        return ""
-    if bullet is None and any(indent > _indent(first) for indent in indents):
-        first = ""  # a term, with its definition below it
-    text = " ".join(" ".join([first, *others]).split())
-    if len(text.split()) < 5 or text[-1] not in ".:!?)":
-        return ""
-    if not (text[0].isupper() or text[0] in '"“‘('):
-        return ""
-    # More than the two spaces after a full stop separate the columns of tables.
-    if any(sign in text for sign in ("::=", ">>>")) or re.search(r"\S   +\S", block):
-        return ""
-    return text
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    indents = {len(line) - len(line.lstrip()) for line in others}
+    is_definition = bullet is None and max(indents, default=0) > len(first) - len(first.lstrip())
+    words = " ".join(others if is_definition else [first, *others]).split()  # without its term
+    text = " ".join(words)
+    is_prose = (
+        len(indents) <= 1
+        and len(words) >= 5
+        and text.endswith((".", ":", "!", "?", ")"))
+        and (text[0].isupper() or text[0] in '"“‘(')
+        # More than the two spaces after a full stop separate the columns of tables.
+        and not re.search(r"::=|>>>", text)
+        and not re.search(r"\S   +\S", block)
+    )
+    return text if is_prose else ""
 
 
 def sentences_of(paragraph: str) -> list[str]:
@@ -135,7 +121,7 @@ def sentences_of(paragraph: str) -> list[str]:
     return _SENTENCE_ENDS.split(paragraph)
 
 
-# --- labelled text ------------------------------------------------------------------------------
+# --- docstrings ---------------------------------------------------------------------------------
 
 # Packages that are installed with headwise, written in Python and well documented.
 DOCUMENTED = ("huggingface_hub", "matplotlib", "networkx", "numpy", "pandas")
@@ -150,8 +136,7 @@ def docstrings(packages: Sequence[str] = DOCUMENTED) -> dict[str, datasets.Datas
     Args:
         packages: names of packages, as they are imported.
     """
-    stamps = stamps_of(packages)
-    return {"train": generated(_docstrings, packages=tuple(packages), stamps=stamps)}
+    return {"train": generated(_docstrings, packages=packages, stamps=stamps_of(packages))}
 
 
 def _docstrings(packages: Sequence[str], **_: object) -> Iterator[Row]:
@@ -171,15 +156,8 @@ def paragraphs_of(package: str) -> list[str]:
     return list(dict.fromkeys(text for text in texts if 4 <= len(text.split()) <= 40))
 
 
-# --- docstrings of installed packages ---------------------------------------------------------
-
-_Documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
 def docstrings_of(package: str) -> list[str]:
     """Returns the docstrings of a package's functions and classes, file by file.
-
-    Files that this version of Python cannot read are left out, and docstrings that are no Unicode.
 
     Raises:
         DataError: there is no such package, or it has no docstrings.
@@ -190,9 +168,10 @@ def docstrings_of(package: str) -> list[str]:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):  # a template, or code for another version of Python
             continue
-        nodes = (node for node in ast.walk(tree) if isinstance(node, _Documented))
-        texts = [text for text in map(ast.get_docstring, nodes) if text]
-        found += [text for text in texts if not re.search("[\ud800-\udfff]", text)]
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
+        texts = filter(None, map(ast.get_docstring, nodes))
+        found += [text for text in texts if not re.search("[\ud800-\udfff]", text)]  # no Unicode
     if not found:
         raise DataError(
             f"data.options.packages has {package!r}, expected packages with docstrings in their "
@@ -202,18 +181,10 @@ def docstrings_of(package: str) -> list[str]:
 
 
 def stamps_of(packages: Sequence[str]) -> str:
-    """Returns what tells the files of packages from others, and from what they were before.
-
-    The version alone does not tell it of a package that is edited where it stands.
-    """
-    distributions = metadata.packages_distributions()
-    marks = [platform.python_version()]
-    for package in packages:
-        names = distributions.get(package.partition(".")[0], [])  # none in the standard library
-        marks += [f"{name} {metadata.version(name)}" for name in names]
-        stats = [(str(file), file.stat()) for file in _modules(package)]
-        marks += [f"{name} {of.st_size} {of.st_mtime_ns}" for name, of in stats]
-    return hashlib.sha256("\n".join(marks).encode()).hexdigest()
+    """Returns what tells the files of packages from others, and from what they were before."""
+    files = [(file, file.stat()) for package in packages for file in _modules(package)]
+    marks = [f"{file} {of.st_size} {of.st_mtime_ns}" for file, of in files]
+    return hashlib.sha256("\n".join([platform.python_version(), *marks]).encode()).hexdigest()
 
 
 def _modules(package: str) -> list[Path]:
@@ -224,16 +195,15 @@ def _modules(package: str) -> list[Path]:
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
-            f"data.options.packages has {package!r}, expected installed packages: install it or "
-            f"name others"
+            f"data.options.packages has {package!r}, expected a list of installed packages: "
+            f"install it or name others"
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     return [
         file
         for file in sorted(folder.rglob("*.py"))
-        if not any(
-            name.strip("_") in ("test", "tests", "testing")
-            for name in file.relative_to(folder).parts
+        if {"test", "tests", "testing"}.isdisjoint(
+            name.strip("_") for name in file.relative_to(folder).parts
         )
     ]
 
@@ -255,16 +225,15 @@ def interface_strings(language: str = "fr") -> dict[str, datasets.Dataset]:
     """
     if language not in _LOCALES:
         raise DataError(f"data.options.language is {shown(language)}, {one_of(language, _LOCALES)}")
-    locale = _LOCALES[language]
-    package = f"jupyterlab-language-pack-{locale.replace('_', '-')}"
+    package = f"jupyterlab_language_pack_{_LOCALES[language]}"
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         raise DataError(
-            f"data.options.language is {language!r}, whose interface strings are in the package "
-            f"{package}, which is not installed: pip install {package}, or all three languages "
-            f'with pip install "headwise[demo]"'
+            f"data.options.language is {language!r}, whose interface strings are in a package that "
+            f'is not installed, {package}: pip install "headwise[demo]" installs all three'
         ) from None
+    locale = _LOCALES[language]
     return {"train": generated(_interface_strings, locale=locale, version=version)}
 
 
@@ -281,12 +250,11 @@ def _interface_strings(locale: str, **_: object) -> Iterator[Row]:
         for key, translation in messages.items():
             # A key is the English, or with plurals the English singular and the number of a form.
             text, form = key if isinstance(key, tuple) else (key, 0)
-            if not text or form > 0:  # the header has an empty text
-                continue
             text = text.rpartition("\x04")[2]  # behind a note to translators on where it stands
             # Layout is not language.
             pair = " ".join(text.split()), " ".join(translation.split())
-            if pair[0] != pair[1] and pair not in seen:
+            # The header has an empty text.
+            if text and form == 0 and pair[0] != pair[1] and pair not in seen:
                 seen.add(pair)
                 yield {"source": pair[0], "target": pair[1]}
 
@@ -309,8 +277,6 @@ def photographs(patch: int = 16) -> dict[str, datasets.Dataset]:
     Args:
         patch: height and width of a patch in pixels.
     """
-    if not 1 <= patch <= 64:
-        raise DataError(f"data.options.patch is {patch}, expected 1 to 64 pixels")
     version = metadata.version("scikit-learn")
     return {part: generated(_patches, patch=patch, part=part, version=version) for part in PARTS}
 
@@ -318,33 +284,25 @@ def photographs(patch: int = 16) -> dict[str, datasets.Dataset]:
 def _digits(**_: object) -> Iterator[Row]:
     from sklearn.datasets import load_digits
 
-    for number, digit in enumerate(load_digits().images):  # (8, 8), 0 to 16
-        yield image_row(np.round(digit * (255 / 16)), f"digit {number}")
+    for digit in load_digits().images:  # (8, 8), 0 to 16
+        yield {"image": Image.fromarray(np.round(digit * (255 / 16)).astype(np.uint8))}
 
 
 def _patches(patch: int, part: str, **_: object) -> Iterator[Row]:
     from sklearn.datasets import load_sample_images
 
     side = 3 * patch
-    pictures = load_sample_images().images
-    regions = [
-        (name, picture[top : top + side, left : left + side])
-        for name, picture in zip(("temple", "flower"), pictures, strict=True)
-        for top in range(0, len(picture) - side + 1, side)
-        for left in range(0, picture.shape[1] - side + 1, side)
-    ]
+    regions = np.concatenate([_squares(x, side, side) for x in load_sample_images().images])
     order = np.random.default_rng(1).permutation(len(regions))
     tenth = max(1, len(regions) // 10)
-    begin, end = {"validation": (0, tenth), "test": (tenth, 2 * tenth)}.get(part, (2 * tenth, None))
-    starts = range(0, side - patch + 1, max(1, patch // 2) if part == "train" else patch)
-    for name, region in (regions[number] for number in order[begin:end]):
-        for top, left in product(starts, starts):
-            yield image_row(region[top : top + patch, left : left + patch], f"patch of a {name}")
+    validation, test, train = np.split(order, [tenth, 2 * tenth])
+    chosen = {"train": train, "validation": validation, "test": test}[part]
+    for region in regions[chosen]:
+        for square in _squares(region, patch, max(1, patch // 2) if part == "train" else patch):
+            yield {"image": Image.fromarray(square)}
 
 
-def image_row(pixels: np.ndarray, name: str) -> Row:
-    """Returns an image as a row: `(height, width)`, with a third dimension of 1 or 3 channels."""
-    content = io.BytesIO()
-    pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
-    Image.fromarray(pixels.astype(np.uint8)).save(content, "PNG", compress_level=1)
-    return {"image": {"bytes": content.getvalue(), "path": name}}
+def _squares(image: np.ndarray, side: int, step: int) -> np.ndarray:
+    """Returns the squares of an image, row by row, `(squares, side, side, 3)`."""
+    windows = np.lib.stride_tricks.sliding_window_view(image, (side, side), axis=(0, 1))
+    return np.moveaxis(windows[::step, ::step], 2, -1).reshape(-1, side, side, 3)

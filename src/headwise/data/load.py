@@ -154,7 +154,8 @@ def generated(generator: Callable[..., Iterator[Row]], **options: Any) -> datase
     # Lists would be taken for what may be divided among processes.
     fixed = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
     try:
-        return datasets.Dataset.from_generator(generator, gen_kwargs={**fixed, "format": FORMAT})
+        rows = datasets.Dataset.from_generator(generator, gen_kwargs={**fixed, "format": FORMAT})
+        return undecoded(rows)
     except datasets.exceptions.DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None

@@ -37,9 +37,6 @@ def weights_by_position(model: HeadwiseModel, **inputs: Tensor) -> list[tuple[Sy
     return [(system, x) for system, x in found if x.dim() == 3 and x.shape[:2] == shape]
 
 
-# --- images -------------------------------------------------------------------------------------
-
-
 def winner_map(weights: Tensor) -> tuple[np.ndarray, Legend]:
     """Colours each pixel by the expert that has the largest weight there.
 
@@ -71,16 +68,14 @@ def sheet(blocks: Sequence[tuple[str, np.ndarray]], legend: Legend = ()) -> byte
         blocks: a label and RGB images `(images, height, width, 3)` for each; all have one size.
         legend: colours and what they mean; they stand below the images.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     columns = min(_COLUMNS, max(len(images) for _, images in blocks))
     tiles = [_tiled(images, columns) for _, images in blocks]
     heights = [columns * len(tile) / tile.shape[1] for tile in tiles]  # inches, as the width
-    size = (max(columns, 5), sum(heights) + 0.3 * (len(blocks) + bool(legend)))
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    rows = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=heights)
-    for axes, (label, _), tile in zip(rows[:, 0], blocks, tiles, strict=True):
+    figure = _figure(max(columns, 5), sum(heights) + 0.3 * (len(blocks) + bool(legend)))
+    rows = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (label, _), tile in zip(rows, blocks, tiles, strict=True):
         axes.imshow(tile, interpolation="nearest")
         axes.set_title(label, loc="left", fontsize=9)
         axes.set_anchor("W")
@@ -88,21 +83,16 @@ def sheet(blocks: Sequence[tuple[str, np.ndarray]], legend: Legend = ()) -> byte
     if legend:
         patches = [Patch(facecolor=colour, edgecolor="grey", label=text) for colour, text in legend]
         figure.legend(handles=patches, loc="outside lower left", ncols=4, fontsize=8)
-    return as_png(figure)
+    return _as_png(figure)
 
 
 def _tiled(images: np.ndarray, columns: int) -> np.ndarray:
     """Returns images side by side in rows, with white gaps, as one image."""
-    number, height, width, _ = images.shape
-    gap = max(1, width // 16)
-    shape = (-(-number // columns) * columns, height + gap, width + gap, 3)
-    tiles = np.full(shape, 255, np.uint8)
-    tiles[:number, :height, :width] = images
-    tiles = tiles.reshape(-1, columns, *shape[1:]).swapaxes(1, 2)  # (rows, height, columns, ...)
-    return tiles.reshape(len(tiles) * shape[1], columns * shape[2], 3)
-
-
-# --- sounds -------------------------------------------------------------------------------------
+    gap = max(1, images.shape[2] // 16)
+    gaps = ((0, -len(images) % columns), (0, gap), (0, gap), (0, 0))
+    tiles = np.pad(images, gaps, constant_values=255)
+    rows = tiles.reshape(-1, columns, *tiles.shape[1:]).swapaxes(1, 2)  # side by side
+    return rows.reshape(-1, columns * tiles.shape[2], 3)
 
 
 def spectrograms(
@@ -115,69 +105,68 @@ def spectrograms(
         maps: a label and weights `(time, experts)` for each layer.
         rate: sampling rate of the sounds.
     """
-    from matplotlib.figure import Figure
-
-    heights = [1.5] * len(sounds) + [0.3 + 0.06 * min(8, of.size(1)) for _, of in maps]
-    figure = Figure(figsize=(8, 0.8 + sum(heights)), dpi=100, layout="constrained")
+    heights = [1.5] * len(sounds) + [0.6] * len(maps)
+    figure = _figure(8, 0.8 + sum(heights))
     rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    loudest = max(of.max() for of in sounds.values()).clamp(min=1e-6)
     seconds = 0.016 * max(map(len, sounds.values()))
+
+    def draw(axes: Any, values: Tensor, bottom: float, top: float, **style: Any) -> Any:
+        picture, ends = values.float().T.cpu().numpy(), (0, seconds, bottom, top)
+        return axes.imshow(picture, aspect="auto", interpolation="nearest", extent=ends, **style)
+
+    loudest = max(of.max() for of in sounds.values()).clamp(min=1e-6)
     for axes, (label, of) in zip(rows, sounds.items(), strict=False):
-        decibels = 20 * (of / loudest).clamp(min=1e-6).log10().T.cpu().numpy()
-        ends = (0.0, seconds, 0.0, rate / 2000)
-        drawn = axes.imshow(decibels, "magma", vmin=-70, vmax=0, origin="lower", extent=ends)
+        decibels = 20 * (of / loudest).clamp(min=1e-6).log10()
+        scale = draw(axes, decibels, 0, rate / 2000, origin="lower", cmap="magma", vmin=-70, vmax=0)
         axes.set_ylabel(f"{label}\nkHz")
-    figure.colorbar(drawn, ax=rows[: len(sounds)], label="dB", pad=0.01)
+    figure.colorbar(scale, ax=rows[: len(sounds)], label="dB", pad=0.01)
     for axes, (label, of) in zip(rows[len(sounds) :], maps, strict=True):
-        ends = (0.0, seconds, of.size(1) + 0.5, 0.5)
-        weights = of.float().T.cpu().numpy()
-        drawn = axes.imshow(weights, vmin=0, interpolation="nearest", extent=ends)
+        draw(axes, of, of.size(1) + 0.5, 0.5, vmin=0)
         axes.set_ylabel(label, rotation=0, ha="right", va="center")
-    for axes in rows:
-        axes.set_aspect("auto")
     rows[-1].set_xlabel("seconds")
-    return as_png(figure)
-
-
-# --- predictions --------------------------------------------------------------------------------
+    return _as_png(figure)
 
 
 def confusions(labels: np.ndarray, predicted: np.ndarray, classes: Sequence[str]) -> Picture:
     """Draws how often examples of one class are taken for another."""
-    from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+    from sklearn.metrics import ConfusionMatrixDisplay
 
     side = 2.4 + 0.45 * len(classes)
-    figure = Figure(figsize=(side, side), dpi=110, layout="constrained")
-    numbers = range(len(classes))
-    shares = 100 * confusion_matrix(labels, predicted, labels=numbers, normalize="true")
-    display = ConfusionMatrixDisplay(shares, display_labels=classes)
-    display.plot(
-        ax=figure.add_subplot(),
-        cmap="Blues",
+    figure = _figure(side, side)
+    ConfusionMatrixDisplay.from_predictions(
+        labels,
+        predicted,
+        labels=range(len(classes)),
+        display_labels=classes,
+        normalize="true",
+        values_format=".0%",
         xticks_rotation="vertical",
-        values_format=".0f",
         colorbar=False,
-        im_kw={"vmin": 0, "vmax": 100},
+        cmap="Blues",
+        ax=figure.add_subplot(),
     )
-    caption = "Of 100 test examples with the label at the left, how many get each prediction."
-    return Picture.of("Confusions", as_png(figure), caption)
+    caption = "Of the test examples with the label at the left, how many get each prediction."
+    return Picture.of("Confusions", _as_png(figure), caption)
 
 
 def predictions(labels: np.ndarray, predicted: np.ndarray) -> Picture:
     """Draws predicted numbers over labels."""
-    from matplotlib.figure import Figure
     from sklearn.metrics import PredictionErrorDisplay
 
-    figure = Figure(figsize=(4.2, 4.2), dpi=110, layout="constrained")
+    figure = _figure(4.2, 4.2)
     display = PredictionErrorDisplay(y_true=labels, y_pred=predicted)
     display.plot(ax=figure.add_subplot(), kind="actual_vs_predicted")
     caption = "Each point is a test example; on the line, the prediction is equal to the label."
-    return Picture.of("Predictions", as_png(figure), caption)
+    return Picture.of("Predictions", _as_png(figure), caption)
 
 
-def as_png(figure: Any) -> bytes:
-    """Returns a figure of matplotlib as a PNG."""
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # takes half a second
+
+    return Figure(figsize=(width, height), dpi=100, layout="constrained")
+
+
+def _as_png(figure: Any) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()

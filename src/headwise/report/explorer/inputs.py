@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headwise.data.load import lines
 from headwise.data.palette import Palette
-from headwise.data.pixels import pixels_of_file
+from headwise.data.pixels import pixels_of
 from headwise.data.sound import Waveform, analyse, hop_of, read_channels, resampled
 from headwise.data.tokenizers import read_tokenizer
 from headwise.messages import one_of
@@ -136,19 +136,19 @@ def image_input(trained: Trained, source: Source) -> Input:
     palette = Palette.load(trained.folder / MODEL)
     item = None
     if source.file is not None:
-        pixels = pixels_of_file(source.file, palette.shape)
-        ids = [palette.bos_token_id, *palette.encode(pixels[None])[0].tolist()]
+        pixels = pixels_of({"bytes": None, "path": str(source.file)}, palette.shape)
+        ids = palette.encode(pixels[None])[0].tolist()
     else:
         part, item = trained.item(source)
         ids = part[item.number]["input_ids"].tolist()
     read = torch.tensor([ids])
-    (shown,) = palette.decode(read[:, 1:].numpy())
+    (shown,) = palette.decode(read)
     made = [Made(label="image", by_model=False, picture=_png(shown))]
     given = palette.height // 2 * palette.width
     if given:
-        upper = read[:, 1 : given + 1]
-        drawn = draw_images(trained.model, palette, trained.recipe.evaluation, 1, upper)
-        completed = _png(palette.decode(drawn)[0])
+        upper = read[:, : given + 1]
+        (drawn,) = draw_images(trained.model, palette, trained.recipe.evaluation, upper)
+        completed = _png(drawn)
         made.append(Made(label="its upper half, completed", by_model=True, picture=completed))
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in shown.reshape(-1, 3)]
     stack = Stack(
