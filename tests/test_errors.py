@@ -19,7 +19,8 @@ import headwise as hw
 
 pytestmark = pytest.mark.quick
 
-SHIPPED = shipped()
+# Those that start from a run are checked with that run.
+SHIPPED = {name: of for name, of in shipped().items() if "pretrained" not in str(of)}
 DEMO = "interface-strings"
 
 
@@ -168,7 +169,16 @@ def test_a_file_that_is_no_recipe(content, must_name, tmp_path):
 def spoilt(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...]]:
     """A shipped recipe with a value of a wrong type, and the path of its key."""
     recipe = copy.deepcopy(SHIPPED[draw(st.sampled_from(list(SHIPPED)))])
-    path = draw(st.sampled_from([path for path in places(recipe) if isinstance(path[-1], str)]))
+    # Options of a system are its constructor's; files may have any columns.
+    named = [path for path in places(recipe) if isinstance(path[-1], str)]
+    free = {"files", "left", "right"}
+    plan = ("attention", "system", "layers")
+    checked = [
+        path
+        for path in named
+        if not free.intersection(path) and ("attention" not in path or path[-1] in plan)
+    ]
+    path = draw(st.sampled_from(checked))
     parent: Any = recipe
     for key in path[:-1]:
         parent = parent[key]

@@ -156,7 +156,9 @@ def files_of(given: Files) -> list[str]:
 def _each(change: Any, given: Any) -> Any:
     if isinstance(given, dict):
         return {key: _each(change, value) for key, value in given.items()}
-    return [change(path) for path in given] if isinstance(given, list) else change(given)
+    if isinstance(given, list):
+        return [_each(change, value) for value in given]
+    return change(given) if isinstance(given, str) else given
 
 
 def absolute(path: str) -> str:

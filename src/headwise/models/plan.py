@@ -208,7 +208,9 @@ def _entry(site: str, given: Any, depths: Mapping[str, int]) -> tuple[list[int],
         )
     layers = spec.pop("layers", kind.layers)
     words = {"all": range(depth), "low": range(min(2, depth)), "middle": range(2, depth - 1)}
-    numbers = words.get(layers, [-1]) if isinstance(layers, str) else layers
+    numbers = layers if isinstance(layers, Iterable) else [layers]
+    if isinstance(layers, str):
+        numbers = words.get(layers, [-1])
     if not all(type(layer) is int and 0 <= layer < depth for layer in numbers):
         raise ValueError(
             f"attention.{site}.layers is {layers!r}, expected some of 0 to {depth - 1}, such as "

@@ -61,7 +61,7 @@ def _place(kind: Any, location: Sequence[int | str]) -> tuple[list[str], list[st
             kind = kind.model_fields[str(part)].annotation if part in siblings else None
         elif get_origin(kind) in (dict, list, tuple):
             kind = get_args(kind)[-1]
-        elif keys:
+        elif get_origin(kind) in (Union, UnionType):
             break  # what is left is pydantic's name of a member of a union
         if part == "[key]":  # the problem is the name itself
             break
