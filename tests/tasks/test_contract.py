@@ -52,8 +52,8 @@ class World:
         if task == "translation":
             changes["tokenizer"] = {"vocab_size": 360}
         if task == "language-modelling":  # windows without context, and the likeliest tokens
-            generation = {"max_new_tokens": 4, "temperature": 0}
-            changes["evaluation"] = {"context": 0, "samples": 2, "generation": generation}
+            written = {"samples": 2, "max_new_tokens": 4, "temperature": 0}
+            changes["evaluation"] = {"context": 0, **written}
         self.recipe = tiny_tasks.write_recipe(task, folder, **changes)
         self.trained = {system: self.train(system) for system in SYSTEMS}
 

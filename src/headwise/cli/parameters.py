@@ -56,8 +56,8 @@ ChangesOfUse = Annotated[
     list[str] | None,
     _changes(
         "a key of `evaluation`, the only ones that are read: evaluation.beam_size=1 for "
-        "translation, evaluation.generation.temperature=0.7 for texts, evaluation.temperature=0.7 "
-        "for images, evaluation.context=0.25 for speech"
+        "translation, evaluation.temperature=0.7 for texts and images, "
+        "evaluation.context=0.25 for speech"
     ),
 ]
 Import = Annotated[

@@ -21,9 +21,8 @@ Neighbouring tokens are not independent of each other, so the bootstrap draws do
 lines divide, or, where there are few, passages of about 200 words.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,35 +34,22 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from headwise.data import tokenizers
 from headwise.data.builtin import package_docs, pydoc_topics
 from headwise.data.encode import Columns, Items, lengths, pad
 from headwise.data.settings import Data
-from headwise.data.tokenizers import (
-    Kind,
-    TokenizerSettings,
-    encoder_of,
-    has_words,
-    largest_size,
-    open_tokenizer,
-    read_tokenizer,
-    token_names,
-    vocab_size,
-)
 from headwise.messages import shown
 from headwise.models.for_tasks import CausalLM
-from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
-from headwise.settings import LARGEST_SEED, FrozenSettings
+from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Sample, Score, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
 from headwise.training.processes import own_draws
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
 _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB
-_PASSAGE_WORDS = 200  # of an item of the bootstrap, where a text has few documents
 _PROMPTS = 32  # texts that are written at once
-_NEW_TOKENS = 60  # of a text, by default
 
 # --- settings -----------------------------------------------------------------------------------
 
@@ -75,49 +61,38 @@ class RunningTextData(Data):
     """Number of tokens that the model reads and predicts at once."""
 
 
-class GenerationSettings(FrozenSettings):
-    """Settings of generated text, by nucleus sampling or greedily.
-
-    Holtzman et al. 2020, *The Curious Case of Neural Text Degeneration*,
-    https://arxiv.org/abs/1904.09751.
-    """
-
-    max_new_tokens: int | None = Field(None, ge=1)
-    """Largest number of tokens that are written. With the prompt there are at most block_length.
-    Default: half of it, and at most 60."""
-    lines: int | None = Field(None, ge=1)
-    """Number of lines after which the text ends. Default: line ends do not end it."""
-    temperature: float = Field(1.0, ge=0)
-    """Temperature: logits are divided by it before sampling; 0 always takes the most probable
-    token."""
-    top_k: int = Field(0, ge=0)
-    """Tokens are sampled from this many most probable ones; 0 for all."""
-    top_p: float = Field(0.95, gt=0, le=1)
-    """Tokens are sampled from the most probable ones that together have this probability."""
-    seed: int = Field(1, ge=0, le=LARGEST_SEED)
-    """Seed of the sampling. The same prompts, in the same order, give the same texts."""
-
-
 class LanguageEvaluation(Evaluation):
-    """Settings of the evaluation: context of the scores, and generated text."""
+    """Settings of the evaluation: context of the scores, and generated text.
+
+    Text is sampled from the nucleus (Holtzman et al. 2020, *The Curious Case of Neural Text
+    Degeneration*, https://arxiv.org/abs/1904.09751).
+    """
 
     context: int | None = Field(None, ge=0)
     """Every scored token has at least this many tokens of context, except at the start of the text.
     It must be less than data.block_length; by default it is half of it."""
     samples: int = Field(12, ge=0)
     """Number of lines of the test part that the model continues."""
-    generation: GenerationSettings = Field(default_factory=GenerationSettings)
-    """Settings of generated text; samples always end with their line."""
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Largest number of tokens that are written. With the prompt there are at most block_length.
+    Default: half of it, and at most 60."""
+    one_line: bool = False
+    """Whether a text ends with its line; samples always do."""
+    temperature: float = Field(1.0, ge=0)
+    """Temperature: logits are divided by it before sampling; 0 always takes the most probable
+    token."""
+    top_p: float = Field(0.95, gt=0, le=1)
+    """Tokens are sampled from the most probable ones that together have this probability."""
+    seed: int = Field(1, ge=0, le=LARGEST_SEED)
+    """Seed of the sampling. The same prompts, in the same order, give the same texts."""
 
 
 class LanguageRecipe(Recipe):
     """The recipe of a language model."""
 
-    task: str = "language-modelling"
-    """Selects language modelling."""
     data: RunningTextData
     """Which text the model learns from."""
-    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
+    tokenizer: tokenizers.TokenizerSettings = Field(default_factory=tokenizers.TokenizerSettings)
     """The vocabulary."""
     evaluation: LanguageEvaluation = Field(default_factory=LanguageEvaluation)
     """How the test part is scored, and how many samples are generated."""
@@ -125,8 +100,8 @@ class LanguageRecipe(Recipe):
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
         block_length = self.data.block_length
-        context, new = self.evaluation.context, self.evaluation.generation.max_new_tokens
-        for name, value in (("context", context), ("generation.max_new_tokens", new)):
+        for name in ("context", "max_new_tokens"):
+            value = getattr(self.evaluation, name)
             if value is not None and value >= block_length:
                 raise ValueError(
                     f"evaluation.{name} is {value}, expected less than data.block_length, "
@@ -145,7 +120,7 @@ class RunningText(Task):
     columns: ClassVar[Mapping[str, str | None]] = {"text": "text"}
     rows_at_once = 10_000
     features = datasets.Features({"input_ids": datasets.List(datasets.Value("int32"))})
-    kind: ClassVar[Kind]  # of the tokenizer
+    kind: ClassVar[tokenizers.Kind]  # of the tokenizer
     stack: ClassVar[str]  # the model's only one
     roles: ClassVar[tuple[str, ...]] = ("pad", "bos", "eos")  # of special tokens in the model
 
@@ -159,11 +134,12 @@ class RunningText(Task):
             for columns in self.to_learn_from(self.recipe.tokenizer.sample_rows):
                 yield from columns["text"]
 
-        made_of = [self.digest("train")]
-        self.tokenizer = open_tokenizer(self.recipe.tokenizer, self.kind, folder, texts, made_of)
+        settings, made_of = self.recipe.tokenizer, [self.digest("train")]
+        self.tokenizer = tokenizers.open_tokenizer(settings, self.kind, folder, texts, made_of)
         self.block_length = self.recipe.data.block_length
         self.made_of = [self.tokenizer.backend_tokenizer.to_str(), self.block_length]
-        self._encoder, self._names = encoder_of(self.tokenizer), token_names(self.tokenizer)
+        self._encoder = tokenizers.encoder_of(self.tokenizer)
+        self._names = tokenizers.token_names(self.tokenizer)
 
     def tokens(self, lines: list[str]) -> list[np.ndarray]:
         """Returns the tokens of each line, with its end."""
@@ -178,13 +154,13 @@ class RunningText(Task):
     def sizes(cls, recipe: Any, task: Any = None) -> dict[str, Any]:
         sizes = {"max_length": recipe.data.block_length}
         if task is None:
-            return {**sizes, "vocab_size": largest_size(recipe.tokenizer, cls.kind)}
-        ids = {
-            f"{role}_token_id": getattr(task.tokenizer, f"{role}_token_id") for role in cls.roles
-        }
-        return {**sizes, **ids, "vocab_size": vocab_size(task.tokenizer)}
+            vocab_size = tokenizers.largest_size(recipe.tokenizer, cls.kind)
+            return {**sizes, "vocab_size": vocab_size}
+        names = [f"{role}_token_id" for role in cls.roles]
+        ids = {name: getattr(task.tokenizer, name) for name in names}
+        return {**sizes, **ids, "vocab_size": tokenizers.vocab_size(task.tokenizer)}
 
-    def padded(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins items with `input_ids` and `labels`; a batch with padding has a mask too."""
         marked = [{**item, "attention_mask": np.ones(len(item["labels"]), int)} for item in items]
         fill = {"labels": IGNORED_LABEL, "attention_mask": 0}
@@ -194,7 +170,7 @@ class RunningText(Task):
         return batch
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-        word = "word" if has_words(self.tokenizer) else "subword"
+        word = "word" if tokenizers.has_words(self.tokenizer) else "subword"
         return {self.stack: Positions.of_tokens(batch["input_ids"], self._names, word)}
 
 
@@ -233,9 +209,8 @@ class LanguageModelling(RunningText):
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins blocks; labels are the same tokens, of which nothing predicts the first."""
-        return self.padded(
-            [{**item, "labels": [IGNORED_LABEL, *item["input_ids"][1:]]} for item in items]
-        )
+        labels = ([IGNORED_LABEL, *item["input_ids"][1:]] for item in items)
+        return super().collate([{**x, "labels": of} for x, of in zip(items, labels, strict=True)])
 
     @classmethod
     def cost_lengths(cls, recipe: LanguageRecipe) -> dict[str, int]:
@@ -243,124 +218,106 @@ class LanguageModelling(RunningText):
 
     def save(self, folder: Path) -> None:
         super().save(folder)
-        settings = self.recipe.evaluation.generation
-        options = generation_options(settings, self.tokenizer, self.block_length)
+        options = generation_options(self.recipe.evaluation, self.tokenizer, self.block_length)
         GenerationConfig(**options).save_pretrained(folder)
 
     def evaluate(self, model: Any, part: str, evaluation: Any, each: Each) -> Outcome:
         """Computes the perplexity of a part, and has the model continue some of its lines."""
-        items = self.stored(part)
         lines = chain.from_iterable(rows["text"] for rows in self.rows[part].iter(1000))
         counted = ((len(line.split()), len(line.encode())) for line in lines)
         words, size = np.fromiter(counted, np.dtype((np.int32, 2))).T  # of each line
-        context = evaluation.context
-        if context is None:
-            context = self.block_length // 2
-        nats, tokens, unknown = self._line_losses(model, items, context, each)
-        counts = {"word perplexity": (words + 1, "words and line ends")}
-        if not has_words(self.tokenizer):  # of words, both perplexities are the same
-            counts["token perplexity"] = (tokens, "subwords and line ends")
-            if not unknown.any():  # the bytes of <unk> are not known
-                counts["bits per byte"] = (size + 1, "bytes of UTF-8")
-        starts = passages(words)
-        scores = []
-        for name, (count, unit) in counts.items():
-            is_bits = name == "bits per byte"
-            note = f"over {count.sum(dtype=int):,} {unit}"
-            if unknown.any():
-                note += f"; {unknown.sum() / tokens.sum():.1%} of the tokens are <unk>"
-            scores.append(
-                Score.of(
-                    name,
-                    np.add.reduceat([nats, count], starts, axis=1).T,
-                    "bits" if is_bits else "perplexity",
-                    lower_is_better=True,
-                    digits=3 if is_bits else 1,
-                    note=note,
-                )
-            )
+        nats, tokens, unknown = self._line_losses(model, part, evaluation.context, each)
+        share = unknown.sum() / tokens.sum()
+        remark = f"; {share:.1%} of the tokens are <unk>" if share else ""
+        starts, scores = passages(words), []
+
+        def add(name: str, count: np.ndarray, unit: str, statistic: str, digits: int) -> None:
+            rows = np.add.reduceat([nats, count], starts, axis=1).T
+            note = f"over {count.sum(dtype=int):,} {unit}{remark}"
+            of = {"lower_is_better": True, "digits": digits, "note": note}
+            scores.append(Score.of(name, rows, statistic, **of))
+
+        add("word perplexity", words + 1, "words and line ends", "perplexity", 1)
+        if not tokenizers.has_words(self.tokenizer):  # of words, both perplexities are the same
+            add("token perplexity", tokens, "subwords and line ends", "perplexity", 1)
+            if not share:  # the bytes of <unk> are not known
+                add("bits per byte", size + 1, "bytes of UTF-8", "bits", 3)
         return Outcome(scores=scores, samples=self._samples(model, part, evaluation, each, words))
 
-    def _line_losses(self, model: CausalLM, items: Items, context: int, each: Each) -> np.ndarray:
-        """Returns sums over the tokens of each line: their nats, their number, that of <unk>.
-
-        Its shape is `(3, lines)`.
-        """
-        stream, stride = TokenStream(items), self.block_length - context
-        end, unknown = self.tokenizer.eos_token_id, self.tokenizer.unk_token_id
-        # Window n predicts the tokens behind n * stride. Those with the whole context, and as many
-        # tokens to predict as any, have one length; the others are read one by one.
-        full = len(stream) // stride
-        whole = range(min(math.ceil(context / stride), full), full)
+    def _line_losses(self, model: Any, part: str, context: int | None, each: Each) -> np.ndarray:
+        """Returns the nats of each line, its number of tokens and that of <unk>, `(3, lines)`."""
+        items = self.stored(part)
+        last_of = np.cumsum(items.lengths, dtype=np.int64)  # the last token of each block
+        size, end = int(last_of[-1]), self.tokenizer.eos_token_id
+        context = self.block_length // 2 if context is None else context
+        stride = self.block_length - context
+        # The first window predicts all that it can, any other `stride` tokens, the last one the
+        # rest. Those between are read together.
+        first = min(size, (context // stride + 1) * stride)
+        rest = size - (size - first) % stride
         logits = (stride + 1) * model.config.vocab_size
         at_once = max(1, min(_BATCH_TOKENS // self.block_length, _LOGITS // logits))
-        windows = [range(n, n + 1) for n in range(whole.start)]
-        windows += [whole[n : n + at_once] for n in range(0, len(whole), at_once)]
-        windows += [range(whole.stop, whole.stop + 1)] if len(stream) % stride else []
+        cuts = sorted({0, *range(first, rest, at_once * stride), rest, size})
 
-        def losses(of: range) -> np.ndarray:
-            before, last = of.start * stride, min(of.stop * stride, len(stream))
-            read = stream.between(max(0, before - context), last)
-            predicted = min(stride, last - before)
-            length = len(read) - (len(of) - 1) * stride
+        def losses(span: tuple[int, int]) -> np.ndarray:
+            begin = max(0, span[0] - context)
+            # Token 0 is the line end before the text; each block begins with the last of another.
+            one, last = np.searchsorted(last_of, [begin, span[1]]).tolist()
+            blocks = items.rows[one : last + 1]["input_ids"]
+            read = np.concatenate([blocks[0][:1], *(block[1:] for block in blocks)])
+            start = int(last_of[one]) - int(items.lengths[one])
+            read = read[begin - start : span[1] + 1 - start]
+            predicted = min(stride if span[0] else first, span[1] - span[0])
+            length = min(len(read), context + predicted + 1)
             batch = torch.from_numpy(read).long().unfold(0, length, stride).to(model.device)
             with torch.no_grad():
                 found = model(input_ids=batch, logits_to_keep=predicted + 1).logits[:, :-1]
             targets = batch[:, -predicted:].flatten()
             nats = F.cross_entropy(found.flatten(0, 1).float(), targets, reduction="none")
             ids = targets.cpu().numpy()
-            ends = ids == end
-            line = np.cumsum(ends) - ends
-            figures = (nats.double().cpu().numpy(), np.ones(len(ids)), ids == unknown)
-            at_least = ends.sum() + 1
-            return np.stack([np.bincount(line, each, at_least) for each in figures])
+            line = np.append(0, np.cumsum(ids == end))  # of each token, and of the next
+            figures = (nats.double().cpu(), np.ones(len(ids)), ids == self.tokenizer.unk_token_id)
+            return np.stack([np.bincount(line[:-1], x, line[-1] + 1) for x in figures])
 
-        found, lines = each(windows, losses), 0
-        total = np.zeros((3, 1 + sum(of.shape[1] for of in found)))
-        for of in found:  # the last line of one goes on in the next
-            total[:, lines : lines + of.shape[1]] += of
-            lines += of.shape[1] - 1
-        return total[:, :lines]
+        total, at = np.zeros((3, len(self.rows[part]) + 1)), 0
+        for sums in each(list(pairwise(cuts)), losses):  # the last line of one goes on in the next
+            total[:, at : at + sums.shape[1]] += sums
+            at += sums.shape[1] - 1
+        return total[:, :-1]
 
     def _samples(
-        self,
-        model: CausalLM,
-        part: str,
-        evaluation: LanguageEvaluation,
-        each: Each,
-        words: np.ndarray,
+        self, model: Any, part: str, evaluation: Any, each: Each, words: np.ndarray
     ) -> list[Sample]:
         """Has the model continue the first halves of lines that are spread over a part."""
-        settings = evaluation.generation.model_copy(update={"lines": 1})
-        room = self.block_length - new_tokens(settings, self.block_length)
+        of_samples = evaluation.model_copy(update={"one_line": True})
+        options = generation_options(of_samples, self.tokenizer, self.block_length)
+        room = self.block_length - options["max_new_tokens"]
         halves = []
         for line in spread(np.flatnonzero(words >= 8).tolist(), evaluation.samples):
             text = self.rows[part][line]["text"].split()
             middle = min(len(text) // 2, 32, 1 + room // 3)  # few words have more tokens
-            halves.append((" ".join(text[:middle]), " ".join(text[middle:])))
-        halves = [half for half in halves if len(self.tokenizer(half[0]).input_ids) <= room]
-        prompts = [prompt for prompt, _ in halves]
-        at_once = [prompts[n : n + _PROMPTS] for n in range(0, len(prompts), _PROMPTS)]
+            prompt = " ".join(text[:middle])
+            if len(self.tokenizer(prompt).input_ids) <= room:
+                halves.append((prompt, " ".join(text[middle:])))
 
-        def write(prompts: list[str]) -> list[str]:
-            return continued(model, self.tokenizer, prompts, settings, self.block_length)
+        def write(some: list[tuple[str, str]]) -> list[str]:
+            prompts = [prompt for prompt, _ in some]
+            return continued(model, self.tokenizer, prompts, of_samples, self.block_length)
 
+        at_once = [halves[n : n + _PROMPTS] for n in range(0, len(halves), _PROMPTS)]
         return [
             Sample(given={"Prompt": prompt, "Text": rest}, made=text.strip())
             for (prompt, rest), text in zip(halves, chain(*each(at_once, write)), strict=True)
         ]
 
     @classmethod
-    def predict(
-        cls, folder: Path, recipe: LanguageRecipe, model: HeadwiseModel, wish: Wish
-    ) -> Iterator[str]:
+    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
         """Yields continuations of prompts; each of a prompt's texts has a seed of its own."""
-        assert isinstance(model, CausalLM)
         wish.refuse(cls.name, "output")
-        tokenizer, settings = read_tokenizer(folder, cls.kind), recipe.evaluation.generation
+        tokenizer, evaluation = tokenizers.read_tokenizer(folder, cls.kind), recipe.evaluation
         prompts = ["\n".join(map(str.strip, text.split("\n"))) for text in wish.lines(default=[""])]
-        for number in range(1 if wish.number is None else wish.number):
-            drawn = settings.model_copy(update={"seed": settings.seed + number})
+        for seed in range(evaluation.seed, evaluation.seed + (wish.number or 1)):
+            drawn = evaluation.model_copy(update={"seed": seed})
             for begin in range(0, len(prompts), _PROMPTS):
                 some = prompts[begin : begin + _PROMPTS]
                 texts = continued(model, tokenizer, some, drawn, recipe.data.block_length)
@@ -368,36 +325,11 @@ class LanguageModelling(RunningText):
                     yield (prompt + text).removesuffix("\n")
 
 
-class TokenStream:
-    """The tokens of a part, which are read from its blocks as they are needed.
-
-    Token 0 is the line end before the text; the length is the number of the others.
-    """
-
-    def __init__(self, items: Items) -> None:
-        self._blocks = items.rows.with_format("numpy")
-        self._ends = np.cumsum(items.lengths, dtype=np.int64)  # the last token of each block
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def between(self, begin: int, end: int) -> np.ndarray:
-        """Returns the tokens from `begin` to a later one, `end`, both included."""
-        first = int(np.searchsorted(self._ends, begin, side="right"))
-        last = int(np.searchsorted(self._ends, end))
-        blocks = list(self._blocks[first : last + 1]["input_ids"])
-        read = np.concatenate([blocks[0], *(block[1:] for block in blocks[1:])])
-        start = int(self._ends[first]) - (len(blocks[0]) - 1)
-        return read[begin - start : end - start + 1]
-
-
 def passages(words: np.ndarray) -> np.ndarray:
     """Returns the first lines of documents, or of passages where there are few documents.
 
-    Lines of a passage have 200 words or more together, or a tenth of the words of a shorter text.
-
-    Args:
-        words: number of words of each line; blank lines end a document.
+    From the number of words of each line: blank lines end a document; lines of a passage have 200
+    words or more together, or a tenth of the words of a shorter text.
     """
     is_text = words > 0
     begins = np.flatnonzero(is_text[1:] & ~is_text[:-1]) + 1
@@ -405,7 +337,7 @@ def passages(words: np.ndarray) -> np.ndarray:
     if len(documents) >= LEAST_ITEMS:
         return np.array(documents)
     before = np.append(0, np.cumsum(words, dtype=np.int64))  # words before each line
-    least = max(1, min(_PASSAGE_WORDS, before[-1] / LEAST_ITEMS))
+    least = max(1, min(200, before[-1] / LEAST_ITEMS))
     starts, begin = [0], np.searchsorted(before, least)
     while begin < len(words) and before[-1] - before[begin] >= least:
         starts.append(int(begin))
@@ -416,35 +348,29 @@ def passages(words: np.ndarray) -> np.ndarray:
 # --- generated text -----------------------------------------------------------------------------
 
 
-def new_tokens(settings: GenerationSettings, block_length: int) -> int:
-    """Returns the largest number of tokens that are written behind a prompt."""
-    return settings.max_new_tokens or min(_NEW_TOKENS, block_length // 2)
-
-
 def generation_options(
-    settings: GenerationSettings, tokenizer: PreTrainedTokenizerFast, block_length: int
+    evaluation: LanguageEvaluation, tokenizer: PreTrainedTokenizerFast, block_length: int
 ) -> dict[str, Any]:
-    """Returns the settings as arguments of `generate()` and of `GenerationConfig`.
-
-    With `lines: 1` a text ends with its line; more lines cannot be counted there.
-    """
-    sampling = settings.model_dump(include={"temperature", "top_k", "top_p"})
-    return {
-        "max_new_tokens": new_tokens(settings, block_length),
+    """Returns the settings as arguments of `generate()` and of `GenerationConfig`."""
+    options = {
+        "max_new_tokens": evaluation.max_new_tokens or min(60, block_length // 2),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.eos_token_id,
-        "eos_token_id": tokenizer.eos_token_id if settings.lines == 1 else None,
+        "eos_token_id": tokenizer.eos_token_id if evaluation.one_line else None,
         "remove_invalid_values": True,  # of a model that diverged
-        "do_sample": settings.temperature > 0,
-        **(sampling if settings.temperature > 0 else {}),
+        "do_sample": evaluation.temperature > 0,
     }
+    if options["do_sample"]:
+        nucleus = {"top_k": 0, "top_p": evaluation.top_p}
+        options |= {"temperature": evaluation.temperature, **nucleus}
+    return options
 
 
 def continued(
     model: CausalLM,
     tokenizer: PreTrainedTokenizerFast,
     prompts: list[str],
-    settings: GenerationSettings,
+    evaluation: LanguageEvaluation,
     block_length: int,
 ) -> list[str]:
     """Returns the texts with which a model goes on from prompts, without the prompts.
@@ -455,25 +381,22 @@ def continued(
         ValueError: a prompt is too long; with what is written it would be longer than any text that
             the model was trained on.
     """
+    options = generation_options(evaluation, tokenizer, block_length)
     batch = tokenizer(prompts, padding=True, return_tensors="pt").to(model.device)
-    sizes, new = batch["attention_mask"].sum(1), new_tokens(settings, block_length)
+    sizes, new = batch["attention_mask"].sum(1), options["max_new_tokens"]
     if (size := int(sizes.max())) > block_length - new:
         raise ValueError(
             f"INPUT has {shown(prompts[int(sizes.argmax())])} of {size} tokens, expected at most "
             f"{block_length - new}: with up to {new} new ones it has to fit into the block_length "
-            f"of the run, {block_length}; shorten it, or set evaluation.generation.max_new_tokens"
+            f"of the run, {block_length}; shorten it, or set evaluation.max_new_tokens"
         )
-    options = generation_options(settings, tokenizer, block_length)
     with torch.no_grad(), own_draws():
-        torch.manual_seed(settings.seed)
-        rows = model.generate(**batch, **options).tolist()
-    texts = []
-    for row, ids in zip(rows, batch["input_ids"].tolist(), strict=True):
-        # Decoded together with the prompt: a text by itself would lose its first space.
-        before, after = (
-            tokenizer.decode([token for token in each if token != tokenizer.pad_token_id])
-            for each in (ids, row)
-        )
-        lines = after[len(before) :].split("\n")
-        texts.append("\n".join(lines[: settings.lines]))
-    return texts
+        torch.manual_seed(evaluation.seed)
+        made = model.generate(**batch, **options)
+
+    def text(ids: Tensor) -> str:
+        return tokenizer.decode(ids[ids != tokenizer.pad_token_id])
+
+    # Decoded together with the prompt: a text by itself would lose its first space.
+    pairs = zip(batch["input_ids"], made, strict=True)
+    return [text(ids)[len(text(prompt)) :] for prompt, ids in pairs]

@@ -9,8 +9,6 @@ Full lines are packed into blocks of at most `block_length` tokens. Each block b
 each line ends with `<eos>`, and another `<eos>` separates two documents. The masks of the training
 part are drawn anew in each epoch. Those of the validation and the test part are fixed, and the same
 for all systems.
-
-Classification may start from the encoder of a finished run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +22,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from headwise.data.encode import Columns, Item, Items, digest_of, lengths
 from headwise.data.load import DataError
@@ -31,7 +30,6 @@ from headwise.data.stream import Shards
 from headwise.data.tokenizers import TokenizerSettings, read_tokenizer, vocab_size
 from headwise.messages import shown
 from headwise.models.for_tasks import MaskedLM
-from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED, FrozenSettings
@@ -40,9 +38,8 @@ from headwise.tasks.scores import Outcome, Sample, Score, spread
 from headwise.tasks.task import Each, Positions, Wish
 
 _BATCH_TOKENS = 4096  # tokens of a batch in evaluation
-_SAMPLES = 12  # lines that a report shows
-_SAMPLE_TOKENS = 48  # largest and smallest number of tokens of such a line
-_SAMPLE_LEAST = 6
+_SAMPLES = 12  # sequences whose begin a report shows
+_SAMPLE_TOKENS = 48  # largest number of tokens of a begin
 _LINES = 32  # lines that are filled in at once
 
 # --- settings -----------------------------------------------------------------------------------
@@ -71,10 +68,8 @@ class MaskingSettings(FrozenSettings):
     def _check(self) -> Self:
         # Up to rounding: 0.9 and 0.1 may add up to a little more than 1.
         if self.masked + self.random > 1 + 1e-9:
-            raise ValueError(
-                f"masked is {self.masked} and random {self.random}, expected at most 1 together: "
-                f"they are shares of the same tokens"
-            )
+            both = f"masked is {self.masked} and random {self.random}"
+            raise ValueError(f"{both}, expected at most 1 together: shares of the same tokens")
         return self
 
 
@@ -89,8 +84,6 @@ class MaskedEvaluation(Evaluation):
 class MaskedRecipe(Recipe):
     """The recipe of a masked language model."""
 
-    task: str = "masked-language-modelling"
-    """Selects masked language modelling."""
     data: MaskedData
     """Which text the model learns from."""
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
@@ -134,21 +127,17 @@ class MaskedLanguageModelling(RunningText):
         once = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
         tokens = self.tokens(once)  # of a blank line only its end, which separates two documents
         stream = np.concatenate([np.empty(0, np.int32), *tokens])
-        begin = np.array([self.tokenizer.bos_token_id], np.int32)
         packed = pack_sentences(map(len, tokens), self.block_length - 1)
-        blocks = [stream[start:end] for start, end in packed]
-        return {
-            "input_ids": [
-                np.concatenate([begin, block]) for block in blocks if self._is_word[block].any()
-            ]
-        }
+        blocks = (stream[start:end] for start, end in packed)
+        begin = np.array([self.tokenizer.bos_token_id], np.int32)
+        kept = (block for block in blocks if self._is_word[block].any())
+        return {"input_ids": [np.concatenate([begin, block]) for block in kept]}
 
     def items(self, rows: datasets.Dataset, part: str) -> Items:
         if not len(rows) and not isinstance(self.rows[part], Shards):
             raise DataError(
                 f"the {part} part has no word that could be hidden: all of them are <unk>. Give "
-                f"text of the same language and tokenisation in all parts, a larger "
-                f"tokenizer.vocab_size or a smaller tokenizer.min_frequency"
+                f"text of the same language in all parts, or a larger tokenizer.vocab_size"
             )
         # Masks depend on seed and index alone, not on which further test sets there are.
         seed = (self.recipe.masking.seed, {"train": 0, "validation": 1}.get(part, 2))
@@ -156,14 +145,29 @@ class MaskedLanguageModelling(RunningText):
         return Items(rows, size, self._hidden, seed, fresh=part == "train")
 
     def _hidden(self, item: Item, generator: np.random.Generator) -> Item:
-        ids = np.array(item["input_ids"])
-        mask, settings = self.tokenizer.mask_token_id, self.recipe.masking
-        given = {"words": self._words, "mask_id": mask, "generator": generator}
-        read, labels = mask_tokens(ids, settings, is_word=self._is_word, **given)
-        return {"input_ids": read, "labels": labels}
+        """Hides some words of a sequence, and labels them; a word is any token but special ones.
+
+        Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one. As in the
+        code of RoBERTa, this is the fraction up to one token, and on average exactly the fraction.
+        (A draw for each token by itself would make batches differ in how much they predict.) Each
+        chosen word becomes the mask or a random word, or stays, independently of the others.
+        """
+        settings, ids = self.recipe.masking, np.array(item["input_ids"])
+        inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
+        candidates = np.flatnonzero(self._is_word[ids])
+        number = max(1, int(len(candidates) * settings.fraction + generator.random()))
+        chosen = generator.choice(candidates, min(number, len(candidates)), replace=False)
+        labels[chosen] = ids[chosen]
+        fate = generator.random(len(chosen))
+        drawn = generator.choice(self._words, len(chosen))
+        masked = fate < settings.masked
+        replaced = ~masked & (fate < settings.masked + settings.random)
+        inputs[chosen[masked]] = self.tokenizer.mask_token_id
+        inputs[chosen[replaced]] = drawn[replaced]
+        return {"input_ids": inputs, "labels": labels}
 
     def digest(self, part: str | None = None) -> str:
-        """Returns a hash of what is read and hidden, since items are sequences of tokens."""
+        """Returns a hash also of what is hidden, since items are sequences of tokens."""
         if part is None:
             return super().digest()
         return digest_of(super().digest(part), self.recipe.masking.model_dump(), *self.made_of)
@@ -171,9 +175,6 @@ class MaskedLanguageModelling(RunningText):
     @classmethod
     def cost_lengths(cls, recipe: MaskedRecipe) -> dict[str, int]:
         return {"encoder": 128}  # as table 2 of Zhang et al. 2022, https://arxiv.org/abs/2210.05144
-
-    def collate(self, items: list[Any]) -> dict[str, Tensor]:
-        return self.padded(items)
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:
         """The tokens that the model reads, most of the predicted ones masked."""
@@ -189,86 +190,63 @@ class MaskedLanguageModelling(RunningText):
 
         As in the papers, these are all chosen tokens, whether they are masked, replaced or left.
         """
-        batches, items = self.batches(part, _BATCH_TOKENS), self.stored(part)
+        items = self.stored(part)
         drawn = Items(items.rows, items.lengths, items.draw, items.seed, fresh=True)
-        shown = set(spread(range(len(items)), _SAMPLES))
 
-        def score(batch: list[int]) -> tuple[np.ndarray, dict[int, Sample]]:
-            figures, samples = np.zeros((len(batch), 3)), dict[int, Sample]()
+        def score(indices: list[int]) -> np.ndarray:
+            """Returns nats, number of labels and of right guesses, `(sequences, 3)`."""
+            sums = np.zeros((len(indices), 3))
             for draw in range(evaluation.draws):
                 drawn.set_epoch(draw)
-                read = drawn.__getitems__(batch)
-                for index, item, row, (nats, guesses) in zip(
-                    batch, read, figures, self._predicted(model, read), strict=True
-                ):
-                    hidden = item["labels"][item["labels"] != IGNORED_LABEL]
-                    row += (nats, len(hidden), (guesses == hidden).sum())
-                    if draw == 0 and index in shown and (sample := self._sample(item, guesses)):
-                        samples[index] = sample
-            return figures, samples
+                batch, hidden, log_p = self._predicted(model, drawn.__getitems__(indices))
+                labels = batch["labels"][hidden].unsqueeze(1)
+                right = log_p.argmax(-1, keepdim=True) == labels
+                found = torch.cat([-log_p.gather(1, labels), torch.ones_like(right), right], 1)
+                np.add.at(sums, hidden.nonzero()[:, 0].cpu().numpy(), found.cpu().numpy())
+            return sums
 
-        figures, samples = np.zeros((len(items), 3)), dict[int, Sample]()
-        for batch, (of_batch, some) in zip(batches, each(batches, score), strict=True):
-            figures[batch] = of_batch
-            samples |= some
+        batches = self.batches(part, _BATCH_TOKENS)
+        figures = np.empty((len(items), 3))
+        figures[list(chain(*batches))] = np.concatenate(each(batches, score))
         count = f"{int(figures[:, 1].sum()):,} hidden tokens in {len(items):,} sequences"
-        perplexity = Score.of(
-            "perplexity",
-            figures[:, :2],
-            "perplexity",
-            lower_is_better=True,
-            digits=2,
-            note=count,
-        )
-        accuracy = Score.of("accuracy", figures[:, [2, 1]], "accuracy", note=f"percent of {count}")
-        return Outcome(
-            scores=[perplexity, accuracy], samples=[samples[index] for index in sorted(samples)]
-        )
+        of = {"lower_is_better": True, "digits": 2, "note": count}
+        perplexity = Score.of("perplexity", figures[:, :2], "perplexity", **of)
+        note = f"percent of {count}"
+        accuracy = Score.of("accuracy", figures[:, [2, 1]], "accuracy", note=note)
 
-    def _predicted(self, model: MaskedLM, items: list[Item]) -> Iterator[tuple[float, np.ndarray]]:
-        """Yields the nats of each sequence, and the likeliest token of each of its labels."""
+        def fill(indices: list[int]) -> list[Sample]:
+            """Returns the begin of sequences: masked, complete, and as it was filled in."""
+            batch, hidden, log_p = self._predicted(model, items.__getitems__(indices))
+            read = batch["input_ids"]
+            text = torch.where(hidden, batch["labels"], read)
+            made = read.masked_scatter(hidden, log_p.argmax(-1))
+            forms = (decoded(self.tokenizer, x[:, :_SAMPLE_TOKENS]) for x in (read, text, made))
+            return [
+                Sample(given={"Masked": masked, "Text": whole}, made=filled)
+                for masked, whole, filled in zip(*forms, strict=True)
+            ]
+
+        (samples,) = each([spread(range(len(items)), _SAMPLES)], fill)
+        return Outcome(scores=[perplexity, accuracy], samples=samples)
+
+    def _predicted(self, model: MaskedLM, items: list[Item]) -> tuple[Any, Tensor, Tensor]:
+        """Returns a batch, where tokens are hidden, and log p, `(hidden tokens, vocabulary)`."""
         batch = {name: x.to(model.device) for name, x in self.collate(items).items()}
-        hidden = batch["labels"] != IGNORED_LABEL
         with torch.no_grad():
             log_p = model(**batch, all_logits=False).logits.double().log_softmax(-1)
-        nats = -log_p.gather(1, batch["labels"][hidden].unsqueeze(1)).squeeze(1)
-        counts = hidden.sum(1).tolist()
-        for of_row, guesses in zip(nats.split(counts), log_p.argmax(-1).split(counts), strict=True):
-            yield float(of_row.sum()), guesses.cpu().numpy()
-
-    def _sample(self, item: Item, guesses: np.ndarray) -> Sample | None:
-        """Returns a line of a block in three forms: masked, complete, and as it was filled in.
-
-        It is the first one with something to predict, cut if it is long; None if there is none.
-        """
-        read, labels = item["input_ids"], item["labels"]
-        hidden = labels != IGNORED_LABEL
-        true, made = np.where(hidden, labels, read), read.copy()
-        made[hidden] = guesses
-        ends = np.flatnonzero(true == self.tokenizer.eos_token_id)
-        for start, end in zip([1, *(ends + 1)], [*ends, len(true)], strict=True):
-            line = slice(start, min(end, start + _SAMPLE_TOKENS))
-            if end - start >= _SAMPLE_LEAST and hidden[line].any():
-                masked, text, filled = (
-                    self.tokenizer.decode(ids[line]) for ids in (read, true, made)
-                )
-                return Sample(given={"Masked": masked, "Text": text}, made=filled)
-        return None
+        return batch, batch["labels"] != IGNORED_LABEL, log_p
 
     @classmethod
-    def predict(
-        cls, folder: Path, recipe: MaskedRecipe, model: HeadwiseModel, wish: Wish
-    ) -> Iterator[str]:
+    def predict(cls, folder: Path, recipe: Any, model: Any, wish: Wish) -> Iterator[str]:
         """Yields each line with the likeliest token in the place of each `<mask>`."""
         wish.refuse(cls.name, "number", "output")
         tokenizer, longest = read_tokenizer(folder, cls.kind), recipe.data.block_length
-        mask, around = tokenizer.mask_token, (tokenizer.bos_token_id, tokenizer.eos_token_id)
         lines = [line.strip() for line in wish.lines()]
         for line in lines:
-            if line and mask not in line:
+            if line and tokenizer.mask_token not in line:
                 raise ValueError(
-                    f"INPUT has the line {shown(line)}, expected {mask} in the place of each token "
-                    f"that the model is to find"
+                    f"INPUT has the line {shown(line)}, expected {tokenizer.mask_token} in the "
+                    f"place of each token that the model is to find"
                 )
         for begin in range(0, len(lines), _LINES):
             some = lines[begin : begin + _LINES]
@@ -281,55 +259,14 @@ class MaskedLanguageModelling(RunningText):
                 )
             with torch.no_grad():
                 found = model(**batch).logits.argmax(-1)
-            filled = torch.where(ids == tokenizer.mask_token_id, found, ids)
-            for row, length in zip(filled.tolist(), sizes.tolist(), strict=True):
-                yield tokenizer.decode([token for token in row[:length] if token not in around])
+            is_mask = ids == tokenizer.mask_token_id
+            yield from decoded(tokenizer, torch.where(is_mask, found, ids))
 
 
-# --- masks and blocks ---------------------------------------------------------------------------
-
-
-def mask_tokens(
-    ids: np.ndarray,
-    settings: MaskingSettings,
-    *,
-    is_word: np.ndarray,
-    words: np.ndarray,
-    mask_id: int,
-    generator: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Hides some words of a sequence; a word is any token that is not special.
-
-    Of n words, ⌊n · fraction + u⌋ are chosen, u uniform in [0, 1), and at least one. As in the code
-    of RoBERTa, this is the fraction up to one token, and on average exactly the fraction. (A draw
-    for each token by itself would make batches differ in how much they predict.) Each chosen word
-    is replaced by the mask or by a random word, or stays, independently of the others.
-
-    Args:
-        ids: tokens, of shape `(time,)`.
-        settings: shares of the tokens.
-        is_word: for each token of the vocabulary whether it is a word, of shape `(vocabulary,)`;
-            only words are chosen.
-        words: the tokens that are words; only they replace others.
-        mask_id, generator: id of the mask, and source of the random draws.
-
-    Returns:
-        Inputs and labels, each of shape `(time,)`; labels are -100 where nothing is predicted.
-    """
-    inputs, labels = ids.copy(), np.full_like(ids, IGNORED_LABEL)
-    candidates = np.flatnonzero(is_word[ids])
-    if not len(candidates):
-        return inputs, labels
-    number = max(1, int(len(candidates) * settings.fraction + generator.random()))
-    chosen = generator.choice(candidates, min(number, len(candidates)), replace=False)
-    labels[chosen] = ids[chosen]
-    fate = generator.random(len(chosen))
-    drawn = generator.choice(words, len(chosen))
-    masked = fate < settings.masked
-    replaced = ~masked & (fate < settings.masked + settings.random)
-    inputs[chosen[masked]] = mask_id
-    inputs[chosen[replaced]] = drawn[replaced]
-    return inputs, labels
+def decoded(tokenizer: PreTrainedTokenizerFast, rows: Tensor) -> list[str]:
+    """Returns rows of tokens as texts, without what stands around lines."""
+    around = torch.tensor([tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id])
+    return [tokenizer.decode(row[~torch.isin(row, around)]) for row in rows.cpu()]
 
 
 def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int, int]]:
