@@ -118,6 +118,7 @@ def test_several_files_are_one_text_in_their_order(tmp_path):
 # --- bad files --------------------------------------------------------------------------------
 
 TABLE = ["sentence\tlabel", *(f"{sentence(key)}\t{key % 2}" for key in range(20))]
+ALIKE = "\n".join([TABLE[0], *(f"{sentence(key)}\tonly" for key in range(60))]).encode()
 IDX = b"\0\0\x08\x03" + b"".join(size.to_bytes(4, "big") for size in (2, 4, 4)) + bytes(32)
 PACKED = gzip.compress(b"".join(b"line %d\n" % number for number in range(9_000)))
 SOUND = wav(row("speech-enhancement", 0)[1])
@@ -148,7 +149,7 @@ BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
         {"a.tsv", "1", "label", "score"},
     ),
     "ragged": ("classification", {"a.tsv": table("x", "y", "z\t1\t2")}, {"a.tsv", "22", "2"}),
-    "one class": ("classification", {"a.tsv": text(TABLE[0], "x\tonly", "y\tonly")}, {"only"}),
+    "one class": ("classification", {"a.tsv": ALIKE}, {"only"}),
     "partition": ("probing", {"a.txt": text("tr\tO\tx", "dev\tO\ty")}, {"a.txt", "2", "dev"}),
     "cut images": ("images", {"a.idx": IDX[:-1]}, {"a.idx", "47", "48"}),
     "no images": ("images", {"a.idx": IDX[:4] + bytes(12)}, {"a.idx"}),

@@ -71,7 +71,8 @@ class LabelledData(Data):
     @field_validator("options")
     @classmethod
     def _absolute_file(cls, options: dict[str, Any]) -> dict[str, Any]:  # of a probe
-        return {key: absolute(x) if key == "file" and x else x for key, x in options.items()}
+        is_file = "file" in options and isinstance(options["file"], str)
+        return {**options, "file": absolute(options["file"])} if is_file else options
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -192,9 +193,9 @@ class Classification(Task):
             columns = {**self.columns, **source.columns}
             for shard in chain.from_iterable(map(shards_of, source.files.values())):
                 paths = ", ".join(shard.values())
-                has_header = ".csv" in paths or ".tsv" in paths
+                header = {".csv", ".tsv"} & {*Path(paths).suffixes}
                 rows = picked(rows_of_shard(shard), columns)
-                for number, row in enumerate(rows, start=1 + has_header):
+                for number, row in enumerate(rows, start=1 + len(header)):
                     if (row["text"], str(row["label"])) == (text, label):
                         return f"{paths}, row {number:,}: {shown(text)}"
         return f"the text {shown(text)}"
@@ -212,8 +213,6 @@ class Classification(Task):
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
-
-    # --- the model ------------------------------------------------------------------------------
 
     @classmethod
     def sizes(cls, recipe: ClassificationRecipe, task: Any = None) -> dict[str, Any]:
@@ -252,8 +251,6 @@ class Classification(Task):
             theirs: Any = pretrained_model(MaskedLM, _of_encoder(recipe))
             model.encoder.load_state_dict(theirs.encoder.state_dict())
         return model
-
-    # --- batches and scores ---------------------------------------------------------------------
 
     def collate(self, items: list[Any]) -> dict[str, Tensor]:
         """Joins examples; `labels` are `(batch,)`."""
@@ -318,8 +315,8 @@ class Classification(Task):
         for texts in lines:
             if len(texts) != len(names):
                 raise ValueError(
-                    f"INPUT has a line with {len(texts)} texts, {shown(texts)}, expected "
-                    f"{len(names)}, as the run was trained on; tabs divide them"
+                    f"INPUT has the texts {shown(texts)} in a line, expected {len(names)}, divided "
+                    f"by tabs"
                 )
         tokenizer = tokenizers.read_tokenizer(folder)
         read = TextClassificationPipeline(model=model, tokenizer=tokenizer, device=model.device)
