@@ -191,7 +191,12 @@ def test_a_label_that_is_none_is_an_error_that_says_where(problem, label, tmp_pa
     good.write_bytes(table())
     bad.write_bytes(text(*TABLE[:3], f"x\t{label}"))
     with pytest.raises(ValueError) as error:
-        road("classification", "files", {"train": good, "test": bad}, data={"regression": problem == "regression"})
+        road(
+            "classification",
+            "files",
+            {"train": good, "test": bad},
+            data={"regression": problem == "regression"},
+        )
     assert names(error.value, {"bad.tsv", "4", label}), str(error.value)
 
 
