@@ -62,6 +62,14 @@ def test_litter_in_a_folder_is_passed_over_and_bad_files_are_named(tmp_path):
     assert task.facts["train"]["left out"] == 1
 
 
+def test_what_the_halves_of_pairs_lack_is_in_the_facts(pairs, tmp_path):
+    (tmp_path / "left" / "cut.png").write_bytes(b"\0\1")
+    with pytest.warns(UserWarning, match=r"cut\.png"):
+        task, _ = pairs()
+    facts = task.facts["train"]
+    assert facts["left: left out"] == 1 and "right: left out" not in facts
+
+
 def test_modes_of_all_kinds_come_as_they_look(tmp_path):
     def read(picture, name="a.png", **options):
         picture.save(tmp_path / name, **options)

@@ -65,21 +65,27 @@ class ImageData(Data):
     def _check_halves(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if info.data.get("path") != PAIRS:
             return options
-        halves = {side: cls.model_validate(options.get(side)) for side in ("left", "right")}
-        if len(sizes := {half.shape[0] for half in halves.values()}) > 1:
+        left, right = (cls.model_validate(options.get(side)) for side in ("left", "right"))
+        if left.shape[0] != right.shape[0]:
             raise ValueError(
-                f"the sizes of left and right are {sizes}, expected equal ones: the halves stand "
-                f"side by side"
+                f"left.size is {left.size} and right.size is {right.size}, expected equal ones: "
+                f"the halves stand side by side"
             )
-        absolute = {side: half.model_dump(exclude_defaults=True) for side, half in halves.items()}
-        return options | absolute
+        halves = {"left": left, "right": right}
+        return options | {x: half.model_dump(exclude_defaults=True) for x, half in halves.items()}
+
+    @property
+    def halves(self) -> "dict[str, ImageData]":
+        """The data of the left and of the right half of pairs; empty of other data."""
+        sides = ("left", "right") if self.path == PAIRS else ()
+        return {side: ImageData(**self.options[side]) for side in sides}
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Height, width and channels of the images."""
-        if self.path != PAIRS:
+        if not self.halves:
             return self.size, self.size, 3 if self.mode == "rgb" else 1
-        left, right = (ImageData(**self.options[side]).shape for side in ("left", "right"))
+        left, right = (half.shape for half in self.halves.values())
         return left[0], left[1] + right[1], max(left[2], right[2])
 
 
@@ -192,6 +198,10 @@ class Images(Task):
     def open(self, folder: Path | None) -> None:
         data, colors = self.recipe.data, self.recipe.palette.colors
         self.has_halves = data.path == PAIRS
+        for side, half in data.halves.items():
+            known = parts_of(half, Images)[1]
+            for part in PARTS:
+                self.facts[part] |= {f"{side}: {name}": x for name, x in known[part].items()}
 
         def learn(folder: Path) -> None:
             images = map(self._images, self.to_learn_from(data.window))
