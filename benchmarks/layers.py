@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
-from headwise.models.modeling import Call, Stack
+from headwise.models.modeling import Stack
 
 LAYERS: dict[str, dict[str, Any]] = {
     "standard": {"system": "standard"},
@@ -58,7 +58,6 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 MODELS: dict[str, Any] = {"standard": "standard", "agreement, EM, low": {"agreement": "low"}}
 Step = Callable[[], object]
-NOTHING = Call(None, None, None, None, False)  # no padding, no encoder, no weights
 
 
 def main() -> None:
@@ -127,7 +126,7 @@ def spread_tokens(model: nn.Module) -> None:
 def forward_backward(layer: nn.Module, x: Tensor, environment: dict[str, str]) -> None:
     """Gradients of input and weights."""
     with patch.dict(os.environ, environment):
-        output, losses, _ = layer(x.detach().requires_grad_(), NOTHING, None, None, None)
+        output, losses, _ = layer(x.detach().requires_grad_(), {}, {})
         sum(losses, start=output.square().sum()).backward()
     layer.zero_grad(set_to_none=True)
 
