@@ -66,11 +66,7 @@ def sounds_below(folder: str, pattern: str | None) -> list[tuple[str, Row]]:
 def read_channels(sound: Row) -> tuple[NDArray[np.float32], int]:
     """Returns the samples of a sound, `(samples, channels)`, and its sampling rate.
 
-    Args:
-        sound: the `bytes` of a file, or its `path`.
-
-    Raises:
-        SoundError: it cannot be read; the message names the file.
+    The sound is a file's `bytes`, or its `path`. If it cannot be read, a `SoundError` names it.
     """
     soundfile, content = speech_package("soundfile"), sound.get("bytes")
     try:

@@ -3,7 +3,6 @@
 All random numbers are drawn from the generator of an item.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -42,12 +41,6 @@ def colored_noise(draw: Draw, samples: int, color: str) -> Waveform:
     frequencies = np.maximum(np.arange(len(spectrum)), min(20, len(spectrum) - 1))
     shaped = np.fft.irfft(spectrum * np.maximum(frequencies, 1) ** (-COLORS[color] / 2), samples)
     return (shaped / max(rms(shaped), 1e-12)).astype(np.float32)
-
-
-def babble(voices: Sequence[Waveform]) -> Waveform:
-    """Adds voices at equal levels; silent ones are left out."""
-    heard = [voice / rms(voice) for voice in voices if rms(voice) > SILENCE]
-    return np.sum(heard or [np.zeros_like(voices[0])], axis=0).astype(np.float32)
 
 
 def mix(clean: Waveform, noise: Waveform, snr: float, level: float) -> tuple[Waveform, Waveform]:
@@ -219,7 +212,9 @@ class Utterances(Items):
         if kind == "babble":
             others = [name for name in self.voices.of_speaker if name != speaker]
             talkers = draw.choice(others, size=draw.integers(3, 7)).tolist()
-            return babble([self.voices.talk(draw, name, samples) for name in talkers])
+            voices = [self.voices.talk(draw, name, samples) for name in talkers]
+            heard = [voice / rms(voice) for voice in voices if rms(voice) > SILENCE]
+            return np.sum(heard or [np.zeros(samples)], axis=0).astype(np.float32)
         assert self.noise is not None
         wave = self.noise.read(int(draw.integers(len(self.noise.samples))))
         start = int(draw.integers(len(wave) - samples + 1 if len(wave) > samples else len(wave)))

@@ -60,11 +60,10 @@ def enhance_file(model: SpeechEnhancer, source: Path, target: Path) -> None:
             f"{' or '.join(SUFFIXES)}; name it with --output"
         )
     samples, rate = read_channels({"path": str(source)})
+    channels = resampled(samples, rate, own).T
+    clean = resampled(np.stack([enhance(model, each) for each in channels], axis=1), own, rate)
     enhanced = np.zeros_like(samples)
-    for channel, noisy in enumerate(samples.T):
-        clean = enhance(model, np.ascontiguousarray(resampled(noisy, rate, own)))
-        clean = resampled(clean, own, rate)[: len(noisy)]
-        enhanced[: len(clean), channel] = clean
+    enhanced[: len(clean)] = clean[: len(samples)]
     kind = soundfile.info(str(source)).subtype
     subtype = kind if soundfile.check_format(target.suffix[1:].upper(), kind) else None
     with written_whole(target) as partial:

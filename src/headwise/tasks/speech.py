@@ -199,11 +199,10 @@ class SpeechEnhancement(Task):
         return columns  # frames are made of an item when it is drawn
 
     def _items(self, part: str) -> Utterances:
-        data, facts = self.recipe.data, self.facts[part]
-        utterances = Utterances(self, part, fresh=part == "train")
-        minutes = utterances.sounds.samples.sum() / data.rate / 60
+        utterances, facts = Utterances(self, part, fresh=part == "train"), self.facts[part]
+        minutes = utterances.sounds.samples.sum() / self.recipe.data.rate / 60
         facts |= {"minutes": f"{minutes:,.1f}", "speakers": len(utterances.sounds.of_speaker)}
-        if data.divide_by == "speaker":  # the key of a recording is its speaker
+        if self.recipe.data.divide_by == "speaker":  # the key of a recording is its speaker
             facts.pop("repeated", None)
             if "also in training" in facts:
                 facts["of speakers in training"] = facts.pop("also in training")
@@ -362,11 +361,7 @@ def _picture(
     decided = weights_by_position(model, inputs=spectra[:1].to(model.device))
     maps = [(f"layer {system.layer}", weights[0]) for system, weights in decided]
     sounds = dict(zip(("noisy", "clean", "enhanced"), spectra, strict=True))
-    caption = ", ".join(
-        f"{name} {scores[f'{name} noisy']:.2f} → {scores[name]:.2f}"
-        for name in ("PESQ", "SI-SDR")
-        if name in scores
-    )
+    caption = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
     if units := {system.unit for system, _ in decided}:
         caption += f". Below: the weight of each {' and '.join(units)} over the frames, by layer"
     png = spectrograms(sounds, maps, rate)
