@@ -11,7 +11,7 @@ part are drawn anew in each epoch. Those of the validation and the test part are
 for all systems.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -127,7 +127,7 @@ class MaskedLanguageModelling(RunningText):
         once = [line for line, before in zip(lines, ["", *lines], strict=False) if line or before]
         tokens = self.tokens(once)  # of a blank line only its end, which separates two documents
         stream = np.concatenate([np.empty(0, np.int32), *tokens])
-        packed = pack_sentences(map(len, tokens), self.block_length - 1)
+        packed = pack_sentences(list(map(len, tokens)), self.block_length - 1)
         blocks = (stream[start:end] for start, end in packed)
         begin = np.array([self.tokenizer.bos_token_id], np.int32)
         kept = (block for block in blocks if self._is_word[block].any())
@@ -269,7 +269,7 @@ def decoded(tokenizer: PreTrainedTokenizerFast, rows: Tensor) -> list[str]:
     return [tokenizer.decode(row[~torch.isin(row, around)]) for row in rows.cpu()]
 
 
-def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int, int]]:
+def pack_sentences(lengths: list[int], capacity: int) -> Iterator[tuple[int, int]]:
     """Packs consecutive full sentences into blocks of at most `capacity` tokens.
 
     The sentences follow each other in a stream, each with its end of sentence. A sentence of one
@@ -277,28 +277,23 @@ def pack_sentences(lengths: Iterable[int], capacity: int) -> Iterator[tuple[int,
     from one document to the next (RoBERTa's extra separator), and is dropped at the beginning or
     end of a block. A sentence that is longer than a block is cut.
 
-    Yields:
-        For each block the position of its first token in the stream, and the position after its
-        last token.
+    Yields the position of each block's first token in the stream, and that after its last one.
 
     >>> list(pack_sentences([3, 4, 1, 2, 1, 9], capacity=8))
     [(0, 7), (8, 10), (11, 19), (19, 20)]
     """
-    start = end = 0  # of the block that is being filled
-    position = 0
-    for length in lengths:
-        is_separator = length == 1
-        if end > start and position + length - start > capacity:
-            yield start, end
-            start = end = position
-        if is_separator and start == end:
-            start = end = position + 1  # nothing to separate yet
-        while position + length - start > capacity:
-            yield start, start + capacity
-            length -= start + capacity - position
-            position = start = end = start + capacity
-        position += length
-        # A separator counts once a sentence follows it.
-        end = end if is_separator else position
-    if end > start:
+    sizes = np.array(lengths, int)
+    ends = np.append(0, np.cumsum(sizes))
+    separators = set((ends[1:][sizes == 1] - 1).tolist())
+    start = 0
+    while start < ends[-1]:
+        if start in separators:
+            start += 1
+            continue
+        last = int(ends[np.searchsorted(ends, start + capacity, side="right") - 1])
+        last = last if last > start else start + capacity  # a long sentence is cut
+        end = last
+        while end - 1 in separators:
+            end -= 1
         yield start, end
+        start = last
