@@ -91,7 +91,8 @@ def test_words_are_numbered_by_frequency_and_rare_ones_are_unknown(task):
     words = ["a"] * 9 + ["b"] * 7 + ["c"] * 5 + ["d"] * 3 + ["e"]
     random.Random(0).shuffle(words)
     lines = in_each_part([" ".join(words)])
-    settings = {"type": "word", "vocab_size": 8, "min_frequency": 2}
+    size = 3 + (3 if task == "language-modelling" else 5)  # three words and the special tokens
+    settings = {"type": "word", "vocab_size": size, "min_frequency": 2}
     own = road(task, "files", lines, tokenizer=settings, data={"block_length": 64})
     tokenizer = own.tokenizers["source"]
     ids = tokenizer.convert_tokens_to_ids(["a", "b", "c"])
@@ -164,7 +165,9 @@ def test_masking_hides_as_many_tokens_as_asked(fraction, masked, replaced):
     """Of BERT: which share is predicted, and what is read in its place; never a special token."""
     lines = in_each_part([sentence(key) for key in range(200)])
     settings = {"fraction": fraction, "masked": masked, "random": replaced}
-    own = road("masked-language-modelling", "files", lines, masking=settings, block_length=64)
+    own = road(
+        "masked-language-modelling", "files", lines, masking=settings, data={"block_length": 64}
+    )
     tokenizer, size = own.tokenizers["source"], len(own.items())
     special = torch.tensor(tokenizer.all_special_ids)
     words = len(tokenizer) - len(special)
