@@ -56,7 +56,7 @@ def test_litter_in_a_folder_is_passed_over_and_bad_files_are_named(tmp_path):
     for name in (".DS_Store", "cats/._01.png", "cats/Thumbs.db", "cats/notes.txt", "cats/cut.png"):
         (folder / name).write_bytes(b"\0\1")
     (folder / "cats" / "UPPER.PNG").write_bytes((folder / "cats" / "03.png").read_bytes())
-    with pytest.warns(UserWarning, match=r"cut\.png' cannot be read .*: it is left out$"):
+    with pytest.warns(UserWarning, match=r"cut\.png cannot be read .*: it is left out$"):
         task = Images(recipe_of(data))
     assert sum(len(task.parts[part]) for part in task.parts) == 31
     assert task.facts["train"]["left out"] == 1

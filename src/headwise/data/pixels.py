@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from headwise.data.load import DataError, Row, generated, stamp
-from headwise.messages import shown
 
 _IDX = b"\x00\x00\x08\x03"  # unsigned bytes in three dimensions
 
@@ -56,8 +55,9 @@ def pixels_of(image: Any, shape: tuple[int, int, int]) -> np.ndarray:
     try:
         picture = _seen(image).convert("RGB" if channels == 3 else "L")
     except Exception as error:  # decoders raise errors of many types, even SyntaxError
-        name = image["path"] if isinstance(image, Mapping) else image
-        raise DataError(f"{shown(name)} cannot be read as an image ({error})") from error
+        has_name = isinstance(image, Mapping) and image["path"]
+        name = image["path"] if has_name else f"an image without a name, {image!r:.50},"
+        raise DataError(f"{name} cannot be read as an image ({error})") from error
     picture = ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
     return np.asarray(picture).reshape(shape)
 

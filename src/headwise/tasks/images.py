@@ -83,9 +83,10 @@ class ImageData(Data):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Height, width and channels of the images."""
-        if not self.halves:
+        halves = [half.shape for half in self.halves.values()]
+        if not halves:
             return self.size, self.size, 3 if self.mode == "rgb" else 1
-        left, right = (half.shape for half in self.halves.values())
+        left, right = halves
         return left[0], left[1] + right[1], max(left[2], right[2])
 
 
@@ -187,10 +188,10 @@ class Images(Task):
 
     @classmethod
     def clean(cls, columns: Columns, data: ImageData, part: str) -> Columns:
-        pixels = []
+        pixels, shape = [], data.shape
         for image in columns["image"]:
             try:
-                pixels.append(pixels_of(image, data.shape).tobytes())
+                pixels.append(pixels_of(image, shape).tobytes())
             except DataError as error:
                 warnings.warn(f"{error}: it is left out", stacklevel=2)
         return {"pixels": pixels}
