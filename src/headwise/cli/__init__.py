@@ -10,7 +10,7 @@ from headwise import __version__
 from headwise.cli.experiments import compare, evaluate, train
 from headwise.cli.explaining import analyse, curve, explore
 from headwise.cli.inspecting import cost, recipes
-from headwise.cli.using import FORMER, predict
+from headwise.cli.using import predict
 
 __all__ = ["app"]
 
@@ -87,5 +87,3 @@ for group, commands in _GROUPS.items():
         example = f"Example: {_EXAMPLES[command.__name__]}"
         app.command(cls=_Command, rich_help_panel=group, epilog=example)(command)
 app.command("analyze", cls=_Command, hidden=True)(analyse)  # as it is spelt elsewhere
-for former in FORMER:
-    app.command(former, cls=_Command, hidden=True)(predict)

@@ -56,8 +56,7 @@ ChangesOfUse = Annotated[
     list[str] | None,
     _changes(
         "a key of `evaluation`, the only ones that are read: evaluation.beam_size=1 for "
-        "translation, evaluation.temperature=0.7 for texts and images, "
-        "evaluation.context=0.25 for speech"
+        "translation, evaluation.temperature=0.7 for texts and images"
     ),
 ]
 Import = Annotated[

@@ -1,4 +1,4 @@
-"""The command that uses a finished run: predict, and its former names."""
+"""The command that uses a finished run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,24 +9,16 @@ from rich.console import Console
 from headwise.cli.parameters import ChangesOfUse, Import, Json, RunFolder
 from headwise.cli.printing import clear_errors, print_json, silence
 
-# Commands that `predict` has replaced, and the tasks of their runs.
-FORMER = {
-    "translate": ("translation",),
-    "generate": ("language-modelling", "images"),
-    "enhance": ("speech-enhancement",),
-}
-
 
 def predict(
-    context: typer.Context,
     run: RunFolder,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="INPUT",
-            help="Text files, which are read line by line, or texts with white space in them; for "
-            "speech the sound file to read and the one to write. To translate, to classify and to "
-            "fill masks, standard input is read without it.",
+            help="Text files, which are read line by line, or texts with white space in them; "
+            "sound files to remove noise from; images to complete. To translate, to classify and "
+            "to fill masks, standard input is read without it.",
         ),
     ] = None,
     texts: Annotated[
@@ -40,7 +32,11 @@ def predict(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="PNG file to write (RUN.png by default), or sound file.")
+        Path | None,
+        typer.Option(
+            help="PNG file (by default RUN.png) or sound file (NAME-enhanced.wav) to write; of "
+            "several sounds their folder."
+        ),
     ] = None,
     changes: ChangesOfUse = None,
     as_json: Json = False,
@@ -49,24 +45,18 @@ def predict(
     """Use a finished run: translate, write, fill in masks, classify, draw or remove noise.
 
     What it does is the task of the run. It translates or classifies each line (a tab divides the
-    texts of a pair), fills in each `<mask>`, continues each text, draws images, or removes the
-    noise from a recording of speech.
+    texts of a pair), fills in each `<mask>`, continues each text, draws or completes images, or
+    removes the noise from recordings of speech.
     """
     with clear_errors():
         from headwise.recipes.recipe import task_class
         from headwise.runs.evaluating import as_evaluated
-        from headwise.runs.folder import MODEL, FolderError
+        from headwise.runs.folder import MODEL
         from headwise.runs.reading import open_run
         from headwise.tasks.task import Wish
 
         silence()
         recipe, model = open_run(run, changes or [])
-        tasks = FORMER.get(context.info_name or "", (recipe.task,))
-        if recipe.task not in tasks:
-            raise FolderError(
-                f"{run} is a run of {recipe.task}, expected a run of {' or '.join(tasks)}; "
-                f"`headwise predict` takes runs of every task"
-            )
         wish = Wish(inputs or (), texts or (), number, output)
         with as_evaluated(model, recipe.evaluation, Console(stderr=True), run.resolve().name):
             lines = task_class(recipe.task).predict(run / MODEL, recipe, model, wish)
