@@ -19,6 +19,7 @@ Document = dict[str, Any]
 Change = tuple[tuple[str, ...], Any]  # the keys of a path, and the new value there
 
 _SUFFIXES = (".yaml", ".yml")
+_LISTED = ("systems", "datasets")  # what is compared: a change lists it as a whole
 # The dots of `module:Class` divide nothing: training.rules.package.module:Class.rate.
 _NAMES_CLASS = re.compile(r"(.*\b(?:rules|ablation))\.([\w.]*:\w*)(?:\.(.*))?")
 
@@ -66,8 +67,7 @@ def read_document(name: str) -> Document:
     document: Document = {}
     for over in reversed(read):
         document = joined(document, over)
-        # What is compared is listed as a whole.
-        document |= {key: over[key] for key in ("systems", "datasets") if key in over}
+        document |= {key: over[key] for key in _LISTED if key in over}
     return document
 
 
@@ -173,7 +173,7 @@ def _put(under: Any, keys: tuple[str, ...], value: Any, *, is_inner: bool = Fals
     first, rest = keys[0], keys[1:]
     if rest:
         return {**under, first: _put(under.get(first), rest, value, is_inner=True)}
-    if is_inner and first in under:
+    if first in under and (is_inner or first in _LISTED):
         under[first] = None
     return merge(under, {first: value})
 
