@@ -185,7 +185,9 @@ def test_a_damaged_file_is_named_or_made_anew(run, recipe, name, damage):
         "evaluate": (run, "--json"),
         "predict": (run, "--text", TEXTS[0]),
     }
-    damaged = content[: len(content) // 2] if damage == "cut" else bytes(range(256))
+    # Within a line: whole lines of YAML may be a recipe with fewer keys.
+    half = content[: len(content) // 2].rpartition(b":")[0]
+    damaged = half if damage == "cut" else bytes(range(256))
     (run / name).write_bytes(damaged)
     for command in READ_BY[name]:
         done = headwise(command, *commands[command], status=None)
