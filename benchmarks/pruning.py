@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 
 import headwise as hw
 from headwise.analysis.importance import item_losses
-from headwise.data.builtin import docstrings
+from headwise.data.builtin import paragraphs_of
 from headwise.models.inspect import evaluating
 from headwise.runs.evaluating import model_of, open_part
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 def print_pruned(folder: Path, rounds: int) -> None:
     transformers.utils.logging.set_verbosity_error()
-    texts = docstrings("torch")
+    texts = paragraphs_of("torch")
     held_out, learned = texts[::5], [text for i, text in enumerate(texts) if i % 5]
     for kind, steps in STEPS.items():
         path = pretrain(kind, learned, folder, steps)

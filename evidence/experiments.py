@@ -148,7 +148,7 @@ class Conditions:
         if self.scale == "laptop" and torch.accelerator.is_available():
             # A GPU may train these runs too: as a laptop does, and not in bf16.
             changes = ("training.precision=float32", *changes)
-        return _recipe_file(self.experiment.recipe, str(data), *changes)
+        return _recipe_file(self.experiment.recipe, str(data.absolute()), *changes)
 
     @property
     def tune(self) -> tuple[Key, ...]:
@@ -248,7 +248,7 @@ def recipe_hash(recipe: Recipe) -> str:
     What has its default does not count, so that a new key changes no hash; nor does a new default.
     """
     given = recipe.model_dump(mode="json", exclude=_UNCOUNTED, exclude_defaults=True)
-    text = json.dumps(flatten(given), sort_keys=True)
+    text = json.dumps({**flatten(given), "task": recipe.task}, sort_keys=True)
     text = text.replace(f"{Path.cwd()}/", "")  # recipes make paths absolute
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -22,7 +22,7 @@ https://doi.org/10.1111/j.1442-9993.2001.01070.pp.x.
 
 Figure 2 of Lamb et al. 2021, https://arxiv.org/abs/2103.00336, plots the "relative variance" of the
 decisions over the two sides of an image, without an equation. With the label `side` we read it as
-η²; it is what `headwise.tasks.metrics.specialisation` computes of some images.
+η²; it is what `headwise.tasks.images.specialisation` computes of some images.
 
 What is a row depends on who decides and on the label:
 
