@@ -385,7 +385,7 @@ def _scores(found: "Evaluation") -> dict[str, Any]:
     return {
         "run": found.run,
         "part": found.part,
-        "items": len(found.task.parts[found.part]),
+        "items": len(found.outcome.scores[0].rows),
         "item_name": found.task.item_name,
         "scores": [score.model_dump(exclude={"rows"}) for score in found.outcome.scores],
     }
