@@ -41,7 +41,7 @@ OWN: dict[str, dict[str, Any]] = {  # settings of rows of one's own
     "probing": {"max_length": 32},
     "images": {"size": 4, "mode": "grey"},
     "speech-enhancement": {"rate": RATE, "seconds": 0.5},
-    **dict.fromkeys(TEXTS, {"block_length": 16}),
+    **{task: {"block_length": 16} for task in TEXTS},
 }
 SOURCES = {  # where rows of a task may stand
     **dict.fromkeys(TASKS, ("files", "hub")),

@@ -86,9 +86,9 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
         rows = clean[part]
         if not len(rows):
             raise DataError(
-                f"the {part} part has no rows, of {len(read.get(part, read['train'])):,} that were "
-                f"read: give more data, a larger data.{part}_fraction, or files or a split of its "
-                f"own for the part"
+                f"{data.called}: the {part} part has no rows, of "
+                f"{len(read.get(part, read['train'])):,} that were read: give more data, a larger "
+                f"data.{part}_fraction, or files or a split of its own for the part"
             )
         facts[part] |= {"rows": len(rows), **shared(rows, clean.get("train"))}
         has_key = KEY in rows.column_names

@@ -40,7 +40,11 @@ def load(data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
     """
     files = data.files.get(part)
     rows = from_hub(data, part) if files is None else task.read_files(files, data)
-    return named(rows, {**task.columns, **data.columns})
+    try:
+        return named(rows, {**task.columns, **data.columns})
+    except DataError as error:
+        where = data.path if files is None else ", ".join(files_of(files))
+        raise DataError(f"{where}: {error}") from None
 
 
 def from_hub(data: Data, part: str, *, streaming: bool = False) -> Any:
@@ -234,14 +238,12 @@ def rows_of_shard(shard: Mapping[str, str]) -> Iterator[Row]:
     columns = {name or "text": lines(path) for name, path in shard.items()}
     for number, row in enumerate(zip_longest(*columns.values()), start=1):
         if None in row:
-            ended, goes_on = (
-                [path for path, x in zip(shard.values(), row, strict=True) if (x is None) == end]
-                for end in (True, False)
-            )
+            rest = (sum(1 for _ in column) for column in columns.values())
+            counts = [number - (x is None) + more for x, more in zip(row, rest, strict=True)]
+            told = (f"{path} has {n:,}" for path, n in zip(shard.values(), counts, strict=True))
             raise DataError(
-                f"{ended[0]} has {number - 1:,} lines and {goes_on[0]} has more, expected equal "
-                f"numbers: line n of one belongs to line n of the other; look for a line that was "
-                f"lost or broken in two"
+                f"{' and '.join(told)} lines, expected equal numbers: line n of one belongs to "
+                f"line n of the other; look for a line that was lost or broken in two"
             )
         yield dict(zip(columns, row, strict=True))
 

@@ -102,9 +102,11 @@ def task_of(model: nn.Module) -> str:
 
 def longest_input(model: nn.Module, tokenizer: Any) -> int | None:
     """The most tokens that a model reads, as its config and its tokenizer say; None for any."""
-    if isinstance(model, HeadwiseModel) or not isinstance(model, PreTrainedModel):
+    if not isinstance(model, PreTrainedModel):
         return getattr(_config(model), "max_positions", None)
-    positions = getattr(model.config, "max_position_embeddings", None) or _UNSET
+    is_own = isinstance(model, HeadwiseModel)
+    name = "max_positions" if is_own else "max_position_embeddings"
+    positions = getattr(model.config, name, None) or _UNSET
     for path, module in model.named_modules():
         if (
             path.endswith("position_embeddings")

@@ -155,13 +155,7 @@ class SpeechEnhancement(Task):
                 continue
             partners = dict(clean)
             for common, sound in sounds_below(folders["noisy"], data.pattern):
-                if common not in partners:
-                    raise DataError(
-                        f"{sound['path']} has no partner in {folders['clean']}, which has such as "
-                        f"{clean[0][1]['name']}: give both one name, or set data.pattern to a "
-                        f"regular expression whose first group is equal in both names"
-                    )
-                rows.append({"noisy": sound, "clean": partners[common]})
+                rows.append({"noisy": sound, "clean": partners.get(common)})
         return generated(_given, rows=rows)
 
     @classmethod
@@ -314,14 +308,19 @@ def _recording(row: Row, data: SpeechData, part: str) -> Row:
         waves = [speak(row["voice"], row["utterance"], row["seconds"], data.rate)]
         name, speaker = f"voice {row['voice']}, {row['utterance']}", str(row["voice"])
     else:
+        if row["clean"] is None:
+            raise SoundError(
+                f"{row['noisy']['path'] or 'a sound'} has no clean partner: give both one name, or "
+                f"set data.pattern to a regular expression whose first group is equal in both names"
+            )
         sounds = [row[side] for side in ("noisy", "clean") if row.get(side) is not None]
         read = [read_channels(sound) for sound in sounds]
         waves = [resampled(samples.mean(axis=1), rate, data.rate) for samples, rate in read]
         lengths = [len(wave) for wave in waves]
         if max(lengths) - min(lengths) > data.rate // 10:
-            raise DataError(
-                f"{sounds[0]['path']} has {lengths[0]:,} samples at {data.rate} Hz, and its clean "
-                f"partner {sounds[1]['path']} {lengths[1]:,}, expected equal numbers"
+            raise SoundError(
+                f"{sounds[0]['path'] or 'a sound'} has {lengths[0]:,} samples at {data.rate} Hz, "
+                f"and its clean partner {lengths[1]:,}, expected equal numbers"
             )
         name = str(row.get("name") or sounds[0].get("name") or Path(sounds[0]["path"] or "").name)
         speaker = _speaker(name, data.speaker_pattern, part)
