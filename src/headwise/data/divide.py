@@ -48,53 +48,51 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     """
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
+    names: tuple[str, ...] = (*PARTS, *data.tests)
+    facts: Facts = {name: {"rows": 0} for name in names}
     stream = Shards(data, task) if data.streaming else None
-    read = read_parts(data, task, PARTS if stream is None else PARTS[1:])
-    for part in () if stream is None else stream.held_out:
-        read[part] = stream.part(part)
+    read = read_parts(data, task, PARTS[1:] if stream else PARTS)
+    if stream is not None:
+        read |= {part: stream.part(part) for part in stream.held_out}
     for name in data.tests:
-        of_test = data.test_set(name)
         try:
-            read[name] = read_parts(of_test, task, ("test",))["test"]
+            read[name] = read_parts(data.test_set(name), task, ("test",))["test"]
         except DataError as error:
             raise DataError(f"data.tests.{name}: {error}") from error
-    clean = {part: cleaned(rows, data, part, task) for part, rows in read.items()}
-    facts: Facts = {part: {"rows": 0} for part in (*PARTS, *data.tests)}
-    for part, rows in clean.items():
-        if (left_out := len(read[part]) - len(rows)) > 0:  # a row of text may become several
-            facts[part]["left out"] = left_out
-    shares = {
-        part: fraction
-        for part, fraction in (
-            ("test", data.test_fraction),
-            ("validation", data.validation_fraction),
-        )
-        if part not in read and not data.streaming
-    }
-    if shares:
-        divided = by_hash if KEY in clean["train"].column_names else cut
-        clean |= divided(clean["train"], shares)
+    parts: dict[str, Any] = {name: cleaned(rows, data, name, task) for name, rows in read.items()}
+    for name, rows in parts.items():
+        if (left_out := len(read[name]) - len(rows)) > 0:  # a row of text may become several
+            facts[name]["left out"] = left_out
+    if stream is None:
+        parts |= _divided(parts, data)
     if data.train_fraction < 1.0:
-        facts["train"]["sampled from"] = len(clean["train"])
-        clean["train"] = sample(clean["train"], data.train_fraction)
-    parts: dict[str, Any] = {}
-    for part in (*PARTS, *data.tests):
-        if part == "train" and stream is not None:
-            parts[part] = stream
-            facts[part] = {"files or shards": stream.number, "SHA-256": stream.digest[:12]}
-            continue
-        rows = clean[part]
+        facts["train"]["sampled from"] = len(parts["train"])
+        parts["train"] = sample(parts["train"], data.train_fraction)
+    train = parts.get("train")
+    for name, rows in parts.items():
         if not len(rows):
             raise DataError(
-                f"{data.called}: the {part} part has no rows, of "
-                f"{len(read.get(part, read['train'])):,} that were read: give more data, a larger "
-                f"data.{part}_fraction, or files or a split of its own for the part"
+                f"{data.called}: the {name} part has no rows, of "
+                f"{len(read.get(name, read['train'])):,} that were read: give more data, a larger "
+                f"data.{name}_fraction, or files or a split of its own for the part"
             )
-        facts[part] |= {"rows": len(rows), **shared(rows, clean.get("train"))}
-        has_key = KEY in rows.column_names
-        parts[part] = rows.remove_columns(KEY) if has_key else rows
-        facts[part]["SHA-256"] = digest(parts[part])[:12]
-    return parts, facts
+        facts[name] |= {"rows": len(rows), **shared(rows, train)}
+        parts[name] = rows.remove_columns(KEY) if KEY in rows.column_names else rows
+        facts[name]["SHA-256"] = digest(parts[name])[:12]
+    if stream is not None:
+        parts["train"] = stream
+        facts["train"] = {"files or shards": stream.number, "SHA-256": stream.digest[:12]}
+    return {name: parts[name] for name in names}, facts
+
+
+def _divided(parts: Parts, data: Data) -> Parts:
+    """Returns the parts that are shares of the training part, and what is left of that."""
+    fractions = {"test": data.test_fraction, "validation": data.validation_fraction}
+    shares = {name: share for name, share in fractions.items() if name not in parts}
+    if not shares:
+        return {}
+    train = parts["train"]
+    return by_hash(train, shares) if KEY in train.column_names else cut(train, shares)
 
 
 def read_parts(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
@@ -102,7 +100,7 @@ def read_parts(data: Data, task: "type[Task]", parts: Iterable[str]) -> Parts:
 
     Of data that are no parts themselves, a further test set is the whole.
     """
-    if data.path in task.built_in:
+    if data.path is not None and data.path in task.built_in:
         make = task.built_in[data.path]
         try:
             signature(make).bind(**data.options)

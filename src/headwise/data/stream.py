@@ -64,7 +64,7 @@ class Shards:
             made_of = [stamp(path) for path in files_of(data.files["train"])]
         self.digest = digest_of(*made_of, data.window, data.held_out)
         has_splits = data.path is not None and data.path not in task.built_in
-        self.held_out = [
+        self.held_out: list[str] = [
             part
             for part in PARTS[1:]
             if part not in data.files

@@ -174,7 +174,7 @@ def learned(
     backend.pre_tokenizer = pre_tokenizers.Sequence([*first, words])
     # The decoder removes this space; of a language model only behind a line end, since tools
     # decode what it has written without the prompt before it.
-    last = [decoders.Strip(" ", 1, 0)]
+    last: list[Any] = [decoders.Strip(" ", 1, 0)]
     if kind == "lines":
         last = [decoders.Fuse(), decoders.Replace("\n ", "\n")]
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), *last])

@@ -24,7 +24,13 @@ BANDWIDTHS = np.array([90.0, 120.0, 180.0])  # of the formants in Hz
 def voices(
     speakers: int = 10, utterances: int = 40, seconds: float = 2.0
 ) -> dict[str, datasets.Dataset]:
-    """Returns which utterances of each speaker `speak` is to generate, at any sampling rate."""
+    """Returns which utterances of each speaker `speak` is to generate, at any sampling rate.
+
+    Args:
+        speakers: number of voices.
+        utterances: number of utterances of each voice.
+        seconds: length of an utterance.
+    """
     return {"train": generated(_voices, numbers=(speakers, utterances), seconds=seconds)}
 
 

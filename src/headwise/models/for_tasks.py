@@ -419,10 +419,10 @@ class _MarkedTokenizer(hf.PreTrainedTokenizerFast):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "split_special_tokens": True})
         mark = getattr(self, self.found_in_texts)
-        state = json.loads(self._tokenizer.to_str())
+        state = json.loads(self.backend_tokenizer.to_str())
         for token in state["added_tokens"]:
             token["special"] = token["content"] != mark
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state))
+        self._tokenizer: Any = tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 class LineTokenizer(_MarkedTokenizer):
