@@ -149,6 +149,11 @@ BAD: dict[str, tuple[str, dict[str, bytes], Iterable[str]]] = {
         {"a.tsv", "label", "score"},
     ),
     "ragged": ("classification", {"a.tsv": table("x", "y", "z\t1\t2")}, {"a.tsv", "22", "2"}),
+    "one name twice": (
+        "classification",
+        {"a.tsv": text("sentence\tlabel\tlabel", "x\t1\t2")},
+        {"a.tsv", "1"},
+    ),
     "one class": ("classification", {"a.tsv": ALIKE}, {"only"}),
     "partition": ("probing", {"a.txt": text("tr\tO\tx", "dev\tO\ty")}, {"a.txt", "2", "dev"}),
     "cut images": ("images", {"a.idx": IDX[:-1]}, {"a.idx", "31"}),

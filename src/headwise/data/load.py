@@ -291,6 +291,8 @@ def _table(path: str) -> Iterator[Row]:
     rows = (line.split("\t") for line in found) if is_tsv else reader
     try:
         header = next(rows, [])
+        if len(set(header)) < len(header):
+            raise DataError(f"{path}, line 1: two columns have one name, expected different ones")
         for count, row in enumerate(rows, start=2):
             if row == [] or row == [""]:
                 continue
