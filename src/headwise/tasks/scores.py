@@ -189,7 +189,7 @@ class Score(Record):
 
         >>> right = [[1.0, 1.0]] * 80 + [[0.0, 1.0]] * 20
         >>> print(Score.of("accuracy", right, "accuracy"))
-        accuracy 80.00 [73.00, 87.00]
+        accuracy 80.00 [72.97, 87.00]
         """
         array = as_rows(rows)
         score = cls(name=name, value=math.nan, statistic=statistic, rows=array.tolist(), **others)
