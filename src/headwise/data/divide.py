@@ -6,16 +6,18 @@ is in one part. Running text is cut: its end is held out.
 """
 
 import hashlib
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.data.encode import Columns, column_of, digest, encoded, fingerprint
+from headwise.data.encode import Columns, cached, column_of, digest, encoded, fingerprint
 from headwise.data.load import DataError, load
 from headwise.data.settings import PARTS, Data
 from headwise.data.stream import Shards
@@ -182,10 +184,16 @@ def shared(rows: datasets.Dataset, train: datasets.Dataset | None) -> dict[str, 
     """Returns how many rows are there more than once, and how many are also trained on."""
     if KEY not in rows.column_names:
         return {}
-    keys = column_of(rows, KEY)
-    found = {"repeated": len(keys) - len(np.unique(keys))}
-    if train is not None and train is not rows:
-        found["also in training"] = int(np.isin(keys, column_of(train, KEY)).sum())
+
+    def make(folder: Path) -> None:
+        keys = column_of(rows, KEY)
+        found = {"repeated": len(keys) - len(np.unique(keys))}
+        if train is not None and train is not rows:
+            found["also in training"] = int(np.isin(keys, column_of(train, KEY)).sum())
+        (folder / "facts.json").write_text(json.dumps(found), encoding="utf-8")
+
+    made_of = [rows._fingerprint, train._fingerprint if train is not None else None]
+    found = json.loads((cached("facts", made_of, make) / "facts.json").read_text(encoding="utf-8"))
     return {name: number for name, number in found.items() if number}
 
 

@@ -44,7 +44,7 @@ def encoded(
         batch_size: how many rows it is given at once.
         features: types of the columns that it returns.
     """
-    mark = fingerprint(rows, *made_of)
+    mark = fingerprint(rows, *made_of, features)
     with _locked(mark):
         return rows.map(
             lambda columns: function(dict(columns)),  # of `datasets` they are read only when needed
@@ -112,7 +112,10 @@ def lengths(rows: datasets.Dataset, *columns: str) -> np.ndarray:
 
 def column_of(rows: datasets.Dataset, name: str) -> np.ndarray:
     """Returns a column of numbers as an array."""
-    return rows.select_columns(name).with_format("arrow")[:][name].to_numpy()
+    values = rows.data.column(name).to_numpy()
+    # Of chosen rows, `datasets` would gather the values one by one.
+    chosen = rows._indices
+    return values if chosen is None else values[chosen.column(0).to_numpy()]
 
 
 class Items(torch.utils.data.Dataset[Item]):

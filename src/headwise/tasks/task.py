@@ -164,7 +164,7 @@ class Task(ABC):
     pipeline: ClassVar[str | None] = None  # what transformers' pipelines and the hub call the task
     rows_at_once: ClassVar[int] = 1000  # how many rows `clean` and `encode` are given at once
     clean_features: ClassVar[datasets.Features | None] = None  # the types of what `clean` returns
-    features: ClassVar[datasets.Features | None] = None  # the types of what `encode` returns
+    features: datasets.Features | None = None  # the types of what `encode` returns
     # The keys of data on which `clean` depends; by default all, so that any change reads anew.
     clean_keys: ClassVar[set[str] | None] = None
 

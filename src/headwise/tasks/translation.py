@@ -147,6 +147,9 @@ class Translation(Task):
         both = self.source, self.target
         self.made_of = [tokenizer.backend_tokenizer.to_str() for tokenizer in both]
         self._encoders = [tokenizers.encoder_of(tokenizer) for tokenizer in both]
+        is_small = max(map(tokenizers.vocab_size, both)) <= 2**16
+        ids = datasets.List(datasets.Value("uint16" if is_small else "int32"))
+        self.features = datasets.Features({"input_ids": ids, "labels": ids})
 
     def _open(self, folder: Path | None, size: int, *sides: str) -> PreTrainedTokenizerFast:
         settings = self.recipe.tokenizer.model_copy(update={"vocab_size": size})
