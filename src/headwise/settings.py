@@ -1,8 +1,4 @@
-"""The base of all settings that recipes give.
-
-Every number in them has a lower and an upper bound. The upper bounds are far above what anybody
-wants: with them a mistyped number is an error at once, and not after an hour.
-"""
+"""The base of all settings that recipes give, and how they are merged."""
 
 from collections.abc import Mapping
 from typing import Any, get_args

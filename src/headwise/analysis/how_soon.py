@@ -141,9 +141,10 @@ def how_soon(
 
 
 def targets(baseline: Sequence[History]) -> list[tuple[History, Target]]:
-    """Returns the runs of the baseline that have a target, and this target.
+    """Returns, of each run of the baseline, its history and the loss that other runs are to reach.
 
-    The lowest loss is no target where the run has it at step 0, of which nothing is a share.
+    A run that diverged is left out, and one whose loss is lowest at step 0, of which nothing is a
+    share.
     """
     found = [(own, target(own)) for own in baseline if not ended_without_a_loss(own)]
     return [(own, goal) for own, goal in found if goal is not None and goal.step > 0]

@@ -72,10 +72,11 @@ def parts_of(data: Data, task: "type[Task]") -> tuple[dict[str, Any], Facts]:
     train = parts.get("train")
     for name, rows in parts.items():
         if not len(rows):
+            remedy = f", a larger data.{name}_fraction, or files or a split of its own for the part"
             raise DataError(
                 f"{data.called}: the {name} part has no rows, of "
-                f"{len(read.get(name, read['train'])):,} that were read: give more data, a larger "
-                f"data.{name}_fraction, or files or a split of its own for the part"
+                f"{len(read.get(name, read['train'])):,} that were read: give more data"
+                f"{remedy if name in ('validation', 'test') else ''}"
             )
         facts[name] |= {"rows": len(rows), **shared(rows, train)}
         parts[name] = rows.remove_columns(KEY) if KEY in rows.column_names else rows
@@ -120,7 +121,7 @@ def cleaned(rows: datasets.Dataset, data: Data, part: str, task: "type[Task]") -
     features = task.clean_features
     if features is not None and task.key is not None:
         features = datasets.Features({**features, KEY: datasets.Value("uint64")})
-    made_of = [f"{task.name}: reading {part}", part, settings]
+    made_of = [f"{task.name}: reading {part}", settings]
     return encoded(rows, function, made_of, batch_size=task.rows_at_once, features=features)
 
 

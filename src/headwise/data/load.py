@@ -15,6 +15,7 @@ import fsspec
 
 from headwise.data.settings import Data, Files, files_of
 from headwise.messages import how_to_convert, one_of
+from headwise.ops.checks import did_you_mean
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -39,7 +40,7 @@ def load(data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
         DataError: the data cannot be read, or lack a column.
     """
     files = data.files.get(part)
-    rows = from_hub(data, part) if files is None else task.read_files(files, data)
+    rows = from_hub(data, part, task) if files is None else task.read_files(files, data)
     try:
         return named(rows, {**task.columns, **data.columns})
     except DataError as error:
@@ -47,7 +48,7 @@ def load(data: Data, part: str, task: "type[Task]") -> datasets.Dataset:
         raise DataError(f"{where}: {error}") from None
 
 
-def from_hub(data: Data, part: str, *, streaming: bool = False) -> Any:
+def from_hub(data: Data, part: str, task: "type[Task]", *, streaming: bool = False) -> Any:
     """Returns a split of a dataset of the hub, or of a folder."""
     assert data.path is not None
     split = data.split.get(part) or part
@@ -63,7 +64,11 @@ def from_hub(data: Data, part: str, *, streaming: bool = False) -> Any:
     # What datasets says of a file that it cannot parse stands in the cause.
     except Exception as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split()).rstrip(".")
-        remedy = "give the name of a dataset on the Hugging Face hub, or of a folder that holds one"
+        hint = did_you_mean(data.path, task.built_in)
+        remedy = (
+            f"give the name of a dataset on the Hugging Face hub, a folder that holds one, or data "
+            f"that are installed, {', '.join(task.built_in)}{hint}"
+        )
         if "split" in reason.lower() and part != "train":
             remedy = (
                 f"name another split with data.split.{part}=..., or have a share of the training "

@@ -54,7 +54,7 @@ class Shards:
         self._columns = {**task.columns, **data.columns}
         self._files = shards_of(data.files["train"]) if "train" in data.files else None
         if self._files is None:
-            self._split = undecoded(from_hub(data, "train", streaming=True))
+            self._split = undecoded(from_hub(data, "train", task, streaming=True))
             self.number = int(self._split.num_shards)
             builder = datasets.load_dataset_builder(data.path, data.name, revision=data.revision)
             files = builder.config.data_files or {}

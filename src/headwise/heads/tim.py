@@ -225,7 +225,7 @@ class IndependentMechanismsLayer(System):
         cross_cache: AttentionCache | None = None,
         rotary: Rotary | None = None,
     ) -> AttentionOutput:
-        """The whole layer, residual sums and norms included.
+        """Computes the whole layer, with its residual sums and norms.
 
         Args:
             x: `(batch, time, embed_dim)`.

@@ -34,7 +34,7 @@ from headwise.ops.rotary import Rotary
 
 @dataclass
 class HeadwiseOutput(ModelOutput):
-    """The output of every model; what a model does not have, or is not asked for, is None.
+    """The output of every model. A field is None if the model lacks it or was not asked for it.
 
     Attributes:
         loss: `token_loss`, and in training `auxiliary_loss` with it. If `num_items_in_batch` is

@@ -247,7 +247,6 @@ class SpeechEnhancement(Task):
         return Outcome(
             scores=scores_of(table, rate),
             pictures=[_picture(model, utterances, i, rows[i]) for i in shown],
-            digest=self.digest(part),
         )
 
     def describe(self, batch: Mapping[str, Tensor]) -> dict[str, Positions]:

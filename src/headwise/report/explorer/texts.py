@@ -154,7 +154,7 @@ def _any_pair(
 
 
 def _any_continued(model: Any, tokenizer: Tokenizer, ids: list[int], longest: int | None) -> Input:
-    """A text and how the model continues it, with the most probable token each time."""
+    """Lets the model continue a text, each time with the most probable token."""
     if ids[-1] == tokenizer.eos_token_id and len(ids) > 1:
         ids = ids[:-1]  # the text goes on
     given, room = len(ids), _room(len(ids), longest)
@@ -261,9 +261,9 @@ def _classes(logits: Tensor, config: Any, label: str | None) -> Output:
 
 
 def _with_holes(ids: list[int], tokenizer: Tokenizer) -> tuple[list[int], dict[int, int | None]]:
-    """The tokens of a text with masks, their positions, and what stood there.
+    """Puts masks into a text; returns its tokens, and for each mask's position the hidden token.
 
-    What stood at a mask of the user's is None. If there is none, one token in seven is hidden.
+    A mask that the user wrote hides None. If there is none, one token in seven is hidden.
     """
     mask = cast(int, tokenizer.mask_token_id)
     true: dict[int, int | None] = {i: None for i, token in enumerate(ids) if token == mask}
