@@ -21,7 +21,7 @@ from headwise.models.inspect import systems
 from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
 from headwise.training.denormals import denormals_as_zero
-from headwise.training.processes import own_draws
+from headwise.training.loss import own_draws
 from headwise.training.rules import TrainingRules, training_rules
 
 Batch = dict[str, Tensor]

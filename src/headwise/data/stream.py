@@ -11,13 +11,11 @@ would have had. (The buffers by which `datasets` shuffles are empty when a run g
 
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, IterableDataset
 
 from headwise.data.encode import Columns, Items, digest_of
 from headwise.data.load import (
@@ -31,12 +29,10 @@ from headwise.data.load import (
     undecoded,
 )
 from headwise.data.settings import PARTS, Data, files_of
-from headwise.training.batching import TokenBudgetSampler
+from headwise.training.batches import Batch, Collate, token_batches
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
-
-Batch = dict[str, torch.Tensor]
 
 
 class Shards:
@@ -117,89 +113,81 @@ class Stream:
 
     def batches(
         self,
-        collate: Callable[[list[Any]], Batch],
+        collate: Collate,
         batch_tokens: int,
         *,
         seed: int = 0,
         rank: int = 0,
-        world_size: int = 1,
+        world: int = 1,
     ) -> "StreamBatches":
         """Returns the endless batches of one of the processes that share a stream.
 
         Each reads other rows: other pieces, where their number can be divided by that of the
-        processes, and else one row of every `world_size`. `batch_tokens` is the size of a batch of
+        processes, and else one row of every `world`. `batch_tokens` is the size of a batch of
         all processes together.
         """
-        return StreamBatches(self, collate, batch_tokens // world_size, seed, rank, world_size)
+        return StreamBatches(self, collate, batch_tokens // world, seed, rank, world)
 
 
-class StreamBatches(IterableDataset[Batch | None]):
-    """The endless batches of one process; see `Stream.batches`."""
+class StreamBatches:
+    """The endless batches of one process; see `Stream.batches`.
+
+    Attributes:
+        per_epoch: None, since a stream has no length.
+        position: where it is behind the last batch that was given; a resumed training sets it.
+    """
+
+    per_epoch = None
 
     def __init__(
         self,
         stream: Stream,
-        collate: Callable[[list[Any]], Batch],
+        collate: Collate,
         batch_tokens: int,
         seed: int,
         rank: int,
-        world_size: int,
+        world: int,
     ) -> None:
         self._stream, self._collate = stream, collate
         self._batch_tokens, self._seed = max(1, batch_tokens), seed
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world = rank, world
         # The pass; where the window at hand begins: the place of its shard in the order of this
-        # pass, and the row there; the windows before it in all passes; its batches that were
-        # given, and all that were.
-        names = ("passes", "shard", "row", "windows", "of_window", "batches")
-        self._position = dict.fromkeys(names, 0)
+        # pass, and the row there; the windows before it in all passes; its batches that were given.
+        self.position = dict.fromkeys(("passes", "shard", "row", "windows", "of_window"), 0)
 
-    def state_dict(self) -> dict[str, int]:
-        """Returns the position behind the last batch that was given."""
-        return dict(self._position)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes to a position; for the batches before it None is given, which a loader skips."""
-        self._position = dict(state)
-
-    def loader(self) -> DataLoader:
-        """Returns a loader of the batches, for transformers' Trainer."""
-        # With its own generator, its start does not draw from the one that dropout uses.
-        return DataLoader(self, batch_size=None, generator=torch.Generator().manual_seed(0))
-
-    def __iter__(self) -> Iterator[Batch | None]:
-        at = self._position
-        yield from repeat(None, at["batches"])
+    def __iter__(self) -> Iterator[Batch]:
         while True:
+            at = self.position
             is_whole_pass = not (at["shard"] or at["row"] or at["of_window"])
-            before = at["batches"]
+            is_empty = True
             for columns, end in self._windows():
                 items = self._stream.make(columns)
                 for batch in islice(self._batches_of(items), at["of_window"], None):
-                    at["of_window"] += 1
-                    at["batches"] += 1
+                    is_empty = False
+                    # A new one, since a checkpoint may keep that of before.
+                    at = self.position = {**at, "of_window": at["of_window"] + 1}
                     yield self._collate(items.__getitems__(batch))
-                at |= {"windows": at["windows"] + 1, "of_window": 0, **end}
-            if is_whole_pass and at["batches"] == before:
+                at = self.position = {**at, "windows": at["windows"] + 1, "of_window": 0, **end}
+            if is_whole_pass and is_empty:
                 raise DataError(
                     "the training part is a stream, and this process finds no row in it: give "
                     "more data, or use fewer processes"
                 )
-            at |= {"passes": at["passes"] + 1, "shard": 0, "row": 0}
+            self.position = {**at, "passes": at["passes"] + 1, "shard": 0, "row": 0}
 
     def _windows(self) -> Iterator[tuple[Columns, dict[str, int]]]:
         """Yields the rows of each window of this pass from the position on, and where it ends."""
-        shards, at = self._stream.shards, dict(self._position)
+        shards, at = self._stream.shards, self.position
         order = np.random.default_rng((self._seed, at["passes"])).permutation(shards.number)
-        by_shard = shards.number % self._world_size == 0
+        by_shard = shards.number % self._world == 0
         if by_shard:
-            order = order[self._rank :: self._world_size]
+            order = order[self._rank :: self._world]
         window: list[Row] = []
         for place in range(at["shard"], len(order)):
             begin = at["row"] if place == at["shard"] else 0
             rows = islice(shards.to_train_on(int(order[place])), begin, None)
             for number, row in enumerate(rows, start=begin):
-                if by_shard or number % self._world_size == self._rank:
+                if by_shard or number % self._world == self._rank:
                     window.append(row)
                 if len(window) == self._stream.window:
                     yield _columns(window), {"shard": place, "row": number + 1}
@@ -209,7 +197,7 @@ class StreamBatches(IterableDataset[Batch | None]):
 
     def _batches_of(self, items: Items) -> Iterator[list[int]]:
         """Yields the batches of a window, without items that are too long for any."""
-        number = self._position["windows"]
+        number = self.position["windows"]
         items.set_epoch(number)  # items that are random differ between windows
         lengths = np.asarray(items.lengths)
         if not len(lengths):
@@ -217,7 +205,7 @@ class StreamBatches(IterableDataset[Batch | None]):
         longest = lengths.reshape(len(lengths), -1).max(axis=1)
         fitting = np.flatnonzero(longest <= self._batch_tokens)
         if not len(fitting) and number == 0:
-            fitting = np.arange(len(lengths))  # the sampler says what is wrong from the start
+            fitting = np.arange(len(lengths))  # `token_batches` says what is wrong from the start
         elif len(fitting) < len(lengths):
             # Without the length of an item: what is the same each time is shown once.
             warnings.warn(
@@ -227,9 +215,10 @@ class StreamBatches(IterableDataset[Batch | None]):
             )
         if not len(fitting):
             return
-        sampler = TokenBudgetSampler(lengths[fitting], self._batch_tokens, seed=self._seed)
-        sampler.set_epoch(number)
-        for batch in sampler:
+        batches = token_batches(
+            lengths[fitting], self._batch_tokens, seed=self._seed, epoch=number
+        )
+        for batch in batches:
             yield fitting[batch].tolist()
 
 

@@ -113,6 +113,8 @@ class Recipe(Settings):
     """A line that describes the recipe in lists."""
     base: str | None = None
     """Another recipe, by name or path, whose keys hold where this one has none."""
+    system: str = ""
+    """What pages call the system that is trained. The recipe of a run has it."""
     task: str
     """Name of the task, or `module:Class` of one of your own."""
     data: Data
@@ -274,7 +276,8 @@ class RecipeFile:
         if name is not None:
             where += f", system {name}"
             system = self.recipe.systems[name]
-            document = joined(document, {"model": system.model, "training": system.training})
+            changed = {"system": name, "model": system.model, "training": system.training}
+            document = joined(document, changed)
         document = with_changes(document, [*self._changes, *changes])
         for key in _COMPARED:
             document.pop(key, None)

@@ -1,24 +1,160 @@
-"""What the folder of a run holds, and which process writes into it."""
+"""The folder of a run: what it is of, what it has, and that one process at a time writes there.
+
+    recipe.yaml       what it is a run of; nothing else is ever trained in the folder
+    inputs.sha256     on what data, and from which weights
+    checkpoint-N/     what it goes on from
+    logs/             what loggers write, such as TensorBoard's files
+    log.txt           what a run prints that another process has started
+    model/            the final model, with its tokenizer or palette, as transformers reads it
+    outcome*.json     all that its evaluation on a part gave, with outputs*.txt and pictures*/
+    result.json       its figures; once it is there the run is finished
+
+A folder of a comparison has a folder for each run, `comparison.yaml` in place of `recipe.yaml`, and
+the pages.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-RECIPE, CORPUS, RESULT = "recipe.yaml", "corpus.sha256", "result.json"
-MODEL = "model"
+import torch
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from headwise.analysis.results import RunResult
+from headwise.files import clear_leftovers, write_text
+from headwise.recipes.document import differences
+from headwise.recipes.recipe import Recipe, load_recipe, task_class, to_yaml
+
+RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
 READ_AGAIN = ("data", "evaluation")  # the keys of its recipe that a finished run reads again
+# Recipes that differ in these keys alone are of the same run. Of files, their content counts.
+_NOT_OF_TRAINING = (
+    *("system:", "title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
+    *("training.snapshots:", "training.report_to"),
+)
+# What training leaves in a folder, or in those of the runs of a comparison.
+_TRAINED = ("checkpoint-*", MODEL, RESULT)
 
 
 class FolderError(ValueError):
     """A folder that does not hold what is expected of it; the message says what to do."""
 
 
-def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = READ_AGAIN) -> None:
-    """Finds out whether a folder holds one run, and changes name keys that it reads."""
-    inside = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
-    if inside and not (folder / MODEL).exists():
-        raise FolderError(f"{folder} holds several runs, name one of them: {', '.join(inside)}")
-    check_holds(folder, "a run of headwise", RECIPE)
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time is at work in a folder; the system frees that of a killed one.
+
+    Raises:
+        FolderError: another process is at work there, or it is no folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file, expected a folder; give another one by --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise FolderError(
+            f"{folder} is in use by another process, such as the same command in another "
+            f"terminal: wait for it, or use another output folder"
+        ) from None
+    try:
+        clear_leftovers(list(folder.iterdir()))  # of a process that was killed
+        yield
+    finally:
+        lock.release()
+
+
+def claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
+    """Makes a folder that of a recipe's run, if it is not yet.
+
+    Nothing counts while nothing has been trained: the start may have failed on a wrong setting.
+
+    Args:
+        folder: of a run, or of a comparison.
+        recipe: what is trained there.
+        name: of the file with the recipe: `comparison.yaml` for a comparison.
+
+    Raises:
+        FolderError: the folder holds a run of another recipe, or other things.
+    """
+    stamp, now = folder / name, to_yaml(recipe)
+    if stamp.is_file():
+        lines = differences(stamp.read_text(encoding="utf-8"), now)
+        changed = [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
+        if changed and is_trained(folder):
+            raise FolderError(
+                f"{folder} holds a run of another recipe:\n  " + "\n  ".join(changed) + "\n"
+                "Use the recipe it was started with, another output folder, or remove this one."
+            )
+    elif strangers := sorted(path.name for path in folder.glob("[!.]*")):
+        raise FolderError(
+            f"{folder} holds other things ({', '.join(strangers[:3])}) and no {name}: use another "
+            f"output folder"
+        )
+    write_text(stamp, now)
+
+
+def check_inputs(folder: Path, **digests: str) -> None:
+    """Notes on what a run is trained, or finds out whether it has changed since the first start.
+
+    Args:
+        folder: of a run, or of a comparison.
+        digests: `data`, and `pretrained` if it starts from other weights, to their SHA-256.
+
+    Raises:
+        FolderError: something of it has changed.
+    """
+    stamp = folder / INPUTS
+    before = read_inputs(folder) if is_trained(folder) else {}
+    for name, digest in digests.items():
+        if before.get(name, digest) != digest:
+            what = "data" if name == "data" else "weights of model.pretrained"
+            raise FolderError(
+                f"the {what} have changed since the run in {folder} was started: use another "
+                f"output folder"
+            )
+    write_text(stamp, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+
+
+def read_inputs(folder: Path) -> dict[str, str]:
+    """Returns the digests of what a run is trained on; empty if it was never started."""
+    stamp = folder / INPUTS
+    lines = stamp.read_text(encoding="utf-8").splitlines() if stamp.is_file() else []
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a run, or one of a comparison, has been trained in a folder."""
+    return any(any(folder.rglob(name)) for name in _TRAINED)
+
+
+def read_recipe(
+    folder: Path, changes: Sequence[str] = (), *, keys: Sequence[str] = READ_AGAIN
+) -> Recipe:
+    """Returns the recipe of a run, with changes to keys that are read again.
+
+    Args:
+        folder: of the run.
+        changes: arguments of `--set`.
+        keys: the first parts of keys that may change.
+
+    Raises:
+        FolderError: there is no run in the folder, or there are several.
+        ValueError: a change is of another key, or no recipe comes of it.
+    """
+    if not (folder / RECIPE).is_file():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECIPE}"))
+        raise FolderError(
+            f"{folder} holds several runs, name one of them: {', '.join(inside)}"
+            if inside
+            else f"{folder} is not a run of headwise: it has no {RECIPE}; name the folder of a run "
+            f"that `headwise train` or `headwise compare` has made"
+        )
     for change in changes:
         path = change.partition("=")[0].strip()
         if path.partition(".")[0] not in keys:
@@ -26,93 +162,59 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
                 f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
                 f"{', '.join(keys)}. Train another run to change others"
             )
+    return load_recipe(str(folder / RECIPE), changes).recipe
 
 
-def check_holds(folder: Path, what: str, *names: str) -> None:
-    """Raises `FolderError` if a folder lacks a file that makes it `what`."""
-    for name in names:
-        if not (folder / name).exists():
-            raise FolderError(
-                f"{folder} is not {what}: it has no {name}; name the folder of a run that "
-                f"`headwise train` or `headwise compare` has finished"
-            )
-
-
-def check_holds_runs(folder: Path) -> list[Path]:
-    """Returns the folders of the finished runs in a folder, sorted."""
-    runs = sorted(path.parent for path in folder.rglob(RESULT))
-    if not runs:
+def read_result(folder: Path) -> RunResult | None:
+    """Returns the result of a finished run; None if the run is not finished."""
+    path = folder / RESULT
+    try:
+        return RunResult.model_validate_json(path.read_bytes()) if path.is_file() else None
+    except ValidationError as error:
         raise FolderError(
-            f"{folder} has no finished run, expected the folder of a run or of a comparison "
-            f"that `headwise train` or `headwise compare` has made"
-        )
-    return runs
+            f"{path} cannot be read ({error.errors()[0]['msg']}): delete it and start the run in "
+            f"{folder} again, and it is evaluated again"
+        ) from error
 
 
-def check_can_be_written(path: Path) -> None:
-    """Raises `ValueError` if no file can be written at a path of `--output`, before any work.
+def read_model(folder: Path) -> Any:
+    """Returns the final model of a run, in evaluation mode, on the GPU if there is one.
 
-    >>> check_can_be_written(Path("missing/page.html"))
-    >>> check_can_be_written(Path("/"))
-    Traceback (most recent call last):
-    ...
-    ValueError: / is a folder, expected the name of a file to write; give another one by --output
+    Raises:
+        FolderError: the run is not finished, or its model cannot be read.
     """
-    if path.is_dir():
-        raise ValueError(
-            f"{path} is a folder, expected the name of a file to write; give another one by "
-            f"--output"
+    if not (folder / MODEL).is_dir():
+        raise FolderError(
+            f"{folder} is not a finished run: it has no {MODEL}; name the folder of a run that "
+            f"`headwise train` or `headwise compare` has finished"
         )
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is a file, expected a folder; give another one by --output")
-    if not os.access(folder, os.W_OK):
-        raise ValueError(
-            f"{folder} is a folder in which nothing can be written; give another one by --output"
+    kind = task_class(read_recipe(folder).task).model_class
+    try:
+        model = kind.from_pretrained(folder / MODEL)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FolderError(
+            f"{folder / MODEL} cannot be read ({error}): delete it and {RESULT} from {folder}, and "
+            f"start the run again, which writes the model anew from its checkpoints"
+        ) from error
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Returns the folders of the finished runs in a folder, sorted."""
+    found = sorted(path.parent for path in folder.rglob(RESULT))
+    if not found:
+        raise FolderError(
+            f"{folder} has no finished run, expected the folder of a run or of a comparison that "
+            f"`headwise train` or `headwise compare` has made"
         )
-
-
-# Whether the machines of this command share no folder, see `headwise.runs.locking.meet`.
-_apart = False
-
-
-def is_main_process() -> bool:
-    """Whether this is the process that prints; the only one without `torchrun`.
-
-    Some clusters set `RANK` for a process that trains alone.
-    """
-    return launched_processes() == 1 or int(os.environ.get("RANK", "0")) == 0
-
-
-def is_writer() -> bool:
-    """Whether this process writes into the folder of a run.
-
-    That is the main process, or the first one of each machine where machines share no folder.
-    """
-    return is_main_process() or (_apart and int(os.environ.get("LOCAL_RANK", "0")) == 0)
-
-
-def machines_are_apart() -> bool:
-    """Whether the machines of this command share no folder: each has a copy of the run's."""
-    return _apart
-
-
-def set_machines_apart(apart: bool) -> None:
-    """Notes whether the machines of this command share no folder."""
-    global _apart
-    _apart = apart
-
-
-def launched_processes() -> int:
-    """The number of processes that `torchrun` has started for this command."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return found
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Returns names that tell folders apart: their last part, or as many parts as it takes."""
+    """Returns names that tell folders apart: their last parts, or their paths in a common folder."""
     paths = [folder.resolve() for folder in folders]
-    for parts in range(1, 9):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{path.name} ({number})" for number, path in enumerate(paths, 1)]
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        common = os.path.commonpath(paths)
+        names = [os.path.relpath(path, common) for path in paths]
+    return names

@@ -36,7 +36,7 @@ from headwise.settings import LARGEST_SEED, FrozenSettings
 from headwise.tasks.pictures import sheet, weights_by_position, winner_map
 from headwise.tasks.scores import Outcome, Picture, Score, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
-from headwise.training.processes import own_draws
+from headwise.training.loss import own_draws
 
 PAIRS = "pairs"
 _BATCH_TOKENS = 16_384  # tokens of a batch in evaluation

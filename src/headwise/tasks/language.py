@@ -45,7 +45,7 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.settings import LARGEST_SEED
 from headwise.tasks.scores import LEAST_ITEMS, Outcome, Sample, Score, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
-from headwise.training.processes import own_draws
+from headwise.training.loss import own_draws
 
 _BATCH_TOKENS = 8192  # tokens that a model reads at once in evaluation
 _LOGITS = 2**26  # largest number of logits at once in evaluation: 256 MB

@@ -31,9 +31,9 @@ _DRAWN_AT_ONCE = 4_000_000  # numbers in memory
 
 Item = TypeVar("Item")
 
-# The numbers of a run that diverged may be NaN. By default pydantic writes NaN as null, which it
-# cannot read back.
-RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+# The numbers of a run that diverged may be NaN, which JSON has not. By default pydantic writes null,
+# which it cannot read back; "NaN" as a string it can.
+RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
 class Record(BaseModel):

@@ -26,7 +26,7 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.pretrained import pretrained_config, pretrained_model
 from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.scores import Outcome
-from headwise.training.batching import TokenBudgetSampler
+from headwise.training.batches import token_batches
 
 _Batch = TypeVar("_Batch")
 _Found = TypeVar("_Found")
@@ -315,7 +315,8 @@ class Task(ABC):
         """Returns the indices of a part's items in batches of similar length, in a fixed order."""
         items = self.stored(part)
         longest = int(np.max(items.lengths))
-        return list(TokenBudgetSampler(items.lengths, max(batch_tokens, longest), shuffle=False))
+        batches = token_batches(items.lengths, max(batch_tokens, longest))
+        return [batch.tolist() for batch in batches]
 
     @abstractmethod
     def evaluate(

@@ -28,7 +28,7 @@ from headwise.recipes.recipe import Evaluation, Recipe
 from headwise.tasks.bleu import Bleu, scores_of
 from headwise.tasks.scores import Outcome, Sample, spread
 from headwise.tasks.task import Each, Positions, Task, Wish
-from headwise.training.batching import TokenBudgetSampler
+from headwise.training.batches import token_batches
 
 _AT_ONCE = 4096  # source tokens, times the beam size, for which a search is made at once
 _LINES = 512  # that `predict` translates before it gives them out
@@ -260,8 +260,8 @@ def translate(
         return lines
     numbers = [len(ids) for ids in source(different)["input_ids"]]
     budget = max(_AT_ONCE // evaluation.beam_size, *numbers)
-    sampler = TokenBudgetSampler(numbers, budget, shuffle=False)
-    batches = [[different[index] for index in batch] for batch in sampler]
+    divided = token_batches(numbers, budget)
+    batches = [[different[index] for index in batch] for batch in divided]
 
     def search(batch: list[str]) -> list[str]:
         inputs = source(batch, padding=True, return_tensors="pt").to(model.device)

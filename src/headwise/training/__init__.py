@@ -1,0 +1,1 @@
+"""Training: one loop on accelerate, the rules of systems, and batches that can be resumed."""

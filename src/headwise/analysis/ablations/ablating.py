@@ -27,7 +27,7 @@ from headwise.files import write_text
 from headwise.heads.ablation import meaning_of
 from headwise.models.inspect import evaluating
 from headwise.tasks.scores import Outcome, Record, Score
-from headwise.training.processes import own_draws
+from headwise.training.loss import own_draws
 from headwise.training.progress import RunBars
 
 # Called with how many ablations are done, how many there are, and the one that comes next.

@@ -12,8 +12,8 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.recipe import Evaluation
 from headwise.tasks.scores import Outcome, Rows, Score
 from headwise.tasks.task import Each, Task
-from headwise.training.batching import Items
-from headwise.training.evaluating import loss_and_labels
+from headwise.training.batches import Items
+from headwise.training.loss import loss_and_labels
 
 _GROUPS = 50  # at least so many, if there are as many sequences
 _LARGEST_GROUP = 16

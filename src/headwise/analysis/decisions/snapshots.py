@@ -24,7 +24,7 @@ from headwise.analysis.decisions.places import places_of
 from headwise.heads.attention import MultiHeadAttention
 from headwise.tasks.scores import Record
 from headwise.tasks.task import Positions, Task
-from headwise.training.batching import Items, TokenBudgetSampler
+from headwise.training.batches import Items, token_batches
 
 MOST_SEQUENCES, MOST_BATCHES = 32, 2
 LOWEST = 0.1  # the quantile of the entropies that is kept beside their mean
@@ -108,7 +108,7 @@ def few(part: Items, batch_tokens: int) -> list[list[int]]:
     for number in range(min(MOST_SEQUENCES, total), 0, -1):
         chosen = [index * total // number for index in range(number)]
         lengths = np.asarray(part.lengths)[chosen]
-        batches = list(TokenBudgetSampler(lengths, batch_tokens, shuffle=False))
+        batches = token_batches(lengths, batch_tokens)
         if len(batches) <= MOST_BATCHES:
             break
     return [[chosen[index] for index in batch] for batch in batches]

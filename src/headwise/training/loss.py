@@ -1,0 +1,76 @@
+"""The loss of a model on data, and looks at a model in the middle of its training."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from headwise.models.inspect import evaluating
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.ops.replicas import replicas
+
+
+def loss_and_labels(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """Returns the summed loss of a batch and the number of its labels, in one tensor of float64.
+
+    The model is in evaluation mode. Logits that the loss does not need are not computed, where the
+    model can do without.
+    """
+    batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    takes = inspect.signature(model.forward).parameters
+    only_loss = {"all_logits": False} if "all_logits" in takes else {}
+    # Over 1 it is the sum, not the mean.
+    loss = model(**batch, **only_loss, num_items_in_batch=1).loss
+    labels = (batch["labels"] != IGNORED_LABEL).sum()
+    return torch.stack([loss.double(), labels.double()])
+
+
+def mean_loss(
+    model: Any,
+    batches: Iterable[dict[str, Tensor]],
+    precision: AbstractContextManager[Any] | None = None,
+) -> float:
+    """Returns the mean loss per label, without label smoothing and auxiliary losses.
+
+    Args:
+        model: the model; it is left in evaluation mode.
+        batches: of several processes each gives its share, and all call this together.
+        precision: an autocast context.
+    """
+    model.eval()
+    total = torch.zeros(2, dtype=torch.float64, device=model.device)
+    with torch.no_grad(), precision or nullcontext():
+        for batch in batches:
+            total += loss_and_labels(model, batch)
+    if replicas() > 1:
+        dist.all_reduce(total)
+    loss, labels = total.tolist()
+    return float(loss / max(1.0, labels))
+
+
+@contextmanager
+def aside_of_training(model: nn.Module) -> Iterator[None]:
+    """While this context is open, a process may run the model, and training goes on unchanged.
+
+    The model is in evaluation mode, no gradients are recorded, and random draws are not those of
+    training.
+    """
+    with evaluating(model), torch.no_grad(), own_draws():
+        yield
+
+
+def own_draws() -> AbstractContextManager[None]:
+    """Restores, at the end, the random states of the CPU and of the GPU that this process uses.
+
+    `torch.random.fork_rng()` would take the states of all GPUs, and warn if there are several.
+
+    >>> with own_draws():
+    ...     one = torch.rand(1)
+    >>> bool(torch.rand(1) == one)
+    True
+    """
+    return torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else [])
