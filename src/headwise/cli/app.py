@@ -1,0 +1,178 @@
+"""What the commands share: the app, clear errors, options, and how they print."""
+
+import functools
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headwise import __version__
+from headwise.messages import shown
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train, compare and use systems that papers propose for the heads of multi-head "
+    "attention, in place of concatenating them.",
+    epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
+    pretty_exceptions_show_locals=False,
+)
+imported: list[str] = []  # by `--import`: what the processes of a command are to import too
+
+
+def command(
+    panel: str, example: str, *, when_stopped: str = "", by_torchrun: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a function a command of the app, whose errors are clear.
+
+    Args:
+        panel: under which heading `headwise --help` lists it.
+        example: the last line of its help.
+        when_stopped: what Ctrl-C is answered with.
+        by_torchrun: whether several processes of `torchrun` may run it together.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            with clear_errors(when_stopped):
+                if not by_torchrun and os.environ.get("WORLD_SIZE", "1") != "1":
+                    raise ValueError(
+                        f"torchrun starts {os.environ['WORLD_SIZE']} processes of headwise "
+                        f"{function.__name__}, expected headwise train alone; start this command "
+                        f"by itself, and share its trainings by headwise compare --nproc N"
+                    )
+                function(**given)
+
+        app.command(rich_help_panel=panel, epilog=f"Example: {example}")(run)
+        return run
+
+    return register
+
+
+@contextmanager
+def clear_errors(when_stopped: str = "") -> Iterator[None]:
+    """Prints an error of the user as a message; a bug keeps its traceback."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:  # as `Interrupted` of the trainer is
+        print_error(f"{str(stop) or 'stopped'}. {when_stopped}".strip(), label="")
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # the reader of our output has closed it
+        raise typer.Exit(0) from None
+    except (ValueError, OSError) as error:
+        reason, path = getattr(error, "strerror", None), getattr(error, "filename", None)
+        of_system = reason is not None and path is not None and str(error).startswith("[Errno")
+        print_error(f"{path}: cannot be read or written ({reason})" if of_system else str(error))
+        raise typer.Exit(2) from None
+
+
+def print_error(text: str, label: str = "error: ") -> None:
+    """Prints an error to standard error."""
+    print_line(Console(stderr=True), label + text, style="red" if label else "")
+
+
+def print_line(console: Console, line: str, style: str = "") -> None:
+    """Prints a line as it is, which the terminal may wrap: a path in it can be copied."""
+    console.print(line, style=style, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def print_next_commands(console: Console, run: Path) -> None:
+    """Prints the commands that look into a finished run."""
+    folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported)
+    for what, name in (("what its heads do", "analyse"), ("watch it at work", "explore")):
+        print_line(console, f"{what}: headwise {name} {folder}")
+
+
+def print_json(document: Any) -> None:
+    """Prints what a command found as one JSON document, in which NaN and infinity are null."""
+    from pydantic import TypeAdapter
+
+    typer.echo(TypeAdapter(Any).dump_json(document, indent=1, fallback=str))
+
+
+def command_line() -> str:
+    """The command as the user typed it, for pages that say how they were made."""
+    return shlex.join(["headwise", *sys.argv[1:]])
+
+
+def parse_names(option: str, text: str | None) -> list[str]:
+    """Returns the names in the text of an option, separated by commas; none without a text."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{option} is {shown(text)}, expected different names between commas")
+    return names
+
+
+def _import(names: list[str] | None) -> list[str] | None:
+    # At the end of the path, so that a folder named `datasets` does not hide the library.
+    if names and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    for name in names or []:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise typer.BadParameter(
+                f"there is no module {name!r}, expected one of this folder or of a package that is "
+                f"installed, without .py"
+            ) from None
+        imported.append(name)
+    return names
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"headwise {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """What stands before the name of a command."""
+
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key of the recipe: training.max_steps=100. May be given several times.",
+    ),
+]
+Import = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        callback=_import,
+        help="Import a module, of this folder too, before the recipe is read: it may name classes "
+        "of it as MODULE:CLASS. May be given several times.",
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        metavar="",
+        help="Print one JSON document in place of text, and progress to standard error.",
+    ),
+]
