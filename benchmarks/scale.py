@@ -24,7 +24,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,7 +44,7 @@ _TRAINING = """
 import json, sys, time
 start, first = time.perf_counter(), None
 from headwise.recipes.recipe import load_recipe, task_class
-from headwise.runs.preparing import batches, build_model
+from headwise.runs.run import batches, build_model
 
 def memory():
     with open("/proc/self/smaps_rollup") as file:
@@ -182,14 +181,14 @@ def step_times(folder: Path, sizes: list[str], steps: int) -> tuple[list[float],
     import torch
 
     from headwise.recipes.recipe import load_recipe, task_class
-    from headwise.runs.preparing import build_model
-    from headwise.training.batching import TokenBudgetSampler
+    from headwise.runs.run import build_model
+    from headwise.training.batches import token_batches
 
     recipe = load_recipe("interface-strings", [*changes(folder), *sizes]).system("standard")
     task = task_class(recipe.task)(recipe)
     model, items = build_model(recipe, task).train(), task.parts["train"]
     optimizer = torch.optim.Adam(model.parameters())
-    batches = list(islice(TokenBudgetSampler(items.lengths, 4096, seed=1), steps + 5))
+    batches = [batch.tolist() for batch in token_batches(items.lengths, 4096, seed=1)[: steps + 5]]
     in_memory = {index: items[index] for batch in batches for index in batch}
 
     def from_memory(batch: list[int]) -> list[Any]:

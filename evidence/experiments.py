@@ -17,8 +17,8 @@ from pydantic import Field
 
 from evidence import claims
 from evidence.claims import AtScale, Claim, Declared, Scale, all_claims
-from evidence.results import Choice, Run, Table, Tried, check_data
-from headwise.analysis.results import Tries, Try
+from evidence.results import Choice, RecordedTries, Run, Table, Tried, check_data
+from headwise.analysis.results import Try
 from headwise.recipes.document import (
     Change,
     flatten,
@@ -173,7 +173,7 @@ class Conditions:
         """Returns the record of a try with the recipe of today."""
         return Tried(at=self.at, system=system, recipe=self._untuned_hash(system), tried=tried)
 
-    def choice_from(self, system: str, tries: Tries) -> Choice:
+    def choice_from(self, system: str, tries: RecordedTries) -> Choice:
         """Returns the record of a system's tries with the recipe and the values of today."""
         keys = [key.model_dump(mode="json") for key in self.tune]
         recipe = self._untuned_hash(system)
@@ -238,6 +238,7 @@ def _recipe_of(
 _UNCOUNTED: dict[str, Any] = {
     "title": True,
     "description": True,
+    "system": True,
     "training": {"seed", "report_to", "snapshots", "loader_workers"},
 }
 

@@ -37,6 +37,12 @@ class RecordedAttention(AttentionRecord):
     model_config = _MEASURED
 
 
+class RecordedTries(Tries):
+    """What a system chose from, as it was recorded."""
+
+    model_config = _MEASURED
+
+
 class Run(BaseModel):
     """One system trained with one seed, as the claims need it."""
 
@@ -53,7 +59,6 @@ class Run(BaseModel):
     macs: int
     steps: int
     minutes: float
-    threads: list[int]
     validation_loss: float  # of the final model
     history: list[dict[str, float]]  # as in `RunResult`, thinned
     scores: list[Score]
@@ -121,7 +126,7 @@ class Choice(BaseModel):
     system: str
     recipe: str  # its hash before the choice
     keys: list[dict[str, Any]]  # what was declared of the keys, in their order
-    tries: Tries
+    tries: RecordedTries
 
     @property
     def key(self) -> tuple[str | int, ...]:

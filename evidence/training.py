@@ -1,6 +1,6 @@
 """Has the runs trained, and the times measured, that claims and questions lack.
 
-Runs are trained in folders of their own, as `headwise compare` does it: they can be stopped at any
+Runs are trained in folders of their own, as those of `headwise compare`: they can be stopped at any
 time, and go on. What the claims need of a finished run is then kept in the table of the experiment,
 and no machine that has the table trains the run again.
 """
@@ -24,20 +24,16 @@ from headwise.analysis.ablations.quality import group_losses
 from headwise.analysis.results import RunResult, machine, versions
 from headwise.analysis.speed import decoding_speeds
 from headwise.models.inspect import ablated, systems
-from headwise.runs.comparing import ROUNDS, step_times
-from headwise.runs.evaluating import evaluate, read_outcome
-from headwise.runs.folder import RESULT
-from headwise.runs.one_run import SystemRun
-from headwise.runs.preparing import build_model, prepare_task, with_seed
-from headwise.runs.reading import read_model
-from headwise.runs.running import Experiment as Prepared
-from headwise.runs.running import train_runs
+from headwise.recipes.recipe import Recipe
+from headwise.runs.compare import ROUNDS, step_times
+from headwise.runs.evaluate import evaluate, read_outcome
+from headwise.runs.folder import MODEL, RESULT, claim, read_model, read_result
+from headwise.runs.launching import train_all
+from headwise.runs.run import build_model, prepare
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
-from headwise.training.checkpoints import checkpoints
-from headwise.training.run import MODEL
+from headwise.training.trainer import checkpoints
 
-_STAMP = "comparison.yaml"
 RANDOM_EXPERT = "mae=random-expert"  # of table 5 of the MAE paper
 
 Systems = Mapping[str | None, list[str]]  # name of a data set, or None, to the systems on it
@@ -57,6 +53,12 @@ class AskedRun:
         """Returns the folder in which the run is trained."""
         name = f"{self.system}-seed{self.seed}"
         return self.conditions.run_folder / (self.dataset or "") / name
+
+    @property
+    def recipe(self) -> Recipe:
+        """Returns the recipe of the run, with the folders of this machine."""
+        of, seed = self.conditions, (("training", "seed"), self.seed)
+        return of.file.system(self.system, self.dataset, [*of.choice(self.system), seed])
 
     @property
     def wanted(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -105,25 +107,27 @@ def run_experiment(
     _check_data(conditions, systems, tasks)
     _let_choose(conditions, systems, tasks, console, jobs)
     # Again, since the recipes of today have what the systems have chosen.
-    waiting = [run for run in asked if not is_there(run)]
-    for run in waiting:
+    waiting = {run.folder: run for run in asked if not is_there(run)}
+    for folder, run in waiting.items():
         # A finished run without its model goes, which cannot be asked what the table lacks; one
         # that was stopped goes on.
-        if (run.folder / RESULT).exists() and not (run.folder / MODEL).exists():
-            shutil.rmtree(run.folder)
-    planned = [_planned(run, tasks[run.dataset]) for run in waiting]
+        if (folder / RESULT).exists() and not (folder / MODEL).exists():
+            shutil.rmtree(folder)
+        claim(folder, run.recipe)
     kept = set()
 
-    def keep(results: Sequence[RunResult | None]) -> None:
-        for run, result in zip(waiting, results, strict=True):
-            if result is not None and run not in kept:
+    def keep() -> None:
+        for folder, run in waiting.items():
+            result = None if folder in kept else read_result(folder)
+            if result is not None:
                 conditions.table.put(_record(run, result, tasks[run.dataset], console))
-                for used in (*checkpoints(run.folder), run.folder / MODEL):
+                for used in (*checkpoints(folder), folder / MODEL):
                     shutil.rmtree(used)
-                kept.add(run)
+                kept.add(folder)
 
-    trained: list[RunResult] = train_runs(planned, console, jobs=jobs, after_each=keep)
-    keep(trained)
+    data = {folder: tasks[run.dataset] for folder, run in waiting.items()}
+    train_all(list(waiting), console, jobs=jobs, tasks=data, after_each=keep)
+    keep()  # of those that were finished before
 
 
 def run_question(
@@ -146,31 +150,14 @@ def run_question(
 
 def _read_task(conditions: Conditions, system: str, dataset: str | None, console: Console) -> Task:
     """The data of an experiment, which all of its systems share; one is named for its encoding."""
-    return prepare_task(
-        conditions.file.system(system, dataset),
-        conditions.run_folder / (dataset or ""),
-        console,
-        claimed=conditions.file.system(None, dataset),
-        stamp_name=_STAMP,
-    )
-
-
-def _planned(run: AskedRun, task: Task) -> SystemRun:
-    choice = run.conditions.choice(run.system)
-    recipe = run.conditions.file.system(run.system, run.dataset, choice)
-    return SystemRun(
-        recipe=with_seed(recipe, run.seed),
-        system=run.system,
-        folder=run.folder,
-        task=task,
-        label=" ".join([*([run.dataset] if run.dataset else []), run.system, f"seed {run.seed}"]),
-    )
+    recipe = conditions.file.system(system, dataset)
+    return prepare(conditions.run_folder / (dataset or ""), recipe, console)
 
 
 def _record(run: AskedRun, result: RunResult, task: Task, console: Console) -> Run:
     """What the claims need of a finished run."""
     recipe = run.conditions.recipe(run.system, run.dataset)
-    model = read_model(run.folder, type(task))
+    model = read_model(run.folder)
     rows = {}
 
     def note(outcome: Outcome, ablation: str | None = None) -> list[Score]:
@@ -230,9 +217,7 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-_AS_IN_RESULT = {
-    *("system", "parameters", "macs", "steps", "threads", "validation_loss", "attention")
-}
+_AS_IN_RESULT = {*("system", "parameters", "macs", "steps", "validation_loss", "attention")}
 
 
 def _check_data(conditions: Conditions, systems: Systems, tasks: Mapping[str | None, Task]) -> None:
@@ -273,9 +258,7 @@ def _let_choose(
     on = conditions.experiment.tune_on
     if on not in tasks:
         tasks[on] = _read_task(conditions, waiting[0], on, console)
-    recipes = {name: conditions.file.system(name, on) for name in waiting}
-    prepared = Prepared(conditions.run_folder / (on or ""), tasks[on], recipes, {}, {})
-    let_choose(conditions, prepared, console, jobs)
+    let_choose(conditions, waiting, tasks[on], console, jobs)
 
 
 def measure_times(conditions: Conditions, systems: Sequence[str], console: Console) -> None:

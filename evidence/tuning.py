@@ -8,20 +8,21 @@ a seed that no run has, and never look at the test part.
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 
 from evidence.experiments import Conditions, Key
-from headwise.analysis.results import Tries, Try, TryResult
+from evidence.results import RecordedTries
+from headwise.analysis.results import Try
 from headwise.recipes.document import split_path
-from headwise.runs.grid import TUNING_SEED, candidates
-from headwise.runs.grid import Grid as OfOneTry
-from headwise.runs.running import Experiment, train_runs
-from headwise.runs.tuning import TRIES, TryRun, at_the_edge
+from headwise.runs.folder import claim, read_result
+from headwise.runs.launching import train_all
+from headwise.runs.tuning import TUNING_SEED, at_the_edge
+from headwise.tasks.task import Task
 
 Values = tuple[float, ...]  # of the keys, in their order
-Planned = tuple[str, Values, TryRun]  # a system, what it tries, and how
 
 
 class Search(NamedTuple):
@@ -62,16 +63,18 @@ def _or_infinite(loss: float) -> float:
     return math.inf if math.isnan(loss) else loss
 
 
-def let_choose(conditions: Conditions, experiment: Experiment, console: Console, jobs: int) -> None:
+def let_choose(
+    conditions: Conditions, systems: Sequence[str], task: Task, console: Console, jobs: int
+) -> None:
     """Trains the tries of systems that are not kept, and keeps each try and each choice."""
     keys = conditions.tune
     results: dict[str, dict[Values, Try]] = {
         name: {tuple(of.values[key.key] for key in keys): of for of in conditions.tried(name)}
-        for name in experiment.recipes
+        for name in systems
     }
-    waiting = list(experiment.recipes)
+    waiting = list(systems)
     while waiting:
-        planned: list[Planned] = []
+        planned: dict[Path, tuple[str, Values]] = {}
         for name in list(waiting):
             losses = {of: result.validation_loss for of, result in results[name].items()}
             wanted, chosen = search(keys, losses)
@@ -81,36 +84,38 @@ def let_choose(conditions: Conditions, experiment: Experiment, console: Console,
                 conditions.table.put(conditions.choice_from(name, tries))
                 for note in tries.notes:
                     console.print(f"{name}: {note}", style="yellow", highlight=False, markup=False)
-            for values in wanted:
-                planned.append((name, values, _try(conditions, name, values, experiment)))
+            planned |= {_claimed(conditions, name, values): (name, values) for values in wanted}
 
-        def ended(done: Sequence[TryResult | None], planned: Sequence[Planned] = planned) -> None:
-            for (name, values, _), result in zip(planned, done, strict=True):
-                if result is not None and values not in results[name]:
+        def keep(planned: Mapping[Path, tuple[str, Values]] = planned) -> None:
+            for folder, (name, values) in planned.items():
+                result = None if values in results[name] else read_result(folder)
+                if result is not None:
                     named = dict(zip([key.key for key in keys], values, strict=True))
-                    found = Try(values=named, **result.model_dump(exclude={"history"}))
+                    found = Try(values=named, **result.model_dump(include=_OF_TRY))
                     results[name][values] = found
                     conditions.table.put(conditions.tried_from(name, found))
 
-        runs = [run for *_, run in planned]
-        done: list[TryResult] = train_runs(runs, console, jobs=jobs, after_each=ended)
-        ended(done)
+        data = dict.fromkeys(planned, task)
+        train_all(list(planned), console, jobs=jobs, tasks=data, after_each=keep)
+        keep()  # of those that were finished before
 
 
-def _try(conditions: Conditions, name: str, values: Values, experiment: Experiment) -> TryRun:
-    keys, dataset = conditions.tune, conditions.experiment.tune_on
-    grid = {split_path(key.key): [value] for key, value in zip(keys, values, strict=True)}
-    (candidate,) = candidates(conditions.file, name, dataset, OfOneTry(grid))
-    return TryRun(
-        recipe=candidate.recipe.model_copy(update={"training": candidate.training}),
-        system=name,
-        folder=experiment.folder / TRIES / name / candidate.folder_name(None),
-        task=experiment.task,
-        label=f"{name} {candidate.folder_name(None)}",
-    )
+def _claimed(conditions: Conditions, name: str, values: Values) -> Path:
+    """Returns the folder of a try, which has its recipe."""
+    dataset = conditions.experiment.tune_on
+    named = dict(zip([key.key for key in conditions.tune], values, strict=True))
+    of_try = ",".join(f"{key}={value}" for key, value in named.items())
+    folder = conditions.run_folder / (dataset or "") / "tries" / name / of_try
+    named["training.seed"] = TUNING_SEED
+    changes = [(split_path(key), value) for key, value in named.items()]
+    claim(folder, conditions.file.system(name, dataset, changes))
+    return folder
 
 
-def _tries(keys: Sequence[Key], results: Mapping[Values, Try], chosen: Values) -> Tries:
+_OF_TRY = {"validation_loss", "steps", "seconds"}
+
+
+def _tries(keys: Sequence[Key], results: Mapping[Values, Try], chosen: Values) -> RecordedTries:
     tries = list(results.values())
     number = list(results).index(chosen)
     if tries[number].diverged:
@@ -118,5 +123,5 @@ def _tries(keys: Sequence[Key], results: Mapping[Values, Try], chosen: Values) -
             f"every try of {', '.join(key.key for key in keys)} diverged: declare smaller values "
             f"in evidence/catalogue/scales.yaml"
         )
-    of = Tries(seed=TUNING_SEED, tries=tries, chosen=number)
-    return of.model_copy(update={"notes": at_the_edge(tries, number)})
+    notes = at_the_edge(tries, number)
+    return RecordedTries(seed=TUNING_SEED, tries=tries, chosen=number, notes=notes)

@@ -25,7 +25,7 @@ import headwise as hw
 from headwise.recipes.recipe import RecipeFile
 from headwise.report.comparison import write_report
 from headwise.report.table import results_table
-from headwise.runs.comparing import compare_systems
+from headwise.runs.compare import compare
 from headwise.testing import check_system
 
 PACKAGES = ["torch", "scipy", "sklearn"]
@@ -114,7 +114,7 @@ RECIPE = {
 }
 transformers.utils.logging.disable_progress_bar()
 file = RecipeFile("shared-budget", RECIPE)
-found = compare_systems(
+found = compare(
     file,
     ["standard", "budget"],
     SEEDS,

@@ -30,17 +30,17 @@ _NAMES = {
     "models.inspect": ["Decisions"],
     "models.parameters": ["gate_parameters", "non_gate_parameters"],
     "models.speech": ["SpeechEnhancer"],
-    "pretrained.attaching": ["gate_heads", "output_parameters", "remove_gates"],
     "pretrained.conversion": ["from_transformers"],
-    "pretrained.folding": ["fold_gates"],
-    "pretrained.layouts": ["HeadLayout"],
-    "pretrained.observing": ["ablated", "record"],
+    "pretrained.gates": [
+        *("fold_gates", "gate_heads", "load_gates", "output_parameters", "remove_gates"),
+        "save_gates",
+    ],
+    "pretrained.places": ["HeadLayout"],
     "pretrained.pruning": ["load_pruned", "prune_heads"],
-    "pretrained.saving": ["load_gates", "save_gates"],
+    "pretrained.watch": ["ablated", "record"],
     "report.analysis": ["Analysis"],
     "report.explorer.page": ["Explored", "explore"],
-    "training.rules": ["TrainingRules", "training_rules"],
-    "training.rules_mixin": ["RulesMixin"],
+    "training.rules": ["RulesMixin", "TrainingRules", "training_rules"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)
 

@@ -137,7 +137,7 @@ def test_batches_of_any_lengths(lengths, world, room, epoch):
     """Each item comes once, within the budget; each process has a share of every batch."""
     longest = max(map(max, lengths))
     budget = longest * (1 + room // 8 if room % 2 else world) + room
-    share = {"epoch": epoch, "seed": 5, "world_size": world}
+    share = {"epoch": epoch, "seed": 5, "world": world}
     try:
         ranks = [index_batches(lengths, budget, rank=rank, **share) for rank in range(world)]
     except ValueError as error:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, dropwhile, takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from headwise.data.stream import Stream
 from headwise.recipes.recipe import load_recipe, task_class
-from headwise.training.batching import BatchLoader, TokenBudgetSampler
+from headwise.training.batches import Batches
 
 # Data that need no files; small where they can be.
 _DOCUMENTED = {"packages": ["logging", "email"]}
@@ -251,24 +251,19 @@ class Road:
         Each comes with its epoch (pass over a stream) and the position behind it, from which
         another call goes on.
         """
-        share = {"seed": seed, "rank": rank, "world_size": world}
-        train = self.task.parts["train"]
-        if isinstance(train, Stream):
-            stream = train.batches(self.task.collate, budget, **share)
-            if position is not None:
-                stream.load_state_dict(position)
-            for batch in stream.loader():
-                if batch is not None:
-                    yield stream.state_dict()["passes"], batch, stream.state_dict()
-            return
-        sampler = TokenBudgetSampler(train.lengths, budget, **share)
-        loader = BatchLoader(train, sampler, self.task.collate)
-        start, given = position or (0, 0)
-        for epoch in count(start):
-            loader.set_epoch(epoch)
-            for number, batch in enumerate(loader, start=1):
-                if epoch > start or number > given:
-                    yield epoch, batch, [epoch, number]
+        share = {"seed": seed, "rank": rank, "world": world}
+        train, collate = self.task.parts["train"], self.task.collate
+        is_stream = isinstance(train, Stream)
+        given = (
+            train.batches(collate, budget, **share)
+            if is_stream
+            else Batches(train, collate, budget, **share)
+        )
+        if position is not None:
+            given.position = position
+        for batch in given:
+            at = given.position
+            yield at["passes"] if is_stream else (at - 1) // given.per_epoch, batch, at
 
     def epoch(self, number: int, budget: int, **share: int) -> list[dict[str, torch.Tensor]]:
         """The batches of one epoch."""
@@ -276,11 +271,25 @@ class Road:
         return [batch for _, batch, _ in takewhile(lambda each: each[0] == number, found)]
 
 
+class _Lengths:
+    """Items that are known by their lengths alone: each is its own index."""
+
+    def __init__(self, lengths: Any) -> None:
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def set_epoch(self, epoch: int) -> None:
+        """They are the same in all epochs."""
+
+
 def index_batches(lengths: Any, budget: int, *, epoch: int = 0, **share: Any) -> list[list[int]]:
     """The indices of items of these lengths, in the batches of one process in one epoch."""
-    sampler = TokenBudgetSampler(lengths, budget, **share)
-    sampler.set_epoch(epoch)
-    return list(sampler)
+    return list(Batches(_Lengths(lengths), list, budget, **{"seed": 0, **share}).epoch(epoch))
 
 
 def waves_of(own: Road, part: str, index: int, *, whole: bool = True) -> tuple[Any, Any]:

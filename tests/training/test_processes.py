@@ -100,7 +100,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 def test_a_budget_without_room_for_all_processes_is_an_error_before_training(tmp_path):
     """Whether of what is trained on or of the validation part; it says what would do."""
     with pytest.raises(ValueError) as told:
-        index_batches([900] * 20, 1000, world_size=8)
+        index_batches([900] * 20, 1000, world=8)
     for name in ("batch_tokens", "1000", "8", "900", "14400"):
         assert name in str(told.value)
     small = (toy.Reversals(), toy.Reversals(1))

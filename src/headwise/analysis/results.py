@@ -58,9 +58,6 @@ class RunResult(Record):
     # says after which step.
     early_stop: EarlyStop | None = None
     seconds: float  # wall-clock time of training in seconds, without interruptions
-    # Numbers of CPU threads that it was trained with, which change the rounding: several if it
-    # was resumed with another number; empty if they were not recorded.
-    threads: list[int] = []
     validation_loss: float  # validation loss of the final model, in the task's unit
     # Records with step and loss (training), or step, eval_loss and the figures that the task
     # measures, each under its name (validation).
@@ -100,9 +97,7 @@ class TryResult(Record):
 class Try(Record):
     """One combination of tuned values and how well a system learned with it."""
 
-    # Path of a tuned key of the recipe to its value, without settings of systems that the
-    # model does not have.
-    values: dict[str, Any]
+    values: dict[str, Any]  # path of a tuned key of the recipe to its value
     validation_loss: float  # as in `TryResult`
     steps: int
     seconds: float
@@ -119,14 +114,7 @@ class Tries(Record):
     seed: int  # the seed of every try; no run of the comparison has it
     tries: list[Try] = Field(min_length=1)
     chosen: int  # index of the try whose values the runs have
-    equal_within: float = 0.0  # losses no further than this above the lowest count as equal to it
     notes: list[str] = []  # sentences, such as that the best value is the largest tried
-
-    @property
-    def lowest(self) -> int:
-        """Returns the index of the try of the lowest validation loss; one of them is finite."""
-        sound = [number for number, each in enumerate(self.tries) if not each.diverged]
-        return min(sound, key=lambda number: self.tries[number].validation_loss)
 
 
 class SystemSummary(Record):
@@ -135,9 +123,7 @@ class SystemSummary(Record):
     name: str
     description: str  # A line from the recipe. It may be empty.
     matched: str = ""  # what `--match parameters` chose, in words; empty if it was not given
-    # What `--tune` tried and chose; None if it was not given, or has nothing to choose for
-    # this system.
-    tuning: Tries | None = None
+    tuning: Tries | None = None  # what `--tune` tried and chose; None if it was not given
     runs: list[RunResult] = Field(min_length=1)
     # Time of a forward and backward pass divided by the baseline's, measured in turns.
     relative_step_time: OverRounds | None

@@ -20,15 +20,13 @@ from headwise.analysis.words import words_of
 from headwise.data.tokenizers import token_names
 from headwise.models.modeling import HeadwiseModel
 from headwise.report.analysis import Analysis
-from headwise.report.analysis_page.page import PAGE, RECORD, write_analysis
-from headwise.report.plain_models import is_plain, open_plain
+from headwise.report.analysis_page.page import write_analysis
+from headwise.report.plain_models import check_finite, is_plain, open_plain
 from headwise.report.text_items import TextItems
-from headwise.runs.evaluating import Opened, as_evaluated, check_same_items, model_of, open_part
-from headwise.runs.folder import RESULT, check_can_be_written, distinct_names
-from headwise.runs.locking import locked
-from headwise.runs.preparing import batches
-from headwise.runs.reading import check_finite, read_result
-from headwise.training.progress import RunBars
+from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
+from headwise.runs.folder import distinct_names, locked, read_result
+from headwise.training.batches import Batches
+from headwise.training.watching import bars
 
 FINISHED = "ablations"  # the folder with the ablations that are finished
 
@@ -47,8 +45,6 @@ class Request(NamedTuple):
 
 def analyse_runs(request: Request, folder: Path, command: str, console: Console) -> AnalysisRecord:
     """Analyses finished runs side by side and writes the page and its numbers."""
-    for name in (PAGE, RECORD):
-        check_can_be_written(folder / name)
     against, folders = request.against, _different(request)
     plain = [run for run in folders if is_plain(run)]
     if plain or request.text is not None:
@@ -130,26 +126,26 @@ def _analysed(opened: Opened, name: str, request: Request, console: Console) -> 
     with as_evaluated(model, opened.recipe.evaluation, console, name):
         answers = _asked(model, opened, name, console)
         ablations = _ablations(model, opened, name, request.level, console)
-    result = opened.run / RESULT
+    result = read_result(opened.run)
     return RunAnalysis(
         name=name,
         words=words_of(model),
         **answers,
         ablations=ablations,
-        courses=courses_of(read_result(result)) if result.is_file() else None,
+        courses=None if result is None else courses_of(result),
     )
 
 
 def _asked(model: HeadwiseModel, opened: Opened, name: str, console: Console) -> dict[str, Any]:
-    task = opened.task
-    with RunBars(console, transient=True) as bars:
-        number = len(task.parts[opened.part])
-        bar = bars.begin(name, number, figures=f"{task.item_name} analysed")
+    task, settings = opened.task, opened.recipe.training
+    items = task.stored(opened.part)
+    with bars(console) as shown:
+        bar = shown.add_task(name, total=len(items), figures=f"{task.item_name} analysed")
         return ask(
             model,
-            batches(task, opened.part, opened.recipe.training),
+            Batches(items, task.collate, settings.batch_tokens).epoch(),
             task.describe,
-            lambda count: bars.update(bar, advance=count),
+            lambda count: shown.update(bar, advance=count),
         )
 
 
@@ -157,14 +153,14 @@ def _ablations(
     model: HeadwiseModel, opened: Opened, name: str, level: Level, console: Console
 ) -> AblationAnalysis | None:
     quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
-    with RunBars(console, transient=True) as bars:
+    with bars(console) as shown:
         folder = opened.run / FINISHED
         return analyse_ablations(
-            model, quality, level=level, folder=folder, progress=bar_of(bars, name)
+            model, quality, level=level, folder=folder, progress=bar_of(shown, name)
         )
 
 
 def _part(opened: Opened) -> str:
     """Returns, in words, which part of the data is analysed and how many items it has."""
-    items = opened.task.parts[opened.part]
+    items = opened.task.stored(opened.part)
     return f"{opened.part}: {len(items):,} {opened.task.item_name}"

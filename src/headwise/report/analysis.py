@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from headwise.analysis.ablations.declared import Level
     from headwise.analysis.ablations.results import AblationAnalysis
     from headwise.analysis.decisions.record import RunAnalysis
-    from headwise.pretrained.layouts import HeadLayout
+    from rich.progress import Progress as Bars
+
+    from headwise.pretrained.places import HeadLayout
     from headwise.tasks.task import Positions
-    from headwise.training.progress import RunBars
 
 Batch = Mapping[str, Tensor]
 _STACKS = ("encoder", "decoder", "")
@@ -109,13 +110,10 @@ class Analysis:
         from rich.console import Console
 
         from headwise.analysis.decisions.record import RunAnalysis, ask
-        from headwise.pretrained.observing import observed
-        from headwise.training.progress import RunBars
+        from headwise.pretrained.gates import observed
+        from headwise.training.watching import bars
 
-        with (
-            observed(self.model, self.layouts),
-            RunBars(Console(stderr=True), transient=True) as bars,
-        ):
+        with observed(self.model, self.layouts), bars(Console(stderr=True)) as shown:
             stacks = {place.stack for place in places_of(self.model)}
             if isinstance(self.tokens, str) and {"encoder", "decoder"} <= stacks:
                 raise ValueError(
@@ -123,17 +121,17 @@ class Analysis:
                     f"of 'encoder' and 'decoder' to the name of an argument each"
                 )
             total = length_hint(self.batches) or None  # len() of a stream's DataLoader is an error
-            bar = bars.begin(self.name, total, figures="batches analysed")
+            bar = shown.add_task(self.name, total=total, figures="batches analysed")
             answers = ask(
                 self.model,
                 map(self._told, self.batches),
                 self._positions,
-                lambda count: bars.update(bar, advance=1),
+                lambda count: shown.update(bar, advance=1),
                 self._padding,
             )
             if not answers["sequences"]:
                 raise ValueError("batches are none, expected at least one with a sequence")
-            ablations = self._ablations(bars)
+            ablations = self._ablations(shown)
         return RunAnalysis(
             name=self.name, words=words_of(self.model), **answers, ablations=ablations
         )
@@ -145,7 +143,7 @@ class Analysis:
         write_analysis(Path(folder), [self.record], f"{self.record.sequences:,} sequences")
         return Path(folder) / PAGE
 
-    def _ablations(self, bars: "RunBars") -> "AblationAnalysis | None":
+    def _ablations(self, bars: "Bars") -> "AblationAnalysis | None":
         if self.quality is None:
             return None
         from headwise.analysis.ablations.ablating import analyse_ablations, bar_of

@@ -12,9 +12,8 @@ from headwise.analysis.cost import model_class
 from headwise.data.tokenizers import read_tokenizer
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
-from headwise.pretrained.checkpoints import DESCRIPTION, HEADS_LEFT
+from headwise.pretrained.gates import load_gates
 from headwise.pretrained.pruning import load_pruned
-from headwise.pretrained.saving import load_gates
 from headwise.runs.folder import MODEL, RECIPE, FolderError
 
 _CONFIG = "config.json"
@@ -74,6 +73,17 @@ def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if (folder / DESCRIPTION).is_file():
         load_gates(model, folder)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer
+
+
+def check_finite(folder: Path, model: nn.Module) -> None:
+    """Raises `FolderError` if weights of a run's model are not finite: then it computes nothing."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise FolderError(
+                f"{folder} has diverged: {name} has values that are not finite, so that its heads "
+                f"do nothing to be looked at; leave the run out, or train it again with a smaller "
+                f"training.learning_rate"
+            )
 
 
 def task_of(model: nn.Module) -> str:

@@ -12,7 +12,7 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.report.plain_models import longest_input, task_of
 from headwise.tasks.scores import spread
-from headwise.training.evaluating import summed_loss
+from headwise.training.loss import loss_and_labels
 
 MOST_TOKENS = 20_000  # that are read of a file: an analysis makes a pass for each head
 _HIDDEN = 7  # one token in so many is hidden from a masked language model
@@ -57,13 +57,13 @@ class TextItems:
         """The total loss of each line, by the model as it is, and how many labels it has."""
         rows = []
         for batch in self.batches:
-            given = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
             first = int(self.task == "language-modelling")  # it is not predicted
             count = int((batch["labels"].flatten()[first:] != IGNORED_LABEL).sum())
             total = 0.0
             if count and isinstance(self.model, HeadwiseModel):  # without what systems add to it
-                total = float(summed_loss(self.model, given))
+                total = float(loss_and_labels(self.model, batch)[0])
             elif count:
+                given = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
                 total = float(self.model(**given).loss) * count
             rows.append((total, count))
         return torch.tensor(rows, dtype=torch.float64)  # (lines, 2)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from rich.progress import Progress as Bars
 from torch import nn
 
 from headwise.analysis.ablations.declared import Ablation, Level, declared_ablations
@@ -28,7 +29,6 @@ from headwise.heads.ablation import meaning_of
 from headwise.models.inspect import evaluating
 from headwise.tasks.scores import Outcome, Record, Score
 from headwise.training.loss import own_draws
-from headwise.training.progress import RunBars
 
 # Called with how many ablations are done, how many there are, and the one that comes next.
 Progress = Callable[[int, int, str], None]
@@ -70,9 +70,9 @@ def analyse_ablations(
     return _ranked(ablations, found, before, quality, level)
 
 
-def bar_of(bars: RunBars, label: str) -> Progress:
+def bar_of(bars: Bars, label: str) -> Progress:
     """Returns a progress that a bar shows, with the ablation that is being made."""
-    bar = bars.begin(label, None)
+    bar = bars.add_task(label, total=None, figures="")
 
     def progress(done: int, total: int, coming: str) -> None:
         bars.update(bar, completed=done, total=total, figures=coming)

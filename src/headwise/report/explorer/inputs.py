@@ -25,7 +25,7 @@ from headwise.data.sound import Waveform, analyse, hop_of, read_channels, resamp
 from headwise.data.tokenizers import read_tokenizer
 from headwise.messages import one_of
 from headwise.report.explorer.payload import Blob, Item, Made, Output, Stack
-from headwise.runs.evaluating import task_of
+from headwise.runs.evaluate import task_of
 from headwise.runs.folder import MODEL
 from headwise.tasks.enhancing import enhance
 from headwise.tasks.images import draw_images

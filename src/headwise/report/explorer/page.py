@@ -15,7 +15,7 @@ from headwise.report.explorer.payload import Payload
 from headwise.report.policy import source_of
 
 if TYPE_CHECKING:
-    from headwise.pretrained.layouts import HeadLayout
+    from headwise.pretrained.places import HeadLayout
 
 WEB = Path(__file__).parent / "web"
 # In this order, since some use others while they are read, and the last runs them all.
@@ -146,7 +146,7 @@ def explore(
         'position'
     """
     # Imported here: the tasks take a second, and `hw.explore` is no reason to load them yet.
-    from headwise.pretrained.observing import observed
+    from headwise.pretrained.gates import observed
     from headwise.report.explorer.recording import recorded_run
     from headwise.report.explorer.texts import any_input
 

@@ -19,8 +19,8 @@ from headwise.heads.ablation import option_of
 from headwise.heads.attention import Read
 from headwise.heads.system import Routing
 from headwise.models.inspect import ablated, evaluating, observe, record
-from headwise.pretrained.observing import observed
-from headwise.pretrained.reading import attention_noted
+from headwise.pretrained.gates import observed
+from headwise.pretrained.watch import attention_noted
 from headwise.report.explorer.inputs import (
     Input,
     Plain,
@@ -41,9 +41,8 @@ from headwise.report.explorer.payload import (
     Stack,
 )
 from headwise.report.explorer.texts import plain_input, text_input
-from headwise.report.plain_models import is_plain, open_plain, task_of
-from headwise.runs.folder import distinct_names
-from headwise.runs.reading import check_finite, open_run
+from headwise.report.plain_models import check_finite, is_plain, open_plain, task_of
+from headwise.runs.folder import distinct_names, read_model, read_recipe
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
@@ -74,7 +73,7 @@ class Explorer:
                     raise ValueError(f"--set is given, but {folder} is no run: it has no recipe")
                 self.trained.append(Plain(name, *open_plain(folder)))
                 continue
-            recipe, model = open_run(folder, changes)
+            recipe, model = read_recipe(folder, changes, keys=("evaluation",)), read_model(folder)
             check_finite(folder, model)
             self.trained.append(Trained(name, folder, recipe, model))
         tasks = {trained.name: _task(trained) for trained in self.trained}
