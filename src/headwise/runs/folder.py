@@ -28,9 +28,16 @@ from headwise.analysis.results import RunResult
 from headwise.files import clear_leftovers, write_text
 from headwise.recipes.document import differences
 from headwise.recipes.recipe import Recipe, load_recipe, task_class, to_yaml
+from headwise.runs.names import (
+    INPUTS,
+    MODEL,
+    READ_AGAIN,
+    RECIPE,
+    RESULT,
+    FolderError,
+    check_run,
+)
 
-RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
-READ_AGAIN = ("data", "evaluation")  # the keys of its recipe that a finished run reads again
 # Recipes that differ in these keys alone are of the same run. Of files, their content counts.
 _NOT_OF_TRAINING = (
     *("system:", "title:", "description:", "base:", "data.title:", "data.files.", "data.tests"),
@@ -38,10 +45,6 @@ _NOT_OF_TRAINING = (
 )
 # What training leaves in a folder, or in those of the runs of a comparison.
 _TRAINED = ("checkpoint-*", MODEL, RESULT)
-
-
-class FolderError(ValueError):
-    """A folder that does not hold what is expected of it; the message says what to do."""
 
 
 @contextmanager
@@ -147,21 +150,7 @@ def read_recipe(
         FolderError: there is no run in the folder, or there are several.
         ValueError: a change is of another key, or no recipe comes of it.
     """
-    if not (folder / RECIPE).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECIPE}"))
-        raise FolderError(
-            f"{folder} holds several runs, name one of them: {', '.join(inside)}"
-            if inside
-            else f"{folder} is not a run of headwise: it has no {RECIPE}; name the folder of a run "
-            f"that `headwise train` or `headwise compare` has made"
-        )
-    for change in changes:
-        path = change.partition("=")[0].strip()
-        if path.partition(".")[0] not in keys:
-            raise ValueError(
-                f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
-                f"{', '.join(keys)}. Train another run to change others"
-            )
+    check_run(folder, changes, keys)
     return load_recipe(str(folder / RECIPE), changes).recipe
 
 
@@ -211,7 +200,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Returns names that tell folders apart: their last parts, or their paths in a common folder."""
+    """Returns names that tell folders apart: their last parts, or paths in a common one."""
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
     if len(set(names)) < len(names):

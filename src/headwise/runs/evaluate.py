@@ -1,0 +1,352 @@
+"""What evaluation gives: computed, kept in the folder of a run, and compared with that of another.
+
+A finished run is evaluated again on any part, on other data, with ablations, and against another
+run on the same items. The interval and the p of such a difference are over the items alone: they
+say whether these two runs differ. One run each cannot say how much of the difference is the chance
+of training; `headwise compare` with several seeds can.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from pydantic import ValidationError
+from rich.console import Console
+
+from headwise.analysis.results import RunResult
+from headwise.analysis.statistics.estimates import Difference
+from headwise.analysis.statistics.seeds_and_items import compare_outcomes
+from headwise.data.settings import PARTS
+from headwise.files import write_bytes, write_text
+from headwise.messages import one_of, shown
+from headwise.models.inspect import ablated, systems
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.plan import system_class
+from headwise.recipes.recipe import Evaluation as EvaluationSettings
+from headwise.recipes.recipe import Recipe, task_class
+from headwise.runs.folder import (
+    MODEL,
+    RESULT,
+    FolderError,
+    read_inputs,
+    read_model,
+    read_recipe,
+)
+from headwise.tasks.scores import Outcome, Score
+from headwise.tasks.task import Each, Task
+from headwise.training.loss import aside_of_training, loss_and_labels
+from headwise.training.settings import TrainingSettings
+from headwise.training.watching import bars
+from headwise.yaml import read_yaml
+
+TEST = "test"  # the name of the test part
+OTHER = "other"  # the name of a part that the command line gives other data
+
+_Batch = TypeVar("_Batch")
+_Found = TypeVar("_Found")
+
+
+# --- computing ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _WithBar(Each):
+    """Computes something of each batch, and shows a bar."""
+
+    console: Console
+    label: str
+
+    def __call__(
+        self, batches: Sequence[_Batch], compute: Callable[[_Batch], _Found]
+    ) -> list[_Found]:
+        with bars(self.console) as shown_bars:
+            bar = shown_bars.add_task(self.label, total=len(batches))
+            found = []
+            for batch in batches:
+                found.append(compute(batch))
+                shown_bars.advance(bar)
+            return found
+
+
+def evaluate(
+    model: HeadwiseModel,
+    task: Task,
+    part: str,
+    settings: EvaluationSettings,
+    console: Console,
+    label: str,
+) -> Outcome:
+    """Evaluates a model on a part of the data, with the ablations of its settings, under a bar."""
+    with as_evaluated(model, settings, console, label), aside_of_training(model):
+        return task.evaluate(model, part, settings, _WithBar(console, label))
+
+
+@contextmanager
+def as_evaluated(
+    model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
+) -> Iterator[None]:
+    """While this context is open, the model computes with the ablations of the evaluation."""
+    ablation = fitting(model, settings.ablation)
+    for name in settings.ablation.keys() - ablation.keys():
+        _note(console, f"the ablation of {name} changes nothing: {label} has no such system")
+    with ablated(model, ablation):
+        yield
+
+
+def fitting(model: HeadwiseModel, ablation: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some ablations whose systems the model has."""
+    held = {type(system) for system in systems(model).values()}
+    return {name: asked for name, asked in ablation.items() if system_class(name) in held}
+
+
+def loss_of_part(model: HeadwiseModel, task: Task, part: str, settings: TrainingSettings) -> float:
+    """Returns the mean loss per label of a part, without label smoothing and auxiliary losses."""
+    items, total = task.stored(part), torch.zeros(2, dtype=torch.float64)
+    with aside_of_training(model):
+        for batch in task.batches(part, settings.batch_tokens):
+            total += loss_and_labels(model, task.collate(items.__getitems__(batch))).cpu()
+    loss, labels = total.tolist()
+    return float(loss / max(1.0, labels))
+
+
+# --- keeping ------------------------------------------------------------------------------------
+
+
+def evaluate_tests(
+    folder: Path, recipe: Recipe, task: Task, result: RunResult, console: Console
+) -> RunResult:
+    """Returns the result of a run with its scores on the further test sets of its recipe.
+
+    It is evaluated on those that are new, or whose items have changed.
+    """
+    scores: dict[str, list[Score]] = {}
+    for name in recipe.data.tests:
+        outcome = _stored(folder, task, name)
+        if outcome is None:
+            model, label = read_model(folder), f"{folder.resolve().name} {name}"
+            outcome = evaluate(model, task, name, recipe.evaluation, console, label)
+            write_outcome(outcome, folder, task, name)
+        scores[name] = without_rows(outcome.scores)
+    return result.model_copy(update={"tests": scores})
+
+
+def without_rows(scores: Sequence[Score]) -> list[Score]:
+    """The scores for a result, whose rows stand in the outcome alone."""
+    return [score.model_copy(update={"rows": []}) for score in scores]
+
+
+def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
+    """Writes what an evaluation gave, and for the eye its outputs and pictures by themselves."""
+    end = _end(part)
+    if outcome.outputs:
+        write_text(folder / f"outputs{end}.txt", "\n".join(outcome.outputs) + "\n")
+    for number, picture in enumerate(outcome.pictures, 1):
+        name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
+        write_bytes(folder / f"pictures{end}" / f"{number:02}-{name}.png", picture.bytes)
+    kept = outcome.model_copy(update={"digest": task.digest(part)})
+    write_text(folder / f"outcome{end}.json", kept.model_dump_json(indent=1))
+
+
+def read_outcome(folder: Path, part: str = TEST) -> Outcome:
+    """Returns what the evaluation of a run on the test part, or a further test set, gave.
+
+    Raises:
+        FolderError: the file is not there, or cannot be read.
+    """
+    path = folder / f"outcome{_end(part)}.json"
+    try:
+        return Outcome.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+        raise FolderError(
+            f"{path} cannot be read ({reason}): delete it and {RESULT} from {folder}, and start "
+            f"the run again, which is then evaluated again"
+        ) from error
+
+
+def _stored(folder: Path, task: Task, part: str) -> Outcome | None:
+    """What an earlier evaluation on the same items gave; None if there was none."""
+    if not (folder / f"outcome{_end(part)}.json").is_file():
+        return None
+    found = read_outcome(folder, part)
+    return found if found.digest == task.digest(part) else None
+
+
+def _end(part: str) -> str:
+    return "" if part == TEST else f"-{part}"
+
+
+# --- finished runs ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A finished run and one part of its data."""
+
+    run: Path  # folder of the run
+    recipe: Recipe  # of the run, with the changes of the command line
+    task: Task  # its data
+    part: str  # name of the part
+
+
+@dataclass(frozen=True)
+class Evaluated(Opened):
+    """A finished run and its scores on one part."""
+
+    outcome: Outcome  # the scores, with the rows from which they are computed
+
+
+def evaluate_run(
+    run: Path,
+    part: str,
+    console: Console,
+    *,
+    data: str | None = None,
+    ablations: Mapping[str, Any] | None = None,
+    changes: Sequence[str] = (),
+    may_be_stored: bool = False,
+) -> Evaluated:
+    """Evaluates a finished run.
+
+    Args:
+        run: folder of the run.
+        part: `train`, `validation`, `test`, or the name of a further test set.
+        console: for bars and notes.
+        data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`.
+        ablations: name of a system to the ablation with which it is evaluated.
+        changes: to the recipe, as `--set` takes them.
+        may_be_stored: whether scores on the same items are taken from the folder of the run.
+
+    Raises:
+        FolderError: there is no finished run in the folder.
+        ValueError: there is no such part, the model was made for other data, or the changes are of
+            keys that evaluation does not read.
+    """
+    opened = open_part(run, part, console, data=data, changes=changes)
+    recipe, task, part = opened.recipe, opened.task, opened.part
+    outcome = None
+    if may_be_stored and not ablations and not changes and data is None:
+        outcome = _stored(run, task, part)
+    if outcome is None:
+        ablation = {**recipe.evaluation.ablation, **(ablations or {})}
+        settings = recipe.evaluation.model_copy(update={"ablation": ablation})
+        model = model_of(opened)
+        outcome = evaluate(model, task, part, settings, console, run.resolve().name)
+    return Evaluated(run, recipe, task, part, outcome)
+
+
+def open_part(
+    run: Path,
+    part: str,
+    console: Console,
+    *,
+    data: str | None = None,
+    changes: Sequence[str] = (),
+) -> Opened:
+    """Reads the recipe of a finished run and a part of its data; see `evaluate_run`."""
+    if data is None:
+        recipe = read_recipe(run, changes)
+    else:
+        part, keys = OTHER, [f"data.tests.{OTHER}.{each}" for each in divided(data)]
+        try:
+            recipe = read_recipe(run, [*changes, "data.tests={}", *keys])
+        except FolderError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"--data is {data!r}: {error}") from error
+    parts = [*PARTS, *recipe.data.tests]
+    if part not in parts:
+        raise ValueError(f"--part is {part!r}, {one_of(part, parts)}, the parts of {run}")
+    return Opened(run, recipe, task_of(run, recipe, console), part)
+
+
+def divided(text: str) -> list[str]:
+    """Divides `KEY=VALUE,KEY=VALUE`; a comma in quotes or brackets of a value divides nothing.
+
+    >>> divided('path=a/b,columns.text="one, two=2",split.test=[x, y]')
+    ['path=a/b', 'columns.text="one, two=2"', 'split.test=[x, y]']
+    """
+    found: list[str] = []
+    for piece in re.split(r",(?=\s*[\w.]+\s*=)", text):
+        try:
+            read_yaml(found[-1].partition("=")[2] if found else "")
+            found.append(piece.strip())
+        except ValueError:  # what stands before is not whole yet
+            found[-1] += f",{piece}"
+    return found
+
+
+def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
+    """Reads the data of a finished run, and says so if it was trained on others."""
+    task = task_class(recipe.task)(recipe, run / MODEL)
+    if read_inputs(run).get("data", task.digest()) != task.digest():
+        _note(console, f"{run.resolve().name} was trained on other data than these")
+    return task
+
+
+def model_of(opened: Opened) -> HeadwiseModel:
+    """Returns the model of an opened run.
+
+    Raises:
+        ValueError: it was made for other data than those of the opened run.
+    """
+    model, recipe = read_model(opened.run), opened.recipe
+    sizes = opened.task.sizes(recipe, opened.task)
+    sizes |= {key: value for key, value in recipe.model_arguments.items() if key in sizes}
+    needed = type(model.config)(**sizes)
+    # Longer and shorter texts are read by the same model.
+    for key in sizes.keys() - {"max_length"}:
+        name = "id2label" if key == "classes" else key
+        now, then = getattr(needed, name), getattr(model.config, name)
+        if now != then:
+            raise ValueError(
+                f"the data need a model whose {key} is {shown(now)}, but that of {opened.run} is "
+                f"{shown(then)}; give the data that the run was trained on, without changes on "
+                f"which the model depends"
+            )
+    return model
+
+
+def compare_runs(run: Evaluated, other: Evaluated) -> Difference | None:
+    """Returns the difference of the first score of a run to that of another, over the items.
+
+    Returns:
+        The difference of `run` to `other`; None if there are fewer than ten items, or no finite
+        scores.
+
+    Raises:
+        ValueError: the runs are not scored on the same items, or not in the same way.
+    """
+    check_same_items(run, other)
+    first, second = run.outcome.scores[0], other.outcome.scores[0]
+    if (first.name, first.note) != (second.name, second.note):
+        raise ValueError(
+            f"{run.run} has {first.name} ({first.note}) and {other.run} has {second.name} "
+            f"({second.note}), expected scores that are computed alike; give both runs the same "
+            f"settings with --set evaluation.KEY=VALUE"
+        )
+    _, differences = compare_outcomes({"run": [run.outcome], "other": [other.outcome]}, "other")
+    return differences["run"]
+
+
+def check_same_items(run: Opened, other: Opened) -> None:
+    """Raises `ValueError` unless two runs are scored on the same items."""
+    if run.recipe.task != other.recipe.task:
+        raise ValueError(
+            f"{run.run} is a run of {run.recipe.task} and {other.run} one of {other.recipe.task}, "
+            f"expected runs of the same task"
+        )
+    if run.task.digest(run.part) != other.task.digest(other.part):
+        facts = [f"\n  {each.run}: {each.task.facts[each.part]}" for each in (run, other)]
+        raise ValueError(
+            f"{run.run} and {other.run} are not scored on the same items, expected runs with equal "
+            f"data; their part {run.part}:{''.join(facts)}"
+        )
+
+
+def _note(console: Console, text: str) -> None:
+    console.print(text, style="yellow", highlight=False, markup=False, emoji=False)

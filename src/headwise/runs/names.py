@@ -1,0 +1,40 @@
+"""The names of files of a run, and whether a folder holds one: told before PyTorch is loaded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
+READ_AGAIN = ("data", "evaluation")  # the keys of its recipe that a finished run reads again
+
+
+class FolderError(ValueError):
+    """A folder that does not hold what is expected of it; the message says what to do."""
+
+
+def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = READ_AGAIN) -> None:
+    """Finds out whether a folder holds a run, whose recipe may be changed so.
+
+    Args:
+        folder: of the run.
+        changes: arguments of `--set`.
+        keys: the first parts of keys that may change.
+
+    Raises:
+        FolderError: there is no run in the folder, or there are several.
+        ValueError: a change is of another key.
+    """
+    if not (folder / RECIPE).is_file():
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{RECIPE}"))
+        raise FolderError(
+            f"{folder} holds several runs, name one of them: {', '.join(inside)}"
+            if inside
+            else f"{folder} is not a run of headwise: it has no {RECIPE}; name the folder of a run "
+            f"that `headwise train` or `headwise compare` has made"
+        )
+    for change in changes:
+        path = change.partition("=")[0].strip()
+        if path.partition(".")[0] not in keys:
+            raise ValueError(
+                f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
+                f"{', '.join(keys)}. Train another run to change others"
+            )
