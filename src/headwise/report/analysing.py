@@ -48,7 +48,7 @@ def analyse_runs(request: Request, folder: Path, command: str, console: Console)
     against, folders = request.against, _different(request)
     plain = [run for run in folders if is_plain(run)]
     if plain or request.text is not None:
-        return _analyse_texts(request, plain, folders, folder, command)
+        return _analyse_texts(request, plain, folders, folder, command, console)
     opened = [
         open_part(run, request.part, console, data=request.data, changes=request.changes)
         for run in folders
@@ -65,7 +65,12 @@ def analyse_runs(request: Request, folder: Path, command: str, console: Console)
 
 
 def _analyse_texts(
-    request: Request, plain: list[Path], folders: list[Path], folder: Path, command: str
+    request: Request,
+    plain: list[Path],
+    folders: list[Path],
+    folder: Path,
+    command: str,
+    console: Console,
 ) -> AnalysisRecord:
     """Analyses models of no run on the lines of a text."""
     if request.text is None:
@@ -81,6 +86,7 @@ def _analyse_texts(
         for path, name in zip(folders, names, strict=True):
             items = TextItems(*open_plain(path), request.text)
             read[name] = items.in_words
+            _say(console, f"{name}: analysed on {items.in_words}")
             two = items.task == "translation"
             per = "example" if items.task == "classification" else "token"
             analysis = Analysis(
@@ -139,6 +145,7 @@ def _analysed(opened: Opened, name: str, request: Request, console: Console) -> 
 def _asked(model: HeadwiseModel, opened: Opened, name: str, console: Console) -> dict[str, Any]:
     task, settings = opened.task, opened.recipe.training
     items = task.stored(opened.part)
+    _say(console, f"{name}: {len(items):,} {task.item_name} are analysed")
     with bars(console) as shown:
         bar = shown.add_task(name, total=len(items), figures=f"{task.item_name} analysed")
         return ask(
@@ -153,11 +160,19 @@ def _ablations(
     model: HeadwiseModel, opened: Opened, name: str, level: Level, console: Console
 ) -> AblationAnalysis | None:
     quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
+    if level != "none":
+        _say(console, f"{name}: ablations are evaluated one by one")
     with bars(console) as shown:
         folder = opened.run / FINISHED
         return analyse_ablations(
             model, quality, level=level, folder=folder, progress=bar_of(shown, name)
         )
+
+
+def _say(console: Console, text: str) -> None:
+    """Says what begins, where no bar shows it."""
+    if not console.is_terminal:
+        console.print(text, highlight=False, markup=False)
 
 
 def _part(opened: Opened) -> str:
