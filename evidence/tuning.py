@@ -106,8 +106,8 @@ def _claimed(conditions: Conditions, name: str, values: Values) -> Path:
     named = dict(zip([key.key for key in conditions.tune], values, strict=True))
     of_try = ",".join(f"{key}={value}" for key, value in named.items())
     folder = conditions.run_folder / (dataset or "") / "tries" / name / of_try
-    named["training.seed"] = TUNING_SEED
-    changes = [(split_path(key), value) for key, value in named.items()]
+    fixed = {"training.seed": TUNING_SEED, "evaluation.test": False}
+    changes = [(split_path(key), value) for key, value in {**named, **fixed}.items()]
     claim(folder, conditions.file.system(name, dataset, changes))
     return folder
 

@@ -17,10 +17,8 @@ from synthetic import ALL, comparison, picture
 import headwise as hw
 from headwise.analysis.decisions.record import AnalysisRecord
 from headwise.analysis.results import Benchmark
-from headwise.analysis.score_curve import score_curve
 from headwise.report.analysis_page.page import render_analysis
 from headwise.report.comparison import render_benchmark, render_report
-from headwise.report.score_curve import render_curve
 
 Show = Callable[..., chromium.Tab]
 
@@ -58,12 +56,6 @@ def report() -> str:
 def benchmark() -> str:
     sets = {"one": comparison(), "two": comparison(("standard", "moa"))}
     return render_benchmark(Benchmark(title="Two", comparisons=sets))
-
-
-@cache
-def curve() -> str:
-    (run,) = comparison(("standard",)).systems[0].runs
-    return render_curve(score_curve("data.x", [(x, run) for x in (0.1, 1.0)]))
 
 
 @cache
@@ -130,7 +122,7 @@ def test_a_name_that_begins_like_a_formula_is_text_in_csv(shown: Show, saved: Pa
     assert "-0.5 (-1.2e+05 to +1,000)" in [row[0] for row in rows]
 
 
-@pytest.mark.parametrize("page", [report, benchmark, curve, analysis])
+@pytest.mark.parametrize("page", [report, benchmark, analysis])
 def test_every_table_and_figure_can_be_saved(shown: Show, page: Callable[[], str]) -> None:
     tab = shown(page())
     tables = tab.value("document.querySelectorAll('table').length")
@@ -160,7 +152,7 @@ def test_a_figure_is_saved_as_png(shown: Show, saved: Path, scheme: str, surface
         assert named.get(colour, 0) > 100, name
 
 
-@pytest.mark.parametrize("page", [report, benchmark, curve, analysis])
+@pytest.mark.parametrize("page", [report, benchmark, analysis])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_reaches_past_the_page(shown: Show, page: Callable[[], str], width: int) -> None:
     tab = shown(page(), width)
