@@ -19,7 +19,7 @@ from headwise.analysis.results import Try
 from headwise.recipes.document import split_path
 from headwise.runs.folder import claim, read_result
 from headwise.runs.launching import train_all
-from headwise.runs.tuning import TUNING_SEED, at_the_edge
+from headwise.runs.tuning import TUNING_SEED, Grid, at_the_edge
 from headwise.tasks.task import Task
 
 Values = tuple[float, ...]  # of the keys, in their order
@@ -103,12 +103,12 @@ def let_choose(
 def _claimed(conditions: Conditions, name: str, values: Values) -> Path:
     """Returns the folder of a try, which has its recipe."""
     dataset = conditions.experiment.tune_on
-    named = dict(zip([key.key for key in conditions.tune], values, strict=True))
-    of_try = ",".join(f"{key}={value}" for key, value in named.items())
-    folder = conditions.run_folder / (dataset or "") / "tries" / name / of_try
-    fixed = {"training.seed": TUNING_SEED, "evaluation.test": False}
-    changes = [(split_path(key), value) for key, value in {**named, **fixed}.items()]
-    claim(folder, conditions.file.system(name, dataset, changes))
+    keys = zip(conditions.tune, values, strict=True)
+    grid = Grid({split_path(key.key): [value] for key, value in keys})
+    (combination,) = grid.combinations()
+    tries = conditions.run_folder / (dataset or "") / "tries" / name
+    folder = tries / grid.folder_name(combination)
+    claim(folder, conditions.file.system(name, dataset, grid.of_try(combination)))
     return folder
 
 
