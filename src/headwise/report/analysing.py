@@ -21,10 +21,11 @@ from headwise.data.tokenizers import token_names
 from headwise.models.modeling import HeadwiseModel
 from headwise.report.analysis import Analysis
 from headwise.report.analysis_page.page import write_analysis
-from headwise.report.plain_models import check_finite, is_plain, open_plain
+from headwise.report.plain_models import check_finite, open_plain
 from headwise.report.text_items import TextItems
 from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
 from headwise.runs.folder import distinct_names, locked, read_result
+from headwise.runs.names import is_plain
 from headwise.training.batches import Batches
 from headwise.training.watching import bars
 

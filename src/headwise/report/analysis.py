@@ -15,11 +15,11 @@ from headwise.ops.labels import IGNORED_LABEL
 
 # `import headwise` reads this file: what draws figures and bars is imported where it is used.
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
     from headwise.analysis.ablations.declared import Level
     from headwise.analysis.ablations.results import AblationAnalysis
     from headwise.analysis.decisions.record import RunAnalysis
-    from rich.progress import Progress as Bars
-
     from headwise.pretrained.places import HeadLayout
     from headwise.tasks.task import Positions
 

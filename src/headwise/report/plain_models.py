@@ -14,30 +14,9 @@ from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
 from headwise.pretrained.gates import load_gates
 from headwise.pretrained.pruning import load_pruned
-from headwise.runs.folder import MODEL, RECIPE, FolderError
+from headwise.runs.names import FolderError
 
-_CONFIG = "config.json"
 _UNSET = 10**9  # tokenizers that know no limit say 10³⁰
-
-
-def is_plain(folder: Path) -> bool:
-    """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
-    if not folder.exists():
-        # Where its parent is a folder, a folder is meant, and mistyped.
-        parent = folder.parent
-        if len(folder.parts) <= 2 and (parent == Path() or not parent.exists()):
-            return True
-        raise FolderError(
-            f"there is no folder {folder}, expected that of a run of headwise or of a model of "
-            f"transformers, or a name on the hub"
-        )
-    is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
-    if not is_run and not (folder / _CONFIG).exists():
-        raise FolderError(
-            f"{folder} is neither a run of headwise, which has a {RECIPE}, nor a model of "
-            f"transformers, which has a {_CONFIG}"
-        )
-    return not is_run
 
 
 def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

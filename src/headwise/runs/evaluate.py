@@ -26,16 +26,10 @@ from headwise.messages import one_of, shown
 from headwise.models.inspect import ablated, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
+from headwise.recipes.document import RecipeError
 from headwise.recipes.recipe import Evaluation as EvaluationSettings
 from headwise.recipes.recipe import Recipe, task_class
-from headwise.runs.folder import (
-    MODEL,
-    RESULT,
-    FolderError,
-    read_inputs,
-    read_model,
-    read_recipe,
-)
+from headwise.runs.folder import MODEL, RESULT, FolderError, read_inputs, read_model, read_recipe
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Task
 from headwise.training.loss import aside_of_training, loss_and_labels
@@ -50,12 +44,9 @@ _Batch = TypeVar("_Batch")
 _Found = TypeVar("_Found")
 
 
-# --- computing ----------------------------------------------------------------------------------
-
-
 @dataclass
 class _WithBar(Each):
-    """Computes something of each batch, and shows a bar."""
+    """Computes something of each batch under a bar."""
 
     console: Console
     label: str
@@ -63,13 +54,9 @@ class _WithBar(Each):
     def __call__(
         self, batches: Sequence[_Batch], compute: Callable[[_Batch], _Found]
     ) -> list[_Found]:
-        with bars(self.console) as shown_bars:
-            bar = shown_bars.add_task(self.label, total=len(batches))
-            found = []
-            for batch in batches:
-                found.append(compute(batch))
-                shown_bars.advance(bar)
-            return found
+        with bars(self.console) as progress:
+            bar = progress.add_task(self.label, total=len(batches), figures="batches evaluated")
+            return [compute(batch) for batch in progress.track(batches, task_id=bar)]
 
 
 def evaluate(
@@ -111,9 +98,6 @@ def loss_of_part(model: HeadwiseModel, task: Task, part: str, settings: Training
             total += loss_and_labels(model, task.collate(items.__getitems__(batch))).cpu()
     loss, labels = total.tolist()
     return float(loss / max(1.0, labels))
-
-
-# --- keeping ------------------------------------------------------------------------------------
 
 
 def evaluate_tests(
@@ -180,9 +164,6 @@ def _end(part: str) -> str:
     return "" if part == TEST else f"-{part}"
 
 
-# --- finished runs ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Opened:
     """A finished run and one part of its data."""
@@ -213,29 +194,18 @@ def evaluate_run(
     """Evaluates a finished run.
 
     Args:
-        run: folder of the run.
-        part: `train`, `validation`, `test`, or the name of a further test set.
-        console: for bars and notes.
-        data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`.
+        run, part, console, data, changes: as for `open_part`.
         ablations: name of a system to the ablation with which it is evaluated.
-        changes: to the recipe, as `--set` takes them.
         may_be_stored: whether scores on the same items are taken from the folder of the run.
-
-    Raises:
-        FolderError: there is no finished run in the folder.
-        ValueError: there is no such part, the model was made for other data, or the changes are of
-            keys that evaluation does not read.
     """
     opened = open_part(run, part, console, data=data, changes=changes)
     recipe, task, part = opened.recipe, opened.task, opened.part
-    outcome = None
-    if may_be_stored and not ablations and not changes and data is None:
-        outcome = _stored(run, task, part)
+    is_as_trained = not ablations and not changes and data is None
+    outcome = _stored(run, task, part) if may_be_stored and is_as_trained else None
     if outcome is None:
         ablation = {**recipe.evaluation.ablation, **(ablations or {})}
         settings = recipe.evaluation.model_copy(update={"ablation": ablation})
-        model = model_of(opened)
-        outcome = evaluate(model, task, part, settings, console, run.resolve().name)
+        outcome = evaluate(model_of(opened), task, part, settings, console, run.resolve().name)
     return Evaluated(run, recipe, task, part, outcome)
 
 
@@ -247,16 +217,26 @@ def open_part(
     data: str | None = None,
     changes: Sequence[str] = (),
 ) -> Opened:
-    """Reads the recipe of a finished run and a part of its data; see `evaluate_run`."""
+    """Reads the recipe of a finished run and a part of its data.
+
+    Args:
+        run: folder of the run.
+        part: `train`, `validation`, `test`, or the name of a further test set.
+        console: for notes.
+        data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`.
+        changes: to the recipe, as `--set` takes them.
+
+    Raises:
+        FolderError: there is no run in the folder.
+        ValueError: there is no such part, or there are no such data.
+    """
     if data is None:
         recipe = read_recipe(run, changes)
     else:
         part, keys = OTHER, [f"data.tests.{OTHER}.{each}" for each in divided(data)]
         try:
             recipe = read_recipe(run, [*changes, "data.tests={}", *keys])
-        except FolderError:
-            raise
-        except ValueError as error:
+        except RecipeError as error:
             raise ValueError(f"--data is {data!r}: {error}") from error
     parts = [*PARTS, *recipe.data.tests]
     if part not in parts:
@@ -341,10 +321,10 @@ def check_same_items(run: Opened, other: Opened) -> None:
             f"expected runs of the same task"
         )
     if run.task.digest(run.part) != other.task.digest(other.part):
-        facts = [f"\n  {each.run}: {each.task.facts[each.part]}" for each in (run, other)]
+        of_both = " and ".join(str(each.task.facts[each.part]) for each in (run, other))
         raise ValueError(
             f"{run.run} and {other.run} are not scored on the same items, expected runs with equal "
-            f"data; their part {run.part}:{''.join(facts)}"
+            f"data; their part {run.part} has {of_both}"
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
+CONFIG = "config.json"  # of a model of transformers
 READ_AGAIN = ("data", "evaluation")  # the keys of its recipe that a finished run reads again
 
 
@@ -38,3 +39,23 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
                 f"--set is {change!r}, but a finished run does not read {path}; expected keys of "
                 f"{', '.join(keys)}. Train another run to change others"
             )
+
+
+def is_plain(folder: Path) -> bool:
+    """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
+    if not folder.exists():
+        # Where its parent is a folder, a folder is meant, and mistyped.
+        parent = folder.parent
+        if len(folder.parts) <= 2 and (parent == Path() or not parent.exists()):
+            return True
+        raise FolderError(
+            f"there is no folder {folder}, expected that of a run of headwise or of a model of "
+            f"transformers, or a name on the hub"
+        )
+    is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
+    if not is_run and not (folder / CONFIG).exists():
+        raise FolderError(
+            f"{folder} is neither a run of headwise, which has a {RECIPE}, nor a model of "
+            f"transformers, which has a {CONFIG}"
+        )
+    return not is_run

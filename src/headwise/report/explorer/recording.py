@@ -41,8 +41,9 @@ from headwise.report.explorer.payload import (
     Stack,
 )
 from headwise.report.explorer.texts import plain_input, text_input
-from headwise.report.plain_models import check_finite, is_plain, open_plain, task_of
+from headwise.report.plain_models import check_finite, open_plain, task_of
 from headwise.runs.folder import distinct_names, read_model, read_recipe
+from headwise.runs.names import is_plain
 
 Decides = Literal["position", "sequence", "everything", "nothing"]
 
