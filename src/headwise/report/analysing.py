@@ -147,7 +147,7 @@ def _asked(model: HeadwiseModel, opened: Opened, name: str, console: Console) ->
     task, settings = opened.task, opened.recipe.training
     items = task.stored(opened.part)
     _say(console, f"{name}: {len(items):,} {task.item_name} are analysed")
-    with bars(console) as shown:
+    with bars(console, transient=True) as shown:
         bar = shown.add_task(name, total=len(items), figures=f"{task.item_name} analysed")
         return ask(
             model,
@@ -163,7 +163,7 @@ def _ablations(
     quality = Quality.of_task(model, opened.task, opened.part, opened.recipe.evaluation)
     if level != "none":
         _say(console, f"{name}: ablations are evaluated one by one")
-    with bars(console) as shown:
+    with bars(console, transient=True) as shown:
         folder = opened.run / FINISHED
         return analyse_ablations(
             model, quality, level=level, folder=folder, progress=bar_of(shown, name)

@@ -113,7 +113,8 @@ class Analysis:
         from headwise.pretrained.gates import observed
         from headwise.training.watching import bars
 
-        with observed(self.model, self.layouts), bars(Console(stderr=True)) as shown:
+        on_terminal = bars(Console(stderr=True), transient=True)
+        with observed(self.model, self.layouts), on_terminal as shown:
             stacks = {place.stack for place in places_of(self.model)}
             if isinstance(self.tokens, str) and {"encoder", "decoder"} <= stacks:
                 raise ValueError(
