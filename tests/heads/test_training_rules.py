@@ -393,9 +393,6 @@ def test_a_step_of_mae_without_what_comes_before_it_is_an_error():
     with pytest.raises(RuntimeError, match=r"without rules\.before_step\(loss\)"):
         optimizer.step()
     assert rules.moment.step == 1
-    rules.detach()
-    optimizer.step()
-    assert rules.moment.step == 1
 
 
 GROUPS = {
@@ -477,7 +474,7 @@ def test_a_step_that_a_scaler_skips_is_none():
     model, x = Both(), inputs()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     rules = hw.training_rules(model, 2, settings={"mae": {"method": "joint"}})
-    optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=0.01)), scaler)
+    optimizer = rules.attach(torch.optim.AdamW(rules.parameter_groups(lr=0.01)))
     for scale, steps in ((1.0, 1), (float("inf"), 1), (1.0, 2)):
         rules.before_step(list)
         scaler.scale(scale * model(x).output.square().mean()).backward()

@@ -55,7 +55,7 @@ def train(
     rules = hw.training_rules(
         model, total_steps or len(batches), steps_per_epoch=steps_per_epoch, settings=settings
     )
-    made = rules.attach(optimizer(rules.parameter_groups(lr=lr)), scaler)
+    made = rules.attach(optimizer(rules.parameter_groups(lr=lr)))
     if resumed is not None:
         rules.load_state_dict(resumed[0])
         made.load_state_dict(resumed[1])

@@ -59,7 +59,7 @@ class BlockCoordinateDescent(Rule):
 
     settings_class = GateSettings
     settings: GateSettings
-    alternates = False  # whether F steps are taken: they need something to learn beside the gates
+    alternates = False  # whether F steps are taken in this training; settled by `start`
 
     @property
     def gates(self) -> list[nn.Parameter]:
@@ -71,14 +71,25 @@ class BlockCoordinateDescent(Rule):
         gates = set(self.gates)
         return [p for p in self.model.parameters() if p.requires_grad and p not in gates]
 
+    def _may_alternate(self) -> bool:
+        """F steps need something to learn beside the gates."""
+        return self.settings.method != "joint" and bool(self._others)
+
     def start(self) -> None:
-        self.alternates = self.settings.method != "joint" and bool(self._others)
+        self.alternates = self._may_alternate()
         drawing = "expert" if self.settings.draw == "instance" else "expert by position"
         for layer in self.layers:
             layer.step = drawing if self.alternates else "joint"
 
+    def own_group(self) -> list[nn.Parameter]:
+        """The gates, where the step's own gradients move them: a GradScaler then unscales these."""
+        return [] if self._may_alternate() else [gate for gate in self.gates if gate.requires_grad]
+
+    def learning_rate(self, moment: Moment) -> float:
+        return self.settings.learning_rate
+
     def without_optimizer(self) -> list[nn.Parameter]:
-        return self.gates
+        return self.gates if self._may_alternate() else []
 
     def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
         """The G step, if one is due and any gate learns."""
@@ -121,6 +132,7 @@ class BlockCoordinateDescent(Rule):
     def gate_step(self) -> Iterator[None]:
         """While this context is open, all experts are mixed and the gates alone learn."""
         frozen, steps = self._others, [layer.step for layer in self.layers]
+        checks = [layer.register_forward_pre_hook(_refuse_fp16) for layer in self.layers]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(False)
@@ -128,6 +140,8 @@ class BlockCoordinateDescent(Rule):
                 layer.step = "joint"
             yield
         finally:
+            for check in checks:
+                check.remove()
             for parameter in frozen:
                 parameter.requires_grad_(True)
             for layer, step in zip(self.layers, steps, strict=True):
@@ -143,6 +157,17 @@ class BlockCoordinateDescent(Rule):
             if gate.grad is not None:
                 gate.sub_(self.settings.learning_rate * mean_over_replicas(gate.grad))
                 gate.grad = None
+
+
+def _refuse_fp16(layer: nn.Module, args: Any) -> None:
+    """Raises in a G step in float16: no scaler knows of it, so that small gradients become 0."""
+    device = next(layer.parameters()).device.type
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16:
+        raise RuntimeError(
+            "a G step of MAE is computed in float16, where gradients that no scaler scales vanish: "
+            "train in bfloat16 or float32, or everything together by the settings of the rule "
+            "{'mae': {'method': 'joint'}}"
+        )
 
 
 class View(NamedTuple):

@@ -22,14 +22,12 @@ class Moment(NamedTuple):
         step: number of optimizer steps before it.
         total_steps: number of optimizer steps of the whole training.
         epoch: number of passes over the data before it; None if nobody counts them.
-        peak_rate: the highest learning rate of the parameters that have none of their own, or None.
-        warmup_steps: how many steps that rate rises, or None.
+        warmup_steps: in how many steps the optimizer's learning rate rises, or None.
     """
 
     step: int
     total_steps: int
     epoch: int | None = None
-    peak_rate: float | None = None
     warmup_steps: int | None = None
 
 
@@ -73,19 +71,28 @@ class Rule:
         """The systems without their paths."""
         return list(self.systems.values())
 
+    @property
+    def steps_before(self) -> bool:
+        """Whether a loop has to call `before_step`: where a subclass overrides it."""
+        return type(self).before_step is not Rule.before_step
+
     def start(self) -> None:
         """Called when the rule is attached to an optimizer: what systems do in training."""
 
     def own_group(self) -> list[nn.Parameter]:
-        """Parameters that the optimizer trains with the rule's learning rate, without decay."""
+        """Parameters that learn, in a group of the optimizer that is the rule's own.
+
+        They have the rule's learning rate and no decay. A rule that moves them itself, from their
+        gradients in `before_update`, clears these, so that the optimizer leaves them as they are.
+        """
         return []
 
     def learning_rate(self, moment: Moment) -> float:
-        """The learning rate of `own_group()` in a step; where it is 0, so are the gradients."""
+        """The learning rate of `own_group()` in a step; where it is 0, they have no gradients."""
         raise NotImplementedError
 
     def without_optimizer(self) -> list[nn.Parameter]:
-        """Parameters that no optimizer may have, since the rule moves them itself."""
+        """Parameters that learn in `before_step` alone, and are in no group of the optimizer."""
         return []
 
     def before_step(self, moment: Moment, losses: Callable[[], Iterable[Tensor]]) -> None:
@@ -99,7 +106,7 @@ class Rule:
         """
 
     def before_update(self, moment: Moment) -> None:
-        """The gradients of `without_optimizer()` are unscaled here; others may be scaled."""
+        """The gradients are complete and unscaled, and the optimizer has not used them yet."""
 
     def after_update(self, moment: Moment) -> None:
         """The optimizer has taken its step."""

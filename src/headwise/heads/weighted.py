@@ -107,12 +107,6 @@ class LearnBranchWeights(Rule):
             peak = (self.layers[0].embed_dim / self._depth() * warmup) ** -0.5
         return float(peak * min((warmup / step) ** 0.5, step / warmup))
 
-    def before_update(self, moment: Moment) -> None:
-        if self._is_frozen(moment):
-            # Without gradients any optimizer leaves them as they are.
-            for weights in self.own_group():
-                weights.grad = None
-
     @torch.no_grad()
     def after_update(self, moment: Moment) -> None:
         if self._is_frozen(moment):
