@@ -62,7 +62,8 @@ class RunResult(Record):
     # Records with step and loss (training), or step, eval_loss and the figures that the task
     # measures, each under its name (validation).
     history: list[dict[str, float]]
-    scores: list[Score] = Field(min_length=1)  # the scores. Systems are ranked by the first.
+    # Systems are ranked by the first score; a try of `--tune` has none.
+    scores: list[Score]
     tests: dict[str, list[Score]] = {}  # the scores on further test sets by the name of the set
     # What the heads of each system did; empty for standard attention.
     attention: list[AttentionRecord]
@@ -83,22 +84,12 @@ class FurtherTest(Record):
     difference: Difference | None
 
 
-class TryResult(Record):
-    """What a run that only chooses among tuned values leaves behind."""
-
-    # Validation loss of the final model, in the task's unit; not finite if the training
-    # diverged.
-    validation_loss: float
-    steps: int
-    seconds: float  # wall-clock time of training in seconds, without interruptions
-    history: list[dict[str, float]]  # as in `RunResult`
-
-
 class Try(Record):
     """One combination of tuned values and how well a system learned with it."""
 
     values: dict[str, Any]  # path of a tuned key of the recipe to its value
-    validation_loss: float  # as in `TryResult`
+    # Validation loss of the final model; not finite if the training diverged.
+    validation_loss: float
     steps: int
     seconds: float
 

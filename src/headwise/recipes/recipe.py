@@ -81,6 +81,9 @@ def task_class(name: Any) -> "type[Task]":
 class Evaluation(FrozenSettings):
     """How a finished model is evaluated; a task adds its own keys by a subclass."""
 
+    test: bool = True
+    """Whether the model is scored on the test part, and on further test sets. The tries of
+    `compare --tune` are not."""
     ablation: dict[str, str | dict[str, Any]] = {}
     """Changes what trained systems compute in evaluation: the name of a system, then the name of
     one of its ablations, or a mapping with `name` and options. `headwise recipes --keys SYSTEM`

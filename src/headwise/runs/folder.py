@@ -5,12 +5,13 @@
     checkpoint-N/     what it goes on from
     logs/             what loggers write, such as TensorBoard's files
     log.txt           what a run prints that another process has started
+    encoder/          a tokenizer or palette, if another run of its comparison has it from its start
     model/            the final model, with its tokenizer or palette, as transformers reads it
     outcome*.json     all that its evaluation on a part gave, with outputs*.txt and pictures*/
     result.json       its figures; once it is there the run is finished
 
-A folder of a comparison has a folder for each run, `comparison.yaml` in place of `recipe.yaml`, and
-the pages.
+A folder of a comparison has a folder for each run, `tries/SYSTEM/` with those of `--tune`,
+`comparison.yaml` in place of `recipe.yaml`, and the pages.
 """
 
 import os
@@ -85,9 +86,15 @@ def claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
     Raises:
         FolderError: the folder holds a run of another recipe, or other things.
     """
-    stamp, now = folder / name, to_yaml(recipe)
+    check_claim(folder, recipe, name)
+    write_text(folder / name, to_yaml(recipe))
+
+
+def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
+    """Finds out whether a folder is, or can become, that of a recipe's run; see `claim`."""
+    stamp = folder / name
     if stamp.is_file():
-        lines = differences(stamp.read_text(encoding="utf-8"), now)
+        lines = differences(stamp.read_text(encoding="utf-8"), to_yaml(recipe))
         changed = [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
         if changed and is_trained(folder):
             raise FolderError(
@@ -99,7 +106,6 @@ def claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
             f"{folder} holds other things ({', '.join(strangers[:3])}) and no {name}: use another "
             f"output folder"
         )
-    write_text(stamp, now)
 
 
 def check_inputs(folder: Path, **digests: str) -> None:
@@ -189,8 +195,9 @@ def read_model(folder: Path) -> Any:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Returns the folders of the finished runs in a folder, sorted."""
+    """Returns the folders of the finished runs in a folder, sorted; tries of `--tune` are none."""
     found = sorted(path.parent for path in folder.rglob(RESULT))
+    found = [run for run in found if TRIES not in run.relative_to(folder).parts]
     if not found:
         raise FolderError(
             f"{folder} has no finished run, expected the folder of a run or of a comparison that "

@@ -14,6 +14,7 @@ from headwise.analysis.cost import count_parameters, model_cost
 from headwise.analysis.decisions.observing import Where
 from headwise.analysis.decisions.places import Place, places_of
 from headwise.analysis.decisions.snapshots import (
+    AttentionRecord,
     DecisionCourse,
     Snapshots,
     decides,
@@ -38,6 +39,7 @@ from headwise.runs.evaluate import (
     write_outcome,
 )
 from headwise.runs.folder import (
+    ENCODER,
     MODEL,
     RESULT,
     check_inputs,
@@ -46,6 +48,7 @@ from headwise.runs.folder import (
     read_recipe,
     read_result,
 )
+from headwise.tasks.scores import Score
 from headwise.tasks.task import Task
 from headwise.training.batches import Batches
 from headwise.training.part import count_trained, freeze_all_but
@@ -86,21 +89,25 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
             result = _evaluated(folder, recipe, task, progress, console)
         elif not accelerator.is_main_process:
             return None
-        found = evaluate_tests(folder, recipe, task, result, console)
+        found = result
+        if recipe.evaluation.test:
+            found = evaluate_tests(folder, recipe, task, result, console)
         if found != result or not (folder / RESULT).is_file():
             write_text(folder / RESULT, found.model_dump_json(indent=1))
-        write_card(folder, task, recipe, found)
+        if found.scores:
+            write_card(folder, task, recipe, found)
         return found
 
 
 def prepare(folder: Path, recipe: Recipe, console: Console) -> Task:
     """Reads the data of a recipe, and says what they are.
 
-    They are encoded as by the model that the folder has. Until it has one, what encodes them is
-    learned, and stands in the cache for a run that goes on.
+    They are encoded as by the model that the folder has, or as by the encoder that its comparison
+    has put there. Without either, what encodes them is learned, and stands in the cache for a run
+    that goes on.
     """
-    model = folder / MODEL
-    task = task_class(recipe.task)(recipe, model if model.is_dir() else None)
+    of_run = [folder / name for name in (MODEL, ENCODER) if (folder / name).is_dir()]
+    task = task_class(recipe.task)(recipe, next(iter(of_run), None))
     for line in lines_of(task.facts):
         console.print(line, style="dim", highlight=False, markup=False)
     return task
@@ -179,9 +186,14 @@ def _evaluated(
     """Evaluates the final model of a run, and returns its result."""
     model, settings = read_model(folder), recipe.training
     freeze_all_but(model, settings.train)
-    outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.name)
-    write_outcome(outcome, folder, task)
+    scores: list[Score] = []
+    attention: list[AttentionRecord] = []
     snapshots = decision_courses(model, progress.history)
+    if recipe.evaluation.test:
+        outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.name)
+        write_outcome(outcome, folder, task)
+        scores = without_rows(outcome.scores)
+        attention = record_attention(model, batches(task, TEST, settings).epoch(), snapshots)
     lengths = task.cost_lengths(recipe)
     stopped = EarlyStop(planned_steps=progress.total, best_step=progress.best_step)
     return RunResult(
@@ -196,8 +208,8 @@ def _evaluated(
         seconds=progress.seconds,
         validation_loss=loss_of_part(model, task, "validation", settings),
         history=curves(progress.history),
-        scores=without_rows(outcome.scores),
-        attention=record_attention(model, batches(task, TEST, settings).epoch(), snapshots),
+        scores=scores,
+        attention=attention,
         courses=courses_of(model, progress.history),
         snapshots=snapshots,
         words=words_of(model),

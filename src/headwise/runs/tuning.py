@@ -1,0 +1,132 @@
+"""`compare --tune`: every system chooses among the same values, by validation loss.
+
+A try is a run with one combination of the values, and with a seed that no run of the comparison
+has. It is never evaluated on the test part. Each system chooses once, and all of its seeds are
+trained with the choice, whose chance is thus not in the spread over seeds. Bouthillier et al. 2021,
+*Accounting for Variance in Machine Learning Benchmarks*, https://arxiv.org/abs/2103.03098, call
+this `FixHOptEst`; their ideal tunes anew for every seed.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headwise.analysis.results import Tries, Try
+from headwise.messages import shown
+from headwise.recipes.document import Change, split_path
+from headwise.runs.folder import read_result
+from headwise.yaml import read_yaml
+
+# The seed of every try. That of a run would favour what was chosen for its chance.
+TUNING_SEED = 1_000_000
+_EXAMPLE = "training.learning_rate=1e-3,3e-3"
+_BUDGET = (("training", "max_steps"), ("training", "epochs"), ("training", "seed"))
+
+
+class Grid(NamedTuple):
+    """The values that every system tries."""
+
+    values: dict[tuple[str, ...], list[Any]]  # the keys of a path to its values
+    steps: int | None = None  # how many steps a try takes; None for as many as a run
+
+    def combinations(self) -> list[list[Change]]:
+        """Returns all combinations of values, each as changes of a recipe.
+
+        >>> parse_grid(["model.dropout=0.1,0.2", "training.adam_betas=[0, 0.9],[0, 1]"]
+        ... ).combinations()[1]
+        [(('model', 'dropout'), 0.1), (('training', 'adam_betas'), [0, 1])]
+        """
+        return [
+            list(zip(self.values, chosen, strict=True)) for chosen in product(*self.values.values())
+        ]
+
+    def of_try(self, combination: Sequence[Change]) -> list[Change]:
+        """Returns the changes that make the recipe of a try."""
+        steps = [] if self.steps is None else [(("training", "max_steps"), self.steps)]
+        own = [(("training", "seed"), TUNING_SEED), (("evaluation", "test"), False)]
+        return [*combination, *steps, *own]
+
+    def name(self, combination: Sequence[Change]) -> str:
+        """Returns what the folder of a try is called: `training.learning_rate=0.003`."""
+        wanted = in_words(combination) + ("" if self.steps is None else f", steps={self.steps}")
+        name = re.sub(r"[^\w.,=+-]+", "-", wanted.replace(", ", ","))[:120]
+        is_telling = name == wanted.replace(", ", ",")
+        return name if is_telling else f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+
+
+def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
+    """Returns what `--tune` and `--tune-steps` ask for; None without any.
+
+    Raises:
+        ValueError: an option is not KEY=VALUE,VALUE, or its key is not to be tuned.
+    """
+    if not options and steps is not None:
+        raise ValueError(f"--tune-steps is {steps}, but nothing is tuned: give --tune {_EXAMPLE}")
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        path = split_path(key)
+        if not equals or path[0] not in ("model", "training") or len(path) < 2 or path in _BUDGET:
+            raise ValueError(
+                f"--tune is {shown(option)}, expected a key of `model` or `training` and its "
+                f"values, such as {_EXAMPLE}; data, seeds and the number of steps are the same for "
+                f"all systems"
+            )
+        if any(path[: len(other)] == other[: len(path)] for other in values):
+            raise ValueError(f"--tune gives {key.strip()} twice, expected all its values in one")
+        try:
+            values[path] = read_yaml(f"[{text}]")
+        except ValueError as error:
+            raise ValueError(f"--tune is {shown(option)}, expected YAML values: {error}") from None
+        distinct = [value for n, value in enumerate(values[path]) if value not in values[path][:n]]
+        if len(distinct) < max(2, len(values[path])):
+            raise ValueError(
+                f"--tune is {shown(option)}, expected at least two values that differ, separated "
+                f"by commas; --set gives every system a single one"
+            )
+    return Grid(values, steps) if options else None
+
+
+def choose(grid: Grid, tries: Sequence[Path]) -> Tries:
+    """Returns what the tries of a system, one of each combination, found, and the best of them.
+
+    Raises:
+        ValueError: all of them diverged.
+    """
+    found = []
+    for combination, folder in zip(grid.combinations(), tries, strict=True):
+        result = read_result(folder)
+        assert result is not None
+        values = {".".join(path): value for path, value in combination}
+        kept = result.model_dump(include={"validation_loss", "steps", "seconds"})
+        found.append(Try(values=values, **kept))
+    sound = [number for number, each in enumerate(found) if not each.diverged]
+    if not sound:
+        raise ValueError(
+            f"every try in {tries[0].parent} diverged: add values to --tune, such as smaller "
+            f"learning rates; finished tries are not trained again"
+        )
+    best = min(sound, key=lambda number: found[number].validation_loss)
+    return Tries(seed=TUNING_SEED, tries=found, chosen=best, notes=at_the_edge(found, best))
+
+
+def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
+    """Returns a sentence for each number of a try that is the largest or the smallest of all."""
+    notes = []
+    for key, value in tries[number].values.items():
+        values = [each.values[key] for each in tries]
+        if not all(type(each) in (int, float) for each in values):
+            continue
+        if value == max(values):
+            notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
+        elif value == min(values) and value != 0:
+            notes.append(f"{key}={value} is the smallest value tried; the best may be smaller.")
+    return notes
+
+
+def in_words(combination: Sequence[Change]) -> str:
+    """Returns values as a user gives them: `model.dropout=0.1, model.norm=pre`."""
+    return ", ".join(f"{'.'.join(path)}={value}" for path, value in combination)
