@@ -1,5 +1,6 @@
 """Runs `headwise`, also as `python -m headwise`, so that `torchrun -m headwise train ...` works."""
 
+import io
 import os
 import sys
 
@@ -8,6 +9,10 @@ def main() -> None:
     """Runs the command of `sys.argv`."""
     if os.environ.get("COLUMNS") == "0":  # of a terminal that does not know its width
         del os.environ["COLUMNS"]
+    # A letter that the terminal's encoding has not must not end a command after all its work.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # Threads sleep while they wait for each other, and leave the processor to other programs. The
     # libraries of PyTorch read it when they are loaded; what the user has set stays as it is.
     if not {"GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY"} & os.environ.keys():

@@ -7,11 +7,11 @@ of training; `headwise compare` with several seeds can.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -27,8 +27,7 @@ from headwise.models.inspect import ablated, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.models.plan import system_class
 from headwise.recipes.document import RecipeError
-from headwise.recipes.recipe import Evaluation as EvaluationSettings
-from headwise.recipes.recipe import Recipe, task_class
+from headwise.recipes.recipe import Evaluation, Recipe, task_class
 from headwise.runs.folder import MODEL, RESULT, FolderError, read_inputs, read_model, read_recipe
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Task
@@ -40,54 +39,42 @@ from headwise.yaml import read_yaml
 TEST = "test"  # the name of the test part
 OTHER = "other"  # the name of a part that the command line gives other data
 
-_Batch = TypeVar("_Batch")
-_Found = TypeVar("_Found")
-
 
 @dataclass
 class _WithBar(Each):
-    """Computes something of each batch under a bar."""
+    """Computes something of each batch under a bar; without a terminal a line says it begins."""
 
     console: Console
     label: str
 
-    def __call__(
-        self, batches: Sequence[_Batch], compute: Callable[[_Batch], _Found]
-    ) -> list[_Found]:
-        with bars(self.console) as progress:
-            bar = progress.add_task(self.label, total=len(batches), figures="batches evaluated")
-            return [compute(batch) for batch in progress.track(batches, task_id=bar)]
+    def __call__(self, batches: Sequence[Any], compute: Any) -> list[Any]:
+        if not self.console.is_terminal:
+            _say(self.console, f"{self.label}: evaluation begins")
+        with bars(self.console, transient=True) as shown_bars:
+            bar = shown_bars.add_task(self.label, total=len(batches), figures="batches evaluated")
+            return [compute(batch) for batch in shown_bars.track(batches, task_id=bar)]
 
 
 def evaluate(
-    model: HeadwiseModel,
-    task: Task,
-    part: str,
-    settings: EvaluationSettings,
-    console: Console,
-    label: str,
+    model: HeadwiseModel, task: Task, part: str, settings: Evaluation, console: Console, label: str
 ) -> Outcome:
-    """Evaluates a model on a part of the data, with the ablations of its settings, under a bar."""
+    """Evaluates a model on a part of the data, with the ablations of its settings."""
     with as_evaluated(model, settings, console, label), aside_of_training(model):
         return task.evaluate(model, part, settings, _WithBar(console, label))
 
 
 @contextmanager
 def as_evaluated(
-    model: HeadwiseModel, settings: EvaluationSettings, console: Console, label: str
+    model: HeadwiseModel, settings: Evaluation, console: Console, label: str
 ) -> Iterator[None]:
     """While this context is open, the model computes with the ablations of the evaluation."""
-    ablation = fitting(model, settings.ablation)
-    for name in settings.ablation.keys() - ablation.keys():
-        _note(console, f"the ablation of {name} changes nothing: {label} has no such system")
-    with ablated(model, ablation):
-        yield
-
-
-def fitting(model: HeadwiseModel, ablation: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some ablations whose systems the model has."""
     held = {type(system) for system in systems(model).values()}
-    return {name: asked for name, asked in ablation.items() if system_class(name) in held}
+    fitting = {n: asked for n, asked in settings.ablation.items() if system_class(n) in held}
+    for name in settings.ablation.keys() - fitting.keys():
+        text = f"the ablation of {name} changes nothing: {label} has no such system"
+        _say(console, text, style="yellow")
+    with ablated(model, fitting):
+        yield
 
 
 def loss_of_part(model: HeadwiseModel, task: Task, part: str, settings: TrainingSettings) -> float:
@@ -136,11 +123,7 @@ def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) 
 
 
 def read_outcome(folder: Path, part: str = TEST) -> Outcome:
-    """Returns what the evaluation of a run on the test part, or a further test set, gave.
-
-    Raises:
-        FolderError: the file is not there, or cannot be read.
-    """
+    """Returns what the evaluation of a run on the test part, or a further test set, gave."""
     path = folder / f"outcome{_end(part)}.json"
     try:
         return Outcome.model_validate_json(path.read_bytes())
@@ -187,14 +170,13 @@ def evaluate_run(
     console: Console,
     *,
     data: str | None = None,
-    ablations: Mapping[str, Any] | None = None,
     changes: Sequence[str] = (),
+    ablations: Mapping[str, Any] | None = None,
     may_be_stored: bool = False,
 ) -> Evaluated:
-    """Evaluates a finished run.
+    """Evaluates a finished run; see `open_part`.
 
     Args:
-        run, part, console, data, changes: as for `open_part`.
         ablations: name of a system to the ablation with which it is evaluated.
         may_be_stored: whether scores on the same items are taken from the folder of the run.
     """
@@ -225,10 +207,6 @@ def open_part(
         console: for notes.
         data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`.
         changes: to the recipe, as `--set` takes them.
-
-    Raises:
-        FolderError: there is no run in the folder.
-        ValueError: there is no such part, or there are no such data.
     """
     if data is None:
         recipe = read_recipe(run, changes)
@@ -264,16 +242,12 @@ def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
     """Reads the data of a finished run, and says so if it was trained on others."""
     task = task_class(recipe.task)(recipe, run / MODEL)
     if read_inputs(run).get("data", task.digest()) != task.digest():
-        _note(console, f"{run.resolve().name} was trained on other data than these")
+        _say(console, f"{run.resolve().name} was trained on other data than these", style="yellow")
     return task
 
 
 def model_of(opened: Opened) -> HeadwiseModel:
-    """Returns the model of an opened run.
-
-    Raises:
-        ValueError: it was made for other data than those of the opened run.
-    """
+    """Returns the model of an opened run; one that was made for other data is an error."""
     model, recipe = read_model(opened.run), opened.recipe
     sizes = opened.task.sizes(recipe, opened.task)
     sizes |= {key: value for key, value in recipe.model_arguments.items() if key in sizes}
@@ -295,11 +269,7 @@ def compare_runs(run: Evaluated, other: Evaluated) -> Difference | None:
     """Returns the difference of the first score of a run to that of another, over the items.
 
     Returns:
-        The difference of `run` to `other`; None if there are fewer than ten items, or no finite
-        scores.
-
-    Raises:
-        ValueError: the runs are not scored on the same items, or not in the same way.
+        None if there are fewer than ten items, or no finite scores.
     """
     check_same_items(run, other)
     first, second = run.outcome.scores[0], other.outcome.scores[0]
@@ -328,5 +298,5 @@ def check_same_items(run: Opened, other: Opened) -> None:
         )
 
 
-def _note(console: Console, text: str) -> None:
-    console.print(text, style="yellow", highlight=False, markup=False, emoji=False)
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style, highlight=False, markup=False, emoji=False)

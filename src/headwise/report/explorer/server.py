@@ -6,10 +6,13 @@ import secrets
 import sys
 import threading
 import traceback
+import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -72,6 +75,21 @@ class ExplorerServer(ThreadingHTTPServer):
         """Says nothing where the client has gone away, as a page does that is closed."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
+
+
+def serve(
+    payload: Payload, answer: Answer, port: int, say: Callable[[str], None], *, open_page: bool
+) -> None:
+    """Serves a page until Ctrl-C; `say` is given its address."""
+    with ExplorerServer(payload, answer, port) as server, TemporaryDirectory() as folder:
+        say(server.address)
+        if open_page:
+            # Everybody on the machine can read a browser's arguments: the token is in a file.
+            page = Path(folder) / "explore.html"
+            redirection = f'<meta http-equiv="refresh" content="0; url={server.address}">'
+            page.write_text(redirection, encoding="utf-8")
+            webbrowser.open(page.as_uri())
+        server.run()
 
 
 class _Refusal(Exception):

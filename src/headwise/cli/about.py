@@ -1,0 +1,156 @@
+"""The commands that train nothing: recipes, their keys and their cost."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from headwise.cli.app import Changes, Import, Json, command, parse_names, print_json, print_line
+from headwise.messages import shown
+
+if TYPE_CHECKING:
+    from headwise.analysis.cost import Cost
+
+
+@command("Train", "headwise recipes lm-pydoc")
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe, or a part of its name.")] = None,
+    papers: Annotated[
+        bool, typer.Option("--papers", metavar="", help="List those with the papers' settings.")
+    ] = False,
+    keys: Annotated[
+        str | None, typer.Option(metavar="TASK|SYSTEM", help="List its keys and their defaults.")
+    ] = None,
+    as_json: Json = False,
+    modules: Import = None,
+) -> None:
+    """List the recipes that come with headwise by task, or print one to start your own from.
+
+    Those of --papers have the settings of the papers, or data that are not here. If a part of a
+    name or a task fits several recipes, they are listed. --keys lists the keys of a task's recipes
+    (translation), or the options of a system, the settings of its rule and its ablations (moa).
+    """
+    if keys is not None:
+        from headwise.recipes.keys import keys_of
+
+        _print(("key", "default", "meaning"), keys_of(keys), as_json)
+        return
+
+    from headwise.recipes.document import read_document, shipped_recipes
+    from headwise.recipes.listing import listed_recipes
+
+    listed = [each for each in listed_recipes() if name or each.is_offline is not papers]
+    fitting = [each for each in listed if not name or name in each.name or name in each.task]
+    if name is None or (len(fitting) > 1 and name not in shipped_recipes()):
+        columns = ("recipe", "task", "what it is", "a run", "systems")
+        _print(columns, [each[:5] for each in fitting] if not as_json else fitting, as_json)
+        if name is None and not papers and not as_json:
+            others = "--papers lists those of the papers, headwise recipes NAME prints one"
+            print_line(Console(stderr=True), f"All run offline; {others}.")
+        return
+    alone = fitting[0].name if len(fitting) == 1 else name
+    document = read_document(alone)  # which says what is wrong, also of a file
+    if as_json:
+        print_json(document)
+    else:
+        text = shipped_recipes().get(alone) or Path(alone).read_text(encoding="utf-8")
+        typer.echo(text, nl=False)
+
+
+def _print(columns: tuple[str, ...], rows: list[Any], as_json: bool) -> None:
+    """Prints rows; in a pipe or a file each is one line, unless COLUMNS says how wide it is."""
+    if as_json:
+        print_json([row._asdict() for row in rows])
+        return
+    is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    table = Table(Column(columns[0], overflow="fold"), *columns[1:], box=None, pad_edge=False)
+    for first, *others in rows:
+        table.add_row(Text(first, style="bold"), *(Text(str(other)) for other in others))
+    Console(width=1000 if is_free else None).print(table)
+
+
+@command("Train", "headwise cost lm-pydoc --systems standard,moa")
+def cost(
+    recipes: Annotated[
+        list[str] | None, typer.Argument(metavar="RECIPE", show_default="interface-strings")
+    ] = None,
+    systems: Annotated[str | None, typer.Option(help="Systems, separated by commas.")] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Positions to count for.", show_default="the task's")
+    ] = None,
+    papers: Annotated[
+        bool, typer.Option("--papers", metavar="", help="What papers print, beside ours.")
+    ] = False,
+    changes: Changes = None,
+    as_json: Json = False,
+    modules: Import = None,
+) -> None:
+    """Count the parameters and multiply-accumulates of a recipe's systems without training.
+
+    Multiply-accumulates are those of one forward pass over as many tokens, frames or pixels as
+    --lengths says; for translation it has two numbers, of source and target, as 25,25.
+    """
+    from headwise.recipes.names import check_names
+
+    asked = parse_names("--systems", systems)
+    named = recipes or ([] if papers else ["interface-strings"])
+    for name in named:
+        check_names(name, asked, changes=changes or [])
+
+    from headwise.analysis.cost import model_cost
+    from headwise.recipes.recipe import load_recipe, task_class
+    from headwise.report.cost import cost_table, papers_summary, papers_tables
+
+    console = Console(quiet=as_json)
+    document: dict[str, Any] = {}
+    if papers:
+        from headwise.analysis.papers import published_figures
+
+        published = published_figures()
+        document["papers"] = [
+            {**vars(of), "figures": [{**vars(f), "agrees": f.agrees} for f in of.figures]}
+            for of in published
+        ]
+        for table in papers_tables(published):
+            console.print(table)
+        print_line(console, papers_summary(published))
+    for file in [load_recipe(name, changes or []) for name in named]:
+        file.check_comparable()
+        task = task_class(file.recipe.task)
+        dataset = None if file.has_data else file.dataset_names[0]
+        of_systems = {of: file.system(of, dataset) for of in asked or file.system_names}
+        recipe_of = of_systems or {"model": file.recipe}
+        configs = {of: task.config(recipe) for of, recipe in recipe_of.items()}
+        counted = _lengths(lengths, task.cost_lengths(file.recipe))
+        name = Path(file.name).stem
+        if as_json:
+            costs = {of: _in_json(model_cost(config, counted)) for of, config in configs.items()}
+            found = {"recipe": name, "lengths": counted, "systems": costs}
+            document.setdefault("recipes", []).append(found)
+        else:
+            console.print(cost_table(name, configs, counted))
+    if as_json:
+        print_json(document)
+
+
+def _in_json(cost: "Cost") -> dict[str, Any]:
+    parameters = {**cost.parameters._asdict(), "total": cost.parameters.total}
+    return {**cost._asdict(), "parameters": parameters}
+
+
+def _lengths(text: str | None, default: dict[str, int]) -> dict[str, int]:
+    """Returns a length for each stack of the task's model."""
+    if text is None:
+        return default
+    numbers = [int(each) if each.strip().isdecimal() else 0 for each in text.split(",")]
+    if len(numbers) != len(default) or min(numbers) < 1:
+        raise ValueError(
+            f"--lengths is {shown(text)}, expected the lengths of the {' and '.join(default)}, "
+            f"separated by commas: {','.join(map(str, default.values()))}"
+        )
+    return dict(zip(default, numbers, strict=True))
