@@ -18,12 +18,22 @@ from torch.optim import optimizer as of_optimizers
 
 import headwise as hw
 from headwise.files import clear_leftovers, written_whole
-from headwise.training.run import Interrupted, run_training
+from headwise.training.batches import Batches
+from headwise.training.part import freeze_all_but
 from headwise.training.settings import TrainingSettings
+from headwise.training.trainer import (
+    Interrupted,
+    Progress,
+    Trainer,
+    accelerator_for,
+    checkpoints,
+    step_of,
+    write_model,
+)
 
-__all__ = ["Interrupted", "clear_leftovers", "written_whole"]
+__all__ = ["Interrupted", "checkpoints", "clear_leftovers", "step_of", "written_whole"]
 VOCABULARY = 12  # 0 padding, 1 start, 2 end
-STATE = ("model.safetensors", "optimizer.pt", "trainer_state.json")  # of each checkpoint
+STATE = ("model.safetensors", "training.pt", "config.json")  # of each checkpoint
 
 
 class Reversals(torch.utils.data.Dataset):
@@ -91,10 +101,46 @@ class Trained(NamedTuple):
     rates: list[float]
     weights: list[dict[str, Tensor]]
     said: str
+    history: list[dict[str, Any]]
+
+
+def fit(
+    network: Any,
+    data: Any,
+    collate: Any,
+    how: TrainingSettings,
+    folder: Path,
+    console: Console,
+    **looks: Any,
+) -> tuple[Any, Progress]:
+    """Trains as a run does; returns the final model, and how the training went."""
+    accelerator = accelerator_for(how, folder)
+    share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
+    train, validation = (
+        Batches(items, collate, how.batch_tokens, seed=seed, workers=how.loader_workers, **share)
+        for items, seed in zip(data, (how.seed, None), strict=True)
+    )
+    freeze_all_but(network, how.train)
+    kind = type(network)
+    trainer = Trainer(
+        network, train, validation, how, folder, accelerator, console=console, **looks
+    )
+    progress = trainer.fit()
+    if accelerator.is_main_process and not (folder / "model").is_dir():
+        write_model(kind, how, folder, lambda path: None)
+    accelerator.wait_for_everyone()
+    return kind.from_pretrained(folder / "model"), progress
 
 
 def train(
-    folder: Path, network: Any = None, *, data: Any = None, collate: Any = join, **settings: Any
+    folder: Path,
+    network: Any = None,
+    *,
+    data: Any = None,
+    collate: Any = join,
+    snapshot: Any = None,
+    measure: Any = None,
+    **settings: Any,
 ) -> Trained:
     """Train on 80 reversals, in 11 batches of up to 60 tokens, or on other data."""
     network = model() if network is None else network
@@ -115,10 +161,12 @@ def train(
     with ExitStack() as stack:
         stack.callback(of_optimizers.register_optimizer_step_pre_hook(before).remove)
         stack.callback(of_optimizers.register_optimizer_step_post_hook(after).remove)
-        run = run_training(network, *parts, collate, how, folder, console=console)
+        looks = {"snapshot": snapshot, "measure": measure}
+        final, run = fit(network, parts, collate, how, folder, console, **looks)
     losses, validations = (
         {record["step"]: record[kind] for record in run.history if kind in record}
         for kind in ("loss", "eval_loss")
     )
-    found = (run.model, losses, validations, run.steps, run.best_step)
-    return Trained(*found, rates, weights, console.file.getvalue())
+    history = [{k: v for k, v in record.items() if k != "seconds"} for record in run.history]
+    found = (final, losses, validations, run.step, run.best_step)
+    return Trained(*found, rates, weights, console.file.getvalue(), history)
