@@ -16,13 +16,11 @@ from torch import nn
 import headwise as hw
 from headwise.analysis.decisions.record import AnalysisRecord
 from headwise.analysis.results import Benchmark
-from headwise.analysis.score_curve import score_curve
 from headwise.models.plan import SYSTEMS
 from headwise.report.analysis_page.page import render_analysis
 from headwise.report.comparison import render_benchmark, render_report
 from headwise.report.explorer.page import page_html
 from headwise.report.policy import source_of
-from headwise.report.score_curve import render_curve
 
 ADDRESS = "https://evil.example/x"
 # Ends what it may stand in (an attribute, a title, a style, a script, a comment), and begins anew.
@@ -104,12 +102,6 @@ def benchmark() -> str:
     return render_benchmark(Benchmark(title=ATTACK, comparisons={f"a{ATTACK}": made}))
 
 
-def curve() -> str:
-    run = comparison(("standard",)).systems[0].runs[0]
-    runs = [(x, attacked(run).model_copy(update={"history": []})) for x in (0.1, 1.0)]
-    return render_curve(score_curve(f"data.x{ATTACK}", runs))
-
-
 class Own(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +133,7 @@ def served_explorer() -> str:
     return page_html(payload(served=True).model_copy(update={"title": ATTACK, "text": ATTACK}))
 
 
-@pytest.mark.parametrize("page", [report, benchmark, curve, analysis, explorer, served_explorer])
+@pytest.mark.parametrize("page", [report, benchmark, analysis, explorer, served_explorer])
 def test_what_an_attack_says_is_text(page: Callable[[], str]) -> None:
     html = page()
     assert "7 * 191" in html and "1337" not in html  # the attack is there, and no template
