@@ -129,7 +129,6 @@ class Trainer:
             model,
             planned,
             steps_per_epoch=per_epoch and math.ceil(per_epoch),
-            warmup_steps=settings.warmup(planned),
             settings={name: of for name, of in of_rules if system_class(name).rule in held},
         )
         self.optimizer = self._make_optimizer()
