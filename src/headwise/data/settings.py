@@ -8,6 +8,7 @@ One class serves all tasks; a task adds its own keys by a subclass.
     data: {path: interface-strings, options: {language: de}}
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -105,6 +106,11 @@ class Data(FrozenSettings):
         for name in self.tests:
             if name in PARTS:
                 raise ValueError(f"tests.{name} has the name of a part, expected another name")
+            if not re.fullmatch(r"[A-Za-z0-9][\w+-]*", name):
+                raise ValueError(
+                    f"tests.{name} has no name for files of a run, expected letters, digits, _, + "
+                    f"and -"
+                )
             try:
                 self.test_set(name)
             except ValidationError as error:
