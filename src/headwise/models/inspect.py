@@ -10,6 +10,7 @@ They work for any module that holds systems, and `headwise.record` and `headwise
 models of transformers too.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -27,6 +28,8 @@ from headwise.heads.system import AttentionOutput, Routing, System, is_repeated
 from headwise.models.plan import system_class, system_name
 from headwise.ops.checks import did_you_mean
 
+# What `headwise.gate_heads`, and tools that wrap what it puts on, add to an attention's path.
+_OVER_HEADS = re.compile(r"(^|\.)head_gates\..*")
 # The name of a system to the name of an ablation, or to a mapping with that `name` and its option.
 Ablations = Mapping[str, str | Mapping[str, Any]]
 
@@ -35,7 +38,8 @@ def systems(model: nn.Module) -> dict[str, System]:
     """All systems of a model by their paths, in the order in which they stand.
 
     Each knows its `site` and `layer`, if a model of headwise holds it. Parts of a system, such as
-    the attentions of TIM, are not listed.
+    the attentions of TIM, are not listed. A system over the heads of an attention of transformers
+    has the path of that attention.
 
     >>> import headwise as hw
     >>> layers = nn.ModuleDict({"first": hw.MultiHeadAttention(8, 2), "norm": nn.LayerNorm(8)})
@@ -46,7 +50,7 @@ def systems(model: nn.Module) -> dict[str, System]:
     parts: set[nn.Module] = set()
     for path, module in model.named_modules():
         if isinstance(module, System) and module not in parts:
-            found[path] = module
+            found[_OVER_HEADS.sub("", path)] = module
             parts |= set(module.modules())
     return found
 
@@ -54,7 +58,9 @@ def systems(model: nn.Module) -> dict[str, System]:
 def attentions(model: nn.Module) -> dict[str, Attention]:
     """All attentions of a model by their paths, also those that are parts of a system."""
     every = model.named_modules()
-    return {path: module for path, module in every if isinstance(module, Attention)}
+    return {
+        _OVER_HEADS.sub("", path): module for path, module in every if isinstance(module, Attention)
+    }
 
 
 class Decisions(dict[str, list[Routing]]):

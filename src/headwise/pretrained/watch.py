@@ -1,0 +1,142 @@
+"""`record`, `ablated` and attention weights, for plain models of transformers too."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from headwise.models import inspect
+from headwise.pretrained.gates import gates_of, observed
+from headwise.pretrained.places import HeadLayout
+
+
+@contextmanager
+def record(
+    model: nn.Module, *, layouts: Mapping[str, HeadLayout] | None = None
+) -> Iterator[inspect.Decisions]:
+    """While this context is open, each forward pass of a model notes what its systems decide.
+
+    The decisions of all passes stay in memory as long as the result does: `(batch, time, units)`
+    numbers for each system and pass. For long data use `headwise.Analysis`, which keeps only sums.
+
+    Args:
+        model: a headwise model, a plain model of transformers, or any module that holds systems of
+            headwise or of your own. Compiled models run as they are written meanwhile.
+        layouts: where attentions of transformers have their heads that are not found, by the
+            class's name.
+
+    Yields:
+        A dictionary: for the path of each system, in the order in which they stand, the decisions
+        of the passes so far, their tensors detached. A system over the heads of transformers has
+        the path of the attention, which `headwise.ablated` and `headwise.prune_heads` take too.
+        Systems that decide nothing, such as standard attention, are left out, so that it stays
+        empty for plain models. `frame()` makes a table of it.
+
+    Raises:
+        ValueError: the model holds no system, nor attention of transformers that is known.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+        >>> layer.self_attn = hw.GatedAttention(16, 4)
+        >>> with hw.record(layer) as decisions:
+        ...     y = layer(torch.randn(2, 5, 16))
+        >>> {path: [tuple(each.weights.shape) for each in made] for path, made in decisions.items()}
+        {'self_attn': [(2, 5, 4)]}
+    """
+    with observed(model, layouts), inspect.record(model) as decided, ExitStack() as stack:
+        for path, gates in gates_of(model).items():
+            stack.callback(setattr, gates.stack, "counts", gates.stack.counts)
+            gates.stack.counts = True
+            projection = model.get_submodule(path).get_submodule(gates.projection)
+            # Behind the hook by which the system decides.
+            hook = projection.register_forward_pre_hook(partial(_begin, decided, path, gates))
+            stack.callback(hook.remove)
+        yield decided
+
+
+def _begin(decided: inspect.Decisions, path: str, gates: Any, *call: Any) -> None:
+    """Notes how many positions were there before, which a system over heads is not told."""
+    if decided.begins.get(path):
+        decided.begins[path][-1] = gates.stack.begin
+
+
+@contextmanager
+def ablated(
+    model: nn.Module,
+    where: str | int | Mapping[str, Any],
+    name: str | None = None,
+    *,
+    layouts: Mapping[str, HeadLayout] | None = None,
+    **options: Any,
+) -> Iterator[None]:
+    """While this context is open, the systems of a model compute otherwise in evaluation.
+
+    A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
+    copy of a system that is made meanwhile has no ablation. Contexts that are open at once add up.
+    A plain model of transformers that is compiled runs as it is written meanwhile.
+
+    Args:
+        model: a headwise model, a plain model of transformers, or any module that holds systems.
+        where: the path of a system in the model, or of a module that holds a single one, such as an
+            attention of transformers; or the number of a layer that has one: its ablation is
+            `name`. Or a mapping for all systems of a kind: the name of a system, as plans have it,
+            to the name of an ablation, or to a mapping with the key `name` and the ablation's
+            option. The attentions of a plain model are of the kind `standard`.
+        name: the ablation of the system at a path, one of its `edits`; `headwise.heads.ablation`
+            says what each does. Without it, the one option says which units are left out:
+            `expert=3` is the ablation `without-expert` with that option, `head=[0, 1]` leaves out
+            two heads.
+        layouts: as in `record`.
+        options: of the ablation of the system at a path.
+
+    Raises:
+        ValueError: there is no such path, system, ablation or option, or an option does not fit
+            the sizes of the model; or, later, an ablated system computes in training mode.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, n_positions=16)
+        >>> gpt2, tokens = GPT2Model(config).eval(), torch.tensor([[3, 1, 4]])
+        >>> before = gpt2(tokens).last_hidden_state
+        >>> with hw.ablated(gpt2, "h.0.attn", head=3):
+        ...     torch.equal(gpt2(tokens).last_hidden_state, before)
+        False
+        >>> torch.equal(gpt2(tokens).last_hidden_state, before)
+        True
+    """
+    with observed(model, layouts), inspect.ablated(model, where, name, **options):
+        yield
+
+
+@contextmanager
+def attention_noted(model: nn.Module, note: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """While this context is open, attentions with a system over their heads note their weights.
+
+    `note` is called after each call of an attention, with its path and the weights of
+    transformers' `output_attentions`, `(batch, heads, queries, keys)`. Models of transformers
+    compute attention eagerly meanwhile, since faster functions make no weights.
+    """
+
+    def look(path: str, attention: nn.Module, args: object, output: Any) -> None:
+        weights = output[-1] if isinstance(output, tuple) else None
+        if isinstance(weights, Tensor) and weights.dim() == 4:
+            note(path, weights.detach())
+
+    with ExitStack() as stack:
+        for path in gates_of(model):
+            hook = model.get_submodule(path).register_forward_hook(partial(look, path))
+            stack.callback(hook.remove)
+        for module in model.modules() if gates_of(model) else ():
+            config: Any = getattr(module, "config", None)
+            if isinstance(config, PreTrainedConfig):
+                before = config._attn_implementation
+                stack.callback(setattr, config, "_attn_implementation_internal", before)
+                config._attn_implementation_internal = "eager"
+        yield
