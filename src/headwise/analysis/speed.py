@@ -20,7 +20,6 @@ from headwise.heads.rules import Rule
 from headwise.models.inspect import systems
 from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
-from headwise.training.denormals import denormals_as_zero
 from headwise.training.loss import own_draws
 from headwise.training.rules import TrainingRules, training_rules
 
@@ -93,8 +92,11 @@ def relative_step_times(
     def measure(name: str) -> float:
         return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
 
-    with denormals_as_zero():
+    torch.set_flush_denormal(True)
+    try:
         return _relative(_in_turns(list(models), measure, rounds))
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def decoding_speeds(
