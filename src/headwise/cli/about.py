@@ -47,7 +47,7 @@ def recipes(
     listed = [each for each in listed_recipes() if name or each.is_offline is not papers]
     fitting = [each for each in listed if not name or name in each.name or name in each.task]
     if name is None or (len(fitting) > 1 and name not in shipped_recipes()):
-        columns = ("recipe", "task", "what it is", "a run", "systems")
+        columns = ("recipe", "task", "a run", "systems", "what it is")
         _print(columns, [each[:5] for each in fitting] if not as_json else fitting, as_json)
         if name is None and not papers and not as_json:
             others = "--papers lists those of the papers, headwise recipes NAME prints one"

@@ -21,6 +21,7 @@ app = typer.Typer(
     help="Train, compare and use systems that papers propose for the heads of multi-head "
     "attention, in place of concatenating them.",
     epilog="A recipe is a YAML file, or the name of a recipe that `headwise recipes` lists.",
+    rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
 imported: list[str] = []  # by `--import`: what the processes of a command are to import too

@@ -16,9 +16,9 @@ class Listed(NamedTuple):
 
     name: str
     task: str
-    description: str
     budget: str  # how long each run is
     systems: int  # how many there are
+    description: str
     is_offline: bool  # whether its data are there once headwise is installed
 
 
@@ -36,9 +36,9 @@ def listed_recipes() -> list[Listed]:
             Listed(
                 name=name,
                 task=document["task"],
-                description=document["description"],
                 budget=f"{steps:,} steps" if steps else f"{epochs} epochs",
                 systems=len(document["systems"]),
+                description=document["description"],
                 is_offline=set(_sources(document)) <= OFFLINE,
             )
         )
