@@ -31,10 +31,12 @@ from headwise.recipes.document import differences
 from headwise.recipes.recipe import Recipe, load_recipe, task_class, to_yaml
 from headwise.runs.names import (
     INPUTS,
+    LAUNCHED,
     MODEL,
     READ_AGAIN,
     RECIPE,
     RESULT,
+    TRIES,
     FolderError,
     check_run,
 )
@@ -58,9 +60,11 @@ def locked(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, expected a folder; give another one by --output")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    # As a singleton, it is held by whoever in this process asks again.
+    lock = FileLock(folder / ".lock", is_singleton=True)
     try:
-        lock.acquire(timeout=0)
+        # Where the process that had started a run has died, the run may still write a checkpoint.
+        lock.acquire(timeout=120 if LAUNCHED in os.environ else 0)
     except Timeout:
         raise FolderError(
             f"{folder} is in use by another process, such as the same command in another "
@@ -87,7 +91,10 @@ def claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
         FolderError: the folder holds a run of another recipe, or other things.
     """
     check_claim(folder, recipe, name)
-    write_text(folder / name, to_yaml(recipe))
+    stamp, now = folder / name, to_yaml(recipe)
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != now:
+        with locked(folder):  # another process may train there, before its first checkpoint
+            write_text(stamp, now)
 
 
 def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:

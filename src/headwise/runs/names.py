@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
+ENCODER, TRIES = "encoder", "tries"
 CONFIG = "config.json"  # of a model of transformers
+LOG = "log.txt"  # what a run prints that another process has started
+LAUNCHED = "HEADWISE_LAUNCHED"  # in the environment of a run that another process has started
 READ_AGAIN = ("data", "evaluation")  # the keys of its recipe that a finished run reads again
 
 

@@ -38,16 +38,8 @@ from headwise.runs.evaluate import (
     without_rows,
     write_outcome,
 )
-from headwise.runs.folder import (
-    ENCODER,
-    MODEL,
-    RESULT,
-    check_inputs,
-    locked,
-    read_model,
-    read_recipe,
-    read_result,
-)
+from headwise.runs.folder import check_inputs, locked, read_model, read_recipe, read_result
+from headwise.runs.names import ENCODER, MODEL, RESULT
 from headwise.tasks.scores import Score
 from headwise.tasks.task import Task
 from headwise.training.batches import Batches
@@ -75,28 +67,28 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
     """
     recipe = read_recipe(folder, keys=())
     accelerator = accelerator_for(recipe.training, folder)
-    console.quiet = console.quiet or not accelerator.is_main_process
-    with locked(folder) if accelerator.is_main_process else nullcontext():
-        task = task or prepare(folder, recipe, console)
-        if accelerator.is_main_process:
+    is_main = accelerator.is_main_process
+    console.quiet = console.quiet or not is_main
+    with locked(folder) if is_main else nullcontext():
+        with accelerator.local_main_process_first():  # others find what it has encoded
+            task = task or prepare(folder, recipe, console)
+        if is_main:
             check_inputs(folder, **digests(recipe, task))
-        accelerator.wait_for_everyone()
-        result = read_result(folder)
-        if result is None:
+        known = read_result(folder)
+        if known is None:
             progress = _train(folder, recipe, task, accelerator, console)
-            if not accelerator.is_main_process:
-                return None
-            result = _evaluated(folder, recipe, task, progress, console)
-        elif not accelerator.is_main_process:
+        accelerator.wait_for_everyone()
+        accelerator.state.destroy_process_group()
+        if not is_main:
             return None
-        found = result
+        result = known or _evaluated(folder, recipe, task, progress, console)
         if recipe.evaluation.test:
-            found = evaluate_tests(folder, recipe, task, result, console)
-        if found != result or not (folder / RESULT).is_file():
-            write_text(folder / RESULT, found.model_dump_json(indent=1))
-        if found.scores:
-            write_card(folder, task, recipe, found)
-        return found
+            result = evaluate_tests(folder, recipe, task, result, console)
+        if result != known:
+            write_text(folder / RESULT, result.model_dump_json(indent=1))
+        if result.scores and (folder / MODEL).is_dir():
+            write_card(folder, task, recipe, result)
+        return result
 
 
 def prepare(folder: Path, recipe: Recipe, console: Console) -> Task:
@@ -170,7 +162,7 @@ def _train(
         accelerator,
         measure=task.monitor,
         snapshot=Snapshots(task, settings.batch_tokens) if takes_snapshots else None,
-        label=folder.name,
+        label=folder.resolve().name,
         console=console,
     )
     progress = trainer.fit()
@@ -190,7 +182,7 @@ def _evaluated(
     attention: list[AttentionRecord] = []
     snapshots = decision_courses(model, progress.history)
     if recipe.evaluation.test:
-        outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.name)
+        outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.resolve().name)
         write_outcome(outcome, folder, task)
         scores = without_rows(outcome.scores)
         attention = record_attention(model, batches(task, TEST, settings).epoch(), snapshots)
