@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.heads.rules import Rule
 from headwise.models.inspect import systems
 from headwise.models.plan import system_class
 from headwise.tasks.scores import Record
@@ -166,7 +165,7 @@ def _step_seconds(model: PreTrainedModel, rules: TrainingRules, batch: Batch) ->
         seconds = _seconds(model, lambda: model(**batch).loss.backward())
     model.zero_grad(set_to_none=True)
     for rule in rules.rules.values():
-        if type(rule).before_step is not Rule.before_step:
+        if rule.steps_before:
             # The first step of a training has what such a rule does in one of so many.
             seconds += _seconds_before(model, rules, batch) / getattr(rule.settings, "period", 1)
     return seconds

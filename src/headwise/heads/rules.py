@@ -22,13 +22,11 @@ class Moment(NamedTuple):
         step: number of optimizer steps before it.
         total_steps: number of optimizer steps of the whole training.
         epoch: number of passes over the data before it; None if nobody counts them.
-        warmup_steps: in how many steps the optimizer's learning rate rises, or None.
     """
 
     step: int
     total_steps: int
     epoch: int | None = None
-    warmup_steps: int | None = None
 
 
 class RuleSettings(Settings):

@@ -85,7 +85,8 @@ class System(nn.Module):
         site, layer: where a model has put it, such as `decoder_self` and 0; set by the model.
         ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
-        follows_rule: whether somebody trains it by its rule; set by `headwise.training_rules`.
+        follows_rule: the object of its rule that somebody trains it by, set by
+            `headwise.training_rules`; false if nobody does.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
     """
 
@@ -103,7 +104,7 @@ class System(nn.Module):
     layer: int = 0
     ablations: tuple[Ablation, ...] = ()
     routing_loss: Tensor | None = None
-    follows_rule: bool = False
+    follows_rule: Rule | bool = False
     holds_residual: bool = False
     # Of the last call in training: whether a gradient came to its output, and to its loss.
     _came: tuple[bool, bool] = (False, False)

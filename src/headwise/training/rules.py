@@ -8,43 +8,40 @@ skips is none for the rules either.
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headwise.heads.rules import Moment, Rule, RuleSettings, UntrainedRuleWarning
 from headwise.heads.system import System, auxiliary_loss
+from headwise.messages import cut, one_of
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name, system_name
 from headwise.ops.checks import did_you_mean
-from headwise.ops.replicas import is_sharded
 
 
 class TrainingRules:
     """The rules of training of all systems in a model; `headwise.training_rules` makes it.
 
     Args:
-        model: a headwise model, or any module that holds systems; without data-parallel wrapper.
-            One that `fully_shard` has divided is not wrapped.
+        model: any module that holds systems, without `DistributedDataParallel` around it.
         total_steps: number of optimizer steps of the training.
-        steps_per_epoch: number of optimizer steps of a pass over the data. A rule that counts
-            epochs counts steps where it is not given.
-        warmup_steps: in how many steps the learning rate of the optimizer rises, for rules whose
-            own schedule follows it.
-        settings: the name of a system to the settings of its rule, a mapping or an object of the
-            rule's `settings_class`. Without settings, those of the paper.
+        steps_per_epoch: of a pass over the data. Without it, rules count steps for epochs.
+        settings: the name of a system to what differs from its paper: a mapping, or an object of
+            the rule's `settings_class`.
 
     Attributes:
         rules: the rules by the names of the systems that have them.
         step: number of optimizer steps taken. A loop that goes on with a training sets it.
 
     Raises:
-        ValueError: settings of a system whose rule the model does not need, or that do not fit.
+        ValueError: settings of a system that has no rule in the model, or that do not fit.
 
     Example:
+        >>> import torch
         >>> import headwise as hw
         >>> layer = hw.BranchedAttention(8, 2, ffn_dim=16)
         >>> rules = hw.training_rules(layer, total_steps=6)
@@ -63,54 +60,40 @@ class TrainingRules:
         total_steps: int,
         *,
         steps_per_epoch: int | None = None,
-        warmup_steps: int | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        for name, count in (("total_steps", total_steps), ("steps_per_epoch", steps_per_epoch)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name} is {count}, expected a positive number")
         self.model, self.total_steps, self.step = model, total_steps, 0
-        self.steps_per_epoch, self.warmup_steps = steps_per_epoch, warmup_steps
-        self.rules: dict[str, Rule] = {}
-        self._is_prepared = self._went_beyond = False
-        left = dict(settings or {})
-        known: list[str] = []
+        self.steps_per_epoch, self.rules = steps_per_epoch, dict[str, Rule]()
+        self._is_prepared = False
+        left, known = dict(settings or {}), list[str]()
         for kind, systems in rules_in(model).items():
             kinds = [type(system) for system in systems.values()]
             names = list(dict.fromkeys([*map(rule_name, kinds), *map(system_name, kinds)]))
             known += names
             given = [left.pop(name) for name in names if name in left]
             if len(given) > 1:
-                raise ValueError(
-                    f"settings name the one rule of {' and '.join(names)} more than once, expected "
-                    f"one name, as {names[0]!r}"
-                )
+                both = " and ".join(names)
+                raise ValueError(f"settings name {both}, which have one rule: expected one of them")
             chosen = rule_settings(names[0], kind, given[0] if given else {})
-            try:
-                chosen.check(total_steps)
-            except ValueError as error:
-                raise ValueError(f"{names[0]}.{error}") from None
+            chosen.check(total_steps)
             self.rules[names[0]] = kind(model, systems, chosen)
         for name in left:
             raise ValueError(
-                f"settings name {name!r}, expected one of the systems of the model that have a "
-                f"rule of training: {', '.join(known) or 'none has'}{did_you_mean(name, known)}"
+                f"settings name {name!r}, expected some of the systems of the model with a rule of "
+                f"training: {', '.join(known) or 'none has one'}{did_you_mean(name, known)}"
             )
 
     @property
     def moment(self) -> Moment:
         """Where in the training the coming step stands."""
         epoch = None if self.steps_per_epoch is None else self.step // self.steps_per_epoch
-        return Moment(self.step, self.total_steps, epoch, self.warmup_steps)
+        return Moment(self.step, self.total_steps, epoch)
 
     @property
     def leaves_out_gradients(self) -> bool:
-        """Whether a backward pass may give parameters that learn no gradient, as MAE's gates:
+        """Whether a backward pass gives some parameters that learn no gradient, as MAE's gates:
         `DistributedDataParallel` then needs `find_unused_parameters=True`."""
-        return any(p.requires_grad for p in self._without_optimizer())
-
-    def _without_optimizer(self) -> list[nn.Parameter]:
-        return [p for rule in self.rules.values() for p in rule.without_optimizer()]
+        return any(p.requires_grad for r in self.rules.values() for p in r.without_optimizer())
 
     def parameter_groups(
         self,
@@ -118,88 +101,98 @@ class TrainingRules:
         weight_decay: float = 0.0,
         factor: Callable[[str], float] = lambda name: 1.0,
     ) -> list[dict[str, Any]]:
-        """Groups of parameters for an optimizer: decayed ones, others, and those of the rules.
+        """Groups for an optimizer: decayed parameters, others, and those of the rules.
 
-        Parameters that a rule moves without the optimizer are in none, nor are frozen ones.
+        What is frozen, or moved by a rule without the optimizer, is in none.
 
         Args:
             lr: learning rate of all but the rules' own groups.
-            weight_decay: of matrices and embeddings; norms, biases, scalars, and what a system
-                names in `no_decay` take none.
+            weight_decay: of matrices and embeddings, except what a system names in `no_decay`.
             factor: what the learning rate of a parameter is multiplied by, by its name in the
                 model: for rates by layer. The rules' own groups keep the rates of the rules.
         """
         # A parameter that two systems share stands in a group once.
         own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
-        placed = {id(p) for group in (*own, self._without_optimizer()) for p in group}
+        apart = [rule.without_optimizer() for rule in self.rules.values()]
+        placed = {id(p) for parameters in own + apart for p in parameters}
         decayed = {id(p) for p in decayed_parameters(self.model)}
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        others: dict[tuple[float, float], list[nn.Parameter]] = {}
         for name, p in self.model.named_parameters():
             if p.requires_grad and id(p) not in placed:
                 decay = weight_decay if id(p) in decayed else 0.0
-                groups.setdefault((decay, lr * factor(name)), []).append(p)
-        made = [{"params": ps, "lr": rate, "weight_decay": d} for (d, rate), ps in groups.items()]
-        made.sort(key=lambda group: group["weight_decay"], reverse=True)
-        return made + [{"params": ps, "lr": lr, "weight_decay": 0.0} for ps in own if ps]
+                others.setdefault((decay, lr * factor(name)), []).append(p)
+        groups = sorted(others.items(), reverse=True) + [((0.0, lr), ps) for ps in own if ps]
+        return [{"params": ps, "weight_decay": decay, "lr": r} for (decay, r), ps in groups]
 
     def attach(self, optimizer: Any) -> Any:
-        """Has the rules followed at each step of an optimizer, and returns it.
+        """Has an optimizer follow these rules, and no others, at each step; returns it.
 
         Args:
-            optimizer: made of `parameter_groups`, or of groups that keep apart what these do; also
-                as accelerate wraps it. Of several optimizers it is the one with the rules' groups.
+            optimizer: made of `parameter_groups`, or of groups that keep the rules' own apart, as
+                these do; also as accelerate wraps it. Of several, the one with the rules' groups.
 
         Raises:
-            ValueError: what a rule trains by the optimizer stands in none of its groups, or with
-                others in one.
+            ValueError: what a rule trains by the optimizer has no group of its own there.
         """
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate's has no hooks of its own
-        rules = self.rules.values()
-        for rule in rules:
-            self._check_groups(rule, inner)
-        for hook in getattr(inner, "_rules_of_training", ()):  # of other rules, before these
+        self._groups_of_rules(inner)
+        for hook in getattr(inner, "_hooks_of_rules", ()):
             hook.remove()
-        inner._rules_of_training = [
-            inner.register_step_pre_hook(self._before_update),
-            inner.register_step_post_hook(self._after_update),
-            *(self._drop_while_frozen(rule, p) for rule in rules for p in rule.own_group()),
-        ]
-        for rule in rules:
+        before = inner.register_step_pre_hook(self._before_update)
+        inner._hooks_of_rules = before, inner.register_step_post_hook(self._after_update)
+        for rule in self.rules.values():
             for system in rule.systems.values():
-                system.follows_rule = True
+                system.follows_rule = rule
+            for p in rule.own_group():
+                p.register_post_accumulate_grad_hook(partial(self._drop_frozen, rule))
             rule.start()
         return optimizer
+
+    def _drop_frozen(self, rule: Rule, parameter: Tensor) -> None:
+        """Drops a gradient while its rate is 0, before anything clips by a norm that it is in."""
+        is_followed = all(system.follows_rule is rule for system in rule.systems.values())
+        if is_followed and self.step < self.total_steps and not rule.learning_rate(self.moment):
+            parameter.grad = None
+
+    def _groups_of_rules(self, optimizer: Optimizer) -> list[tuple[Rule, dict[str, Any]]]:
+        """The groups whose rates rules set; raises where such a group lacks or has others."""
+        found = []
+        for rule in self.rules.values():
+            own = {id(p) for p in rule.own_group()}
+            groups = [g for g in optimizer.param_groups if own.intersection(map(id, g["params"]))]
+            if own != {id(p) for group in groups for p in group["params"] if p.requires_grad}:
+                names = ", ".join(name for name, p in self.model.named_parameters() if id(p) in own)
+                raise ValueError(
+                    f"the optimizer has no group of {cut(names)} alone, which {type(rule).__name__}"
+                    f" needs: expected one made of rules.parameter_groups(lr=...), whose `factor` "
+                    f"divides a model further"
+                )
+            found += [(rule, group) for group in groups]
+        return found
 
     def before_step(self, loss: Callable[[], Tensor | Iterable[Tensor]]) -> None:
         """Called before anything of a step is computed; rules may take steps of their own.
 
         Args:
-            loss: computes the loss of the coming step's batch; if gradients are accumulated over
-                several batches, gives one loss after the other, whose gradients are summed. It is
-                called only if a rule needs it. With several processes it is the loss of the
-                process's own batch, computed by the model without its data-parallel wrapper; the
-                mean over the processes counts.
-
-        Raises:
-            TypeError: it computes what is no loss.
+            loss: computes the loss of the coming step; where gradients are accumulated, gives one
+                loss after the other, whose gradients are summed. It is called only if a rule needs
+                it. With several processes it is that of the process's own batch, by the model
+                without `DistributedDataParallel`; their mean counts.
         """
 
-        def losses() -> Iterator[Tensor]:
+        def losses() -> Iterable[Tensor]:
             computed = loss()
-            for each in [computed] if isinstance(computed, Tensor) else computed:
-                if not isinstance(each, Tensor):
-                    raise TypeError(
-                        f"loss gives a {type(each).__name__}, expected a tensor of one number, or "
-                        f"several in turn: return the loss alone, as model(x).loss is"
-                    )
-                yield each
+            if isinstance(computed, Mapping):
+                kind = type(computed).__name__
+                raise TypeError(f"loss computes a {kind}, expected the loss: lambda: model(x).loss")
+            return [computed] if isinstance(computed, Tensor) else computed
 
         for rule in self.rules.values():
             rule.before_step(self.moment, losses)
         self._is_prepared = True
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to keep: the number of steps taken."""
+        """What a checkpoint has to keep: how many steps were taken."""
         return {"step": self.step}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -213,20 +206,14 @@ class TrainingRules:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """The hook before `optimizer.step()`."""
         self._check_step(optimizer)
-        moment = self.moment
-        own = [
-            (rule, group)
-            for rule in self.rules.values()
-            for group in optimizer.param_groups
-            if any(p is group["params"][0] for p in rule.own_group())
-        ]
-        for rule, group in own:
+        moment, frozen = self.moment, list[nn.Parameter]()
+        for rule, group in self._groups_of_rules(optimizer):
             group["lr"] = rule.learning_rate(moment)  # whatever a schedule has set
+            frozen += group["params"] if group["lr"] == 0 else []
 
         def update() -> None:
-            for _, group in own:
-                for p in group["params"] if group["lr"] == 0 else ():
-                    p.grad = None  # so that any optimizer leaves it as it is
+            for p in frozen:
+                p.grad = None  # so that any optimizer leaves it as it is
             for rule in self.rules.values():
                 rule.before_update(moment)
 
@@ -249,55 +236,25 @@ class TrainingRules:
         self._is_prepared = False
 
     def _check_step(self, optimizer: Optimizer) -> None:
-        """Raises where a step would learn something else than the rules say, or warns."""
+        """Raises, or warns, where a step would not be that of the rules."""
         waiting = [name for name, rule in self.rules.items() if rule.steps_before]
         if waiting and not self._is_prepared:
             raise RuntimeError(
-                f"optimizer.step() was called without rules.before_step(loss), which "
-                f"{' and '.join(waiting)} needs: call rules.before_step(lambda: "
-                f"model(**batch).loss) before the loss of each step is computed"
+                f"optimizer.step() was called without what {' and '.join(waiting)} needs: call "
+                f"rules.before_step(lambda: model(**batch).loss) before each step's own loss"
             )
         if self.rules and getattr(optimizer, "found_inf", None) is not None:
             raise RuntimeError(
-                "a GradScaler leaves it to a fused optimizer to unscale gradients and to skip "
-                "steps, which rules of training do not see: build it with fused=False (in "
-                "TrainingArguments optim='adamw_torch'), or train in bfloat16"
+                "a fused optimizer unscales gradients and skips steps where no rule sees it: build "
+                "it with fused=False (optim='adamw_torch'), or train without GradScaler"
             )
-        if self.rules and self.step >= self.total_steps and not self._went_beyond:
-            self._went_beyond = True
+        if self.rules and self.step == self.total_steps:
             warnings.warn(
                 f"the training goes on after total_steps={self.total_steps}, by which the rules of "
-                f"{' and '.join(self.rules)} reckon: give training_rules the number of steps that "
-                f"are taken",
+                f"{' and '.join(self.rules)} reckon: give training_rules the number of all steps",
                 UntrainedRuleWarning,
                 stacklevel=4,
             )
-
-    def _drop_while_frozen(self, rule: Rule, parameter: nn.Parameter) -> Any:
-        """Hooks a parameter so that its gradient, while its rate is 0, is in no norm to clip."""
-        if is_sharded(parameter):  # it is in no graph itself: FSDP fills in its gradient
-
-            def drop(p: Tensor) -> None:
-                p.grad = p.grad if rule.learning_rate(self.moment) else None
-
-            return parameter.register_post_accumulate_grad_hook(drop)
-
-        return parameter.register_hook(
-            lambda x: x if rule.learning_rate(self.moment) else torch.zeros_like(x)
-        )
-
-    def _check_groups(self, rule: Rule, optimizer: Optimizer) -> None:
-        own = {id(p) for p in rule.own_group()}
-        groups = [{id(p) for p in g["params"] if p.requires_grad} for g in optimizer.param_groups]
-        if own == set().union(*(group for group in groups if group & own)):
-            return
-        names = [name for name, p in self.model.named_parameters() if id(p) in own]
-        shown = ", ".join(names[:3]) + ", …" * (len(names) > 3)
-        raise ValueError(
-            f"the optimizer has no group of {shown} alone, which {type(rule).__name__} trains by "
-            f"it: expected one made of rules.parameter_groups(lr=...), whose `factor` divides a "
-            f"model further"
-        )
 
 
 training_rules = TrainingRules
@@ -319,27 +276,20 @@ def rule_settings(name: str, kind: type[Rule], given: Any) -> RuleSettings:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, (name, *problem["loc"])))
-        if problem["type"] != "extra_forbidden":
-            raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
-        known = list(kind.settings_class.model_fields)
-        raise ValueError(
-            f"{where} is no setting, expected one of {', '.join(known) or 'none'}"
-            f"{did_you_mean(problem['loc'][-1], known)}"
-        ) from None
+        if problem["type"] == "extra_forbidden":
+            known = one_of(problem["loc"][-1], kind.settings_class.model_fields)
+            raise ValueError(f"{where} is no setting, {known}") from None
+        raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
 
 
 class RulesMixin:
-    """Makes a Trainer of transformers train every system of its model by its rule.
+    """`class Trainer(headwise.RulesMixin, transformers.Trainer)` trains systems by their rules.
 
-        class Trainer(headwise.RulesMixin, transformers.Trainer):
-            rule_settings = {"SYSTEM": {...}}   # only what differs from the papers
-
-    The optimizer then gets the groups of `TrainingRules.parameter_groups`, at the learning rate and
-    weight decay of the arguments. A Trainer that was given an optimizer of its own keeps it; make
-    that one with `headwise.training_rules(model, ...).parameter_groups(...)`.
+    The optimizer gets the groups of `TrainingRules.parameter_groups`, at the learning rate and
+    weight decay of the arguments; a Trainer that was given an optimizer keeps it.
 
     Attributes:
-        rule_settings: name of a system of the model to the settings of its rule.
+        rule_settings: name of a system of the model to what differs from its paper.
         rules: the rules of the model's systems, from the beginning of a training on.
     """
 
@@ -354,13 +304,8 @@ class RulesMixin:
         return values
 
     def create_optimizer(self: Any, model: Any = None) -> Any:
-        self.rules = training_rules(
-            self.model,
-            self._total_steps,
-            steps_per_epoch=self._steps_per_epoch,
-            warmup_steps=self.args.get_warmup_steps(self._total_steps),
-            settings=self.rule_settings,
-        )
+        total, each, settings = self._total_steps, self._steps_per_epoch, self.rule_settings
+        self.rules = training_rules(self.model, total, steps_per_epoch=each, settings=settings)
         if self.optimizer is None:
             given = self.optimizer_cls_and_kwargs
             kind, options = given or self.get_optimizer_cls_and_kwargs(self.args, self.model)
@@ -368,39 +313,36 @@ class RulesMixin:
             self.optimizer = kind(groups, **options)
         return self.optimizer
 
-    def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
-        self.rules.attach(self.optimizer)  # by now it has the parameters that are trained
-        return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
+    def create_scheduler(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.rules.attach(self.optimizer)  # which has by now what FSDP makes of the parameters
+        return super().create_scheduler(*args, **kwargs)  # type: ignore[misc]
 
     def get_batch_samples(self: Any, *args: Any) -> Any:
         self._coming = super().get_batch_samples(*args)  # type: ignore[misc]
         return self._coming
 
-    def training_step(self: Any, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        # Only by now, and not when it has its batches, has a resumed run its random state back.
-        if self._coming is not None:
-            batches, items = self._coming
-            self._coming = None
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if self._coming is not None:  # only by now a resumed run has its random state
+            (batches, items), self._coming = self._coming, None
             self.rules.step = self.state.global_step
             self.rules.before_step(lambda: self._losses(batches, items))
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
         if self.label_smoother is not None and auxiliary_loss(self.model).requires_grad:
             raise ValueError(
-                "label_smoothing_factor is given, but the Trainer then leaves out the losses that "
-                "systems of the model add: set label_smoothing of the model's config instead, or "
-                "add headwise.auxiliary_loss(model) in a compute_loss_func"
+                "with label_smoothing_factor the Trainer leaves out the losses that systems of the "
+                "model add: set label_smoothing in the model's config instead, or give a "
+                "compute_loss_func that adds headwise.auxiliary_loss(model)"
             )
         return loss
 
     def _losses(self: Any, batches: Sequence[Any], items: Any) -> Iterator[Tensor]:
         """The losses of a step's batches, by the model without data-parallel wrapper."""
         self.model.train()
-        is_scaled = self.loss_is_scaled_for_ga
-        if is_scaled is None:  # as the Trainer decides whether it divides by the number of batches
-            counts = self.model_accepts_loss_kwargs and items is not None
-            is_scaled = counts or self.compute_loss_func is not None
+        is_scaled = self.loss_is_scaled_for_ga  # by the number of batches
+        if is_scaled is None:
+            is_scaled = items is not None or self.compute_loss_func is not None
         for batch in batches:
+            inputs = self._prepare_inputs(batch)
             with self.compute_loss_context_manager():
-                inputs = self._prepare_inputs(batch)
                 loss = self.compute_loss(self.model, inputs, num_items_in_batch=items)
             yield loss if is_scaled else loss / len(batches)
