@@ -1,0 +1,268 @@
+"""Removes heads of a pretrained model: its maps become smaller, and its calls faster."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from headwise.heads.system import System
+from headwise.pretrained.places import HeadLayout, Place, places
+
+Model = TypeVar("Model", bound=nn.Module)
+Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
+
+HEADS_LEFT = "headwise_heads_left"  # the key of a config: paths of attentions to their heads
+# from_pretrained stops at a fusion that it does not know, and names it: so it leads to load_pruned.
+_REFUSED = {
+    "heads of this model were removed, load it by headwise.load_pruned(class, folder)": True
+}
+
+# The maps of an attention to its queries, keys and values, each with its heads in their order.
+_MAPS = [[f"{part}_proj" for part in "qkv"], [f"{part}_lin" for part in "qkv"]]
+_MAPS += [[f"{inner}{part}" for part in ("query", "key", "value")] for inner in ("", "self.")]
+_BY_KEY = "query_key_value"  # for each key its queries, itself and its value
+# Maps of several parts do not tell how these lie: it is known of these classes.
+_FUSED = {"GPT2Attention": ["q_attn", "c_attn"]}  # the first in cross-attention alone
+_FUSED |= {"ModernBertAttention": ["Wqkv"], "Phi3Attention": ["qkv_proj"]}
+_FUSED |= {"FalconAttention": [_BY_KEY], "GPTNeoXAttention": [_BY_KEY]}
+# The attributes of an attention that count its heads and its heads of keys, and their width.
+_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
+_KEY_COUNTS, _WIDTHS = ("num_key_value_heads", "num_kv_heads"), ("all_head_size", "split_size")
+
+
+# Of an attention: the heads that are left, the heads of keys, and the rows of its maps by path.
+_Cut = tuple[Place, list[int], list[int], dict[str, list[int]]]
+
+
+def prune_heads(
+    model: Model,
+    heads: Mapping[str | int, Iterable[int] | int],
+    *,
+    layouts: Mapping[str, HeadLayout] | None = None,
+) -> Model:
+    """Removes heads of a plain model of transformers for good, in place, and returns it.
+
+    Rows of the maps to queries, keys and values go, and columns of the output projection: the model
+    is smaller, faster, and computes what it does while these heads are `hw.ablated`, up to
+    rounding. Make optimizers afterwards: its weights are new parameters. `save_pretrained` writes
+    it as ever; `headwise.load_pruned` loads it, and `from_pretrained` refuses it.
+
+    Args:
+        model: a model of transformers, or a module that holds one.
+        heads: the numbers of the heads to remove, by the path of their attention module, or by its
+            layer if that has one attention; such as `head_importance(model, data).least(3)`. Of
+            heads that share their keys, as many go of each group, or whole groups.
+        layouts: where attention modules of further classes have their heads, by the class's name.
+
+    Raises:
+        ValueError: no such attention or head; no head would be left, or groups of unequal sizes;
+            the model has gates; heads have other weights than plain linear maps, such as norms of
+            their own, sinks, or biases of positions (T5). Nothing has changed then.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4))
+        >>> hw.prune_heads(model, {"transformer.h.1.attn": [3]}).transformer.h[1].attn.c_proj
+        Conv1D(nf=32, nx=24)
+    """
+    every = places(model, layouts)
+    if not any(isinstance(module, PreTrainedModel) for module in model.modules()):
+        raise ValueError(
+            f"model is a {type(model).__name__} that holds no model of transformers, expected one: "
+            f"build attention of your own with fewer heads"
+        )
+    if any(isinstance(module, System) for module in model.modules()):
+        raise ValueError(
+            "model has gates over its heads, expected none: call headwise.remove_gates(model), or "
+            "headwise.fold_gates(model) if they are static"
+        )
+    chosen: dict[str, tuple[Place, set[Any]]] = {}
+    for key, removed in heads.items():
+        found = [place for place in every if key in (place.path, place.layer)]
+        if len(found) != 1:
+            paths = ", ".join(each.path for each in found or every)
+            raise ValueError(
+                f"heads name the attention {key!r}, which is {'several' if found else 'none'} of "
+                f"the model's, expected the path of one: {paths}"
+            )
+        given: Any = removed.tolist() if hasattr(removed, "tolist") else removed
+        numbers = given if isinstance(given, Iterable) else [given]
+        chosen.setdefault(found[0].path, (found[0], set()))[1].update(numbers)
+    _prune(model, [_cut(place, removed) for place, removed in chosen.values() if removed])
+    return model
+
+
+def load_pruned(
+    kind: type[Pretrained],
+    folder: str | Path,
+    *,
+    layouts: Mapping[str, HeadLayout] | None = None,
+    **options: Any,
+) -> Pretrained:
+    """Loads a model of which `headwise.prune_heads` has removed heads, or one with all of them.
+
+    Args:
+        kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
+        folder: where its `save_pretrained` has written, or a name on the hub.
+        layouts: as in `prune_heads`.
+        options: those of `from_pretrained`.
+
+    Raises:
+        ValueError: the folder has a model of another type.
+    """
+
+    def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        if config.model_type != type(config).model_type:
+            raise ValueError(
+                f"kind is {kind.__name__}, but {folder} has a model of the type "
+                f"{config.model_type!r}, expected its class: {', '.join(config.architectures)}"
+            )
+        kind.__init__(model, config, *args, **kwargs)
+        left = vars(config).pop(HEADS_LEFT, {})
+        every = {_base_path(model, p.path): p for p in places(model, layouts)} if left else {}
+        gone = {
+            path: {*range(every[path].num_heads)} - {*left[path]} for path in every if path in left
+        }
+        _prune(model, [_cut(every[path], removed) for path, removed in gone.items()])
+
+    # from_pretrained makes a model of its class and reads weights into it, piece by piece.
+    smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
+    model: Pretrained = smaller.from_pretrained(folder, fusion_config={}, **options)
+    model.__class__ = kind
+    return model
+
+
+def _cut(place: Place, removed: set[Any]) -> _Cut:
+    """What is left of an attention without these heads; raises `ValueError`."""
+    count, dim = place.num_heads, place.sizes()["head_dim"]
+    if any(isinstance(head, bool) for head in removed) or not removed < {*range(count)}:
+        raise ValueError(
+            f"heads of {place.path!r} are {sorted(removed)}, expected some of the numbers from 0 "
+            f"to {count - 1}, and not all: it has {count} heads"
+        )
+    maps = _maps_of(place, dim)
+    outputs = [_sizes_of(each)[0] for each in maps.values()]
+    memory = outputs[-1] // dim - (count if len(maps) == 1 else 0)  # heads of keys and of values
+    keys = memory if len(maps) == 3 else memory // 2
+    group = count // max(keys, 1)
+    q = [head not in removed for head in range(count)]
+    left = [sum(q[key * group : (key + 1) * group]) for key in range(keys)]
+    if len({*left} - {0}) > 1:
+        raise ValueError(
+            f"heads of {place.path!r} leave {left} heads in the groups that share keys, expected "
+            f"equally many in each group that is left: its {count} heads are {keys} groups of "
+            f"{group}, one behind another; remove as many of each group, or whole groups"
+        )
+    # Which are left of the heads that each map gives, in their order.
+    k = [number > 0 for number in left]
+    parts = {1: [q + k + k], 2: [q, k + k], 3: [q, k, k]}[len(maps)]
+    if _BY_KEY in maps:
+        parts = [[s for i in range(keys) for s in (*q[i * group : (i + 1) * group], k[i], k[i])]]
+    rows = {}
+    for path, out, part in zip(maps, outputs, parts, strict=True):
+        if keys < 1 or out % len(part):
+            raise ValueError(
+                f"the map {path!r} of {place.path!r} gives {out} numbers, expected those of heads "
+                f"of {dim}: {count} of queries, and {keys} of keys and of values"
+            )
+        rows[path] = [row for row in range(out) if part[row * len(part) // out]]
+    heads, of_keys = ([i for i, is_left in enumerate(each) if is_left] for each in (q, k))
+    return place, heads, of_keys, rows
+
+
+def _maps_of(place: Place, dim: int) -> dict[str, Any]:
+    """The maps to queries, keys and values; raises `ValueError` where heads have other weights."""
+    module, there = place.module, dict(place.module.named_modules())
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    named = place.layout.maps if place.layout else None
+    named = named or next((_FUSED[kind] for kind in kinds if kind in _FUSED), None)
+    named = named or next((each for each in _MAPS if {*each} <= there.keys()), ())
+    maps = {path: there[path] for path in named if path in there}
+    cut = {**maps, place.projection_path: place.projection}
+    takes = inspect.signature(module.forward).parameters
+    alibi = "alibi" in takes and getattr(getattr(module, "config", None), "alibi", True)
+    others = [] if maps else ["maps whose heads lie in an order that is not known"]
+    others += ["biases of positions"] if alibi or "position_bias" in takes else []
+    for path, each in cut.items():
+        types = {type(getattr(each, name, 0)) for name in ("weight", "bias")}
+        if not isinstance(each, nn.Linear | Conv1D) or not types <= {nn.Parameter, type(None)}:
+            others.append(f"the {type(each).__name__} {path!r}, which adapts or computes weights")
+    for name, weight in module.named_parameters():
+        path = name.rpartition(".")[0]
+        of_all = "Norm" in type(there[path]).__name__ and weight.shape == (dim,)
+        if maps and not (path in cut or path.endswith("LayerNorm") or of_all):
+            others.append(name)
+    if others:
+        raise ValueError(
+            f"heads of {place.path!r} cannot be removed: {type(module).__name__} has "
+            f"{', '.join(others)}, expected linear maps with plain weights alone; merge adapters, "
+            f"load unquantised weights, or compute without these heads by headwise.ablated"
+        )
+    return maps
+
+
+def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
+    """Keeps what is left of attentions, and has the config of the model say so."""
+    for place, heads, keys, rows in cuts:
+        dim = place.sizes()["head_dim"]
+        for path, index in rows.items():
+            _keep(place.module.get_submodule(path), index, 0)
+        _keep(place.projection, [head * dim + column for head in heads for column in range(dim)], 1)
+        sizes = dict.fromkeys(_COUNTS, len(heads)) | dict.fromkeys(_KEY_COUNTS, len(keys))
+        sizes |= dict.fromkeys(_WIDTHS, len(heads) * dim)
+        sizes["num_key_value_groups"] = len(heads) // len(keys)
+        for module in place.module.modules():
+            vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
+            if "config" in vars(module):
+                module.config = _OwnSizes(module.config, sizes)
+    owner: Any = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+    left = dict(getattr(owner.config, HEADS_LEFT, {}))
+    for place, heads, *_ in cuts:
+        path = _base_path(model, place.path)
+        before = left.get(path, range(place.num_heads))
+        left[path] = [before[head] for head in heads]
+    if cuts:
+        owner.config.update({HEADS_LEFT: left, "fusion_config": _REFUSED})
+
+
+def _sizes_of(linear: Any) -> tuple[int, int]:
+    """How many numbers a linear map gives and takes."""
+    of_conv = isinstance(linear, Conv1D)
+    return (linear.nf, linear.nx) if of_conv else (linear.out_features, linear.in_features)
+
+
+def _keep(linear: Any, index: list[int], end: int) -> None:
+    """Of a linear map only these outputs (end 0) or inputs (end 1) are left."""
+    of_conv = isinstance(linear, Conv1D)  # whose weight is (inputs, outputs)
+    setattr(linear, (("nf", "nx") if of_conv else ("out_features", "in_features"))[end], len(index))
+    for name in ("weight", "bias")[: 2 - end]:
+        old = getattr(linear, name)
+        if old is not None:
+            dim = 1 - end if of_conv and name == "weight" else end
+            new = old.detach().index_select(dim, torch.tensor(index, device=old.device))
+            setattr(linear, name, nn.Parameter(new, old.requires_grad))
+
+
+class _OwnSizes:
+    """The config of a model as one of its attentions sees it, which has other numbers of heads."""
+
+    def __init__(self, shared: Any, sizes: dict[str, int]) -> None:
+        vars(self).update(sizes, shared=shared)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copies and pickles ask for methods before there is a state
+            raise AttributeError(name)
+        return getattr(self.shared, name)
+
+
+def _base_path(model: nn.Module, path: str) -> str:
+    """The path of an attention as a base model has it, without a head and a wrapper around it."""
+    every = model.named_modules()
+    root, owner = next((root, each) for root, each in every if isinstance(each, PreTrainedModel))
+    return path.removeprefix(f"{root}.").removeprefix(f"{owner.base_model_prefix}.")
