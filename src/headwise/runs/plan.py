@@ -1,7 +1,7 @@
-"""The runs of a comparison: which there are, on which data, and with which values.
+"""What a comparison is of: which runs there are, on which data, and with which values.
 
-Each has a folder `SYSTEM-seedN`, and each try of `--tune` has one in `tries/SYSTEM/`; of several
-data sets all this is in the folder of the data set.
+Each run has a folder `SYSTEM-seedN`, and each try of `--tune` has one in `tries/SYSTEM/`; of
+several data sets all this is in the folder of the data set. Nothing is written before `claim`.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import Tries
 from headwise.files import written_whole
-from headwise.recipes.document import Change
+from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
-from headwise.runs.folder import ENCODER, MODEL, TRIES, check_claim, check_inputs, claim
+from headwise.runs.folder import check_claim, check_inputs, claim
 from headwise.runs.match import match_parameters
-from headwise.runs.tuning import Grid, choose, in_words
+from headwise.runs.names import ENCODER, MODEL, TRIES
+from headwise.runs.run import lines_of
+from headwise.runs.tuning import Grid, check_grid, choose, in_words
 from headwise.tasks.task import Task
 
 _STAMP = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
@@ -33,47 +36,43 @@ class Run(NamedTuple):
 
 
 class OneDataset:
-    """What is compared on one data set, whose data are read here.
+    """What is compared on one data set; its data are read here.
 
     Args:
         file: the recipe.
         systems: their names; the first is the baseline.
         folder: of the runs.
         name: of the data set; None for `data` of the recipe as they stand.
-        claims: whether folders become those of runs; else it is only found out whether they can,
-            and nothing is written.
 
     Attributes:
+        task: the data, as all systems read them.
         matched: what `match` chose for each system, in words.
         tuned: what each system has tried, and its choice.
 
     Raises:
-        FolderError: the folder holds something else, or runs on other data.
-        ValueError: data cannot be read.
+        FolderError: the folder holds something else.
+        ValueError: the data cannot be read.
     """
 
     def __init__(
-        self, file: RecipeFile, systems: Sequence[str], folder: Path, name: str | None, claims: bool
+        self, file: RecipeFile, systems: Sequence[str], folder: Path, name: str | None
     ) -> None:
         self.file, self.systems, self.folder, self.name = file, systems, folder, name
-        self._claims = claims
         self.matched: dict[str, str] = {}
         self.tuned: dict[str, Tries] = {}
         self._changes: dict[str, list[Change]] = {system: [] for system in systems}
         # Other systems and seeds may join later, but on the same data and vocabularies.
-        base = file.system(None, name)
-        (claim if claims else check_claim)(folder, base, _STAMP)
-        recipes = [*(self.recipe(system) for system in systems), base]
+        self._base = file.system(None, name)
+        check_claim(folder, self._base, _STAMP)
+        recipes = [*map(self.recipe, systems), self._base]
         starts = [r for r in recipes if r.pretrained is not None and SYSTEM not in r.pretrained]
-        # All are encoded as by the model that one of them starts from, or has become.
+        # All data are encoded as by the model that one of them starts from, or has become.
         self._has_encoder = bool(starts)
         finished = next(iter(sorted(folder.glob(f"*/{MODEL}"))), None)
-        self.task: Task = task_class(base.task)([*starts, *recipes][0], finished)
-        if claims:
-            check_inputs(folder, data=self.task.digest())
+        self.task: Task = task_class(self._base.task)([*starts, *recipes][0], finished)
 
     def recipe(self, system: str, changes: Sequence[Change] = ()) -> Recipe:
-        """Returns the recipe of a system, with what `--match` and `--tune` chose for it."""
+        """Returns the recipe of a system, with what was matched and tuned."""
         return self.file.system(system, self.name, [*self._changes[system], *changes])
 
     def parameters(self, system: str, changes: Sequence[Change] = ()) -> int:
@@ -83,7 +82,11 @@ class OneDataset:
             return count_parameters(self.task.model_class(self.task.config(recipe, self.task)))
 
     def match(self) -> None:
-        """Gives all systems as many parameters as the first has, by their width."""
+        """Gives all systems as many parameters as the first has, by their width.
+
+        Raises:
+            ValueError: no width of a system gives this number.
+        """
         target = self.parameters(self.systems[0])
         for system in self.systems[1:]:
             config = self.task.config(self.recipe(system), self.task)
@@ -104,44 +107,98 @@ class OneDataset:
             self.matched[system] = f"{words}: {found:,} parameters ({found / target - 1:+.2%})"
 
     def runs(self, seeds: Sequence[int]) -> list[Run]:
-        """Returns the runs, of each seed those of all systems, and claims their folders.
-
-        Raises:
-            FolderError: a folder holds a run of another recipe.
-        """
+        """Returns the runs, of each seed those of all systems, so that early results compare."""
         return [
             self._run(f"{system}-seed{seed}", system, [(("training", "seed"), seed)])
             for seed in seeds
             for system in self.systems
         ]
 
-    def tries(self, grid: Grid) -> dict[str, list[Run]]:
-        """Returns the tries of each system, and claims their folders."""
-        return {
-            system: [
-                self._run(f"{TRIES}/{system}/{grid.name(each)}", system, grid.of_try(each))
-                for each in grid.combinations()
-            ]
+    def tries(self, grid: Grid) -> list[Run]:
+        """Returns the tries of all systems."""
+        return [
+            self._run(f"{TRIES}/{system}/{grid.name(each)}", system, grid.of_try(each))
             for system in self.systems
-        }
+            for each in grid.combinations()
+        ]
 
-    def choose(self, grid: Grid) -> None:
-        """Has each system choose among its tries, which have all ended.
+    def _run(self, name: str, system: str, changes: Sequence[Change]) -> Run:
+        return Run(self.folder / name, system, self.recipe(system, changes), self.task)
+
+    def choose(self, grid: Grid, console: Console) -> None:
+        """Has each system choose among its tries, which have all ended, and says what it chose.
 
         Raises:
             ValueError: all tries of a system diverged.
         """
-        for system, tries in self.tries(grid).items():
-            self.tuned[system] = choose(grid, [run.folder for run in tries])
-        for system, tuned in self.tuned.items():
-            self._changes[system] += grid.combinations()[tuned.chosen]
+        tries = self.tries(grid)
+        for system in self.systems:
+            found = choose(grid, [run.folder for run in tries if run.system == system])
+            chosen, failed = grid.combinations()[found.chosen], sum(t.diverged for t in found.tries)
+            self.tuned[system] = found
+            self._changes[system] += chosen
+            label = f"{self.name} {system}" if self.name else system
+            line = (
+                f"{label}: {in_words(chosen)}, validation loss "
+                f"{found.tries[found.chosen].validation_loss:.4g}, the best of {len(found.tries)} "
+                f"tries{f', {failed} of which diverged' if failed else ''}"
+            )
+            console.print(line, style="dim", highlight=False, markup=False)
+            for note in found.notes:
+                console.print(f"{label}: {note}", style="yellow", highlight=False, markup=False)
 
-    def _run(self, name: str, system: str, changes: Sequence[Change]) -> Run:
-        folder, recipe = self.folder / name, self.recipe(system, changes)
-        (claim if self._claims else check_claim)(folder, recipe)
-        needs_encoder = self._claims and self._has_encoder and recipe.pretrained is None
-        if needs_encoder and not (folder / ENCODER).is_dir():
-            with written_whole(folder / ENCODER) as partial:  # also for a process of its own
-                partial.mkdir()
-                self.task.save(partial)
-        return Run(folder, system, recipe, self.task)
+    def claim(self, runs: list[Run]) -> list[Run]:
+        """Makes folders those of runs; whoever calls it has locked the folder of the comparison.
+
+        Raises:
+            FolderError: a folder holds a run of another recipe, or the data have changed.
+        """
+        claim(self.folder, self._base, _STAMP)
+        check_inputs(self.folder, data=self.task.digest())
+        for run in runs:
+            claim(run.folder, run.recipe)
+            encoder = run.folder / ENCODER
+            if self._has_encoder and run.recipe.pretrained is None and not encoder.is_dir():
+                with written_whole(encoder) as partial:  # also for a process of its own
+                    partial.mkdir()
+                    self.task.save(partial)
+        return runs
+
+
+def plan(
+    file: RecipeFile,
+    systems: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    console: Console,
+    *,
+    datasets: Sequence[str] = (),
+    match: bool = False,
+    grid: Grid | None = None,
+) -> list[OneDataset]:
+    """Reads all that is compared, so that an error shows before anything is trained; see `compare`.
+
+    Raises:
+        FolderError: a folder holds something else.
+        ValueError: a recipe is wrong, data cannot be read, no width gives a system its number of
+            parameters, or tuning would undo what the user has said.
+    """
+    file.check_comparable()
+    names = datasets or [None]
+    if not all(file.system(of, name).evaluation.test for of in systems for name in names):
+        raise RecipeError("evaluation.test is false, expected true: test scores are compared")
+    if grid is not None:
+        check_grid(grid, file, systems, seeds, match=match)
+    planned = []
+    for name in names:
+        if name is not None:
+            console.print(name, style="bold", highlight=False, markup=False)
+        of = OneDataset(file, systems, folder / (name or ""), name)
+        for line in lines_of(of.task.facts):
+            console.print(line, style="dim", highlight=False, markup=False)
+        if match:
+            of.match()
+        for system, words in of.matched.items():
+            console.print(f"{system}: {words}", style="dim", highlight=False, markup=False)
+        planned.append(of)
+    return planned

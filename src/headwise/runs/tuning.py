@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from headwise.analysis.results import Tries, Try
 from headwise.messages import shown
 from headwise.recipes.document import Change, split_path
+from headwise.recipes.recipe import RecipeFile
 from headwise.runs.folder import read_result
 from headwise.yaml import read_yaml
 
@@ -88,6 +89,35 @@ def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
                 f"by commas; --set gives every system a single one"
             )
     return Grid(values, steps) if options else None
+
+
+def check_grid(
+    grid: Grid, file: RecipeFile, systems: Sequence[str], seeds: Sequence[int], *, match: bool
+) -> None:
+    """Finds what tuning would undo of what the user has said."""
+    if TUNING_SEED in seeds:
+        raise ValueError(
+            f"--seeds has {TUNING_SEED}, the seed of the tries of --tune: use another, so that no "
+            f"system is favoured by the chance that its values were chosen for"
+        )
+    for path in grid.values:
+        key, sets = ".".join(path), [name for name in systems if file.is_set(path, name)]
+        if file.is_set(path):
+            raise ValueError(f"--set and --tune both give {key} a value: leave out one of them")
+        if match and path[0] == "model":
+            raise ValueError(f"--match and --tune {key} both set sizes: leave out one of them")
+        if sets:
+            raise ValueError(
+                f"--tune names {key}, but the recipe sets it for {', '.join(sets)}, which tuning "
+                f"would undo: take it out of systems.{sets[0]}.{path[0]}, or leave the system out"
+            )
+    for name in systems if grid.steps is not None else ():
+        rises = file.system(name, next(iter(file.dataset_names), None)).training.warmup(grid.steps)
+        if rises >= grid.steps:
+            raise ValueError(
+                f"--tune-steps is {grid.steps}, expected more than the {rises} steps of "
+                f"training.warmup_steps, in which the learning rate still rises"
+            )
 
 
 def choose(grid: Grid, tries: Sequence[Path]) -> Tries:
