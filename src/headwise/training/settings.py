@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from headwise.settings import LARGEST_SEED, Settings
 
 if TYPE_CHECKING:
-    from headwise.heads.rules import RuleSettings
+    from headwise.heads.rules import Rule, RuleSettings
 
 TrainedPart = Literal["all", "gates+output", "gates", "nothing"]
 Count = Annotated[int, Field(ge=1)]
@@ -131,10 +131,10 @@ class TrainingSettings(Settings):
         from headwise.models.plan import rule_name, rules_by_name, system_class
         from headwise.training.rules import rule_settings
 
-        rules = {name: rule for name, rule in rules_by_name().items() if _fields(rule)}
+        rules = {name: rule for name, rule in rules_by_name().items() if _has_settings(rule)}
         for name in given:
             rule = system_class(name).rule
-            if not _fields(rule):
+            if rule is None or not _has_settings(rule):
                 raise ValueError(
                     f"{name} has no rule of training with settings, expected some of "
                     f"{', '.join(rules)}, or module:Class of your own system that has one"
@@ -144,7 +144,9 @@ class TrainingSettings(Settings):
                     f"{name} has the rule of {usual}: give its settings under that name"
                 )
             rules[name] = rule
-        return {name: rule_settings(name, rule, given.get(name, {})) for name, rule in rules.items()}
+        return {
+            name: rule_settings(name, kind, given.get(name, {})) for name, kind in rules.items()
+        }
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -160,9 +162,10 @@ class TrainingSettings(Settings):
                 f"average_last is {self.average_last}, but keep_checkpoints is "
                 f"{self.keep_checkpoints}: only checkpoints that are kept can be averaged"
             )
-        for name, settings in self.of_rules().items() if self.max_steps else ():
+        for name, settings in self.of_rules().items():
             try:
-                settings.check(self.max_steps)
+                if self.max_steps is not None:
+                    settings.check(self.max_steps)
             except ValueError as error:
                 raise ValueError(f"rules.{name}.{error}") from None
         return self
@@ -199,6 +202,5 @@ class TrainingSettings(Settings):
         }.get(self.schedule, 1.0)
 
 
-def _fields(rule: Any) -> bool:
-    """Whether a rule of training, or None, has settings."""
-    return rule is not None and bool(rule.settings_class.model_fields)
+def _has_settings(rule: "type[Rule]") -> bool:
+    return bool(rule.settings_class.model_fields)

@@ -10,24 +10,17 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import accelerate.utils
 import numpy as np
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
-from accelerate.utils import (
-    DistributedDataParallelKwargs,
-    ProjectConfiguration,
-    broadcast_object_list,
-    gather_object,
-    set_seed,
-)
 from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -55,41 +48,31 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Progress:
-    """How far a training is.
+    """How far a training is; it is part of every checkpoint."""
 
-    Attributes:
-        step, total: numbers of optimizer steps: those taken, and those of the whole training.
-        seconds: how long it has taken, without the time between a stop and the next start.
-        best, best_step: the lowest validation loss, and its step; None if none was a number.
-        waited: number of validations since then.
-        slowed: what the learning rate is multiplied by, with `schedule: plateau`.
-        ended: whether patience has ended it, or a validation loss that is no number.
-        history: records with `step`, `seconds`, and what was found there.
-    """
-
-    step: int = 0
-    total: int = 0
-    seconds: float = 0.0
-    best: float = math.inf
-    best_step: int | None = None
-    waited: int = 0
-    slowed: float = 1.0
-    ended: bool = False
-    history: list[dict[str, Any]] = field(default_factory=list)
+    step: int = 0  # of the optimizer
+    total: int = 0  # steps that are planned
+    seconds: float = 0.0  # without those between a stop and the next start
+    best: float = math.inf  # validation loss
+    best_step: int | None = None  # None while no validation loss was a number
+    waited: int = 0  # validations since the best one
+    slowed: float = 1.0  # factor of the learning rate, for `schedule: plateau`
+    ended: bool = False  # by patience, or by a validation loss that is no number
+    history: list[dict[str, Any]] = field(default_factory=list)  # of records with `step`, `seconds`
 
 
 class Trainer:
     """Trains a headwise model in a folder, in one process or in all of `torchrun` together.
 
     Args:
-        model: what to train, with what is frozen already frozen.
+        model: what to train; what does not learn is frozen already.
         train, validation: the batches of this process.
         settings: how to train.
         folder: where checkpoints go.
         accelerator: of `accelerator_for`.
         measure: figures of the model to follow beside the validation loss. The main process alone
             calls it, at each validation.
-        snapshot: what else to record of it, which JSON can hold; called at the start too.
+        snapshot: what else to record of it, which JSON can hold; called before the first step too.
         label, console: of the bar.
     """
 
@@ -97,53 +80,54 @@ class Trainer:
         self,
         model: Any,
         train: Batches | StreamBatches,
-        validation: Batches | StreamBatches,
+        validation: Batches,
         settings: TrainingSettings,
         folder: Path,
-        accelerator: Accelerator,
+        accelerator: accelerate.Accelerator,
         *,
         measure: Callable[[Any], dict[str, float]] | None = None,
         snapshot: Callable[[Any], dict[str, Any]] | None = None,
         label: str = "training",
         console: Console | None = None,
     ) -> None:
-        self.settings, self.folder, self.accelerator = settings, folder, accelerator
-        self.train_batches, self.validation = train, validation
-        self.measure, self.snapshot = measure, snapshot
-        is_main = accelerator.is_main_process
-        shown = (console or Console(stderr=True)) if is_main else Console(quiet=True)
-        self.watch = Watch(label, shown, folder if is_main else None)
+        torch.set_flush_denormal(True)  # a CPU is many times slower with numbers that small
+        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+        self._settings, self._folder, self._accelerator = settings, folder, accelerator
+        self._train, self._validation = train, validation
+        self._looks = {"measured": measure, "snapshot": snapshot}
+        self._is_main, self._world = accelerator.is_main_process, accelerator.num_processes
+        shown = (console or Console(stderr=True)) if self._is_main else Console(quiet=True)
+        self._watch = Watch(label, shown, folder if self._is_main else None)
         per_epoch = train.per_epoch and train.per_epoch / settings.gradient_accumulation
-        planned = settings.max_steps or max(1, math.ceil(settings.epochs * per_epoch - 1e-6))
-        self.now = Progress(total=0 if settings.train == "nothing" else planned)
-        self.kind = type(model)
+        # A recipe with a stream, which has no epochs, has `max_steps`.
+        planned = settings.max_steps or math.ceil((settings.epochs or 0) * (per_epoch or 0) - 1e-6)
+        self._now = Progress(total=0 if settings.train == "nothing" else planned)
+        self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
-        self.bare = model.to(accelerator.device)  # without wrappers
-        if is_divided := settings.fsdp and accelerator.num_processes > 1:
+        self._kind, self._bare = type(model), model.to(accelerator.device)
+        is_divided = settings.fsdp and self._world > 1
+        if is_divided:
             _divide(model, accelerator.device)
-        elif settings.fsdp:
-            self.watch.say("training.fsdp divides a model among processes, and this is one", "yellow")
         held, of_rules = rules_in(model), settings.of_rules().items()  # a recipe has those of all
-        self.rules = training_rules(
+        self._rules = training_rules(
             model,
             planned,
-            steps_per_epoch=per_epoch and math.ceil(per_epoch),
+            steps_per_epoch=math.ceil(per_epoch) if per_epoch else None,
             settings={name: of for name, of in of_rules if system_class(name).rule in held},
         )
-        self.optimizer = self._make_optimizer()
+        self._optimizer = self._make_optimizer()
         if not is_divided:
-            accelerator.ddp_handler = DistributedDataParallelKwargs(
-                find_unused_parameters=self.rules.leaves_out_gradients,
-                broadcast_buffers=False,  # done once a step, for rules too
+            accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
+                find_unused_parameters=self._rules.leaves_out_gradients,
+                broadcast_buffers=False,  # `_step` does so, for steps of rules too
             )
             model = accelerator.prepare_model(model)
-        self.model = torch.compile(model) if settings.compile else model
-        self.loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
+        self._model: Any = torch.compile(model) if settings.compile else model
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        settings = self.settings
-        groups: Any = self.rules.parameter_groups(settings.learning_rate, settings.weight_decay)
+        settings = self._settings
+        groups: Any = self._rules.parameter_groups(settings.learning_rate, settings.weight_decay)
         groups = groups or [{"params": []}]  # where rules move all that learns
         if settings.optimizer == "nesterov":
             momentum = settings.momentum
@@ -160,271 +144,265 @@ class Trainer:
             Interrupted: Ctrl-C or SIGTERM came.
             ValueError: the last checkpoint is of another number of processes.
         """
-        settings, is_resumed = self.settings, self._resume()
-        now = self.now
-        if not is_resumed or not (now.ended or now.step == now.total):
-            with self._at_work(), StopSignal() as stop:
+        is_resumed = self._resume()
+        now = self._now
+        if not is_resumed or (now.step < now.total and not now.ended):
+            self._started = time.monotonic() - now.seconds
+            # Only now, since an optimizer may take a step that is none to load its state.
+            self._rules.step = now.step
+            self._rules.attach(self._optimizer)
+            names = {"wandb": {"name": self._folder.name}}
+            self._accelerator.init_trackers("headwise", init_kwargs=names)
+            with self._watch.over(now.step, now.total), StopSignal() as stop:
                 if not is_resumed:
-                    self._begin()
-                batches = iter(self.train_batches)
-                while now.step < now.total and not now.ended:
-                    self._step(batches)
-                    is_last = now.step == now.total
-                    logs = now.step % settings.log_every == 0
-                    validates = now.step % settings.evaluate_every == 0 or is_last
-                    if logs:
-                        self._note_loss()
-                    if now.step % max(settings.log_every, now.total // 200) == 0 or is_last:
-                        self._note(recorded=self.rules.record())
-                    if validates:
+                    accelerate.utils.set_seed(self._settings.seed, device_specific=True)
+                    self._note(recorded=self._rules.record(), **self._look("snapshot"))
+                    if now.total == 0:
                         self._validate()
-                    is_stopped = self._agree(stop.came, logs or validates)
-                    if validates or is_stopped:
                         self._save()
-                    if is_stopped:
-                        raise Interrupted(f"stopped at step {now.step}")
+                self._loop(stop)
         self._tell_why_it_ended()
         return now
 
-    @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """What a training sets in this process, shows and reports to."""
-        now, settings, accelerator = self.now, self.settings, self.accelerator
-        self._started = time.monotonic() - now.seconds
-        self.rules.step = now.step
-        self.rules.attach(self.optimizer)
-        self.model.train()
-        accelerator.init_trackers("headwise", init_kwargs={"wandb": {"name": self.folder.name}})
-        products = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else products)
-        torch.set_flush_denormal(True)  # a CPU is many times slower with numbers that small
-        try:
-            with self.watch.over(now.step, now.total):
-                yield
-        finally:
-            torch.set_flush_denormal(False)
-            torch.set_float32_matmul_precision(products)
-            for tracker in accelerator.trackers if accelerator.is_main_process else ():
-                tracker.finish()
-
-    def _begin(self) -> None:
-        """Records what the model is before the first step; without steps that is all there is."""
-        set_seed(self.settings.seed, device_specific=True)
-        self._note(recorded=self.rules.record(), **self._looks(snapshot=self.snapshot))
-        if self.now.total == 0:
-            self._validate()
-            self._save()
+    def _loop(self, stop: StopSignal) -> None:
+        now, settings = self._now, self._settings
+        batches = iter(self._train)
+        self._model.train()
+        while now.step < now.total and not now.ended:
+            self._step(batches)
+            is_last = now.step == now.total
+            logs = now.step % settings.log_every == 0
+            validates = now.step % settings.evaluate_every == 0 or is_last
+            if logs:
+                self._note_loss()
+            if is_last or now.step % max(settings.log_every, now.total // 200) == 0:
+                self._note(recorded=self._rules.record())
+            if validates:
+                self._validate()
+            is_stopped = stop.came
+            if self._world > 1:  # the others are asked where the device is waited for anyway
+                is_stopped = (logs or validates) and self._sum(int(stop.came)).item() > 0
+            if validates or is_stopped:
+                self._save()
+            if is_stopped:
+                raise Interrupted(f"stopped at step {now.step}")
 
     def _step(self, batches: Iterator[Batch]) -> None:
-        """Takes one step of the optimizer, which may be on several batches."""
-        now, settings, accelerator = self.now, self.settings, self.accelerator
+        """Takes one step of the optimizer, on one batch or several."""
+        now, settings, device = self._now, self._settings, self._accelerator.device
         group = [next(batches) for _ in range(settings.gradient_accumulation)]
-        tokens = sum(map(_tokens, group)) * accelerator.num_processes
-        counted = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
-        labels = accelerator.reduce(torch.tensor(counted, device=accelerator.device)).clamp(min=1)
-        group = [{name: x.to(accelerator.device) for name, x in batch.items()} for batch in group]
+        self._watch.tokens += sum(map(_tokens, group)) * self._world
+        # Counted before they go to the device, for which nobody has to wait then.
+        of_group = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
+        labels = self._sum(of_group).clamp(min=1)
+        group = [{name: x.to(device) for name, x in batch.items()} for batch in group]
         self._share_buffers()
-        self.rules.before_step(lambda: (self._loss(self.bare, b, labels, len(group)) for b in group))
+        self._rules.before_step(lambda: (self._loss(self._bare, b, labels) for b in group))
         for number, batch in enumerate(group, 1):
-            is_last = number == len(group)
-            with nullcontext() if is_last else accelerator.no_sync(self.model):
-                loss = self._loss(self.model, batch, labels, len(group))
+            waits = number < len(group)
+            with self._accelerator.no_sync(self._model) if waits else nullcontext():
+                loss = self._loss(self._model, batch, labels)
                 loss.backward()
-            self.loss_sum = self.loss_sum + loss.detach()
+            self._loss_sum = self._loss_sum + loss.detach()
         if settings.clip_norm:
-            nn.utils.clip_grad_norm_(self.bare.parameters(), settings.clip_norm)
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = self._learning_rate(now.step)  # rules set theirs later
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+            nn.utils.clip_grad_norm_(self._bare.parameters(), settings.clip_norm)
+        for parameters in self._optimizer.param_groups:
+            parameters["lr"] = self._learning_rate(now.step)  # of the others, rules set it
+        self._optimizer.step()
+        self._optimizer.zero_grad()
         now.step += 1
-        self.watch.stepped(now.step, tokens)
+        self._watch.show(step=now.step)
 
     def _learning_rate(self, step: int) -> float:
-        factor = self.settings.factor(step, self.now.total)
-        return self.settings.learning_rate * self.now.slowed * factor
+        factor = self._settings.factor(step, self._now.total)
+        return self._settings.learning_rate * self._now.slowed * factor
 
-    def _loss(self, model: Any, batch: Batch, labels: Tensor, batches: int) -> Tensor:
-        """The share of a batch in the loss of a step, whose mean over processes counts."""
+    def _loss(self, model: Any, batch: Batch, labels: Tensor) -> Tensor:
+        """The share of a batch in the loss of a step, of which the mean over processes counts."""
         with self._precision():
             out = model(**batch, num_items_in_batch=labels)
-        loss: Tensor = out.token_loss * self.accelerator.num_processes
-        return loss if out.auxiliary_loss is None else loss + out.auxiliary_loss / batches
+        loss: Tensor = out.token_loss * self._world
+        if out.auxiliary_loss is not None:
+            loss = loss + out.auxiliary_loss / self._settings.gradient_accumulation
+        return loss
 
     def _precision(self) -> Any:
-        is_bf16, device = self.settings.precision == "bf16", self.accelerator.device.type
-        if self.settings.precision == "auto":
-            is_bf16 = device != "cpu" and is_torch_bf16_gpu_available()
+        name, device = self._settings.precision, self._accelerator.device.type
+        is_bf16 = name == "bf16" or (
+            name == "auto" and device != "cpu" and is_torch_bf16_gpu_available()
+        )
         return torch.autocast(device, torch.bfloat16) if is_bf16 else nullcontext()
 
-    def _share_buffers(self) -> None:
-        """Gives all processes the buffers of the first one, whose are saved."""
-        for buffer in self.bare.buffers() if self.accelerator.num_processes > 1 else ():
-            dist.broadcast(buffer, 0)
+    def _sum(self, number: int) -> Tensor:
+        """The sum of a number over all processes."""
+        return self._accelerator.reduce(torch.tensor(number, device=self._accelerator.device))
 
-    def _agree(self, came: bool, may_read: bool) -> bool:
-        """Whether to stop, now that the signal came here or to another process."""
-        if self.accelerator.num_processes == 1:
-            return came
-        if not may_read:  # to ask the others waits for the device
-            return False
-        return bool(self.accelerator.reduce(torch.tensor(int(came), device=self.accelerator.device)))
+    def _share_buffers(self) -> None:
+        """Gives all processes the buffers of the first one, which are those that are saved."""
+        for buffer in self._bare.buffers() if self._world > 1 else ():
+            dist.broadcast(buffer, 0)
 
     # Records and validations
 
     def _note_loss(self) -> None:
         """Records the mean loss of the steps since the last record."""
-        mean = self.accelerator.reduce(self.loss_sum, "mean") / self.settings.log_every
-        self.loss_sum = torch.zeros_like(self.loss_sum)
-        self._note(loss=float(mean), learning_rate=self._learning_rate(self.now.step - 1))
+        loss = float(self._accelerator.reduce(self._loss_sum, "mean")) / self._settings.log_every
+        self._loss_sum = torch.zeros_like(self._loss_sum)
+        self._note(loss=loss, learning_rate=self._learning_rate(self._now.step - 1))
 
     def _note(self, **found: Any) -> None:
-        now, found = self.now, {name: value for name, value in found.items() if value != {}}
+        now, found = self._now, {name: value for name, value in found.items() if value != {}}
         if not found:
             return
         now.seconds = time.monotonic() - self._started
         now.history.append({"step": now.step, "seconds": now.seconds, **found})
-        figures = {name: x for name, x in found.items() if isinstance(x, float)}
-        self.watch.found(**figures)
-        figures |= {f"eval_{name}": x for name, x in found.get("measured", {}).items()}
-        self.accelerator.log(figures, now.step)
+        figures = {name: value for name, value in found.items() if isinstance(value, float)}
+        self._watch.show(**figures)
+        measured = {f"eval_{name}": value for name, value in found.get("measured", {}).items()}
+        self._accelerator.log(figures | measured, now.step)
 
     def _validate(self) -> None:
-        now, settings = self.now, self.settings
+        now, settings = self._now, self._settings
         self._share_buffers()
-        loss = mean_loss(self.bare, self.validation.epoch(), self._precision())
-        looks = self._looks(measured=self.measure, snapshot=self.snapshot)
-        self._note(eval_loss=loss, **looks)
-        self.model.train()
+        loss = mean_loss(self._bare, self._validation.epoch(), self._precision())
+        self._note(eval_loss=loss, **self._look("measured", "snapshot"))
+        self._model.train()
         now.waited += 1
         if loss < now.best:
             now.best, now.best_step, now.waited = loss, now.step, 0
         elif settings.schedule == "plateau" and now.waited % settings.plateau.patience == 0:
             now.slowed *= settings.plateau.factor
-        is_out_of_patience = settings.patience is not None and now.waited >= settings.patience
-        now.ended = is_out_of_patience or not math.isfinite(loss)  # later steps mend no weights
+        is_patient = settings.patience is None or now.waited < settings.patience
+        now.ended = not is_patient or not math.isfinite(loss)  # later steps mend no weights
 
-    def _looks(self, **looks: Callable[[Any], Any] | None) -> dict[str, Any]:
+    def _look(self, *names: str) -> dict[str, Any]:
         """What the main process finds when it looks at the model."""
-        asked = {name: look for name, look in looks.items() if look is not None}
-        model = self._whole_model() if asked else None
-        if not self.accelerator.is_main_process or model is None:
+        looks = {name: look for name in names if (look := self._looks[name]) is not None}
+        model = self._whole_model() if looks else self._bare
+        if not self._is_main:
             return {}
         with aside_of_training(model), self._precision():
-            return {name: look(model) for name, look in asked.items()}
+            return {name: look(model) for name, look in looks.items()}
 
     def _whole_model(self) -> Any:
-        """The model; where processes divide it, a copy that is put together."""
-        if not any(map(is_sharded, self.bare.parameters())):
-            return self.bare
-        weights = self._collected(self.bare.state_dict())
+        """The model; where processes divide it, a copy that the main one has whole."""
+        if not any(map(is_sharded, self._bare.parameters())):
+            return self._bare
+        weights = self._collected(self._bare.state_dict())
+        if not self._is_main:
+            return None
         with own_draws():
-            copy = self.kind(self.bare.config).to(self.bare.dtype)
-        if self.accelerator.is_main_process:
-            copy.load_state_dict(weights)
-        return copy.to(self.accelerator.device)
+            copy = self._kind(self._bare.config).to(self._bare.dtype)
+        copy.load_state_dict(weights)
+        return copy.to(self._accelerator.device)
 
     def _tell_why_it_ended(self) -> None:
-        now = self.now
-        losses = [record["eval_loss"] for record in now.history if "eval_loss" in record]
+        now = self._now
+        *_, loss = (record["eval_loss"] for record in now.history if "eval_loss" in record)
         where = f"at step {now.step:,} of {now.total:,}"
-        if not math.isfinite(losses[-1]):
-            self.watch.say(
-                f"the training has diverged and ends {where}: its validation loss is {losses[-1]}; "
-                f"try a smaller training.learning_rate, a longer training.warmup_steps, or "
+        if not math.isfinite(loss):
+            self._watch.say(
+                f"the training has diverged and ends {where}: its validation loss is {loss}; try a "
+                f"smaller training.learning_rate, a longer training.warmup_steps, or "
                 f"training.clip_norm=1"
             )
         elif now.step < now.total:
-            self.watch.say(f"stopped early {where}: no better loss since step {now.best_step:,}")
+            self._watch.say(f"stopped early {where}: no better loss since step {now.best_step:,}")
 
     # Checkpoints
 
     def _save(self) -> None:
-        now = self.now
+        now, of_optimizer = self._now, self._optimizer.state_dict()
         now.seconds = time.monotonic() - self._started
-        weights, optimizer = self._collected(self.bare.state_dict()), self.optimizer.state_dict()
-        optimizer["state"] = {n: self._collected(x) for n, x in optimizer["state"].items()}
-        of_process = {"random": _random(), "loss_sum": self.loss_sum.cpu()}
-        of_process["position"] = self.train_batches.position
-        processes = gather_object([of_process])
-        if self.accelerator.is_main_process:
-            with written_whole(self.folder / f"checkpoint-{now.step}") as partial:
-                self.bare.save_pretrained(partial, state_dict=weights)
-                progress = json.dumps(asdict(now))
-                state = {"optimizer": optimizer, "processes": processes, "progress": progress}
-                torch.save(state, partial / _STATE)
+        weights = self._collected(self._bare.state_dict())
+        states = {n: self._collected(state) for n, state in of_optimizer["state"].items()}
+        of_process = {"position": self._train.position, "loss_sum": self._loss_sum.cpu()}
+        processes = accelerate.utils.gather_object([of_process | _random_states()])
+        if self._is_main:
+            with written_whole(self._folder / f"checkpoint-{now.step}") as partial:
+                self._bare.save_pretrained(partial, state_dict=weights)
+                state = {"optimizer": of_optimizer | {"state": states}, "processes": processes}
+                torch.save({**state, "progress": json.dumps(asdict(now))}, partial / _STATE)
             self._remove_superseded()
-        self.accelerator.wait_for_everyone()
+        self._accelerator.wait_for_everyone()
 
     def _collected(self, state: dict[str, Any]) -> dict[str, Any]:
         """Tensors with the parts of all processes, in the memory of the main one."""
-        found: dict[str, Any] = {}
-        for name, x in state.items():
-            found[name] = x
-            if isinstance(x, Tensor) and is_sharded(x):
-                made = whole(x)
-                found[name] = made.cpu() if self.accelerator.is_main_process else None
-        return found
+
+        def collected(x: Any) -> Any:
+            if not isinstance(x, Tensor) or not is_sharded(x):
+                return x
+            made = whole(x)
+            return made.cpu() if self._is_main else None
+
+        return {name: collected(x) for name, x in state.items()}
 
     def _remove_superseded(self) -> None:
         """Removes all checkpoints but the latest regular ones, the best one, and the last one."""
-        found, every = checkpoints(self.folder), self.settings.evaluate_every
-        regular = [p for p in found if step_of(p) % every == 0 or step_of(p) == self.now.total]
-        kept = [*found[-1:], *regular[-self.settings.keep_checkpoints :]]
-        for path in found:
-            if path not in kept and step_of(path) != self.now.best_step:
-                path.rename(partial_path(path))  # so that none is half there
+        found, every = checkpoints(self._folder), self._settings.evaluate_every
+        regular = [p for p in found if step_of(p) % every == 0 or step_of(p) == self._now.total]
+        kept = {*found[-1:], *regular[-self._settings.keep_checkpoints :]}
+        for path in set(found) - kept:
+            if step_of(path) != self._now.best_step:
+                path.rename(partial_path(path))  # so that none is there in part
                 remove(partial_path(path))
 
     def _resume(self) -> bool:
         """Goes on from the last checkpoint that can be read, if there is one."""
-        read = self._last_readable() if self.accelerator.is_main_process else None
-        (path,) = broadcast_object_list([read and read[0]])
-        if path is None:
+        last = self._last_readable() if self._is_main else None
+        (last,) = accelerate.utils.broadcast_object_list([last])
+        if last is None:
             return False
-        weights, state = read[1:] if read else _read(path)
-        processes, number = state["processes"], self.accelerator.num_processes
-        if len(processes) != number:
+        weights, state = _read(last)
+        count, optimizer, device = (
+            len(state["processes"]),
+            self._optimizer,
+            self._accelerator.device,
+        )
+        if count != self._world:
             raise ValueError(
-                f"{path} is of a training by {len(processes)} processes, and this one has {number}:"
-                f" go on by torchrun --nproc-per-node {len(processes)} -m headwise train "
-                f"{self.folder} or by compare --nproc {len(processes)}, or use another folder"
+                f"{last} is of {count} processes, and now there are {self._world}: go on with as "
+                f"many (torchrun --nproc-per-node {count} -m headwise train {self._folder}, or "
+                f"compare --nproc {count}), or train in another folder"
             )
-        held, tied = self.bare.state_dict(), self.bare.all_tied_weights_keys
-        weights = {name: sharded_like(held[name], x) for name, x in weights.items()}
-        missing = self.bare.load_state_dict(weights, strict=False).missing_keys
-        if set(missing) - set(tied):
-            raise ValueError(f"{path} lacks weights of the model: {', '.join(missing)}")
-        every = [p for parameters in self.optimizer.param_groups for p in parameters["params"]]
-        for index, of_parameter in state["optimizer"]["state"].items():
+        held = self._bare.state_dict()
+        weights = {name: sharded_like(held[name], x.to(device)) for name, x in weights.items()}
+        missing = set(self._bare.load_state_dict(weights, strict=False).missing_keys)
+        if lacking := missing - set(self._bare.all_tied_weights_keys):  # of tied ones it has one
+            raise ValueError(f"{last} lacks weights of the model: {', '.join(lacking)}")
+        learning = [p for group in optimizer.param_groups for p in group["params"]]
+        for number, of_parameter in state["optimizer"]["state"].items():
             for name, x in of_parameter.items():
-                if x.shape == every[index].shape:
-                    of_parameter[name] = sharded_like(every[index], x.to(self.accelerator.device))
-        self.optimizer.load_state_dict(state["optimizer"])
-        of_process = processes[self.accelerator.process_index]
-        _set_random(of_process["random"])
-        self.train_batches.position = of_process["position"]
-        self.loss_sum = of_process["loss_sum"].to(self.accelerator.device)
-        self.now = Progress(**json.loads(state["progress"]))
-        if self.accelerator.is_main_process:
+                if x.shape == learning[number].shape:
+                    of_parameter[name] = sharded_like(learning[number], x.to(device))
+        optimizer.load_state_dict(state["optimizer"])
+        of_process = state["processes"][self._accelerator.process_index]
+        _set_random_states(of_process)
+        self._train.position = of_process["position"]
+        self._loss_sum = of_process["loss_sum"].to(device)
+        self._now = Progress(**json.loads(state["progress"]))
+        if self._is_main:
             self._remove_superseded()  # unless it was killed before it had done so
         return True
 
-    def _last_readable(self) -> tuple[Path, dict[str, Tensor], dict[str, Any]] | None:
-        for path in reversed(found := checkpoints(self.folder)):
-            try:
-                return path, *_read(path)
-            except ValueError as error:
-                aside = path.with_name(f"damaged-{path.name}")
-                remove(aside)
-                path.rename(aside)
-                before = found[: found.index(path)]
-                goes_on = f"the run goes on from {before[-1].name}" if before else "the run begins anew"
-                self.watch.say(f"{path.name} cannot be used: {error}; {goes_on}", "yellow")
-        return None
+    def _last_readable(self) -> Path | None:
+        """The last checkpoint; what cannot be read is set aside, and said."""
+        *earlier, last = [None, *checkpoints(self._folder)]
+        if last is None:
+            return None
+        try:
+            _read(last)
+        except ValueError as error:
+            goes_on = f"goes on from {earlier[-1].name}" if earlier[-1] else "begins anew"
+            self._watch.say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
+            aside = last.with_name(f"damaged-{last.name}")
+            remove(aside)
+            last.rename(aside)
+            return self._last_readable()
+        return last
 
 
-def accelerator_for(settings: TrainingSettings, folder: Path) -> Accelerator:
+def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Accelerator:
     """Returns the processes, the devices and the loggers of a training.
 
     Raises:
@@ -436,12 +414,11 @@ def accelerator_for(settings: TrainingSettings, folder: Path) -> Accelerator:
                 f"training.report_to names {name}, which is not installed: pip install {name}, or "
                 f"leave it out"
             )
-    logs = str(folder / "logs")
-    return Accelerator(
+    return accelerate.Accelerator(
         cpu=not torch.accelerator.is_available(),  # without it processes on CPUs would train apart
-        mixed_precision="no",  # the loop has its own autocast, which FSDP divides nothing by
+        mixed_precision="no",  # the trainer has an autocast of its own
         log_with=list(settings.report_to) or None,
-        project_config=ProjectConfiguration(project_dir=str(folder), logging_dir=logs),
+        project_config=accelerate.utils.ProjectConfiguration(logging_dir=str(folder / "logs")),
     )
 
 
@@ -458,7 +435,7 @@ def step_of(checkpoint: Path) -> int:
 def write_model(
     kind: Any, settings: TrainingSettings, folder: Path, save_beside: Callable[[Path], None]
 ) -> None:
-    """Writes the final model of a finished run, which `settings.final_model` selects, to `model/`.
+    """Writes the final model of a finished training to `model/`: the best, the last or a mean.
 
     Args:
         kind: class of the model.
@@ -474,17 +451,16 @@ def write_model(
         chosen = [folder / f"checkpoint-{best_step}"]
     if not chosen[0].is_dir():
         raise ValueError(
-            f"{chosen[0]} is missing, the checkpoint of the lowest validation loss: put it back, or "
-            f"delete {found[-1].name} too, and start the run again, which trains from before it"
+            f"{chosen[0]} is missing, the checkpoint of the lowest validation loss: put it back, "
+            f"or delete {found[-1].name} too and start the run again, to train from before it"
         )
     model = kind.from_pretrained(chosen[-1])
-    if len(chosen) > 1:
-        weights = model.state_dict()
-        total = {name: x.double() for name, x in weights.items() if x.is_floating_point()}
-        for path in chosen[:-1]:
-            other = kind.from_pretrained(path).state_dict()
-            total = {name: x + other[name].double() for name, x in total.items()}
-        model.load_state_dict(weights | {name: x / len(chosen) for name, x in total.items()})
+    weights = model.state_dict()
+    total = {name: x.double() for name, x in weights.items() if x.is_floating_point()}
+    for path in chosen[:-1]:
+        other = kind.from_pretrained(path).state_dict()
+        total = {name: x + other[name].double() for name, x in total.items()}
+    model.load_state_dict(weights | {name: x / len(chosen) for name, x in total.items()})
     with written_whole(folder / "model") as partial:
         model.save_pretrained(partial)
         save_beside(partial)
@@ -503,7 +479,7 @@ def _divide(model: nn.Module, device: torch.device) -> None:
 
 
 def _read(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads the weights and all else of a checkpoint; a ValueError names the file that it cannot."""
+    """Reads the weights and all else of a checkpoint; raises ValueError if a file is damaged."""
     weights: dict[str, Tensor] = {}
     path = checkpoint / "config.json"
     try:
@@ -514,7 +490,7 @@ def _read(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return weights, torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         why = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path.name} cannot be read ({why})") from error
+        raise ValueError(f"{path.name} cannot be read: {why}") from error
 
 
 def _tokens(batch: Batch) -> int:
@@ -524,18 +500,17 @@ def _tokens(batch: Batch) -> int:
     return read if labels.is_floating_point() else read + int((labels != IGNORED_LABEL).sum())
 
 
-def _random() -> dict[str, Any]:
-    """The states of all random draws of this process, in types that are read without pickle."""
-    name, keys, *others = np.random.get_state(legacy=True)
+def _random_states() -> dict[str, Any]:
+    """What the draws of this process depend on, in types that are read without pickle."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    of_numpy = [name, keys.tolist(), *others]
-    states = {"torch": torch.get_rng_state(), "cuda": cuda, "numpy": of_numpy}
-    return {**states, "python": random.getstate()}
+    name, keys, *others = np.random.get_state()  # noqa: NPY002 - data may draw from it
+    of_python, of_numpy = random.getstate(), [name, np.asarray(keys).tolist(), *others]
+    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": of_python, "numpy": of_numpy}
 
 
-def _set_random(states: dict[str, Any]) -> None:
+def _set_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
-    np.random.set_state(tuple(states["numpy"]))
     random.setstate(states["python"])
+    np.random.set_state(tuple(states["numpy"]))  # noqa: NPY002
