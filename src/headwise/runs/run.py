@@ -75,10 +75,12 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
         if is_main:
             check_inputs(folder, **digests(recipe, task))
         known = read_result(folder)
-        if known is None:
-            progress = _train(folder, recipe, task, accelerator, console)
-        accelerator.wait_for_everyone()
-        accelerator.state.destroy_process_group()
+        try:
+            if known is None:
+                progress = _train(folder, recipe, task, accelerator, console)
+            accelerator.wait_for_everyone()
+        finally:
+            accelerator.end_training()  # of loggers, and of what processes do together
         if not is_main:
             return None
         result = known or _evaluated(folder, recipe, task, progress, console)
@@ -150,6 +152,7 @@ def _train(
     validation = batches(task, "validation", settings, **share)
     batches(task, TEST, settings)  # too long for batch_tokens: found before training
     model = build_model(recipe, task)
+    kind = type(model)  # another one when processes divide it
     with as_evaluated(model, recipe.evaluation, console, recipe.system):
         pass  # an ablation that does not fit the model: found before training
     takes_snapshots = settings.snapshots and decides(model)
@@ -167,7 +170,7 @@ def _train(
     )
     progress = trainer.fit()
     if accelerator.is_main_process and not (folder / MODEL).is_dir():
-        write_model(type(model), settings, folder, task.save)
+        write_model(kind, settings, folder, task.save)
     accelerator.wait_for_everyone()
     return progress
 
