@@ -63,8 +63,8 @@ def evaluate(
     from headwise.training.watching import silence_libraries
 
     silence_libraries()
-    console, given = Console(stderr=as_json), {"data": data, "changes": changes or []}
-    asked = [parse_ablations(ablate or []), None]
+    console, asked = Console(stderr=as_json), [parse_ablations(ablate or []), None]
+    given: dict[str, Any] = {"data": data, "changes": changes or []}
     found, *others = [
         evaluate_run(folder, part, console, ablations=of, may_be_stored=len(folders) > 1, **given)
         for folder, of in zip(folders, asked, strict=False)

@@ -20,6 +20,7 @@ from rich.console import Console
 from headwise.analysis.results import RunResult
 from headwise.analysis.statistics.estimates import Difference
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
+from headwise.data.load import DataError
 from headwise.data.settings import PARTS
 from headwise.files import write_bytes, write_text
 from headwise.messages import one_of, shown
@@ -208,14 +209,14 @@ def open_part(
         data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`.
         changes: to the recipe, as `--set` takes them.
     """
-    if data is None:
-        recipe = read_recipe(run, changes)
-    else:
+    if data is not None:
         part, keys = OTHER, [f"data.tests.{OTHER}.{each}" for each in divided(data)]
         try:
             recipe = read_recipe(run, [*changes, "data.tests={}", *keys])
-        except RecipeError as error:
+            return Opened(run, recipe, task_of(run, recipe, console), part)
+        except (DataError, RecipeError) as error:
             raise ValueError(f"--data is {data!r}: {error}") from error
+    recipe = read_recipe(run, changes)
     parts = [*PARTS, *recipe.data.tests]
     if part not in parts:
         raise ValueError(f"--part is {part!r}, {one_of(part, parts)}, the parts of {run}")
