@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -32,11 +32,14 @@ _FUSED |= {"ModernBertAttention": ["Wqkv"], "Phi3Attention": ["qkv_proj"]}
 _FUSED |= {"FalconAttention": [_BY_KEY], "GPTNeoXAttention": [_BY_KEY]}
 # The attributes of an attention that count its heads and its heads of keys, and their width.
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
-_KEY_COUNTS, _WIDTHS = ("num_key_value_heads", "num_kv_heads"), ("all_head_size", "split_size")
+_KEY_COUNTS, _WIDTHS = (
+    ("num_key_value_heads", "num_kv_heads"),
+    ("all_head_size", "split_size", "embed_dim"),
+)
 
 
-# Of an attention: the heads that are left, the heads of keys, and the rows of its maps by path.
-_Cut = tuple[Place, list[int], list[int], dict[str, list[int]]]
+# Of an attention: which of its heads are left, how many heads of keys, and which rows of its maps.
+_Cut = tuple[Place, Tensor, int, dict[str, Tensor]]
 
 
 def prune_heads(
@@ -126,10 +129,12 @@ def load_pruned(
         kind.__init__(model, config, *args, **kwargs)
         left = vars(config).pop(HEADS_LEFT, {})
         every = {_base_path(model, p.path): p for p in places(model, layouts)} if left else {}
-        gone = {
-            path: {*range(every[path].num_heads)} - {*left[path]} for path in every if path in left
-        }
-        _prune(model, [_cut(every[path], removed) for path, removed in gone.items()])
+        cuts = [
+            _cut(place, {*range(place.num_heads)} - {*left[path]})
+            for path, place in every.items()
+            if path in left
+        ]
+        _prune(model, cuts)
 
     # from_pretrained makes a model of its class and reads weights into it, piece by piece.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
@@ -147,105 +152,93 @@ def _cut(place: Place, removed: set[Any]) -> _Cut:
             f"to {count - 1}, and not all: it has {count} heads"
         )
     maps = _maps_of(place, dim)
-    outputs = [_sizes_of(each)[0] for each in maps.values()]
+    outputs = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
     memory = outputs[-1] // dim - (count if len(maps) == 1 else 0)  # heads of keys and of values
     keys = memory if len(maps) == 3 else memory // 2
-    group = count // max(keys, 1)
-    q = [head not in removed for head in range(count)]
-    left = [sum(q[key * group : (key + 1) * group]) for key in range(keys)]
-    if len({*left} - {0}) > 1:
+    numbers = {1: [count + 2 * keys], 2: [count, 2 * keys], 3: [count, keys, keys]}[len(maps)]
+    if keys < 1 or any(map(int.__mod__, (count, *outputs), (keys, *numbers))):
         raise ValueError(
-            f"heads of {place.path!r} leave {left} heads in the groups that share keys, expected "
-            f"equally many in each group that is left: its {count} heads are {keys} groups of "
-            f"{group}, one behind another; remove as many of each group, or whole groups"
+            f"the maps {', '.join(maps)} of {place.path!r} give {outputs} numbers, expected those "
+            f"of heads of {dim}: {count} of queries, and {keys} of keys and of values"
         )
-    # Which are left of the heads that each map gives, in their order.
-    k = [number > 0 for number in left]
-    parts = {1: [q + k + k], 2: [q, k + k], 3: [q, k, k]}[len(maps)]
+    q = torch.tensor([head not in removed for head in range(count)], device="cpu")
+    groups = q.view(keys, -1)  # that share a head of keys
+    left = groups.sum(1)
+    if len({*left.tolist()} - {0}) > 1:
+        raise ValueError(
+            f"heads of {place.path!r} leave {left.tolist()} heads in its {keys} groups that share "
+            f"keys, expected as many in each: remove as many of each group, or whole groups"
+        )
+    k = left > 0
+    parts = {1: [torch.cat([q, k, k])], 2: [q, torch.cat([k, k])], 3: [q, k, k]}[len(maps)]
     if _BY_KEY in maps:
-        parts = [[s for i in range(keys) for s in (*q[i * group : (i + 1) * group], k[i], k[i])]]
-    rows = {}
-    for path, out, part in zip(maps, outputs, parts, strict=True):
-        if keys < 1 or out % len(part):
-            raise ValueError(
-                f"the map {path!r} of {place.path!r} gives {out} numbers, expected those of heads "
-                f"of {dim}: {count} of queries, and {keys} of keys and of values"
-            )
-        rows[path] = [row for row in range(out) if part[row * len(part) // out]]
-    heads, of_keys = ([i for i, is_left in enumerate(each) if is_left] for each in (q, k))
-    return place, heads, of_keys, rows
+        parts = [torch.cat([groups, k[:, None], k[:, None]], 1).flatten()]
+    widths = map(int.__floordiv__, outputs, numbers)
+    rows = dict(zip(maps, map(Tensor.repeat_interleave, parts, widths), strict=True))
+    return place, q, int(k.sum()), rows
 
 
 def _maps_of(place: Place, dim: int) -> dict[str, Any]:
     """The maps to queries, keys and values; raises `ValueError` where heads have other weights."""
     module, there = place.module, dict(place.module.named_modules())
-    kinds = [kind.__name__ for kind in type(module).__mro__]
-    named = place.layout.maps if place.layout else None
-    named = named or next((_FUSED[kind] for kind in kinds if kind in _FUSED), None)
-    named = named or next((each for each in _MAPS if {*each} <= there.keys()), ())
+    said = place.layout.maps if place.layout else None
+    known = [_FUSED[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _FUSED]
+    by_name = [each for each in _MAPS if {*each} <= there.keys()]
+    named = said or [*known, *by_name, []][0]
     maps = {path: there[path] for path in named if path in there}
     cut = {**maps, place.projection_path: place.projection}
+    linear = all(isinstance(each, nn.Linear | Conv1D) for each in cut.values())
     takes = inspect.signature(module.forward).parameters
     alibi = "alibi" in takes and getattr(getattr(module, "config", None), "alibi", True)
-    others = [] if maps else ["maps whose heads lie in an order that is not known"]
-    others += ["biases of positions"] if alibi or "position_bias" in takes else []
-    for path, each in cut.items():
-        types = {type(getattr(each, name, 0)) for name in ("weight", "bias")}
-        if not isinstance(each, nn.Linear | Conv1D) or not types <= {nn.Parameter, type(None)}:
-            others.append(f"the {type(each).__name__} {path!r}, which adapts or computes weights")
+    others = ["biases of positions"] if alibi or "position_bias" in takes else []
     for name, weight in module.named_parameters():
-        path = name.rpartition(".")[0]
+        path, _, kind = name.rpartition(".")
+        plain = type(weight) is nn.Parameter and kind in ("weight", "bias") and linear
         of_all = "Norm" in type(there[path]).__name__ and weight.shape == (dim,)
-        if maps and not (path in cut or path.endswith("LayerNorm") or of_all):
+        if not ((path in cut and plain) or path.endswith("LayerNorm") or of_all):
             others.append(name)
-    if others:
+    if others or not linear:
         raise ValueError(
             f"heads of {place.path!r} cannot be removed: {type(module).__name__} has "
-            f"{', '.join(others)}, expected linear maps with plain weights alone; merge adapters, "
-            f"load unquantised weights, or compute without these heads by headwise.ablated"
+            f"{', '.join(others[:4]) or 'other maps'}, expected plain linear maps whose order of "
+            f"heads is known alone; merge adapters, load it unquantised, name maps by layouts=, or "
+            f"compute without these heads by headwise.ablated"
         )
     return maps
 
 
 def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
     """Keeps what is left of attentions, and has the config of the model say so."""
-    for place, heads, keys, rows in cuts:
-        dim = place.sizes()["head_dim"]
-        for path, index in rows.items():
-            _keep(place.module.get_submodule(path), index, 0)
-        _keep(place.projection, [head * dim + column for head in heads for column in range(dim)], 1)
-        sizes = dict.fromkeys(_COUNTS, len(heads)) | dict.fromkeys(_KEY_COUNTS, len(keys))
-        sizes |= dict.fromkeys(_WIDTHS, len(heads) * dim)
-        sizes["num_key_value_groups"] = len(heads) // len(keys)
+    owner: Any = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+    said = dict(getattr(owner.config, HEADS_LEFT, {}))
+    for place, left, keys, rows in cuts:
+        dim, heads = place.sizes()["head_dim"], int(left.sum())
+        for path, outputs in rows.items():
+            _keep(place.module.get_submodule(path), outputs, 0)
+        _keep(place.projection, left.repeat_interleave(dim), 1)
+        sizes = dict.fromkeys(_COUNTS, heads) | dict.fromkeys(_KEY_COUNTS, keys)
+        sizes |= dict.fromkeys(_WIDTHS, heads * dim) | {"num_key_value_groups": heads // keys}
         for module in place.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
             if "config" in vars(module):
                 module.config = _OwnSizes(module.config, sizes)
-    owner: Any = next(module for module in model.modules() if isinstance(module, PreTrainedModel))
-    left = dict(getattr(owner.config, HEADS_LEFT, {}))
-    for place, heads, *_ in cuts:
         path = _base_path(model, place.path)
-        before = left.get(path, range(place.num_heads))
-        left[path] = [before[head] for head in heads]
+        before = said.get(path, [*range(place.num_heads)])
+        said[path] = [before[head] for head in left.nonzero().flatten().tolist()]
     if cuts:
-        owner.config.update({HEADS_LEFT: left, "fusion_config": _REFUSED})
+        owner.config.update({HEADS_LEFT: said, "fusion_config": _REFUSED})
 
 
-def _sizes_of(linear: Any) -> tuple[int, int]:
-    """How many numbers a linear map gives and takes."""
-    of_conv = isinstance(linear, Conv1D)
-    return (linear.nf, linear.nx) if of_conv else (linear.out_features, linear.in_features)
-
-
-def _keep(linear: Any, index: list[int], end: int) -> None:
+def _keep(linear: Any, left: Tensor, end: int) -> None:
     """Of a linear map only these outputs (end 0) or inputs (end 1) are left."""
     of_conv = isinstance(linear, Conv1D)  # whose weight is (inputs, outputs)
-    setattr(linear, (("nf", "nx") if of_conv else ("out_features", "in_features"))[end], len(index))
+    names = ("nf", "nx") if of_conv else ("out_features", "in_features")
+    setattr(linear, names[end], int(left.sum()))
     for name in ("weight", "bias")[: 2 - end]:
         old = getattr(linear, name)
         if old is not None:
             dim = 1 - end if of_conv and name == "weight" else end
-            new = old.detach().index_select(dim, torch.tensor(index, device=old.device))
+            new = old.detach().index_select(dim, left.nonzero().flatten().to(old.device))
             setattr(linear, name, nn.Parameter(new, old.requires_grad))
 
 
