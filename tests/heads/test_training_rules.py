@@ -1,6 +1,7 @@
 """The papers' rules of training: MAE's gates and experts in turn, κ and α on the simplex."""
 
 import copy
+import os
 import warnings
 from itertools import combinations
 
@@ -11,10 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import loops
 from support.forms import build, inputs
+from support.processes import on_ranks
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import headwise as hw
 from headwise.heads.rules import UntrainedRuleWarning
+from headwise.ops.replicas import whole
 
 RATE = 0.7
 STEPS = {"period": 1, "unit": "steps"}
@@ -320,15 +325,16 @@ def draws_alike(*_):
 class Both(nn.Module):
     """Systems of both rules, each of whose passes draws the same random numbers."""
 
-    def __init__(self, **options):
+    def __init__(self, is_causal=False, **options):
         super().__init__()
         self.mae = build("mae", train=True, causal_queries=True, **options)
         self.weighted = build("weighted", train=True)
         self.mae.gate.norm.momentum = 0.0
+        self.is_causal = is_causal  # gates then normalise by running statistics
 
     def forward(self, x):
         draws_alike()
-        return self.weighted(self.mae(x).output)
+        return self.weighted(self.mae(x, is_causal=self.is_causal).output)
 
 
 ALL = {"mae": STEPS, "weighted": {"learning_rate": 0.1, "warmup_steps": 2}}
@@ -510,11 +516,17 @@ class Renamed(hw.BranchedAttention):
 
 
 WRONG = {
-    "a system that is not there": ({"mae": {}}, "settings name 'mae', expected some of .* weighted"),
+    "a system that is not there": (
+        {"mae": {}},
+        "settings name 'mae', expected some of .* weighted",
+    ),
     "a misspelled name": ({"weigthed": {}}, "did you mean 'weighted'"),
     "a misspelled key": ({"weighted": {"freeze_lst": 2}}, "did you mean 'freeze_last'"),
     "too long": ({"weighted": {"freeze_last": 3}}, "freeze_last is 3, but .* 2 steps"),
-    "two names": ({"weighted": {}, f"{__name__}:Renamed": {}}, "settings name weighted and .*:Renamed, which have one rule"),
+    "two names": (
+        {"weighted": {}, f"{__name__}:Renamed": {}},
+        "settings name weighted and .*:Renamed, which have one rule",
+    ),
 }
 
 
@@ -529,45 +541,176 @@ def test_settings_that_fit_no_rule_are_named(name):
         assert rules.rules["weighted"].settings.freeze_last == 1
 
 
-def language_model(attention):
+def shared(how=None):
+    """Norms that were clipped, and parameters, of a loop in one process or in one of two."""
+    torch.manual_seed(0)
+    model, batches = Both(gate_dropout=0.0, is_causal=True), [inputs(4) for _ in range(4)]
+    rank, number = 0, 1
+    if how is not None:
+        torch.distributed.init_process_group("gloo")
+        rank, number = int(os.environ["RANK"]), 2
+    if how == "fully_shard":
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    settings = {"mae": {"method": "joint"}, "weighted": {"learning_rate": 0.3, "freeze_last": 2}}
+    rules = hw.training_rules(model, 4, settings=settings)
+    optimizer = rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.1)))
+    trained, norms = model, []
+    if how == "DistributedDataParallel":
+        assert not rules.leaves_out_gradients
+        trained = nn.parallel.DistributedDataParallel(model)
+    for x in batches:
+        x = x.chunk(number)[rank]
+        rules.before_step(list)
+        (trained(x).output - x).square().mean().backward()
+        norms.append(whole(nn.utils.clip_grad_norm_(model.parameters(), 0.05)).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return norms, {name: whole(p.detach()).tolist() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("how", ["DistributedDataParallel", "fully_shard"])
+def test_two_processes_take_the_steps_of_one(how):
+    """What is frozen is in no norm that is clipped, also where gradients are summed or divided."""
+    norms, parameters = shared()
+    for found in on_ranks(2, shared, how):
+        assert found[0] == pytest.approx(norms, rel=1e-9)
+        for name, value in parameters.items():
+            torch.testing.assert_close(found[1][name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_rules_that_others_follow_leave_a_model_alone():
+    """After a training, or in the middle of it, a new one begins with the same optimizer."""
+    layer = build("weighted", train=True)
+    first, optimizer = attached(layer, settings={"weighted": {"freeze_last": 2}})
+    for finished in (False, True):
+        first.step = 2 * finished
+        second = hw.training_rules(layer, 2, settings={"weighted": {"freeze_last": 0}})
+        if not finished:
+            second.attach(optimizer)
+        layer(inputs()).output.square().mean().backward()
+        assert layer.kappa.grad.any()
+        optimizer.step()
+        assert first.step == 2 * finished
+    assert optimizer.param_groups[-1]["lr"] > 0
+
+
+def test_gates_that_an_optimizer_has_too_are_not_moved_by_it():
+    """Where gates learn in steps of their own, they have no gradient when it takes its step."""
+    found = []
+    for takes_all in (False, True):
+        torch.manual_seed(1)
+        layer = build("mae", train=True)
+
+        def optimizer(groups, layer=layer, takes_all=takes_all):
+            return torch.optim.AdamW(layer.parameters() if takes_all else groups, weight_decay=0.0)
+
+        how = {"settings": {"mae": STEPS}, "optimizer": optimizer, "lr": 1e-3}
+        loops.train(layer, squares(layer), [inputs() for _ in range(3)], **how)
+        found.append(values(layer))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_float16_is_refused_where_it_would_be_wrong():
+    """No scaler scales the loss of a G step, nor do rules see what a fused optimizer skips."""
+    layer = build("mae", train=True, dtype=torch.float32)
+    rules, _ = attached(layer, settings={"mae": STEPS})
+    x = inputs(dtype=torch.float32)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            if dtype == torch.bfloat16:
+                rules.before_step(lambda: layer(x).output.square().mean())
+                continue
+            with pytest.raises(RuntimeError, match="float16"):
+                rules.before_step(lambda: layer(x).output.square().mean())
+    assert layer.step == "expert" and all(p.requires_grad for p in layer.parameters())
+
+    layer = build("weighted", train=True)
+    _, optimizer = attached(layer, lambda groups: torch.optim.AdamW(groups, fused=True))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(layer(inputs()).output.square().mean()).backward()
+    with pytest.raises(RuntimeError, match="fused=False"):
+        scaler.step(optimizer)
+
+
+def test_a_loss_that_is_none_is_told():
+    rules, _ = attached(build("mae", train=True), settings={"mae": STEPS})
+    with pytest.raises(TypeError, match=r"loss computes a dict.*model\(x\)\.loss"):
+        rules.before_step(lambda: {"loss": torch.zeros(())})
+
+
+# --- in transformers' Trainer -----------------------------------------------------------------
+
+
+def language_model(attention, **options):
     torch.manual_seed(0)
     sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "vocab_size": 12, "layers": 2}
-    model = hw.CausalLM(hw.CausalLMConfig(**sizes, dropout=0.0, attention=attention)).double()
+    sizes |= {"dropout": 0.0, "attention": attention}
+    model = hw.CausalLM(hw.CausalLMConfig(**sizes, **options)).double()
     model.register_forward_pre_hook(draws_alike)
     return model.train()
+
+
+ROWS = torch.randint(3, 12, (12, 6), generator=torch.Generator().manual_seed(1))
+DATA = [{"input_ids": row, "labels": row} for row in ROWS]
+OF_TRAINER = {
+    "mae": {"mae": {"period": 2}},
+    "weighted": {"weighted": {"learning_rate": 0.2, "warmup_steps": 2, "freeze_last": 2}},
+}
+
+
+def trainer(model, folder, attention="", **how):
+    """Six batches an epoch, of which two are a step."""
+
+    class Trainer(loops.rule_settings(transformers.Trainer, OF_TRAINER.get(attention, {}))):
+        def get_train_dataloader(self):
+            return self.accelerator.prepare(torch.utils.data.DataLoader(DATA, batch_size=2))
+
+    how = {"max_steps": 9, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1, **how}
+    how = {"learning_rate": 0.01, "lr_scheduler_type": "constant", "optim": "adamw_torch", **how}
+    how |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(str(folder), **{"save_strategy": "no", **how})
+    return Trainer(model, arguments, train_dataset=DATA)
 
 
 @pytest.mark.parametrize("attention", ["mae", "weighted", "moa"])
 def test_transformers_trainer_and_a_loop_of_ones_own_end_alike(attention, tmp_path):
     """With `RulesMixin`: accumulated over two batches, clipped, by epochs of three steps."""
-    rows = torch.randint(3, 12, (12, 6), generator=torch.Generator().manual_seed(1))
-    data = [{"input_ids": row, "labels": row} for row in rows]
-    settings = {
-        "mae": {"mae": {"period": 2}},
-        "weighted": {"weighted": {"learning_rate": 0.2, "warmup_steps": 2, "freeze_last": 2}},
-    }.get(attention, {})
-
-    class Trainer(loops.rule_settings(transformers.Trainer, settings)):
-        def get_train_dataloader(self):
-            return torch.utils.data.DataLoader(data, batch_size=2)
-
-    how = {"max_steps": 9, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1}
-    how |= {"learning_rate": 0.01, "lr_scheduler_type": "constant", "optim": "adamw_torch"}
-    how |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
-    arguments = transformers.TrainingArguments(str(tmp_path), **how)
     theirs, ours = language_model(attention), language_model(attention)
     before = values(ours)
-    Trainer(theirs, arguments, train_dataset=data).train()
+    trainer(theirs, tmp_path, attention).train()
 
     def losses_of(rows):
         for part in rows.split(2):
             yield ours(part, labels=part, num_items_in_batch=rows[:, 1:].numel()).loss
 
-    batches = list(rows.split(4)) * 3
-    how = {"steps_per_epoch": 3, "settings": settings, "clip": 0.1, "lr": 0.01}
-    loops.train(ours, losses_of, batches, **how)
+    how = {"settings": OF_TRAINER.get(attention, {}), "clip": 0.1, "lr": 0.01}
+    loops.train(ours, losses_of, list(ROWS.split(4)) * 3, steps_per_epoch=3, **how)
     torch.testing.assert_close(values(theirs), values(ours), rtol=1e-9, atol=1e-11)
     assert len(moved(before, values(ours))) > 10
+
+
+@pytest.mark.parametrize("attention", OF_TRAINER)
+def test_transformers_trainer_goes_on_as_if_it_had_not_stopped(attention, tmp_path):
+    """From a checkpoint, with a warm-up; and it can train a second time."""
+    how = {"warmup_steps": 4, "lr_scheduler_type": "linear", "save_steps": 4}
+    first = trainer(language_model(attention), tmp_path, attention, save_strategy="steps", **how)
+    first.train()
+    again = trainer(language_model(attention), tmp_path / "again", attention, **how)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert again.rules.step == first.rules.step == 9
+    torch.testing.assert_close(values(again.model), values(first.model), rtol=0, atol=0)
+    first.train()
+    assert first.rules.step == 9 and moved(values(first.model), values(again.model))
+
+
+def test_smoothed_labels_of_the_trainer_lose_no_loss_in_silence(tmp_path):
+    """For what adds no loss they are those of the config."""
+    models = language_model("mae"), language_model("mae", label_smoothing=0.1)
+    for model, smoothing in zip(models, (0.1, 0.0), strict=True):
+        trainer(model, tmp_path, "mae", max_steps=3, label_smoothing_factor=smoothing).train()
+    torch.testing.assert_close(*map(values, models), rtol=1e-6, atol=1e-7)
+    with pytest.raises(ValueError, match="set label_smoothing in the model's config"):
+        trainer(language_model("moa"), tmp_path, label_smoothing_factor=0.1).train()
 
 
 # --- losses that systems add ------------------------------------------------------------------
