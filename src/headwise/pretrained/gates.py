@@ -488,7 +488,7 @@ def _saved_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwar
     systems = [gates.system for gates in gates_of(model).values()]
     if systems and kwargs.get("is_main_process", True):
         held_by_tool = not all(isinstance(system, MultiHeadAttention) for system in systems)
-        if not (held_by_tool or _files(Path(save_directory))):
+        if not (held_by_tool or files_with_gates(Path(save_directory))):
             save_gates(model, save_directory)
         warnings.warn(
             f"{save_directory} has the gates over the heads too, which from_pretrained leaves out: "
@@ -498,7 +498,7 @@ def _saved_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwar
     return done
 
 
-def _files(source: Path) -> list[Path]:
+def files_with_gates(source: Path) -> list[Path]:
     """The files in a folder that hold gates: of one way of saving them."""
     if source.is_file():
         return [source]
@@ -526,7 +526,7 @@ def _keys(file: Path) -> list[str]:
 def _read(source: Path) -> list[tuple[dict[str, Any], dict[str, Tensor]]]:
     """Of each attention with gates, what `_described` said, and the tensors of the system."""
     found: dict[str, dict[str, Tensor]] = {}
-    for file in _files(source):
+    for file in files_with_gates(source):
         with safe_open(file, "pt") as tensors:
             for key in _keys(file):
                 path, inside, name = key.partition(f"{NAME}.system.")

@@ -12,8 +12,8 @@ from headwise.analysis.cost import model_class
 from headwise.data.tokenizers import read_tokenizer
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
-from headwise.pretrained.gates import load_gates
-from headwise.pretrained.pruning import load_pruned
+from headwise.pretrained.gates import files_with_gates, load_gates
+from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
 from headwise.runs.names import FolderError
 
 _UNSET = 10**9  # tokenizers that know no limit say 10³⁰
@@ -49,7 +49,7 @@ def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             f"{name} has no tokenizer, expected that of the model beside it: write it into the "
             f"folder by tokenizer.save_pretrained"
         )
-    if (folder / DESCRIPTION).is_file():
+    if folder.is_dir() and files_with_gates(folder):
         load_gates(model, folder)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer
 
