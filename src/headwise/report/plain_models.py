@@ -22,8 +22,8 @@ _UNSET = 10**9  # tokenizers that know no limit say 10³⁰
 def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Returns the model and the tokenizer that `save_pretrained` has written, or those of a name.
 
-    The model is of the class that its config names, in evaluation, with the gates that
-    `headwise.save_gates` has put beside it.
+    The model is of the class that its config names, in evaluation, with the gates over its heads
+    that were saved with it, or beside it.
 
     Raises:
         ValueError: one of them cannot be read.
