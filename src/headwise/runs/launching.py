@@ -79,8 +79,8 @@ def train_all(
     failures: dict[str, str] = {}
     with closing(ends):
         for folder, why in ends:
-            name, result = names[folder], None if why else read_result(folder)
-            if result is None:
+            name, result = names[folder], read_result(folder)
+            if result is None or not _is_finished(folder):  # one that has diverged is
                 failures[name] = why or "its process has ended before the run did"
                 _say(console, f"{name} failed: {failures[name]}", style="red")
             elif result.scores:  # a try of --tune has none

@@ -1,0 +1,130 @@
+"""Many runs at a time: one that fails or is stopped takes nothing with it, and goes on."""
+
+import io
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from rich.console import Console
+from support.processes import begun, forked
+from support.run_folders import has_checkpoint, result
+
+from headwise.recipes.recipe import load_recipe
+from headwise.runs.folder import claim, read_result
+from headwise.runs.launching import RunsFailed, train_all
+from headwise.runs.process import LOG, command, on_this_machine
+from headwise.training.trainer import Interrupted
+
+OWN_CODE = {"modules": ["trouble_maker"]}
+
+
+def claimed(recipe, folder, *names, changes=()):
+    """The folders of runs that are to be trained, by `SYSTEM-seedN`."""
+    folders = []
+    for name in names:
+        system, seed = name.split("-seed")
+        file = load_recipe(str(recipe), [f"training.seed={seed}", *changes])
+        folders.append(folder / name)
+        claim(folders[-1], file.system(system))
+    return folders
+
+
+def trained(folders, **how):
+    """Trains runs; returns what the command said."""
+    console = Console(file=io.StringIO(), width=200)
+    try:
+        train_all(folders, console, **OWN_CODE, **how)
+    except RunsFailed as error:
+        console.print(f"RunsFailed: {error}", markup=False)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def here(recipe, tmp_path_factory):
+    """`standard` with two seeds, trained in this process; `troubled` without trouble is the same."""
+    folders = claimed(recipe, tmp_path_factory.mktemp("here"), "standard-seed1", "standard-seed2")
+    said = trained(folders)
+    assert all(f"{folder.name}: accuracy" in said for folder in folders)
+    return [result(folder) for folder in folders]
+
+
+def test_runs_that_raise_or_are_killed_take_no_other_with_them(recipe, here, tmp_path, trouble):
+    trouble("raises SIGKILL")  # with seeds 2 and 1
+    names = ("standard-seed1", "troubled-seed1", "troubled-seed2")
+    folders = claimed(recipe, tmp_path, *names)
+    ended = []
+    said = trained(folders, jobs=3, after_each=lambda: ended.append(read_result(folders[0])))
+    assert len(ended) == 3 and result(folders[0]) == here[0]
+    assert "2 of 3 runs failed" in said
+    for name, reason in (("troubled-seed1", "SIGKILL"), ("troubled-seed2", "no heads today")):
+        told = [line for line in said.splitlines() if name in line and reason in line]
+        assert len(told) == 2  # when it failed, and at the end
+    assert "in forward" in said  # the last lines of its log
+    trouble(None)
+    steps = [path.stat().st_mtime_ns for path in folders[0].iterdir()]
+    said = trained(folders)
+    assert "failed" not in said and [result(folder) for folder in folders] == [here[0], *here]
+    assert steps == [path.stat().st_mtime_ns for path in folders[0].iterdir()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_runs_stop_with_the_command_however_it_ends_and_the_same_one_goes_on(
+    recipe, here, tmp_path, trouble, number
+):
+    at_work = trouble("waits")
+    (folder,) = claimed(recipe, tmp_path, "troubled-seed1")
+
+    def work():
+        try:
+            train_all([folder], Console(), jobs=2, **OWN_CODE)
+        except Interrupted:
+            sys.exit(130)
+
+    starter = begun(work, tmp_path / "said")
+    until = time.monotonic() + 240
+    while not at_work.exists():
+        assert starter.is_alive() and time.monotonic() < until, (tmp_path / "said").read_text()
+        time.sleep(0.05)
+    run = int(at_work.read_text().split()[0])
+    os.kill(starter.pid, number)
+    time.sleep(1)
+    trouble(None)  # the step at hand is finished
+    starter.join(60)
+    assert starter.exitcode == (130 if number == signal.SIGINT else -number)
+    while is_alive(run):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert read_result(folder) is None and (folder / "checkpoint-4").is_dir()
+    assert "stopped at step 4" in (folder / LOG).read_text()
+    trained([folder])
+    assert result(folder) == here[0]
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_processes_that_share_a_run_give_one_result(recipe, tmp_path):
+    exact = ["model.dropout=0.0"]
+    (one,) = claimed(recipe, tmp_path / "one", "standard-seed1", changes=exact)
+    (two,) = claimed(recipe, tmp_path / "two", "standard-seed1", changes=exact)
+    trained([one])
+    assert "failed" not in trained([two], nproc=2)
+    assert read_result(two).validation_loss == pytest.approx(
+        read_result(one).validation_loss, rel=1e-6
+    )
+    assert {path.name for path in two.iterdir()} - {LOG} == {path.name for path in one.iterdir()}
+
+
+def test_a_machine_that_does_not_see_the_folder_says_so(tmp_path):
+    folder = tmp_path / "run"
+    why = on_this_machine(command(folder), folder, tmp_path, {})
+    assert str(folder) in why and "--output" in why
