@@ -194,33 +194,22 @@ def _print_forecast(
     console: Console,
     as_json: bool,
 ) -> None:
-    from headwise.report.formatting import duration
+    from headwise.report.rendering import duration
     from headwise.runs.forecast import forecast
 
     found = forecast(planned, seeds, grid, console)
     if as_json:
         print_json([each._asdict() for each in found])
         return
-    whole = 0.0
     for each in found:
-        tries = f"{each.finished_tries} of {each.tries} tries and " if each.tries else ""
-        line = (
-            f"{f'{each.dataset} ' if each.dataset else ''}{each.system}: {each.parameters:,} "
-            f"parameters, {each.steps:,} steps a run; {tries}{each.finished} of {each.runs} runs "
-            f"are finished"
-        )
-        if each.step_seconds is not None:
-            seconds = each.steps_left * each.step_seconds
-            whole += seconds
-            line += (
-                f", the others take about {duration(seconds)} ({each.step_seconds:.3g} s a step)"
-            )
-        print_line(console, line)
+        told = f"{each.run}: {each.parameters:,} parameters, {each.steps:,} steps"
+        about = f"{each.left:,} are left, about {duration(each.seconds)}"
+        print_line(console, f"{told}: {about if each.left else 'finished'}")
     print_line(
         console,
-        f"in all about {duration(whole)}, one run after the other on this machine as busy as it is "
-        f"now. Validations (unless runs are finished), evaluation and the reading of data come on "
-        f"top; patience and divergence end runs sooner.",
+        f"In all about {duration(sum(each.seconds for each in found))}, one after the other on "
+        f"this machine, as busy as it is now. Not known: evaluation, validation before a run of a "
+        f"system is finished, and runs that patience or divergence ends early.",
     )
 
 

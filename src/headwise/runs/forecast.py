@@ -1,52 +1,52 @@
-"""What a comparison would train, and about how long: nothing is trained, and nothing is written."""
+"""What a comparison would train, and about how long; nothing is trained, and nothing is written."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import torch
 from rich.console import Console
 
 from headwise.runs.folder import check_claim, read_result
 from headwise.runs.plan import OneDataset, Run
 from headwise.runs.run import batches, build_model
 from headwise.runs.tuning import Grid
+from headwise.training.batches import Batch, Batches
 from headwise.training.trainer import Trainer, accelerator_for
 from headwise.training.watching import last_progress
 
+_MEASURED = 3  # steps, behind a first one that makes room for them
+
 
 class Forecast(NamedTuple):
-    """What is left to train of one system on one data set.
+    """What is left of a run of a comparison, or of a try of `--tune`.
 
     Attributes:
-        dataset: its name; None for `data` of the recipe as they stand.
-        system: its name.
-        parameters: number of parameters.
-        steps: number of steps of a run; fewer if `training.patience` ends it.
-        finished, runs: number of runs that are finished, and of all.
-        finished_tries, tries: the same of tries.
-        steps_left: number of steps that runs and tries have yet to take.
-        step_seconds: seconds of a step: of finished runs with their validations, or else measured
-            here; None if no step is left.
+        run: its folder.
+        parameters: number of parameters of the model.
+        steps: number of steps; it takes fewer if `training.patience` ends it.
+        left: how many of them it has yet to take.
+        seconds: about how long these take on this machine. Where a run of the system is finished,
+            it is as fast as that with its validations; else some steps are measured.
     """
 
-    dataset: str | None
-    system: str
+    run: Path
     parameters: int
     steps: int
-    finished: int
-    runs: int
-    finished_tries: int
-    tries: int
-    steps_left: int
-    step_seconds: float | None
+    left: int
+    seconds: float
 
 
 def forecast(
     planned: Sequence[OneDataset], seeds: Sequence[int], grid: Grid | None, console: Console
 ) -> list[Forecast]:
-    """Returns what is left of each system on each data set.
+    """Returns what is left of each run, tries first.
 
     Raises:
         FolderError: a folder holds a run of another recipe.
@@ -57,52 +57,67 @@ def forecast(
         are_tried = all(read_result(run.folder) for run in tries)
         if grid and are_tried:
             of.choose(grid, console)
-        runs = of.runs(seeds)
-        for run in [*tries, *(runs if are_tried else ())]:  # else nobody knows their values yet
+        runs = [*tries, *of.runs(seeds)]
+        for run in runs if are_tried else tries:  # before it is not known what runs are of
             check_claim(run.folder, run.recipe)
         for system in of.systems:
-            console.print(f"{system}: takes some steps", style="dim", highlight=False)
-            found.append(
-                _of_system(
-                    of,
-                    [r for r in runs if r.system == system],
-                    [r for r in tries if r.system == system],
-                    grid,
-                )
-            )
+            own = [(run, read_result(run.folder)) for run in runs if run.system == system]
+            known = [result.seconds / result.steps for _, result in own if result and result.steps]
+            if not known and any(_steps(run) for run, _ in own):
+                known = [_seconds_of_step(own[0][0])]
+            for run, result in own:
+                steps, done = _steps(run), int((last_progress(run.folder) or {}).get("step", 0))
+                left = 0 if result else steps - done
+                seconds = left * median(known or [0.0])
+                found.append(Forecast(run.folder, of.parameters(system), steps, left, seconds))
     return found
 
 
-def _of_system(
-    of: OneDataset, runs: Sequence[Run], tries: Sequence[Run], grid: Grid | None
-) -> Forecast:
-    results = [[r for run in each if (r := read_result(run.folder))] for each in (runs, tries)]
-    recipe, task = runs[0].recipe, runs[0].task
-    settings = recipe.training.model_copy(update={"report_to": []})
-    with TemporaryDirectory() as nowhere:
-        trainer = Trainer(
-            build_model(recipe, task),
-            batches(task, "train", settings, seed=settings.seed),
-            batches(task, "validation", settings),
-            settings,
-            Path(nowhere),
-            accelerator_for(settings, Path(nowhere)),
-            console=Console(quiet=True),
-        )
-        total = trainer.now.total
-        of_try = (grid and grid.steps) or total
-        left = sum(_left(run, total) for run in runs) + sum(_left(run, of_try) for run in tries)
-        known = [r.seconds / r.steps for r in (*results[0], *results[1]) if r.steps]
-        seconds = median(known) if known else trainer.seconds_of_step() if left else None
-    finished, finished_tries = map(len, results)
-    return Forecast(
-        *(of.name, runs[0].system, of.parameters(runs[0].system), total, finished, len(runs)),
-        *(finished_tries, len(tries), left, seconds if left else None),
-    )
-
-
-def _left(run: Run, total: int) -> int:
-    """How many steps a run has yet to take, which may stand at a checkpoint."""
-    if read_result(run.folder) is not None:
+def _steps(run: Run) -> int:
+    """How many steps a run takes, as the trainer plans them."""
+    settings = run.recipe.training
+    if settings.train == "nothing":
         return 0
-    return max(0, total - int((last_progress(run.folder) or {}).get("step", 0)))
+    per_epoch = batches(run.task, "train", settings, seed=0).per_epoch or 0
+    per_epoch = per_epoch / settings.gradient_accumulation
+    return settings.max_steps or math.ceil((settings.epochs or 0) * per_epoch - 1e-6)
+
+
+def _seconds_of_step(run: Run) -> float:
+    """Begins to train a run in a folder that is removed, and returns how long a step takes."""
+    endless = {"max_steps": 10**6, "evaluate_every": 10**6, "log_every": 10**6, "report_to": []}
+    settings = run.recipe.training.model_copy(update=endless)
+    train = _Timed(run, settings.gradient_accumulation)
+    with TemporaryDirectory() as folder, suppress(_Enough):
+        Trainer(
+            build_model(run.recipe, run.task),
+            cast(Batches, train),
+            cast(Batches, batches(run.task, "validation", settings)),
+            settings,
+            Path(folder),
+            accelerator_for(settings, Path(folder)),
+            console=Console(quiet=True),
+        ).fit()
+    return (train.times[-1] - train.times[1]) / _MEASURED
+
+
+class _Enough(Exception):
+    """All steps that are measured have been taken."""
+
+
+class _Timed:
+    """The batches of a run, which note when each step begins, and end after some steps."""
+
+    def __init__(self, run: Run, of_step: int) -> None:
+        self._batches = batches(run.task, "train", run.recipe.training, seed=1)
+        self._of_step, self.times = of_step, list[float]()
+        self.per_epoch, self.position = self._batches.per_epoch, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        endless = iter(self._batches)
+        while len(self.times) <= _MEASURED + 1:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.times.append(time.perf_counter())
+            yield from islice(endless, self._of_step)
+        raise _Enough
