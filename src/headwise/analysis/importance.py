@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,13 +14,12 @@ from headwise.analysis.decisions.places import Place, attentions_of
 from headwise.analysis.statistics.estimates import Spread, student_interval
 from headwise.heads.attention import Read
 from headwise.models.inspect import ablated, evaluating, observe
+from headwise.ops.checks import one_of
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.pretrained.checkpoints import gates_of
-from headwise.pretrained.layouts import HeadLayout
-from headwise.pretrained.observing import observed
+from headwise.pretrained.gates import observed
+from headwise.pretrained.places import HeadLayout
 
 Loss = Callable[[Any, Any], Tensor]
-OfItems = dict[str, Tensor]  # path of an attention to (items, heads)
 
 
 class Head(NamedTuple):
@@ -42,24 +40,18 @@ class HeadImportance(list[Head]):
     """
 
     def frame(self) -> Any:
-        """Returns a pandas DataFrame where pandas is installed, else a list of dictionaries."""
-        rows = [head._asdict() for head in self]
-        if find_spec("pandas") is None:
-            return rows
-        import pandas  # takes long, and is no dependency
+        """A DataFrame of pandas with a row for each head."""
+        import pandas  # takes long
 
-        return pandas.DataFrame(rows)
+        return pandas.DataFrame(self)
 
     def least(self, number: int, *, group: int = 1) -> dict[str, list[int]]:
-        """Returns the least important heads, by the paths of their attentions.
+        """The least important heads, by the paths of attentions, as `headwise.prune_heads` takes.
 
-        That is what `headwise.prune_heads` takes. Each attention keeps its most important head; it
-        is an error (`ValueError`) if there are not so many others. With `group`, heads that share
-        their keys, so many of them one behind another, go together: `number` counts these groups,
-        and the sum of their importance ranks them.
+        Each attention keeps its most important head; it is an error (`ValueError`) if there are not
+        so many others. With `group`, heads that share their keys, so many one behind another, go
+        together: `number` counts these groups, and the sum of their importance ranks them.
         """
-        if group < 1:
-            raise ValueError(f"group is {group}, expected how many heads share a head of keys")
         sums: dict[tuple[str, int], float] = defaultdict(float)
         for head in reversed(self):
             sums[head.path, head.head // group] += head.importance
@@ -93,48 +85,41 @@ def head_importance(
         I_h = E_x |∂L(x)/∂ξ_h| = E_x |Att_h(x)ᵀ ∂L(x)/∂Att_h(x)|
 
     with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
-    1 a mask over it. It takes a forward and a backward pass, and the memory of a step of training.
-    By removal, it is the loss of an item without the head, as under `headwise.ablated`, minus that
-    with it: negative where the model is better without. It takes a forward pass for each head. The
-    model computes as in evaluation, and is afterwards as it was, its gradients too.
+    1 a mask over it: one forward and one backward pass. By removal, it is the loss of an item
+    without the head, as under `headwise.ablated`, minus that with it, negative where the model is
+    better without: a forward pass for each head. The model computes as in evaluation, and is
+    afterwards as it was, its gradients too.
 
     Args:
         model: of transformers, of headwise, or any module with attentions of headwise.
-        data: batches: without `loss`, mappings to arguments of the model, with `labels`.
+        data: batches, or one: without `loss`, mappings to arguments of the model, with `labels`.
         by: `"gradient"` or `"removal"`.
-        loss: called with the model and a batch, it returns the loss of each item, `(items,)`. By
-            default, that is the mean over the item's labels other than -100 of the cross entropy,
-            or of the squared error where labels are real numbers; items without labels are left
-            out.
+        loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
+            default the mean over the item's labels other than -100 of the cross entropy, or of the
+            squared error of real numbers. Items without labels are left out.
         normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
-        layouts: of further classes of attention, as in `headwise.gate_heads`.
+        layouts: where attentions of transformers have their heads that are not found.
 
     Raises:
         ValueError: no known attention, no data, no labels, another loss of the model than the
-            default; by gradient, layers of `torch.ao.quantization.quantize_dynamic`; by removal, an
-            attention whose ablations remove no single head.
+            default; by removal, an attention whose ablations remove no single head.
 
     Example:
         >>> import headwise as hw
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
         >>> model, tokens = GPT2LMHeadModel(config), torch.randint(50, (8, 16))
-        >>> len(hw.head_importance(model, [{"input_ids": tokens, "labels": tokens}]))
+        >>> len(hw.head_importance(model, {"input_ids": tokens, "labels": tokens}))
         8
     """
-    measure = {"gradient": _by_gradient, "removal": _by_removal}.get(by)
-    if measure is None:
-        raise ValueError(f"by is {by!r}, expected 'gradient' or 'removal'")
-    if by == "gradient":
-        _check_passes_gradients(model)
-    found: dict[str, list[Tensor]] = defaultdict(list)
+    one_of(by=(by, ("gradient", "removal")))
+    measure = _by_gradient if by == "gradient" else _by_removal
+    found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
     with observed(model, layouts), evaluating(model):
         places = {place.path: place for place in attentions_of(model)}
-        for batch in data:
+        for batch in [data] if isinstance(data, Mapping) else data:
             for path, values in measure(model, batch, loss, places).items():
                 found[path].append(values.cpu().double())
-        # Over the heads of transformers: the attention that they are of.
-        over = {gates.system: path for path, gates in gates_of(model).items()}
     if not found:
         raise ValueError("data has no batches, expected at least one")
     heads = []
@@ -146,19 +131,8 @@ def head_importance(
                 f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
             )
         each = each / (each.mean(0).norm() if normalized else 1)
-        path = over.get(place.module, path)
         heads += [Head(path, place.site, place.layer, *_estimate(*h)) for h in enumerate(each.T)]
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
-
-
-def _check_passes_gradients(model: nn.Module) -> None:
-    # What such modules give has no graph: heads before them would get a part of their gradient.
-    for path, module in model.named_modules():
-        if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
-            raise ValueError(
-                f"by is 'gradient', but {path!r} is quantised, and no gradient goes through its "
-                f"{type(module).__name__}; expected 'removal', or the model before quantisation"
-            )
 
 
 def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Tensor]:
@@ -192,14 +166,10 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         for items, has_labels, _ in losses:
             if not has_labels.any() and (math.isnan(own) or own == 0):  # no label, no loss
                 return items, has_labels
-        if math.isnan(own):
-            raise ValueError(
-                "the loss of the model is nan, expected a number: its weights, or numbers of the "
-                "batch, are not finite"
-            )
         raise ValueError(
-            f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}; "
-            f"expected loss: a function of model and batch that returns the loss of each item"
+            f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}, "
+            f"expected both finite and alike, or loss: a function of model and batch that returns "
+            f"the loss of each item"
         )
     return items, has_labels
 
@@ -220,7 +190,13 @@ def _means(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, float]:
 
 def _by_gradient(
     model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Place]
-) -> OfItems:
+) -> dict[str, Tensor]:
+    """`(items, heads)` of each attention."""
+    if any("quantized.dynamic" in type(module).__module__ for module in model.modules()):
+        raise ValueError(
+            "by is 'gradient', which does not go through the quantised layers of torch.ao; "
+            "expected 'removal', or the model before quantisation"
+        )
     reads: list[tuple[str, Read]] = []
     noted = observe(model, lambda path, read: reads.append((path, read)))
     with ExitStack() as unfrozen, noted, torch.enable_grad():
@@ -230,52 +206,46 @@ def _by_gradient(
         losses, counted = _losses(model, batch, loss)
         heads, total = [read.heads for _, read in reads], losses.sum()
         gradients = torch.autograd.grad(total, heads, allow_unused=True, materialize_grads=True)
-    found: OfItems = {}
+    found: dict[str, Tensor] = {}
     for (path, read), gradient in zip(reads, gradients, strict=True):
         dtype = torch.promote_types(gradient.dtype, torch.float32)
         products = (read.heads.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
         if len(products) != len(losses):
-            rows = f"{len(products)} rows, where loss returns {len(losses)} items"
-            raise ValueError(f"the attention at {path!r} reads {rows}; expected as many")
-        chosen, values = heads_chosen(read), products.sum(-1)
-        if chosen is not None:
-            indices, number = chosen
-            values = products.new_zeros(len(products), number)
-            values.scatter_add_(1, indices.flatten(1), products.transpose(1, 2).flatten(1))
-        found[path] = found.get(path, 0) + values  # a module may be called several times
+            raise ValueError(
+                f"the attention at {path!r} reads {len(products)} rows, where loss returns "
+                f"{len(losses)} items; expected as many"
+            )
+        # A module may be called several times.
+        found[path] = found.get(path, 0) + _of_heads(read, products)
     return {path: values.abs()[counted] for path, values in found.items()}
 
 
-def heads_chosen(read: Read) -> tuple[Tensor, int] | None:
-    """The heads that each query has chosen, `(batch, queries, heads)`, and how many there are.
-
-    Number j of what is read is for query t head `chosen[:, t, j]`. None where all queries have the
-    same heads, in their order, which those of a system whose units are heads do.
-    """
+def _of_heads(read: Read, products: Tensor) -> Tensor:
+    """`(items, heads)`: sums over positions, each of which may have chosen its own heads."""
     routing = read.routing
     if routing is None or routing.indices is None or read.attention.unit == "head":
-        return None
+        return products.sum(-1)
     units, each = routing.weights.size(-1), read.attention.num_key_value_heads
     # An ablation may leave fewer: the heads behind them count nothing.
-    indices = F.pad(routing.indices, (0, read.heads.size(1) // each - routing.indices.size(-1)))
+    indices = F.pad(routing.indices, (0, products.size(1) // each - routing.indices.size(-1)))
     # A unit may have a head for each head of keys: those of the first head of keys come first.
-    return torch.cat([indices + head * units for head in range(each)], dim=-1), units * each
+    indices = torch.cat([indices + head * units for head in range(each)], dim=-1)
+    sums = products.new_zeros(len(products), units * each)
+    return sums.scatter_add_(1, indices.flatten(1), products.transpose(1, 2).flatten(1))
 
 
 @torch.no_grad()
 def _by_removal(
     model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Place]
-) -> OfItems:
+) -> dict[str, Tensor]:
+    """`(items, heads)` of each attention."""
     before, counted = _losses(model, batch, loss)
     found = {}
     for path, place in places.items():
-        edits = place.module.edits
-        if "without-head" not in edits:
-            units = [name[8:] for name in edits if name.startswith("without-")]
-            removed = " or ".join(unit for unit in units if unit != "largest")
+        if "without-head" not in place.module.edits:
             raise ValueError(
-                f"by is 'removal', but the attention at {path!r} removes no head, but "
-                f"{removed or 'nothing'}; expected 'gradient', or use headwise.ablated"
+                f"by is 'removal', but the {type(place.module).__name__} at {path!r} removes no "
+                f"single head; expected 'gradient', or use headwise.ablated"
             )
         costs = []
         for head in range(place.module.num_heads):
