@@ -155,7 +155,7 @@ def test_of_runs_that_raise_or_diverge_the_others_know_nothing(compared, copied,
     said = compare(recipe, copied, "standard,troubled,diverging", status=1)
     assert "troubled" in said and "no heads today" in said
     found = comparison(copied)
-    assert found["missing"] == ["troubled"] and "troubled" not in found["systems"]
+    assert found["missing"] == ["troubled-seed1"] and "troubled" not in found["systems"]
     (run,) = found["systems"]["diverging"]["runs"]
     assert math.isnan(float(run["validation_loss"]))
     assert run["steps"] == EVALUATE_EVERY  # it ends where it is seen
@@ -189,7 +189,7 @@ def test_runs_side_by_side_are_those_one_by_one_and_one_that_is_killed_is_told(
     trouble("SIGKILL")
     said = compare(recipe, folder, "gated,troubled", "--jobs", "2", status=1)
     assert "troubled" in said and "SIGKILL" in said
-    assert list(runs(folder)) == ["gated-seed1"] and comparison(folder)["missing"] == ["troubled"]
+    assert list(runs(folder)) == ["gated-seed1"] and comparison(folder)["missing"] == ["troubled-seed1"]
     assert result(folder / "gated-seed1") == result(compared.runs["gated-seed1"])
     of_jobs, of_one = weights(folder / "gated-seed1"), weights(compared.runs["gated-seed1"])
     assert all(torch.equal(of_jobs[name], weight) for name, weight in of_one.items())

@@ -1,6 +1,6 @@
 """What commands leave in the folders of runs; no other file of the tests of runs knows the layout.
 
-Today figures stand in result.json, outcome.json and comparison.json, with checksums beside them.
+Figures stand in result.json, outcome.json and comparison.json.
 """
 
 import json
@@ -19,8 +19,8 @@ OWN_CODE = ("--import", "trouble_maker")
 READ_BY = {
     "result.json": ["train"],
     "recipe.yaml": ["train", "evaluate", "predict"],
-    "model/model.safetensors": ["train", "evaluate", "predict"],
-    "model/config.json": ["train", "evaluate", "predict"],
+    "model/model.safetensors": ["evaluate", "predict"],
+    "model/config.json": ["evaluate", "predict"],
     "model/tokenizer.json": ["evaluate", "predict"],
 }
 
@@ -109,5 +109,5 @@ def tries(folder: Path, system: str) -> list[Try]:
 
 def set_loss(folder: Path, system: str, value: str, loss: float) -> None:
     """Gives the finished try with a value another validation loss."""
-    (path,) = (folder / "tries" / system).glob(f"*={value}/try.json")
+    (path,) = (folder / "tries" / system).glob(f"*={value}/result.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "validation_loss": loss}))

@@ -1,44 +1,25 @@
 """The commands that train: one system, or several side by side."""
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from headwise.cli.app import (
-    Changes,
-    Import,
-    Json,
-    command,
-    command_line,
-    imported,
-    parse_names,
-    print_error,
-    print_json,
-    print_line,
-    print_next_commands,
-)
+from headwise.cli import app as cli
+from headwise.cli.app import Changes, Import, Json, command, print_error, print_json, print_line
 from headwise.messages import shown
 
 if TYPE_CHECKING:
-    from headwise.analysis.results import Benchmark, Comparison, RunResult
+    from headwise.analysis.results import Benchmark, Comparison
     from headwise.runs.plan import OneDataset
-    from headwise.runs.tuning import Grid
 
 _GOES_ON = "The same command goes on from here."
-
-
-class Match(StrEnum):
-    """What all systems are given alike."""
-
-    parameters = "parameters"
-
-
-def _flag(name: str, told: str) -> Any:
-    return typer.Option(name, metavar="", help=told)
+# What --json leaves out, and files of the runs have: curves, decisions, samples, pictures.
+_LONG_OF_RUN: Any = {"history", "attention", "courses", "snapshots", "words"}
+_OF_SYSTEMS = {"__all__": {"how_soon": True, "runs": {"__all__": _LONG_OF_RUN}}}
+_LONG: Any = {"samples": True, "pictures": True, "recipe": True, "systems": _OF_SYSTEMS}
 
 
 @command(
@@ -52,11 +33,10 @@ def compare(
     ] = "interface-strings",
     systems: Annotated[
         str | None,
-        typer.Option(help="Systems of the recipe, separated by commas; the first is the baseline."),
+        typer.Option(help="Systems of the recipe: standard,moa. The first is the baseline."),
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(help="Seeds between commas: 1,2,3. Every system is trained with each."),
+        str | None, typer.Option(help="Seeds, with each of which every system is trained: 1,2,3.")
     ] = None,
     datasets: Annotated[
         str | None, typer.Option(help="Data sets of the recipe, separated by commas.")
@@ -66,13 +46,7 @@ def compare(
         typer.Option(help="Folder for the runs and the report.", show_default="runs/RECIPE"),
     ] = None,
     jobs: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Train N runs at a time, each in a process of its own with its share of the CPU "
-            "threads and, of several GPUs, one.",
-        ),
+        int, typer.Option(min=1, metavar="N", help="Train N runs at a time, each in a process.")
     ] = 1,
     nproc: Annotated[
         int, typer.Option(min=1, metavar="N", help="Share each run among N processes and devices.")
@@ -81,32 +55,34 @@ def compare(
         str | None,
         typer.Option(
             metavar="ray://HOST:PORT",
-            help="Train the runs on the machines of a Ray cluster, which share the output folder: "
-            "as many as it has room for, or --jobs.",
+            help="Train the runs on the machines of a Ray cluster, which share the output folder.",
         ),
     ] = None,
     match: Annotated[
-        Match | None,
-        typer.Option(help="Give every system as many parameters as the first, by its width."),
+        Literal["parameters"] | None,
+        typer.Option(help="Give all systems as many parameters as the first, by their width."),
     ] = None,
     tune: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,VALUE",
             help="Try these values of a key of `model` or `training` with every system, and train "
-            "the seeds with the value of the lowest validation loss. Given several times, all "
-            "combinations are tried.",
+            "its seeds with the best for the validation loss. Several --tune: all combinations.",
         ),
     ] = None,
     tune_steps: Annotated[
         int | None,
         typer.Option(min=1, help="How many steps each try takes.", show_default="those of a run"),
     ] = None,
-    print_commands: Annotated[
-        bool, _flag("--print", "Train nothing: print a command for each run, for xargs or Slurm.")
+    print_only: Annotated[
+        bool,
+        typer.Option("--print", metavar="", help="Print a command for each run, and train none."),
     ] = False,
     dry_run: Annotated[
-        bool, _flag("--dry-run", "Say what would be trained and about how long; write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", metavar="", help="Say what would be trained, and about how long."
+        ),
     ] = False,
     changes: Changes = None,
     as_json: Json = False,
@@ -119,9 +95,10 @@ def compare(
     """
     from headwise.recipes.names import check_names
 
-    asked, asked_data = parse_names("--systems", systems), parse_names("--datasets", datasets)
-    given_seeds = _seeds(seeds) if seeds is not None else []
-    check_names(recipe, asked, asked_data, changes or [])
+    names = cli.parse_names("--systems", systems)
+    data = cli.parse_names("--datasets", datasets)
+    numbers = _numbers(seeds) if seeds is not None else []
+    check_names(recipe, names, data, changes or [])
 
     from headwise.files import write_text
     from headwise.recipes.recipe import load_recipe
@@ -135,20 +112,20 @@ def compare(
 
     silence_libraries()
     file = load_recipe(recipe, changes or [])
-    if not (names := asked or file.system_names):
+    names = names or file.system_names
+    if not names:
         raise ValueError(f"recipe {recipe} names no systems, expected some under `systems`")
-    numbers = given_seeds or file.recipe.seeds or [file.recipe.training.seed]
+    numbers = numbers or file.recipe.seeds or [file.recipe.training.seed]
     folder = (output or Path("runs") / Path(recipe).stem).expanduser()
-    grid = parse_grid(tune or [], tune_steps)
-    console = Console(stderr=as_json or print_commands)
-    how: dict[str, Any] = {"datasets": asked_data or file.dataset_names}
-    how |= {"match": match is not None, "grid": grid}
-    if dry_run or print_commands:
+    how: dict[str, Any] = {"datasets": data or file.dataset_names, "match": match is not None}
+    how["grid"] = parse_grid(tune or [], tune_steps)
+    console = Console(stderr=as_json or print_only)
+    if dry_run or print_only:
         planned = plan(file, names, numbers, folder, console, **how)
         if dry_run:
-            _print_forecast(planned, numbers, grid, console, as_json)
+            _print_forecast(planned, console, as_json)
         else:
-            _print_commands(planned, numbers, grid, folder, nproc, console)
+            _print_commands(planned, folder, nproc, console)
         return
     report = folder / "report.html"
 
@@ -156,9 +133,9 @@ def compare(
         write_text(folder / "comparison.json", found.model_dump_json(indent=1))
         write_report(found, report)
 
-    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": imported, "write": write}
+    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": cli.imported, "write": write}
     try:
-        found = compare(file, names, numbers, folder, command_line(), console, **how)
+        found = compare(file, names, numbers, folder, cli.command_line(), console, **how)
     except (KeyboardInterrupt, RunsFailed) as error:
         if report.is_file():
             print_line(console, f"report as far as it goes: {report}")
@@ -167,37 +144,32 @@ def compare(
         print_error(str(error))
         raise typer.Exit(1) from None
     if as_json:
-        print_json({"report": report, **_figures(found)})
-        return
-    console.print(results_table(found), crop=False)
-    print_line(console, f"report: {report}")
-    print_next_commands(console, run_to_look_into(found, folder))
+        of_datasets = {"comparisons": {"__all__": _LONG}}
+        print_json({"report": report, **found.model_dump(exclude=_LONG | of_datasets)})
+    else:
+        console.print(results_table(found), crop=False)
+        print_line(console, f"report: {report}")
+        cli.print_next_commands(console, run_to_look_into(found, folder))
 
 
-def _seeds(text: str) -> list[int]:
+def _numbers(seeds: str) -> list[int]:
     from headwise.settings import LARGEST_SEED
 
-    parts = [part.strip() for part in text.split(",")]
-    seeds = [int(part) for part in parts if part.isdecimal()]
-    if len(set(seeds)) < len(parts) or max(seeds) > LARGEST_SEED:
+    parts = [part.strip() for part in seeds.split(",")]
+    numbers = {int(part) for part in parts if part.isdecimal()}
+    if len(numbers) < len(parts) or max(numbers) > LARGEST_SEED:
         raise ValueError(
-            f"--seeds is {shown(text)}, expected different whole numbers from 0 and below 2^32, "
+            f"--seeds is {shown(seeds)}, expected different whole numbers from 0 and below 2^32, "
             f"separated by commas: 1,2,3"
         )
-    return seeds
+    return [int(part) for part in parts]
 
 
-def _print_forecast(
-    planned: "list[OneDataset]",
-    seeds: list[int],
-    grid: "Grid | None",
-    console: Console,
-    as_json: bool,
-) -> None:
+def _print_forecast(planned: "list[OneDataset]", console: Console, as_json: bool) -> None:
     from headwise.report.rendering import duration
     from headwise.runs.forecast import forecast
 
-    found = forecast(planned, seeds, grid, console)
+    found = forecast(planned, console)
     if as_json:
         print_json([each._asdict() for each in found])
         return
@@ -214,53 +186,25 @@ def _print_forecast(
 
 
 def _print_commands(
-    planned: "list[OneDataset]",
-    seeds: list[int],
-    grid: "Grid | None",
-    folder: Path,
-    nproc: int,
-    console: Console,
+    planned: "list[OneDataset]", folder: Path, nproc: int, console: Console
 ) -> None:
     from headwise.runs.folder import locked, read_result
     from headwise.runs.process import command
 
+    then = "the same command prints those of the runs"
     with locked(folder):
-        runs = [run for of in planned for run in of.claim(of.tries(grid) if grid else [])]
-        waiting = [run.folder for run in runs if read_result(run.folder) is None]
-        then = "the same command prints those of the runs" if waiting else ""
-        if not waiting:
-            for of in planned if grid else ():
-                of.choose(grid, console)
-            runs = [run for of in planned for run in of.claim(of.runs(seeds))]
-            waiting = [run.folder for run in runs if read_result(run.folder) is None]
-    for each in waiting:  # `python -m headwise`, or `python -m torch.distributed.run`
+        runs = [run for of in planned for run in of.claim(of.tries())]
+        if all(read_result(run.folder) for run in runs):
+            then = "the same command without --print makes the report"
+            for of in planned:
+                of.choose(console)
+            runs = [run for of in planned for run in of.claim(of.runs())]
+    waiting = [run.folder for run in runs if read_result(run.folder) is None]
+    for each in waiting:
+        # `python -m headwise`, or with several processes `python -m torch.distributed.run`.
         program = "headwise" if nproc == 1 else "torchrun"
-        typer.echo(shlex.join([program, *command(each, nproc, imported)[3:]]))
-    then = then or "the same command without --print makes the report"
+        typer.echo(shlex.join([program, *command(each, nproc, cli.imported)[3:]]))
     print_line(console, f"{len(waiting)} commands; when they have ended, {then}")
-
-
-def _figures(found: "Comparison | Benchmark") -> dict[str, Any]:
-    """What the table of a comparison is made of: all but curves, samples, pictures and recipe."""
-    if hasattr(found, "comparisons"):
-        return {"datasets": {name: _figures(of) for name, of in found.comparisons.items()}}
-    known = found.model_dump(include={"task", "loss_name", "item_name", "baseline", "missing"})
-    systems = [
-        {
-            **system.model_dump(exclude={"runs", "how_soon"}),
-            "runs": [_of_run(run) for run in system.runs],
-        }
-        for system in found.systems
-    ]
-    return {**known, "systems": systems}
-
-
-def _of_run(run: "RunResult") -> dict[str, Any]:
-    """The figures of a run that its line and the table show."""
-    shown = {"system", "seed", "parameters", "trained_parameters", "macs", "macs_lengths"}
-    shown |= {"steps", "seconds", "validation_loss", "scores", "tests"}
-    scores = {"__all__": {"rows"}}
-    return run.model_dump(include=shown, exclude={"scores": scores, "tests": {"__all__": scores}})
 
 
 @command(
@@ -274,18 +218,15 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE|FOLDER",
-            help="Name of a recipe, or path of a .yaml file; or the folder of a run, which goes on "
-            "where it was.",
+            help="Name of a recipe, path of a .yaml file, or the folder of a run, which goes on.",
             show_default=False,
         ),
     ] = None,
     system: Annotated[
-        str | None,
-        typer.Option(help="A system of the recipe; by default, the recipe without any changes."),
+        str | None, typer.Option(help="A system of the recipe; by default, the recipe as it is.")
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(help="A data set of the recipe; by default, the recipe's `data`."),
+        str | None, typer.Option(help="A data set of the recipe; by default, its `data`.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
@@ -298,53 +239,55 @@ def train(
 
     The exit status is 1 if the training has diverged: its validation loss is no number.
     """
-    if recipe is None:
-        raise ValueError(_without_recipe())
-    is_folder = Path(recipe).is_dir()
-    if is_folder:
-        from headwise.runs.names import check_run
+    from headwise.recipes.document import shipped_recipes
+    from headwise.recipes.listing import listed_recipes
+    from headwise.recipes.names import check_names
+    from headwise.runs.names import check_run
 
+    if recipe is None:
+        offline = ", ".join(each.name for each in listed_recipes() if each.is_offline)
+        raise ValueError(
+            f"no recipe is named, expected one to train, such as headwise train lm-pydoc\n"
+            f"  offline: {offline}\n  the papers': headwise recipes --papers\n"
+            f"headwise recipes says what they are"
+        )
+    goes_on = recipe not in shipped_recipes() and Path(recipe).is_dir()
+    if goes_on:
+        check_run(Path(recipe))
         given = {"--system": system, "--dataset": dataset, "--output": output, "--set": changes}
         if options := [name for name, value in given.items() if value]:
             raise ValueError(
-                f"{recipe} is the folder of a run, which goes on with the recipe that it has: "
-                f"leave out {options[0]}"
+                f"{recipe} is the folder of a run, which goes on with its recipe: leave out "
+                f"{options[0]}"
             )
-        check_run(Path(recipe))
-        folder = Path(recipe)
     else:
-        from headwise.recipes.names import check_names
-
-        asked = [system] if system else [], [dataset] if dataset else []
-        check_names(recipe, *asked, changes or [])
-        parts = [Path(recipe).stem, *asked[1], system or "model"]
-        folder = (output or Path("runs") / "-".join(parts)).expanduser()
-
-    import torch
-    from accelerate import PartialState
+        check_names(recipe, filter(None, [system]), filter(None, [dataset]), changes or [])
 
     from headwise.analysis.results import diverged
     from headwise.recipes.recipe import load_recipe
     from headwise.runs.folder import claim, locked
     from headwise.runs.process import end_with_parent
     from headwise.runs.run import train_run
+    from headwise.training.trainer import accelerator_for
     from headwise.training.watching import silence_libraries
 
     silence_libraries()
     end_with_parent()
-    console = Console(stderr=as_json)
-    if not is_folder:
+    console, folder = Console(stderr=as_json), Path(recipe)
+    if not goes_on:
         chosen = load_recipe(recipe, changes or []).system(system, dataset)
-        processes = PartialState(cpu=not torch.accelerator.is_available())  # of torchrun
+        parts = filter(None, [Path(recipe).stem, dataset, system or "model"])
+        folder = (output or Path("runs") / "-".join(parts)).expanduser()
+        processes = accelerator_for(chosen.training, folder)  # of torchrun, or this one
         with processes.main_process_first():
             if processes.is_main_process:
                 with locked(folder):
                     claim(folder, chosen)
     result = train_run(folder, console)
-    if result is None:  # another process of torchrun says it
+    if result is None:  # of torchrun the main process tells it
         return
     if as_json:
-        print_json({"model": folder / "model", **_of_run(result)})
+        print_json({"model": folder / "model", **result.model_dump(exclude=_LONG_OF_RUN)})
     else:
         scores = "".join(f"  {score}" for score in result.scores)
         print_line(console, f"validation loss {result.validation_loss:.3f}{scores}")
@@ -353,15 +296,4 @@ def train(
         print_error(f"the training has diverged: its validation loss is {result.validation_loss}")
         raise typer.Exit(1)
     if not as_json:
-        print_next_commands(console, folder)
-
-
-def _without_recipe() -> str:
-    from headwise.recipes.listing import listed_recipes
-
-    offline = ", ".join(each.name for each in listed_recipes() if each.is_offline)
-    return (
-        f"no recipe is named, expected one to train, such as headwise train lm-pydoc\n"
-        f"  offline: {offline}\n  the papers': headwise recipes --papers\n"
-        f"headwise recipes says what they are"
-    )
+        cli.print_next_commands(console, folder)

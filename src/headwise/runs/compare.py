@@ -84,15 +84,15 @@ def compare(
 
     def train(runs: Sequence[Run], after_each: Callable[[], None]) -> None:
         tasks = {run.folder: run.task for run in runs}
-        train_all(list(tasks), console, tasks=tasks, after_each=after_each, **how)
+        if tasks:
+            train_all(list(tasks), console, tasks=tasks, after_each=after_each, **how)
 
     with locked(folder):
-        if grid is not None:
-            tries = [run for of in planned for run in of.claim(of.tries(grid))]
-            train(tries, lambda: _tidy(tries))
-            for of in planned:
-                of.choose(grid, console)
-        runs = [of.claim(of.runs(seeds)) for of in planned]
+        tries = [run for of in planned for run in of.claim(of.tries())]
+        train(tries, lambda: _tidy(tries))
+        for of in planned:
+            of.choose(console)
+        runs = [of.claim(of.runs()) for of in planned]
 
         def write_what_there_is() -> None:
             found, missing = _found(planned, runs, command)

@@ -16,7 +16,6 @@ from rich.console import Console
 from headwise.runs.folder import check_claim, read_result
 from headwise.runs.plan import OneDataset, Run
 from headwise.runs.run import batches, build_model
-from headwise.runs.tuning import Grid
 from headwise.training.batches import Batch, Batches
 from headwise.training.trainer import Trainer, accelerator_for
 from headwise.training.watching import last_progress
@@ -43,9 +42,7 @@ class Forecast(NamedTuple):
     seconds: float
 
 
-def forecast(
-    planned: Sequence[OneDataset], seeds: Sequence[int], grid: Grid | None, console: Console
-) -> list[Forecast]:
+def forecast(planned: Sequence[OneDataset], console: Console) -> list[Forecast]:
     """Returns what is left of each run, tries first.
 
     Raises:
@@ -53,11 +50,11 @@ def forecast(
     """
     found = []
     for of in planned:
-        tries = of.tries(grid) if grid else []
+        tries = of.tries()
         are_tried = all(read_result(run.folder) for run in tries)
-        if grid and are_tried:
-            of.choose(grid, console)
-        runs = [*tries, *of.runs(seeds)]
+        if are_tried:
+            of.choose(console)
+        runs = [*tries, *of.runs()]
         for run in runs if are_tried else tries:  # before it is not known what runs are of
             check_claim(run.folder, run.recipe)
         for system in of.systems:

@@ -40,9 +40,10 @@ class OneDataset:
 
     Args:
         file: the recipe.
-        systems: their names; the first is the baseline.
+        systems, seeds: what is trained; the first system is the baseline.
         folder: of the runs.
         name: of the data set; None for `data` of the recipe as they stand.
+        grid: values from which every system chooses; None for no tries.
 
     Attributes:
         task: the data, as all systems read them.
@@ -55,9 +56,16 @@ class OneDataset:
     """
 
     def __init__(
-        self, file: RecipeFile, systems: Sequence[str], folder: Path, name: str | None
+        self,
+        file: RecipeFile,
+        systems: Sequence[str],
+        seeds: Sequence[int],
+        folder: Path,
+        name: str | None,
+        grid: Grid | None,
     ) -> None:
         self.file, self.systems, self.folder, self.name = file, systems, folder, name
+        self._seeds, self._grid = seeds, grid
         self.matched: dict[str, str] = {}
         self.tuned: dict[str, Tries] = {}
         self._changes: dict[str, list[Change]] = {system: [] for system in systems}
@@ -106,18 +114,19 @@ class OneDataset:
             words = in_words(self._changes[system])
             self.matched[system] = f"{words}: {found:,} parameters ({found / target - 1:+.2%})"
 
-    def runs(self, seeds: Sequence[int]) -> list[Run]:
+    def runs(self) -> list[Run]:
         """Returns the runs, of each seed those of all systems, so that early results compare."""
         return [
             self._run(f"{system}-seed{seed}", system, [(("training", "seed"), seed)])
-            for seed in seeds
+            for seed in self._seeds
             for system in self.systems
         ]
 
-    def tries(self, grid: Grid) -> list[Run]:
+    def tries(self) -> list[Run]:
         """Returns the tries of all systems."""
         return [
             self._run(f"{TRIES}/{system}/{grid.name(each)}", system, grid.of_try(each))
+            for grid in filter(None, [self._grid])
             for system in self.systems
             for each in grid.combinations()
         ]
@@ -125,14 +134,14 @@ class OneDataset:
     def _run(self, name: str, system: str, changes: Sequence[Change]) -> Run:
         return Run(self.folder / name, system, self.recipe(system, changes), self.task)
 
-    def choose(self, grid: Grid, console: Console) -> None:
+    def choose(self, console: Console) -> None:
         """Has each system choose among its tries, which have all ended, and says what it chose.
 
         Raises:
             ValueError: all tries of a system diverged.
         """
-        tries = self.tries(grid)
-        for system in self.systems:
+        tries, grid = self.tries(), self._grid
+        for system in self.systems if grid else ():
             found = choose(grid, [run.folder for run in tries if run.system == system])
             chosen, failed = grid.combinations()[found.chosen], sum(t.diverged for t in found.tries)
             self.tuned[system] = found
@@ -193,7 +202,7 @@ def plan(
     for name in names:
         if name is not None:
             console.print(name, style="bold", highlight=False, markup=False)
-        of = OneDataset(file, systems, folder / (name or ""), name)
+        of = OneDataset(file, systems, seeds, folder / (name or ""), name, grid)
         for line in lines_of(of.task.facts):
             console.print(line, style="dim", highlight=False, markup=False)
         if match:
