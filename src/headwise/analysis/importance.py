@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.analysis.decisions.places import Place, attentions_of
-from headwise.analysis.statistics.estimates import Spread, student_interval
 from headwise.heads.attention import Read
 from headwise.models.inspect import ablated, evaluating, observe
 from headwise.ops.checks import one_of
@@ -78,27 +77,27 @@ def head_importance(
     normalized: bool = False,
     layouts: Mapping[str, HeadLayout] | None = None,
 ) -> HeadImportance:
-    """Measures how much each head of a model matters to its loss.
+    """Measures how much each head of a model matters to its loss, on average over items.
 
-    By gradient, it is what Michel et al. 2019, https://arxiv.org/abs/1905.10650, rank heads by:
+    By gradient, as Michel et al. 2019, https://arxiv.org/abs/1905.10650, rank heads:
 
         I_h = E_x |∂L(x)/∂ξ_h| = E_x |Att_h(x)ᵀ ∂L(x)/∂Att_h(x)|
 
     with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
-    1 a mask over it: one forward and one backward pass. By removal, it is the loss of an item
-    without the head, as under `headwise.ablated`, minus that with it, negative where the model is
-    better without: a forward pass for each head. The model computes as in evaluation, and is
-    afterwards as it was, its gradients too.
+    1 a mask over it: one forward and one backward pass. By removal, the loss without the head, as
+    under `headwise.ablated`, minus that with it: a forward pass for each head. The model computes
+    as in evaluation, and is afterwards as it was.
 
     Args:
         model: of transformers, of headwise, or any module with attentions of headwise.
-        data: batches, or one: without `loss`, mappings to arguments of the model, with `labels`.
+        data: batches, or one: mappings to arguments of the model, with `labels`; or what `loss`
+            takes.
         by: `"gradient"` or `"removal"`.
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
-            default the mean over the item's labels other than -100 of the cross entropy, or of the
-            squared error of real numbers. Items without labels are left out.
+            default the mean cross entropy, or squared error of real numbers, over the labels other
+            than -100 of each item that has some.
         normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
-        layouts: where attentions of transformers have their heads that are not found.
+        layouts: as in `headwise.gate_heads`.
 
     Raises:
         ValueError: no known attention, no data, no labels, another loss of the model than the
@@ -107,8 +106,8 @@ def head_importance(
     Example:
         >>> import headwise as hw
         >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
-        >>> model, tokens = GPT2LMHeadModel(config), torch.randint(50, (8, 16))
+        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4))
+        >>> tokens = torch.randint(50, (8, 16))
         >>> len(hw.head_importance(model, {"input_ids": tokens, "labels": tokens}))
         8
     """
@@ -120,18 +119,17 @@ def head_importance(
         for batch in [data] if isinstance(data, Mapping) else data:
             for path, values in measure(model, batch, loss, places).items():
                 found[path].append(values.cpu().double())
-    if not found:
-        raise ValueError("data has no batches, expected at least one")
     heads = []
     for path, batches in found.items():
-        place, each = places[path], torch.cat(batches)
-        if not len(each):
-            raise ValueError(
-                f"data has no item with a label to predict, expected labels other than "
-                f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
-            )
-        each = each / (each.mean(0).norm() if normalized else 1)
-        heads += [Head(path, place.site, place.layer, *_estimate(*h)) for h in enumerate(each.T)]
+        place, items = places[path], torch.cat(batches)
+        items = items / (items.mean(0).norm() if normalized else 1)
+        rows = enumerate(zip(*_intervals(items), strict=True) if len(items) else ())
+        heads += [Head(path, place.site, place.layer, head, *row) for head, row in rows]
+    if not heads:
+        raise ValueError(
+            f"data has no item with a label to predict, expected labels other than "
+            f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
+        )
     return HeadImportance(sorted(heads, key=lambda head: -head.importance))
 
 
@@ -161,17 +159,16 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         losses.append(_means(output.logits[:, :-1], labels[:, 1:]))
     own = getattr(output, "token_loss", None)  # of headwise's models: without auxiliary losses
     own = float((output.loss if own is None else own).detach())
-    items, has_labels, mean = min(losses, key=lambda each: abs(each[2] - own))
-    if not math.isclose(mean, own, rel_tol=1e-3 if output.logits.dtype.itemsize > 2 else 2e-2):
-        for items, has_labels, _ in losses:
-            if not has_labels.any() and (math.isnan(own) or own == 0):  # no label, no loss
-                return items, has_labels
-        raise ValueError(
-            f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}, "
-            f"expected both finite and alike, or loss: a function of model and batch that returns "
-            f"the loss of each item"
-        )
-    return items, has_labels
+    near = 1e-3 if output.logits.dtype.itemsize > 2 else 2e-2
+    for items, has_labels, mean in sorted(losses, key=lambda each: abs(each[2] - own)):
+        has_no_loss = not has_labels.any() and (math.isnan(own) or own == 0)
+        if has_no_loss or math.isclose(mean, own, rel_tol=near):
+            return items, has_labels
+    raise ValueError(
+        f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}, expected "
+        f"both finite and alike, or loss: a function of model and batch that returns the loss of "
+        f"each item"
+    )
 
 
 def _means(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -255,9 +252,10 @@ def _by_removal(
     return found
 
 
-def _estimate(head: int, items: Tensor) -> tuple[int, float, float, float]:
-    mean, freedom = float(items.mean()), len(items) - 1
-    if not freedom:
-        return head, mean, math.nan, math.nan
-    variance = float(items.var()) / len(items)
-    return head, mean, *student_interval(mean, Spread(variance, variance**2 / freedom))
+def _intervals(items: Tensor) -> tuple[list[float], ...]:
+    """The means of `(items, heads)`, and the ends of their 95% intervals."""
+    from scipy.stats import t  # takes long
+
+    mean, spread = items.mean(0), items.std(0) if len(items) > 1 else items[0] * math.nan
+    half = float(t.ppf(0.975, len(items) - 1)) * spread / len(items) ** 0.5
+    return mean.tolist(), (mean - half).tolist(), (mean + half).tolist()
