@@ -1,5 +1,6 @@
 """The folder of a run is enough, is of one recipe and one process, and is never half of itself."""
 
+import errno
 import shutil
 import time
 from contextlib import contextmanager
@@ -8,8 +9,8 @@ import pytest
 import torch
 from support.processes import begun, forked, unwritable
 from support.run_folders import OWN_CODE, READ_BY, files_of, headwise, result, score
-from support.small_world import STEPS, texts_of
-from support.tiny_tasks import answer
+from support.small_world import STEPS, texts_of, write_part
+from support.tiny_tasks import answer, read_json
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from headwise.cli import app
@@ -123,6 +124,17 @@ def test_a_folder_of_other_things_is_refused_and_stays(recipe, tmp_path):
     assert files_of(tmp_path / "thesis") == {"thesis.tex": b"all my work"}
 
 
+def test_a_run_does_not_go_on_with_other_data(run, recipe):
+    files = files_of(run)
+    write_part(recipe.parent, "train", seed=9)
+    try:
+        said = train(recipe, run, status=2)
+    finally:
+        write_part(recipe.parent, "train", seed=0)
+    assert str(run) in said and "data have changed" in said
+    assert files_of(run) == files
+
+
 def test_of_two_processes_one_is_refused_and_a_killed_one_holds_nothing(
     finished, recipe, tmp_path, trouble
 ):
@@ -139,7 +151,7 @@ def test_of_two_processes_one_is_refused_and_a_killed_one_holds_nothing(
     before = files_of(folder)
     second = forked(work)
     assert second.status == 2
-    assert str(folder) in second.said and str(first.pid) in second.said
+    assert f"{folder} is in use by another process" in second.said
     assert files_of(folder) == before
     first.kill()
     first.join()
@@ -174,6 +186,31 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(recipe,
     (tmp_path / "file").write_text("")
     assert str(tmp_path / "file") in train(recipe, tmp_path / "file", status=2)
     assert files_of(tmp_path) == {"file": b""}
+
+
+def test_a_full_disk_leaves_nothing_half_written_and_the_next_start_goes_on(
+    finished, recipe, tmp_path
+):
+    folder = tmp_path / "run"
+    statuses = []
+    for room in (3, 12, 24, 48, 96):  # files that are still written
+
+        def work():
+            app(["train", str(recipe), "--system", "standard", "--output", str(folder), *OWN_CODE])
+
+        ended = forked(work, unwritable(folder, errno.ENOSPC, room))
+        statuses.append(ended.status)
+        if ended.status:
+            assert ended.status == 2 and "No space left" in ended.said
+            assert not [name for name in files_of(folder) if "partial" in name]
+    assert statuses[0] == 2 and statuses[-1] == 0
+    assert result(folder) == result(finished)
+
+
+def test_results_are_json_also_of_a_run_that_has_diverged(recipe, tmp_path):
+    assert "diverged" in train(recipe, tmp_path / "run", system="diverging", status=1)
+    for name in ("result.json", "outcome.json"):
+        read_json((tmp_path / "run" / name).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("damage", ["cut", "binary"])

@@ -265,7 +265,7 @@ def train(
 
     from headwise.analysis.results import diverged
     from headwise.recipes.recipe import load_recipe
-    from headwise.runs.folder import claim, locked
+    from headwise.runs.folder import claim
     from headwise.runs.process import end_with_parent
     from headwise.runs.run import train_run
     from headwise.training.trainer import accelerator_for
@@ -281,8 +281,7 @@ def train(
         processes = accelerator_for(chosen.training, folder)  # of torchrun, or this one
         with processes.main_process_first():
             if processes.is_main_process:
-                with locked(folder):
-                    claim(folder, chosen)
+                claim(folder, chosen)
     result = train_run(folder, console)
     if result is None:  # of torchrun the main process tells it
         return

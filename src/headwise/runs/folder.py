@@ -92,7 +92,7 @@ def claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
     """
     check_claim(folder, recipe, name)
     stamp, now = folder / name, to_yaml(recipe)
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != now:
+    if not stamp.is_file() or stamp.read_bytes() != now.encode():
         with locked(folder):  # another process may train there, before its first checkpoint
             write_text(stamp, now)
 
@@ -101,7 +101,12 @@ def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
     """Finds out whether a folder is, or can become, that of a recipe's run; see `claim`."""
     stamp = folder / name
     if stamp.is_file():
-        lines = differences(stamp.read_text(encoding="utf-8"), to_yaml(recipe))
+        try:
+            lines = differences(stamp.read_text(encoding="utf-8"), to_yaml(recipe))
+        except ValueError as error:
+            raise FolderError(
+                f"{stamp} cannot be read ({error}): put it back, or use another output folder"
+            ) from error
         changed = [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
         if changed and is_trained(folder):
             raise FolderError(
