@@ -2,18 +2,18 @@
 
 import io
 import os
-import shutil
 import signal
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
+import torch
 from rich.console import Console
-from support.processes import begun, forked
-from support.run_folders import has_checkpoint, result
+from support.processes import begun
+from support.run_folders import result
 
 from headwise.recipes.recipe import load_recipe
+from headwise.runs import launching
 from headwise.runs.folder import claim, read_result
 from headwise.runs.launching import RunsFailed, train_all
 from headwise.runs.process import LOG, command, on_this_machine
@@ -45,7 +45,7 @@ def trained(folders, **how):
 
 @pytest.fixture(scope="module")
 def here(recipe, tmp_path_factory):
-    """`standard` with two seeds, trained in this process; `troubled` without trouble is the same."""
+    """What `standard` gives with two seeds in this process; `troubled` gives it without trouble."""
     folders = claimed(recipe, tmp_path_factory.mktemp("here"), "standard-seed1", "standard-seed2")
     said = trained(folders)
     assert all(f"{folder.name}: accuracy" in said for folder in folders)
@@ -110,6 +110,19 @@ def is_alive(process):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_runs_at_work_share_the_threads_and_the_gpus(recipe, tmp_path, monkeypatch):
+    names = [f"standard-seed{seed}" for seed in range(1, 6)]
+    folders = claimed(recipe, tmp_path, *names)
+    said = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
+    monkeypatch.setattr(launching, "command", lambda *_: [sys.executable, "-c", said])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7,9")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
+    told = trained(folders, jobs=2, nproc=2)
+    assert "5 of 5 runs failed" in told and "ended before the run did" in told
+    found = [(folder / LOG).read_text().split() for folder in folders]
+    assert {tuple(each) for each in found} == {("3,5", "2"), ("7,9", "2")}
 
 
 def test_processes_that_share_a_run_give_one_result(recipe, tmp_path):

@@ -9,7 +9,7 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from headwise.training.watching import StopSignal, bars, figures_of, last_progre
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _Start = Callable[[list[str], Path, dict[str, str]], "RunProcess | _RunTask"]
+# Each run that has ended, and why it has failed; nothing if it has not.
+_Ends = Generator[tuple[Path, str], None, None]
 
 
 class RunsFailed(Exception):
@@ -96,18 +98,18 @@ def train_all(
 
 
 def _is_finished(folder: Path) -> bool:
-    result = read_result(folder)  # its recipe may have got further test sets since
-    return result is not None and set(read_recipe(folder, keys=()).data.tests) <= set(result.tests)
+    """Whether a run has a result, also on test sets that its recipe has got since."""
+    result, recipe = read_result(folder), read_recipe(folder, keys=())
+    tests = recipe.data.tests if recipe.evaluation.test else {}
+    return result is not None and tests.keys() <= result.tests.keys()
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def _one_by_one(
-    waiting: Sequence[Path], tasks: Mapping[Path, Task], console: Console
-) -> Iterator[tuple[Path, str]]:
-    """Trains runs in this process; yields each that has ended, and why it failed or nothing."""
+def _one_by_one(waiting: Sequence[Path], tasks: Mapping[Path, Task], console: Console) -> _Ends:
+    """Trains runs in this process."""
     for folder in waiting:
         why = ""
         try:
@@ -126,8 +128,8 @@ def _side_by_side(
     shares: list[dict[str, str]],
     place: AbstractContextManager[_Start],
     console: Console,
-) -> Iterator[tuple[Path, str]]:
-    """Has processes train runs; yields each that has ended, and why it failed or nothing."""
+) -> _Ends:
+    """Has processes train runs."""
     waiting, at_work, is_stopping = list(commands), dict[Path, Any](), False
     with place as start, StopSignal() as signal, bars(console, transient=True) as shown:
         try:

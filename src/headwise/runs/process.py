@@ -37,7 +37,7 @@ class RunProcess:
             self._start = log.tell()
             self._process = subprocess.Popen(
                 command,
-                env=os.environ | {LAUNCHED: "1"} | environment,
+                env={**os.environ, LAUNCHED: "1", **environment},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from accelerate import Accelerator
 from rich.console import Console
@@ -149,7 +149,7 @@ def _train(
     settings = recipe.training
     share = {"rank": accelerator.process_index, "world": accelerator.num_processes}
     train = batches(task, "train", settings, seed=settings.seed, **share)
-    validation = batches(task, "validation", settings, **share)
+    validation = cast(Batches, batches(task, "validation", settings, **share))  # never a stream
     batches(task, TEST, settings)  # too long for batch_tokens: found before training
     model = build_model(recipe, task)
     kind = type(model)  # another one when processes divide it
@@ -188,7 +188,8 @@ def _evaluated(
         outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.resolve().name)
         write_outcome(outcome, folder, task)
         scores = without_rows(outcome.scores)
-        attention = record_attention(model, batches(task, TEST, settings).epoch(), snapshots)
+        test = cast(Batches, batches(task, TEST, settings))
+        attention = record_attention(model, test.epoch(), snapshots)
     lengths = task.cost_lengths(recipe)
     stopped = EarlyStop(planned_steps=progress.total, best_step=progress.best_step)
     return RunResult(
