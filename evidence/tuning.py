@@ -18,6 +18,7 @@ from evidence.results import RecordedTries
 from headwise.analysis.results import Try
 from headwise.recipes.document import split_path
 from headwise.runs.folder import claim, read_result
+from headwise.runs.names import TRIES
 from headwise.runs.launching import train_all
 from headwise.runs.tuning import TUNING_SEED, Grid, at_the_edge
 from headwise.tasks.task import Task
@@ -106,8 +107,8 @@ def _claimed(conditions: Conditions, name: str, values: Values) -> Path:
     keys = zip(conditions.tune, values, strict=True)
     grid = Grid({split_path(key.key): [value] for key, value in keys})
     (combination,) = grid.combinations()
-    tries = conditions.run_folder / (dataset or "") / "tries" / name
-    folder = tries / grid.folder_name(combination)
+    tries = conditions.run_folder / (dataset or "") / TRIES / name
+    folder = tries / grid.name(combination)
     claim(folder, conditions.file.system(name, dataset, grid.of_try(combination)))
     return folder
 

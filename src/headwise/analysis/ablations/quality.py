@@ -39,7 +39,7 @@ def group_losses(
     rows = []
     with torch.no_grad():
         for start in range(0, len(order), size):
-            batch = collate([items[index] for index in order[start : start + size]])
+            batch = collate(items.__getitems__(order[start : start + size]))
             rows.append(loss_and_labels(model, batch))
     return torch.stack(rows).cpu().numpy()
 
