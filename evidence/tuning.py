@@ -18,8 +18,8 @@ from evidence.results import RecordedTries
 from headwise.analysis.results import Try
 from headwise.recipes.document import split_path
 from headwise.runs.folder import claim, read_result
-from headwise.runs.names import TRIES
 from headwise.runs.launching import train_all
+from headwise.runs.names import TRIES
 from headwise.runs.tuning import TUNING_SEED, Grid, at_the_edge
 from headwise.tasks.task import Task
 
