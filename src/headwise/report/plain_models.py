@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -12,7 +13,8 @@ from headwise.analysis.cost import model_class
 from headwise.data.tokenizers import read_tokenizer
 from headwise.models.config import TransformerConfig
 from headwise.models.modeling import HeadwiseModel
-from headwise.pretrained.gates import files_with_gates, load_gates
+from headwise.pretrained.gates import load_gates
+from headwise.pretrained.hooks import NAME
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
 from headwise.runs.names import FolderError
 
@@ -49,9 +51,14 @@ def open_plain(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             f"{name} has no tokenizer, expected that of the model beside it: write it into the "
             f"folder by tokenizer.save_pretrained"
         )
-    if folder.is_dir() and files_with_gates(folder):
+    if any(_holds_gates(file) for file in folder.glob("*.safetensors")):
         load_gates(model, folder)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer
+
+
+def _holds_gates(file: Path) -> bool:
+    with safe_open(file, "pt") as tensors:
+        return any(f"{NAME}.system." in name for name in tensors.keys())  # noqa: SIM118
 
 
 def check_finite(folder: Path, model: nn.Module) -> None:
