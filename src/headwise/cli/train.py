@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from headwise.cli import app as cli
-from headwise.cli.app import Changes, Import, Json, command, print_error, print_json, print_line
+from headwise.cli.app import (
+    Changes,
+    Import,
+    Json,
+    command,
+    command_line,
+    imported,
+    parse_names,
+    print_error,
+    print_json,
+    print_line,
+    print_next_commands,
+)
 from headwise.messages import shown
 
 if TYPE_CHECKING:
@@ -95,8 +106,8 @@ def compare(
     """
     from headwise.recipes.names import check_names
 
-    names = cli.parse_names("--systems", systems)
-    data = cli.parse_names("--datasets", datasets)
+    names = parse_names("--systems", systems)
+    data = parse_names("--datasets", datasets)
     numbers = _numbers(seeds) if seeds is not None else []
     check_names(recipe, names, data, changes or [])
 
@@ -133,9 +144,9 @@ def compare(
         write_text(folder / "comparison.json", found.model_dump_json(indent=1))
         write_report(found, report)
 
-    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": cli.imported, "write": write}
+    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": imported, "write": write}
     try:
-        found = compare(file, names, numbers, folder, cli.command_line(), console, **how)
+        found = compare(file, names, numbers, folder, command_line(), console, **how)
     except (KeyboardInterrupt, RunsFailed) as error:
         if report.is_file():
             print_line(console, f"report as far as it goes: {report}")
@@ -149,7 +160,7 @@ def compare(
     else:
         console.print(results_table(found), crop=False)
         print_line(console, f"report: {report}")
-        cli.print_next_commands(console, run_to_look_into(found, folder))
+        print_next_commands(console, run_to_look_into(found, folder))
 
 
 def _numbers(seeds: str) -> list[int]:
@@ -203,7 +214,7 @@ def _print_commands(
     for each in waiting:
         # `python -m headwise`, or with several processes `python -m torch.distributed.run`.
         program = "headwise" if nproc == 1 else "torchrun"
-        typer.echo(shlex.join([program, *command(each, nproc, cli.imported)[3:]]))
+        typer.echo(shlex.join([program, *command(each, nproc, imported)[3:]]))
     print_line(console, f"{len(waiting)} commands; when they have ended, {then}")
 
 
@@ -295,4 +306,4 @@ def train(
         print_error(f"the training has diverged: its validation loss is {result.validation_loss}")
         raise typer.Exit(1)
     if not as_json:
-        cli.print_next_commands(console, folder)
+        print_next_commands(console, folder)

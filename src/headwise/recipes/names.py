@@ -13,8 +13,10 @@ from headwise.recipes.document import RecipeError, parse_change, read_document, 
 from headwise.training.settings import TrainingSettings
 
 # The keys of every recipe; tasks add others, to these and to `data`.
-_KEYS = ("title", "description", "base", "system", "task", "data", "model", "training")
-_KEYS += ("evaluation", "systems", "datasets", "seeds")
+_KEYS = (
+    *("title", "description", "base", "system", "task", "data", "model", "training"),
+    *("evaluation", "systems", "datasets", "seeds"),
+)
 _OF_SYSTEM = ("description", "model", "training")
 
 

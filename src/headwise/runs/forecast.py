@@ -76,8 +76,8 @@ def _steps(run: Run) -> int:
     if settings.train == "nothing":
         return 0
     per_epoch = batches(run.task, "train", settings, seed=0).per_epoch or 0
-    per_epoch = per_epoch / settings.gradient_accumulation
-    return settings.max_steps or math.ceil((settings.epochs or 0) * per_epoch - 1e-6)
+    of_epochs = (settings.epochs or 0) * per_epoch / settings.gradient_accumulation
+    return settings.max_steps or math.ceil(of_epochs - 1e-6)
 
 
 def _seconds_of_step(run: Run) -> float:

@@ -140,8 +140,10 @@ class OneDataset:
         Raises:
             ValueError: all tries of a system diverged.
         """
-        tries, grid = self.tries(), self._grid
-        for system in self.systems if grid else ():
+        grid, tries = self._grid, self.tries()
+        if grid is None:
+            return
+        for system in self.systems:
             found = choose(grid, [run.folder for run in tries if run.system == system])
             chosen, failed = grid.combinations()[found.chosen], sum(t.diverged for t in found.tries)
             self.tuned[system] = found
@@ -193,7 +195,7 @@ def plan(
             parameters, or tuning would undo what the user has said.
     """
     file.check_comparable()
-    names = datasets or [None]
+    names: list[str | None] = [*datasets] or [None]
     if not all(file.system(of, name).evaluation.test for of in systems for name in names):
         raise RecipeError("evaluation.test is false, expected true: test scores are compared")
     if grid is not None:

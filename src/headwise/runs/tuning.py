@@ -36,13 +36,12 @@ class Grid(NamedTuple):
     def combinations(self) -> list[list[Change]]:
         """Returns all combinations of values, each as changes of a recipe.
 
-        >>> parse_grid(["model.dropout=0.1,0.2", "training.adam_betas=[0, 0.9],[0, 1]"]
-        ... ).combinations()[1]
-        [(('model', 'dropout'), 0.1), (('training', 'adam_betas'), [0, 1])]
+        >>> Grid({("model", "dropout"): [0.1, 0.2], ("model", "norm"): ["pre"]}).combinations()
+        [[(('model', 'dropout'), 0.1), (('model', 'norm'), 'pre')], \
+[(('model', 'dropout'), 0.2), (('model', 'norm'), 'pre')]]
         """
-        return [
-            list(zip(self.values, chosen, strict=True)) for chosen in product(*self.values.values())
-        ]
+        chosen = product(*self.values.values())
+        return [list(zip(self.values, values, strict=True)) for values in chosen]
 
     def of_try(self, combination: Sequence[Change]) -> list[Change]:
         """Returns the changes that make the recipe of a try."""
@@ -54,15 +53,16 @@ class Grid(NamedTuple):
         """Returns what the folder of a try is called: `training.learning_rate=0.003`."""
         wanted = in_words(combination) + ("" if self.steps is None else f", steps={self.steps}")
         name = re.sub(r"[^\w.,=+-]+", "-", wanted.replace(", ", ","))[:120]
-        is_telling = name == wanted.replace(", ", ",")
-        return name if is_telling else f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+        if name == wanted.replace(", ", ","):
+            return name
+        return f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
 
 
 def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
     """Returns what `--tune` and `--tune-steps` ask for; None without any.
 
-    Raises:
-        ValueError: an option is not KEY=VALUE,VALUE, or its key is not to be tuned.
+    >>> parse_grid(["training.adam_betas=[0.9, 0.98],[0.9, 0.999]"]).values
+    {('training', 'adam_betas'): [[0.9, 0.98], [0.9, 0.999]]}
     """
     if not options and steps is not None:
         raise ValueError(f"--tune-steps is {steps}, but nothing is tuned: give --tune {_EXAMPLE}")
@@ -70,54 +70,51 @@ def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
     for option in options:
         key, equals, text = option.partition("=")
         path = split_path(key)
-        if not equals or path[0] not in ("model", "training") or len(path) < 2 or path in _BUDGET:
+        if not equals or len(path) < 2 or path[0] not in ("model", "training") or path in _BUDGET:
             raise ValueError(
-                f"--tune is {shown(option)}, expected a key of `model` or `training` and its "
-                f"values, such as {_EXAMPLE}; data, seeds and the number of steps are the same for "
-                f"all systems"
+                f"--tune is {shown(option)}, expected a key of `model` or `training` with values, "
+                f"such as {_EXAMPLE}; data, seeds and steps are the same for all systems"
             )
         if any(path[: len(other)] == other[: len(path)] for other in values):
-            raise ValueError(f"--tune gives {key.strip()} twice, expected all its values in one")
+            raise ValueError(f"--tune gives {key} twice, expected all its values in one --tune")
         try:
-            values[path] = read_yaml(f"[{text}]")
+            given = read_yaml(f"[{text}]")
         except ValueError as error:
             raise ValueError(f"--tune is {shown(option)}, expected YAML values: {error}") from None
-        distinct = [value for n, value in enumerate(values[path]) if value not in values[path][:n]]
-        if len(distinct) < max(2, len(values[path])):
+        if len({repr(value) for value in given}) < max(2, len(given)):
             raise ValueError(
-                f"--tune is {shown(option)}, expected at least two values that differ, separated "
-                f"by commas; --set gives every system a single one"
+                f"--tune is {shown(option)}, expected at least two values, which differ, between "
+                f"commas; --set gives every system a single one"
             )
+        values[path] = given
     return Grid(values, steps) if options else None
 
 
 def check_grid(
     grid: Grid, file: RecipeFile, systems: Sequence[str], seeds: Sequence[int], *, match: bool
 ) -> None:
-    """Finds what tuning would undo of what the user has said."""
+    """Finds what of the user's wishes tuning would undo."""
     if TUNING_SEED in seeds:
         raise ValueError(
-            f"--seeds has {TUNING_SEED}, the seed of the tries of --tune: use another, so that no "
-            f"system is favoured by the chance that its values were chosen for"
+            f"--seeds has {TUNING_SEED}, expected others: it is the seed of the tries of --tune, "
+            f"and values that suit its chance would favour a system"
         )
     for path in grid.values:
         key, sets = ".".join(path), [name for name in systems if file.is_set(path, name)]
-        if file.is_set(path):
-            raise ValueError(f"--set and --tune both give {key} a value: leave out one of them")
-        if match and path[0] == "model":
-            raise ValueError(f"--match and --tune {key} both set sizes: leave out one of them")
+        if file.is_set(path) or (match and path[0] == "model"):
+            other = "--set" if file.is_set(path) else "--match"
+            raise ValueError(f"{other} and --tune both give {key} a value: leave out one of them")
         if sets:
             raise ValueError(
                 f"--tune names {key}, but the recipe sets it for {', '.join(sets)}, which tuning "
                 f"would undo: take it out of systems.{sets[0]}.{path[0]}, or leave the system out"
             )
-    for name in systems if grid.steps is not None else ():
-        rises = file.system(name, next(iter(file.dataset_names), None)).training.warmup(grid.steps)
-        if rises >= grid.steps:
-            raise ValueError(
-                f"--tune-steps is {grid.steps}, expected more than the {rises} steps of "
-                f"training.warmup_steps, in which the learning rate still rises"
-            )
+    rises = file.recipe.training.warmup(grid.steps or 0)
+    if grid.steps is not None and rises >= grid.steps:
+        raise ValueError(
+            f"--tune-steps is {grid.steps}, expected more than the {rises} steps of "
+            f"training.warmup_steps, in which the learning rate still rises"
+        )
 
 
 def choose(grid: Grid, tries: Sequence[Path]) -> Tries:
