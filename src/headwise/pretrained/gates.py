@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.files import written_whole
 from headwise.heads.attention import MultiHeadAttention
-from headwise.heads.system import System
-from headwise.models.inspect import forget_compiled, run_as_written
+from headwise.models.inspect import forget_compiled, run_as_written, systems
 from headwise.models.parameters import parameters_of_systems
 from headwise.models.plan import SYSTEMS, options_of, system_class, system_name
 from headwise.ops.checks import did_you_mean
@@ -29,18 +27,12 @@ from headwise.pretrained.places import HeadLayout, Place, places
 
 Model = TypeVar("Model", bound=nn.Module)
 TENSORS = "head_gates.safetensors"
-# A buffer of each system that says, in JSON, what it is: so that any state dict says it. Loaders
-# that do not know gates report its name among the weights that they pass over.
+# Where gates may be saved: by `save_gates`, by peft, and by transformers.
+_FILES = (TENSORS, "adapter_model.safetensors", "model*.safetensors")
+# A buffer of each system that says in JSON what it is, so that every state dict does. Loaders that
+# know no gates name it among the weights that they leave out.
 _SAYS = "load_with_headwise_load_gates"
-# Options of systems that say how they attend, which is what they do not do over given heads.
-_OF_ATTENTION = ("bias", "dropout", "kdim", "vdim", "num_key_value_heads", "qk_norm", "norm_eps")
 _HANDLES = "_headwise_handles"  # of hooks on the models whose output has a loss
-_OVER_HEADS = [
-    name
-    for name, kind in SYSTEMS.items()
-    if issubclass(kind, MultiHeadAttention) and kind is not MultiHeadAttention
-    and kind.attend is MultiHeadAttention.attend
-]  # fmt: skip
 
 
 def gate_heads(
@@ -61,14 +53,13 @@ def gate_heads(
     later. Padding is left out, by the `attention_mask` and `decoder_attention_mask` of the model.
 
     MAE's gates average over positions. They refuse a cache that is filled, and so `generate()`,
-    texts packed into rows, and masks that hide more than padding. Pass `use_cache=False`, give them
+    texts packed into rows, and masks that hide more than padding: pass `use_cache=False`, give them
     `gate_window=1`, or use `headwise.from_transformers(model).with_attention("mae")`.
 
     In training, the `loss` that the model returns for labels has the losses of the system already;
-    without labels, `headwise.auxiliary_loss(model)` is their sum.
-
-    The system's parameters are float32 if the model's have fewer bits. To train them alone, freeze
-    the model first: `headwise.gate_heads(model.requires_grad_(False))`.
+    without labels, `headwise.auxiliary_loss(model)` is their sum. The system's parameters are
+    float32 if the model's have fewer bits. To train them alone, freeze the model first:
+    `headwise.gate_heads(model.requires_grad_(False))`.
 
     Args:
         model: a model of transformers, or a module that holds one, also one of peft.
@@ -81,33 +72,24 @@ def gate_heads(
         options: further arguments of the system's constructor; or `neutral=False`, by which it
             starts as its constructor says, so that the model's output may change.
 
-    Returns:
-        The model.
-
     Raises:
-        ValueError: the model has such gates already, or no attention that is known; a system that
-            cannot stand over heads or cannot start without changing them; layers or sites that
-            the model has not.
+        ValueError: gates that are there already; no attention that is known; a system that cannot
+            stand over heads or start without changing them; layers or sites that there are not.
 
     Example:
         >>> import headwise as hw
         >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=16)
-        >>> model = GPT2LMHeadModel(config).eval()
+        >>> model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4)).eval()
         >>> tokens = torch.tensor([[3, 1, 4, 1, 5]])
         >>> before = model(tokens).logits
         >>> model = hw.gate_heads(model)
         >>> bool((model(tokens).logits - before).abs().max() < 1e-6)
         True
-        >>> model.transformer.h[0].attn.head_gates.system.num_heads
-        4
     """
-    kind = _class_over_heads(system)
-    every = places(model, layouts)
+    kind, every = _class_over_heads(system), places(model, layouts)
     _check_has_none(model)
     made = [(each, _made(kind, each, every, options)) for each in _chosen(every, layers, sites)]
-    attach(model, made)
-    _follow_saving(model)
+    attach(model, made, saves=True)
     return model
 
 
@@ -119,15 +101,10 @@ def remove_gates(model: Model) -> Model:
 
     Example:
         >>> import headwise as hw
-        >>> from transformers import BertConfig, BertModel
-        >>> config = BertConfig(
-        ...     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        ...     intermediate_size=64,
-        ... )
-        >>> names = list(BertModel(config).state_dict())
-        >>> gated = hw.gate_heads(BertModel(config))
-        >>> list(gated.state_dict()) == names, list(hw.remove_gates(gated).state_dict()) == names
-        (False, True)
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> model = hw.gate_heads(GPT2Model(GPT2Config(n_embd=32, n_layer=2, n_head=4)))
+        >>> len(hw.gate_parameters(model)), len(hw.gate_parameters(hw.remove_gates(model)))
+        (12, 0)
     """
     for path, gates in _required(model).items():
         gates.remove()
@@ -135,7 +112,7 @@ def remove_gates(model: Model) -> Model:
     for module in model.modules():
         for handle in vars(module).pop(_HANDLES, ()):
             handle.remove()
-        if getattr(vars(module).get("save_pretrained"), "func", None) is _saved_with_gates:
+        if getattr(vars(module).get("save_pretrained"), "func", None) is _save_with_gates:
             del module.save_pretrained
     forget_compiled()
     return model
@@ -151,47 +128,38 @@ def fold_gates(model: Model) -> Model:
     transformers alone. Gates are static where they depend on no input: those of gated attention
     with `gate="static"`, and of systems that define `static_scales`.
 
-    Returns:
-        The model.
-
     Raises:
-        ValueError: it has no gates; gates that depend on the input; output projections that are no
-            plain linear maps. Nothing has changed.
+        ValueError: no gates; gates that depend on the input; output projections that are no plain
+            linear maps. Nothing has changed.
 
     Example:
         >>> import headwise as hw
         >>> from transformers import GPT2Config, GPT2Model
-        >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, n_positions=16)
-        >>> model = hw.gate_heads(GPT2Model(config).eval(), "gated", gate="static")
-        >>> gates = model.h[0].attn.head_gates.system.gate_logits
-        >>> _ = gates.data.copy_(torch.tensor([2.0, 1.0, 0.0, -1.0]))  # as if trained
-        >>> tokens = torch.tensor([[3, 1, 4]])
-        >>> gated = model(tokens).last_hidden_state
-        >>> folded = hw.fold_gates(model)(tokens).last_hidden_state
-        >>> bool((folded - gated).abs().max() < 1e-5), hasattr(model.h[0].attn, "head_gates")
-        (True, False)
+        >>> model = GPT2Model(GPT2Config(n_embd=32, n_layer=2, n_head=4))
+        >>> model = hw.fold_gates(hw.gate_heads(model, "gated", gate="static"))
+        >>> hasattr(model.h[0].attn, "head_gates")
+        False
     """
-    folded: list[tuple[Any, Tensor]] = []
+    folded: list[tuple[Tensor, Tensor]] = []
     for path, gates in _required(model).items():
         system: Any = gates.system
         scales = system.static_scales() if isinstance(system, MultiHeadAttention) else None
         if scales is None:
             raise ValueError(
                 f"the gates over the heads at {path!r}, a {type(system).__name__}, depend on the "
-                f"input, expected static ones, such as those of headwise.gate_heads(model, "
-                f"'gated', gate='static')"
+                f"input, expected static ones, as of headwise.gate_heads(model, 'gated', "
+                f"gate='static')"
             )
         projection: Any = model.get_submodule(path).get_submodule(gates.projection)
-        weight = projection.weight
+        weight = getattr(projection, "weight", torch.empty(0, dtype=torch.uint8))
         is_linear = isinstance(projection, nn.Linear | Conv1D) and weight.is_floating_point()
         if not is_linear or weight.is_meta:
             raise ValueError(
                 f"the output projection at {path!r} is a {type(projection).__name__}, expected a "
-                f"plain linear map with its weights here: merge adapters first"
+                f"linear map with its weights: merge adapters into it first"
             )
         scales = scales.expand(system.num_heads, system.head_dim).flatten()
-        scales = scales.unsqueeze(-1) if isinstance(projection, Conv1D) else scales
-        folded.append((weight, scales))
+        folded.append((weight, scales[:, None] if isinstance(projection, Conv1D) else scales))
     for weight, scales in folded:
         weight.mul_(scales.to(weight))
     return remove_gates(model)
@@ -207,12 +175,9 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
 
     >>> import headwise as hw
     >>> from transformers import GPT2Config, GPT2Model
-    >>> config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, n_positions=16)
-    >>> model = hw.gate_heads(GPT2Model(config).requires_grad_(False))
-    >>> for parameter in hw.output_parameters(model):
-    ...     _ = parameter.requires_grad_(True)
-    >>> [name for name, p in model.named_parameters() if p.requires_grad and "c_proj" in name]
-    ['h.0.attn.c_proj.weight', 'h.0.attn.c_proj.bias']
+    >>> model = hw.gate_heads(GPT2Model(GPT2Config(n_embd=32, n_layer=1, n_head=4)))
+    >>> [tuple(parameter.shape) for parameter in hw.output_parameters(model)]
+    [(32, 32), (32,)]
     """
     found = parameters_of_systems(model, lambda system: system.output_parameters)
     for path, gates in gates_of(model).items():
@@ -226,10 +191,6 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     The folder, which may hold other files, gets `head_gates.safetensors`, which says the system,
     its options and where it stands.
 
-    Args:
-        model: a model that `gate_heads` has been called with.
-        folder: where to write; it is created if there is none.
-
     Raises:
         ValueError: the model has no system over its heads, or a tool such as peft holds it.
     """
@@ -237,15 +198,15 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
     for path, gates in _required(model).items():
         if not isinstance(gates.system, MultiHeadAttention):
             raise ValueError(
-                f"a {type(gates.system).__name__} holds the system over the heads at {path!r}: "
-                f"save by the tool that has put it there, as by save_pretrained of peft's model, "
-                f"whose folder headwise.load_gates reads too"
+                f"a {type(gates.system).__name__} holds the system over the heads at {path!r}, "
+                f"expected the system: save by the tool that put it there, as by save_pretrained "
+                f"of peft's model; headwise.load_gates reads that too"
             )
         for name, tensor in gates.system.state_dict().items():
             tensors[f"{path}.{NAME}.system.{name}"] = tensor.detach().cpu().contiguous()
-    said = {path: bytes(t.tolist()).decode() for path, t in tensors.items() if _SAYS in path}
-    with written_whole(Path(folder) / TENSORS) as path:
-        save_file(tensors, path, metadata={**said, "format": "pt"})
+    said = {key: _text(tensor) for key, tensor in tensors.items() if key.endswith(_SAYS)}
+    with written_whole(Path(folder) / TENSORS) as partly:
+        save_file(tensors, partly, metadata=said)
 
 
 def load_gates(
@@ -257,57 +218,51 @@ def load_gates(
     its attentions are the same.
 
     Args:
-        model: a model without such gates.
-        folder: where `save_gates` has written, or `save_pretrained` of a model with gates, or
-            transformers' Trainer, or peft with `modules_to_save=["head_gates.system"]`; or the name
-            of a repository on the hub; or one file of theirs.
+        folder: where `save_gates` has written, or `save_pretrained` of a model with gates (so
+            transformers' Trainer), or peft with `modules_to_save=["head_gates.system"]`; or a name
+            on the hub; or one file of these.
         layouts: as in `gate_heads`.
 
-    Returns:
-        The model.
-
     Raises:
-        ValueError: the model has gates already, or lacks the attentions that were saved, or has
-            others of other sizes; no gates are in the folder, or not whole, or of a system that
-            cannot stand over heads.
+        ValueError: gates that are there already; attentions that lack or are of other sizes; no
+            gates in the folder, or not whole, or of a system that cannot stand over heads.
 
     Example:
         >>> import headwise as hw
         >>> from tempfile import TemporaryDirectory
-        >>> from transformers import BertConfig, BertForMaskedLM, BertModel
-        >>> config = BertConfig(
-        ...     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        ...     intermediate_size=64,
-        ... )
+        >>> from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+        >>> config = GPT2Config(n_embd=32, n_layer=2, n_head=4)
         >>> with TemporaryDirectory() as folder:
-        ...     save_gates(hw.gate_heads(BertForMaskedLM(config)), folder)
-        ...     model = load_gates(BertModel(config), folder)
+        ...     hw.save_gates(hw.gate_heads(GPT2LMHeadModel(config)), folder)
+        ...     model = hw.load_gates(GPT2Model(config), folder)
         >>> len(hw.gate_parameters(model))
         12
     """
     source = Path(folder)
     if not source.exists():
-        names = [TENSORS, "adapter_model.safetensors", "model*.safetensors"]
-        source = Path(snapshot_download(str(folder), allow_patterns=names))
+        source = Path(snapshot_download(str(folder), allow_patterns=list(_FILES)))
     every = places(model, layouts)
     _check_has_none(model)
     made = []
-    for says, tensors in _read(source):
-        place = _find(model, every, says["path"])
+    for tensors in _read(source):
+        said = json.loads(_text(tensors[_SAYS]))
+        # The model may have had more around it, or less.
+        at = [p for p in every if f".{p.path}".endswith(f".{said['path']}")
+              or f".{said['path']}".endswith(f".{p.path}")]  # fmt: skip
         try:
-            kind, options = _class_over_heads(says["system"]), says["options"]
-            system = _made(kind, place, every, options)
-            for name, value in _described(system, place, every, options).items():
-                if name != "path" and says[name] != value:
-                    raise ValueError(f"{name} is {value!r} there, saved was {says[name]!r}")
+            if len(at) != 1:
+                raise ValueError(f"{type(model).__name__} has {len(at)} attentions of that path")
+            system = _made(_class_over_heads(said["system"]), at[0], every, said["options"])
+            for name, value in json.loads(_text(getattr(system, _SAYS))).items():
+                if name != "path" and value != said[name]:
+                    raise ValueError(f"its {name} is {value!r}, saved was {said[name]!r}")
             system.load_state_dict({**tensors, _SAYS: getattr(system, _SAYS)})
         except (ValueError, RuntimeError) as error:
             raise ValueError(
-                f"the gates in {folder} do not fit the attention {place.path!r}: {error}"
+                f"{folder} has gates over {said['path']!r} that the model cannot take: {error}"
             ) from error
-        made.append((place, system))
-    attach(model, made)
-    _follow_saving(model)
+        made.append((at[0], system))
+    attach(model, made, saves=True)
     return model
 
 
@@ -325,9 +280,8 @@ def observed(
     Raises:
         ValueError: the model is of transformers, and none of its attentions is known.
     """
-    modules = list(model.modules())
-    of_transformers = any(isinstance(module, PreTrainedModel) for module in modules)
-    if any(isinstance(m, System) for m in modules) or not (of_transformers or layouts):
+    of_transformers = any(isinstance(module, PreTrainedModel) for module in model.modules())
+    if systems(model) or not (of_transformers or layouts):
         yield model
         return
     every = places(model, layouts)
@@ -348,8 +302,10 @@ def gates_of(model: nn.Module) -> dict[str, HeadGates]:
     }
 
 
-def attach(model: nn.Module, made: Sequence[tuple[Place, MultiHeadAttention]]) -> None:
-    """Puts systems over the heads of a model's attentions."""
+def attach(
+    model: Any, made: Sequence[tuple[Place, MultiHeadAttention]], *, saves: bool = False
+) -> None:
+    """Puts systems over the heads at places of a model; `saves` if they are to be saved with it."""
     stacks: dict[str, Stack] = {}
     for place, system in made:
         if place.stack not in stacks:
@@ -357,43 +313,41 @@ def attach(model: nn.Module, made: Sequence[tuple[Place, MultiHeadAttention]]) -
         gates = HeadGates(system, place, stacks[place.stack])
         gates.stack.looks_around |= gates.looks_around
         place.module.add_module(NAME, gates)
-    # The outermost models of transformers: what they return has a loss.
     paths = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
-    for path in paths or [""]:
-        if not any(path.startswith(f"{other}.") or not other for other in paths if other != path):
-            outer: Any = model.get_submodule(path)
-            vars(outer)[_HANDLES] = [
-                outer.register_forward_pre_hook(forget_losses),
-                outer.register_forward_hook(add_losses, with_kwargs=True),
-            ]
+    within = [path for path in paths if any(path.startswith(f"{p}.") or not p for p in paths)]
+    for outermost in {*paths} - {path for path in within if path}:  # its output has a loss
+        module = model.get_submodule(outermost)
+        before = module.register_forward_pre_hook(forget_losses)
+        after = module.register_forward_hook(add_losses, with_kwargs=True)
+        vars(module)[_HANDLES] = [before, after]
+    if saves and hasattr(model, "save_pretrained"):
+        model.save_pretrained = partial(_save_with_gates, model)
     forget_compiled()
 
 
 def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
     """The class of a system, by its name or as it is, if it can stand over given heads."""
-    expected = (
-        f"expected one of {', '.join(_OVER_HEADS)}, or a subclass of headwise.MultiHeadAttention "
-        f"that leaves attend() as it is"
+    able = [name for name, kind in SYSTEMS.items() if _stands_over_heads(kind)][1:]
+    is_unknown = isinstance(system, str) and system not in SYSTEMS and ":" not in system
+    found: Any = system if is_unknown or isinstance(system, type) else system_class(system)
+    if not is_unknown and _stands_over_heads(found):
+        return found  # type: ignore[no-any-return]
+    said = "there is none" if is_unknown else f"{found.__name__} changes how heads read"
+    raise ValueError(
+        f"system is {system!r}, but {said}, expected one of {', '.join(able)}, or a subclass of "
+        f"headwise.MultiHeadAttention that has its attend(){did_you_mean(system, able)}"
     )
-    if isinstance(system, str) and system not in SYSTEMS and ":" not in system:
-        raise ValueError(
-            f"there is no system {system!r}, {expected}{did_you_mean(system, _OVER_HEADS)}"
-        )
-    found = system if isinstance(system, type) else system_class(system)
-    if not issubclass(found, MultiHeadAttention) or found.attend is not MultiHeadAttention.attend:
-        raise ValueError(
-            f"system is {found.__name__}, which does not combine the heads of standard attention; "
-            f"{expected}"
-        )
-    return found
+
+
+def _stands_over_heads(kind: type) -> bool:
+    return issubclass(kind, MultiHeadAttention) and kind.attend is MultiHeadAttention.attend
 
 
 def _check_has_none(model: nn.Module) -> None:
     for path in gates_of(model):
         raise ValueError(
-            f"model has gates over its heads already, first at {path!r}; remove them with "
-            f"headwise.remove_gates(model), or put static ones into its weights with "
-            f"headwise.fold_gates(model)"
+            f"model has gates over its heads already, first at {path!r}: take them away by "
+            f"headwise.remove_gates(model), or put static ones into its weights by fold_gates"
         )
 
 
@@ -411,19 +365,17 @@ def _chosen(
 ) -> list[Place]:
     """The places in these layers and at these sites; an error for those that there are not."""
     layers = [layers] if isinstance(layers, int) else layers
-    asked = {"sites": [sites] if isinstance(sites, str) else sites, "layers": layers}
+    sites = [sites] if isinstance(sites, str) else sites
     chosen = every
-    for name, wanted in asked.items():
-        there = list(dict.fromkeys(getattr(place, name[:-1]) for place in every))
-        wanted = there if wanted is None else list(wanted)
-        for each in wanted:
-            if each not in there:
-                hint = did_you_mean(each, map(str, there)) if name == "sites" else ""
-                raise ValueError(
-                    f"{name} name {each!r}, expected some of those of the model: "
-                    f"{', '.join(map(str, there))}{hint}"
-                )
-        chosen = [place for place in chosen if getattr(place, name[:-1]) in wanted]
+    for name, asked in (("site", sites), ("layer", layers)):
+        there = list(dict.fromkeys(getattr(place, name) for place in every))
+        wanted = there if asked is None else list(asked)
+        for each in (each for each in wanted if each not in there):
+            raise ValueError(
+                f"{name}s name {each!r}, expected some of those of the model: "
+                f"{', '.join(map(str, there))}{did_you_mean(each, map(str, there))}"
+            )
+        chosen = [place for place in chosen if getattr(place, name) in wanted]
     if not chosen:
         raise ValueError("layers and sites name no attention together, expected at least one")
     return chosen
@@ -433,62 +385,45 @@ def _made(
     kind: type[MultiHeadAttention], place: Place, every: list[Place], options: dict[str, Any]
 ) -> MultiHeadAttention:
     """The system over the heads at a place, where that is and in its mode of training."""
-    sizes: dict[str, Any] = place.sizes()
-    for name in options.keys() & {*_OF_ATTENTION, *sizes}:
+    known = [name for name in options_of(kind) if name not in options_of(MultiHeadAttention)]
+    for name in options.keys() - {"neutral", *known}:
         raise ValueError(
-            f"{name} is given, expected it to be left out: it is an option of attention itself, "
-            f"which the model computes"
+            f"options name {name!r}, expected some of {', '.join(known)}, what the system has "
+            f"beside attention itself, which the model computes{did_you_mean(name, known)}"
         )
+    sizes = place.sizes()
     others = {name: value for name, value in options.items() if name != "neutral"}
-    known = [o for o in options_of(kind) if o not in {"preset", *sizes, *_OF_ATTENTION}]
-    for name in others.keys() - known:
-        raise ValueError(
-            f"options name {name!r}, expected some of {', '.join(known)}{did_you_mean(name, known)}"
-        )
     system = kind.over_heads(**sizes, **others)
     if options.get("neutral", True):
         system.start_neutral()
     system.site, system.layer = place.site, place.layer
-    if kind is not MultiHeadAttention:
-        try:
-            said = json.dumps(_described(system, place, every, options)).encode()
-        except TypeError as error:
-            raise ValueError(
-                f"options are {options}, expected numbers, texts and the like, which can be saved"
-            ) from error
-        system.register_buffer(_SAYS, torch.tensor(list(said), dtype=torch.uint8))
-    # Quantised weights may be buffers, or no tensors at all; accelerate keeps some elsewhere.
-    module = place.module
-    weight = next(chain(module.parameters(), module.buffers(), [torch.empty(())]))
-    hooks = [getattr(each, "_hf_hook", None) for each in module.modules()]
-    devices = [each for hook in hooks if (each := getattr(hook, "execution_device", None))]
-    device = torch.device(devices[0]) if weight.is_meta and devices else weight.device
-    # As adapters: updates of few digits would be lost in so few bits.
-    dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
-    return system.to(device, dtype).train(module.training)
-
-
-def _described(
-    system: MultiHeadAttention, place: Place, every: list[Place], options: dict[str, Any]
-) -> dict[str, Any]:
-    """What `load_gates` has to know of a system beside its tensors."""
     layers = 1 + max(each.layer for each in every if each.stack == place.stack)
     where = {"path": place.path, "site": place.site, "layer": place.layer, "layers": layers}
-    return {"system": system_name(type(system)), "options": options, **where, **place.sizes()}
+    said = {"system": system_name(kind), "options": options, **where, **sizes}
+    try:
+        text = torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
+    except TypeError as error:
+        raise ValueError(f"options are {options}, expected what JSON can write: {error}") from error
+    if kind is not MultiHeadAttention:
+        system.register_buffer(_SAYS, text)
+    # Quantised weights may be buffers, or no tensors at all.
+    weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))
+    # As adapters: updates of few digits would be lost in so few bits.
+    dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
+    return system.to(weight.device, dtype).train(place.module.training)
 
 
-def _follow_saving(model: Any) -> None:
-    if hasattr(model, "save_pretrained"):
-        model.save_pretrained = partial(_saved_with_gates, model)
+def _text(tensor: Tensor) -> str:
+    return bytes(tensor.tolist()).decode()
 
 
-def _saved_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> Any:
+def _save_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> Any:
     """Stands before the `save_pretrained` of a gated model, which may leave gates out: peft's."""
     done = type(model).save_pretrained(model, save_directory, *args, **kwargs)
-    systems = [gates.system for gates in gates_of(model).values()]
-    if systems and kwargs.get("is_main_process", True):
-        held_by_tool = not all(isinstance(system, MultiHeadAttention) for system in systems)
-        if not (held_by_tool or files_with_gates(Path(save_directory))):
+    gates = gates_of(model).values()
+    if gates and kwargs.get("is_main_process", True):
+        by_tool = any(not isinstance(each.system, MultiHeadAttention) for each in gates)
+        if not (by_tool or any(_tensors(Path(save_directory)).values())):
             save_gates(model, save_directory)
         warnings.warn(
             f"{save_directory} has the gates over the heads too, which from_pretrained leaves out: "
@@ -498,64 +433,33 @@ def _saved_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwar
     return done
 
 
-def files_with_gates(source: Path) -> list[Path]:
-    """The files in a folder that hold gates: of one way of saving them."""
-    if source.is_file():
-        return [source]
-    names = (TENSORS, "adapter_model.safetensors", "model*.safetensors")
-    ways = []
-    for files in (sorted(source.glob(name)) for name in names):
-        held = [file for file in files if any(f"{NAME}.system." in key for key in _keys(file))]
-        ways += [held] if held else []
-    if len(ways) > 1:
-        raise ValueError(
-            f"{source} has gates in {' and in '.join(files[0].name for files in ways)}, expected "
-            f"one of them: give load_gates the file"
-        )
-    return ways[0] if ways else []
+def _tensors(source: Path) -> dict[Path, dict[str, Tensor]]:
+    """What the files in a folder hold of gates."""
+    files = [file for name in _FILES for file in sorted(source.glob(name))]
+    found: dict[Path, dict[str, Tensor]] = {}
+    for file in [source] if source.is_file() else files:
+        try:
+            with safe_open(file, "pt") as held:
+                keys = [key for key in held.keys() if f"{NAME}.system." in key]  # noqa: SIM118
+                found[file] = {key: held.get_tensor(key) for key in keys}
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file} cannot be read: {error}") from error
+    return found
 
 
-def _keys(file: Path) -> list[str]:
-    try:
-        with safe_open(file, "pt") as tensors:
-            return list(tensors.keys())
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-
-
-def _read(source: Path) -> list[tuple[dict[str, Any], dict[str, Tensor]]]:
-    """Of each attention with gates, what `_described` said, and the tensors of the system."""
+def _read(source: Path) -> list[dict[str, Tensor]]:
+    """The tensors of each system over heads that were saved there."""
     found: dict[str, dict[str, Tensor]] = {}
-    for file in files_with_gates(source):
-        with safe_open(file, "pt") as tensors:
-            for key in _keys(file):
-                path, inside, name = key.partition(f"{NAME}.system.")
-                if inside:
-                    found.setdefault(path, {})[name] = tensors.get_tensor(key)
-    if not found:
-        raise ValueError(
-            f"{source} has no gates, expected a folder of headwise.save_gates, or of "
-            f"save_pretrained of a model with gates"
-        )
-    for path, held in found.items():
-        if _SAYS not in held:
+    for file, tensors in _tensors(source).items():
+        for key, tensor in tensors.items():
+            path, _, name = key.partition(f"{NAME}.system.")
+            if name in found.setdefault(path, {}):
+                raise ValueError(f"{source} has {key} twice, also in {file}: give one of the files")
+            found[path][name] = tensor
+    for path, tensors in found.items() or {"": {}}.items():
+        if _SAYS not in tensors:
             raise ValueError(
-                f"{source} has gates of {path!r} that do not say their system, expected what this "
-                f"version of headwise has saved"
+                f"{source} has no gates {path and 'that say what they are '}{path}, expected a "
+                f"folder of headwise.save_gates, or of save_pretrained of a model with gates"
             )
-    return [(json.loads(bytes(held.pop(_SAYS).tolist())), held) for held in found.values()]
-
-
-def _find(model: nn.Module, every: list[Place], saved: str) -> Place:
-    """The attention that was saved, whose path may have had more or fewer models around it."""
-    alike = [
-        place
-        for place in every
-        if f".{place.path}".endswith(f".{saved}") or f".{saved}".endswith(f".{place.path}")
-    ]
-    if len(alike) == 1:
-        return alike[0]
-    raise ValueError(
-        f"model is a {type(model).__name__} with {len(alike)} attentions at {saved!r}, expected "
-        f"one: load the gates over the model that they were saved from, or the part that was"
-    )
+    return list(found.values())
