@@ -1,5 +1,6 @@
 """Every command: its help, its JSON beside its text, how it ends, and what it leaves."""
 
+import io
 import json
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from support.recipes import shipped
 from support.tiny_tasks import answer, read_json, run, write_recipe
 
+from headwise.__main__ import main
 from headwise.cli import app
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands
@@ -67,11 +69,35 @@ def test_the_help_of_a_command_ends_with_an_example_that_it_takes(name, monkeypa
         assert {*([named] if isinstance(named, str) else named)} <= set(shipped())
 
 
-def test_help_and_errors_of_names_do_not_wait_for_pytorch():
-    program = "import sys; from headwise.cli import app\ntry: app()\nexcept SystemExit: pass\n"
+AT_ONCE = [  # a line, how it ends, and what it says
+    ("--help", 0, "analyse"),
+    ("recipes", 0, "lm-pydoc"),
+    ("train no-such-recipe", 2, "no-such-recipe"),
+    ("train lm-pydoc --system mea-7", 2, "mae-7"),
+    ("train lm-pydoc --set training.max_stepss=3", 2, "max_steps"),
+    ("compare lm-pydoc --systems standard,mao", 2, "moa"),
+    ("cost lm-pydoc --systems mao", 2, "moa"),
+    ("evaluate runs/missing", 2, "runs/missing"),
+    ("evaluate . --set training.seed=2", 2, "recipe.yaml"),
+    ("predict runs/missing", 2, "runs/missing"),
+    ("analyse no/such/run", 2, "no/such/run"),
+    ("explore no/such/run", 2, "no/such/run"),
+]
+
+
+def test_help_and_errors_of_names_do_not_wait_for_pytorch(tmp_path):
+    program = "import shlex, sys; from headwise.cli import app\n"
+    program += "for line in sys.argv[1:]:\n"
+    program += "    try: app(shlex.split(line))\n"
+    program += "    except SystemExit as end: print(end.code, file=sys.stderr)\n"
     program += "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
-    for line in (["--help"], ["train", "no-such-recipe"], ["recipes"]):
-        subprocess.run([sys.executable, "-c", program, *line], check=True, capture_output=True)
+    lines = [line for line, _, _ in AT_ONCE]
+    command = [sys.executable, "-c", program, *lines]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    codes = [int(line) for line in done.stderr.splitlines() if line.isdecimal()]
+    assert codes == [code for _, code, _ in AT_ONCE]
+    assert all(said in done.stdout + done.stderr for _, _, said in AT_ONCE)
 
 
 # --- text and JSON ------------------------------------------------------------------------------
@@ -125,6 +151,11 @@ def test_text_and_json_say_the_same(place, line):
     assert not re.search(r"[\x1b\r]", done.output)
 
 
+@pytest.mark.parametrize("line", ["evaluate compared/mae-seed1", "analyse compared/mae-seed1"])
+def test_what_takes_long_is_said_where_there_is_no_terminal(place, line):
+    assert "mae-seed1" in run(*line.split(), "--json").stderr
+
+
 def test_the_json_of_every_command_is_compared_with_its_text():
     assert {line.split()[0] for line in LINES} == set(KEPT)
 
@@ -143,19 +174,52 @@ def test_a_training_that_diverges_is_told(place):
     assert read_json(done.stdout)["validation_loss"] is None
 
 
+def test_a_bug_keeps_its_traceback(place, monkeypatch):
+    """And is not taken for an error of the user."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no heads today")
+
+    monkeypatch.setattr("headwise.runs.evaluate.evaluate_run", fail)
+    assert isinstance(run("evaluate", "compared/mae-seed1").exception, RuntimeError)
+
+
+@pytest.mark.parametrize("name", [name for name in KEPT if name != "train"])
+def test_torchrun_starts_trainings_alone(name, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    needed = {"evaluate": ["x"], "predict": ["x"], "analyse": ["x"], "explore": ["x"]}
+    done = run(name, *needed.get(name, []))
+    assert done.exit_code == 2 and "--nproc" in done.stderr and f"headwise {name}" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_a_letter_that_an_encoding_lacks_ends_no_command(encoding, monkeypatch):
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    monkeypatch.setattr(sys, "argv", ["headwise", "recipes", "\u4e2d\u2013"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    streams["stderr"].flush()
+    assert end.value.code == 2
+    assert "\\u4e2d" in streams["stderr"].buffer.getvalue().decode(encoding)
+
+
 WRONG = [
     ("--part tset", {"--part", "tset", "test", "validation"}),
     ("--set evaluation.ablatio=1", {"ablatio", "ablation"}),
     ("--set training.seed=2", {"training.seed"}),
     ("--ablate mae=unifrm", {"unifrm", "uniform"}),
     ("--against none", {"none"}),
-    ("--data file.test=train.tsv", {"file", "files"}),
+    ("--data file.test=train.tsv", {"--data", "file", "files"}),
+    ("--data 'files.test=train.tsv,columns.text=\"a, b=2\"'", {"--data", "a, b=2"}),
+    ("--data files.test=train.tsv --part train", {"--data", "--part"}),
 ]
 
 
 @pytest.mark.parametrize(("options", "must_name"), WRONG, ids=[line for line, _ in WRONG])
 def test_options_that_a_run_lacks_are_refused_by_name(place, options, must_name):
-    done = run("evaluate", "compared/mae-seed1", *options.split())
+    done = run("evaluate", "compared/mae-seed1", *shlex.split(options))
     assert (done.exit_code, done.stdout) == (2, "")
     assert all(name in done.stderr for name in must_name)
 
@@ -188,8 +252,9 @@ SENSIBLE = {
     "output": ["made", "made.html"],
     "changes": ["data.max_length=32", "training.max_steps=0", "model.num_heads=3", "data=[]"],
 }
-LEFT_OUT = ("on", "serve", "open_page", "port", "match", "tune", "tune_steps", "tune_equal")
-LEFT_OUT += ("papers",)  # what waits for somebody, and what takes long
+# What waits for somebody, and what takes long.
+LEFT_OUT = ("on", "nproc", "serve", "open_page", "port", "match", "tune", "tune_steps", "papers")
+LEFT_OUT += ("dry_run",)
 
 
 @st.composite
@@ -243,7 +308,7 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_from(place):
     said = (place / "said").read_text(encoding="utf-8")
     assert "Traceback" not in said and re.search(r"\d", said)
     assert not list(place.glob("stopped/result.json"))
-    assert not [path for path in place.rglob("*") if re.search(r"partial|\.lock", path.name)]
+    assert not [path for path in place.rglob("*") if "partial" in path.name]
     assert list(place.glob("stopped/checkpoint-*"))
 
 

@@ -1,0 +1,158 @@
+"""Finished runs are evaluated on any items, as they are or changed, and against one another."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.small_world import watched, write_part, write_world
+from support.tiny_tasks import answer, run
+
+from headwise.runs.evaluate import divided
+from headwise.yaml import write_yaml
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with the runs `gated` and `moa`, which have a further test set `valid`."""
+    folder = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(folder)
+        recipe = write_world(folder)
+        for system in ("gated", "moa"):
+            tests = f"data.tests={{valid: {{files: {{test: {folder}/validation.tsv}}}}}}"
+            line = ("train", recipe, "--system", system, "--output", folder / system)
+            answer(*line, "--set", tests)
+        yield folder
+
+
+@pytest.fixture
+def moa(world, tmp_path):
+    """A run that may be changed."""
+    return shutil.copytree(world / "moa", tmp_path / "moa")
+
+
+ONE_EXPERT = "moa=only-expert,expert=3"
+
+
+def scores(*line: object) -> list[tuple[str, float]]:
+    return [(score["name"], score["value"]) for score in answer("evaluate", *line)["scores"]]
+
+
+def test_what_was_found_after_training_is_found_again(world):
+    """On the test part, and on the items of another part under a name of their own."""
+    kept = json.loads((world / "moa" / "result.json").read_text(encoding="utf-8"))
+    assert scores(world / "moa") == [(of["name"], of["value"]) for of in kept["scores"]]
+    validation = scores(world / "moa", "--part", "validation")
+    assert validation == [(of["name"], of["value"]) for of in kept["tests"]["valid"]]
+    assert validation == scores(world / "moa", "--part", "valid")
+    assert not any(of["rows"] for of in kept["scores"])
+    outcome = json.loads((world / "moa" / "outcome.json").read_text(encoding="utf-8"))
+    assert len(outcome["scores"][0]["rows"]) == 80
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_other_data_are_evaluated_as_a_part_is(world, part):
+    data = f'files.test="{world}/{part}.tsv", columns.text=text'
+    assert scores(world / "moa", "--data", data) == scores(world / "moa", "--part", part)
+
+
+def test_a_further_test_set_is_evaluated_without_training(world, moa):
+    """And no other again."""
+    changes = {"more": {"files": {"test": str(world / "train.tsv")}}}
+    recipe = yaml.safe_load((moa / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe["data"]["tests"] |= changes
+    (moa / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    before = (moa / "outcome.json").stat().st_mtime_ns
+    with watched() as seen:
+        answer("train", moa)
+    assert len(seen) == 1 and not seen[0].batches and seen[0].evaluated
+    assert (moa / "outcome.json").stat().st_mtime_ns == before
+    found = json.loads((moa / "result.json").read_text(encoding="utf-8"))["tests"]
+    assert set(found) == {"valid", "more"}
+    assert scores(moa, "--part", "train") == [(of["name"], of["value"]) for of in found["more"]]
+    with watched() as seen:
+        answer("train", moa)
+    assert not seen
+
+
+def test_an_ablation_changes_what_a_run_computes(world):
+    """On the command line and in the recipe alike; of a system that it lacks it changes nothing."""
+    run_folder = world / "moa"
+    as_it_is, ablated = scores(run_folder), scores(run_folder, "--ablate", ONE_EXPERT)
+    assert ablated != as_it_is
+    change = "evaluation.ablation={moa: {name: only-expert, expert: 3}}"
+    assert scores(run_folder, "--set", change) == ablated
+    done = run("evaluate", run_folder, "--ablate", "mae=uniform", "--json")
+    assert "mae" in done.stderr and json.loads(done.stdout)["scores"][0]["value"] == as_it_is[0][1]
+
+
+def test_runs_are_compared_on_the_same_items(world, moa):
+    against = ("--against", world / "gated")
+    found = answer("evaluate", moa, *against)
+    difference = found["scores"][0]["value"] - found["against"]["scores"][0]["value"]
+    assert found["difference"]["value"] == pytest.approx(difference)
+    itself = answer("evaluate", moa, "--against", moa)["difference"]
+    assert (itself["value"], itself["p_value"]) == (0, 1)
+    with watched() as seen:  # what both have in their folders is taken from there
+        assert answer("evaluate", moa, *against) == found
+    assert not seen
+    with watched() as seen:
+        ablated = answer("evaluate", moa, "--against", world / "moa", "--ablate", ONE_EXPERT)
+    assert len(seen) == 1  # the other run is not ablated
+    assert ablated["against"]["scores"] == found["scores"] != ablated["scores"]
+
+
+def test_runs_on_other_items_are_not_compared(world, moa, tmp_path):
+    for part in ("train", "validation", "test"):
+        shutil.copy(world / f"{part}.tsv", tmp_path)
+    write_part(tmp_path, "test", seed=9)
+    recipe = (moa / "recipe.yaml").read_text(encoding="utf-8")
+    changed = recipe.replace(f"{world}/test.tsv", f"{tmp_path}/test.tsv")
+    assert changed != recipe
+    (moa / "recipe.yaml").write_text(changed, encoding="utf-8")
+    done = run("evaluate", moa, "--against", world / "gated")
+    assert done.exit_code == 2 and "same items" in done.stderr
+    assert str(moa) in done.stderr and str(world / "gated") in done.stderr
+    assert "other data" in done.output.replace("\n", " ")  # than it was trained on
+    with watched() as seen:  # nothing that is stored is taken for these
+        answer("evaluate", moa, "--against", moa)
+    assert len(seen) == 2
+
+
+def test_a_model_of_other_data_is_refused_by_what_differs(world, moa, tmp_path):
+    rows = (world / "train.tsv").read_text(encoding="utf-8").replace("\tdull", "\tdim")
+    (tmp_path / "dim.tsv").write_text(rows, encoding="utf-8")
+    done = run("evaluate", moa, "--set", f"data.files.train={tmp_path}/dim.tsv", "--part", "train")
+    assert done.exit_code == 2 and "dim" in done.stderr, done.output
+
+
+def test_a_record_that_cannot_be_read_is_told_with_how_to_get_it_again(world, moa):
+    (moa / "outcome.json").write_text("{", encoding="utf-8")
+    done = run("evaluate", moa, "--against", world / "gated")
+    assert done.exit_code == 2
+    assert str(moa / "outcome.json") in done.stderr and "result.json" in done.stderr
+
+
+VALUES = st.one_of(
+    st.text(st.sampled_from("ab,= \"'[]{}#:"), max_size=12).filter(str.strip),
+    st.lists(st.text("a,=", min_size=1, max_size=5), min_size=1, max_size=3),
+    st.integers(),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["path", "name", "files.test", "split.test"]), VALUES))
+def test_other_data_are_divided_where_a_key_ends_and_not_within_a_value(given_values):
+    pieces = [f"{key}={write_yaml([value])[1:].strip()}" for key, value in given_values.items()]
+    one_line = [piece for piece in pieces if "\n" not in piece]
+    assert divided(", ".join(one_line) or "path=x") == (one_line or ["path=x"])
+
+
+def test_wrong_folders_say_what_is_there(world):
+    done = run("evaluate", world)
+    assert done.exit_code == 2 and "gated, moa" in done.stderr
+    (Path(world) / "empty").mkdir()
+    assert str(world / "empty") in run("predict", world / "empty").stderr
