@@ -578,20 +578,24 @@ def test_two_processes_take_the_steps_of_one(how):
             torch.testing.assert_close(found[1][name], value, rtol=1e-9, atol=1e-12)
 
 
-def test_rules_that_others_follow_leave_a_model_alone():
-    """After a training, or in the middle of it, a new one begins with the same optimizer."""
+def test_rules_end_where_their_training_does():
+    """At its last step, or in the middle of it when the model and the optimizer get new ones."""
     layer = build("weighted", train=True)
     first, optimizer = attached(layer, settings={"weighted": {"freeze_last": 2}})
-    for finished in (False, True):
-        first.step = 2 * finished
-        second = hw.training_rules(layer, 2, settings={"weighted": {"freeze_last": 0}})
-        if not finished:
-            second.attach(optimizer)
+
+    def learns():
+        optimizer.zero_grad()
         layer(inputs()).output.square().mean().backward()
-        assert layer.kappa.grad.any()
-        optimizer.step()
-        assert first.step == 2 * finished
-    assert optimizer.param_groups[-1]["lr"] > 0
+        return layer.kappa.grad is not None
+
+    assert not learns()
+    first.step = 2
+    assert learns()
+    first.step = 0
+    hw.training_rules(layer, 2, settings={"weighted": {"freeze_last": 0}}).attach(optimizer)
+    assert learns()
+    optimizer.step()
+    assert first.step == 0 and optimizer.param_groups[-1]["lr"] > 0
 
 
 def test_gates_that_an_optimizer_has_too_are_not_moved_by_it():
@@ -672,16 +676,24 @@ def trainer(model, folder, attention="", **how):
     return Trainer(model, arguments, train_dataset=DATA)
 
 
-@pytest.mark.parametrize("attention", ["mae", "weighted", "moa"])
-def test_transformers_trainer_and_a_loop_of_ones_own_end_alike(attention, tmp_path):
-    """With `RulesMixin`: accumulated over two batches, clipped, by epochs of three steps."""
-    theirs, ours = language_model(attention), language_model(attention)
+@pytest.mark.parametrize(
+    ("attention", "counts"), [("mae", True), ("mae", False), ("weighted", True), ("moa", True)]
+)
+def test_transformers_trainer_and_a_loop_of_ones_own_end_alike(attention, counts, tmp_path):
+    """With `RulesMixin`: accumulated over two batches, clipped, by epochs of three steps.
+
+    The model counts the labels of a step, or the Trainer divides by the number of its batches.
+    """
+    theirs, ours = language_model(attention).eval(), language_model(attention)
     before = values(ours)
-    trainer(theirs, tmp_path, attention).train()
+    their_loop = trainer(theirs, tmp_path, attention)
+    their_loop.model_accepts_loss_kwargs = counts
+    their_loop.train()
 
     def losses_of(rows):
         for part in rows.split(2):
-            yield ours(part, labels=part, num_items_in_batch=rows[:, 1:].numel()).loss
+            counted = {"num_items_in_batch": rows[:, 1:].numel()} if counts else {}
+            yield ours(part, labels=part, **counted).loss / (1 if counts else 2)
 
     how = {"settings": OF_TRAINER.get(attention, {}), "clip": 0.1, "lr": 0.01}
     loops.train(ours, losses_of, list(ROWS.split(4)) * 3, steps_per_epoch=3, **how)

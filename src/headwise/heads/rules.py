@@ -6,8 +6,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from pydantic import ValidationError
 from torch import Tensor, nn
 
+from headwise.messages import one_of
 from headwise.settings import Settings
 
 
@@ -34,6 +36,19 @@ class RuleSettings(Settings):
 
     def check(self, total_steps: int) -> None:
         """Raises `ValueError` if the settings do not fit a training of `total_steps` steps."""
+
+
+def rule_settings(name: str, kind: "type[Rule]", given: Any) -> RuleSettings:
+    """The settings of the rule of a system; raises `ValueError` for a mapping that is none."""
+    try:
+        return kind.settings_class.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, (name, *problem["loc"])))
+        if problem["type"] == "extra_forbidden":
+            known = one_of(problem["loc"][-1], kind.settings_class.model_fields)
+            raise ValueError(f"{where} is no setting, {known}") from None
+        raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
 
 
 class Rule:

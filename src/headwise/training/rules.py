@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headwise.heads.rules import Moment, Rule, RuleSettings, UntrainedRuleWarning
+from headwise.heads.rules import Moment, Rule, UntrainedRuleWarning, rule_settings
 from headwise.heads.system import System, auxiliary_loss
-from headwise.messages import cut, one_of
+from headwise.messages import cut
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name, system_name
 from headwise.ops.checks import did_you_mean
@@ -206,27 +205,17 @@ class TrainingRules:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """The hook before `optimizer.step()`."""
         self._check_step(optimizer)
-        moment, frozen = self.moment, list[nn.Parameter]()
         for rule, group in self._groups_of_rules(optimizer):
-            group["lr"] = rule.learning_rate(moment)  # whatever a schedule has set
-            frozen += group["params"] if group["lr"] == 0 else []
-
-        def update() -> None:
-            for p in frozen:
-                p.grad = None  # so that any optimizer leaves it as it is
-            for rule in self.rules.values():
-                rule.before_update(moment)
-
+            group["lr"] = rule.learning_rate(self.moment)  # whatever a schedule has set
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            return update()
 
-        def computed() -> Any:  # the gradients are there when the closure has been called
-            loss = closure()
-            update()
+        def update() -> Any:  # the gradients are there when the closure has been called
+            loss = closure and closure()
+            for rule in self.rules.values():
+                rule.before_update(self.moment)
             return loss
 
-        return (optimizer,), {**kwargs, "closure": computed}
+        return ((optimizer,), {**kwargs, "closure": update}) if closure else update()
 
     def _after_update(self, *_: Any) -> None:
         """The hook after `optimizer.step()`."""
@@ -267,19 +256,6 @@ def rules_in(model: nn.Module) -> dict[type[Rule], dict[str, System]]:
         if isinstance(module, System) and module.rule is not None:
             found.setdefault(module.rule, {})[path] = module
     return found
-
-
-def rule_settings(name: str, kind: type[Rule], given: Any) -> RuleSettings:
-    """The settings of a rule, which may be given as a mapping."""
-    try:
-        return kind.settings_class.model_validate(given)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, (name, *problem["loc"])))
-        if problem["type"] == "extra_forbidden":
-            known = one_of(problem["loc"][-1], kind.settings_class.model_fields)
-            raise ValueError(f"{where} is no setting, {known}") from None
-        raise ValueError(f"{where} is {problem['input']!r}: {problem['msg']}") from None
 
 
 class RulesMixin:
