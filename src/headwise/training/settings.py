@@ -128,8 +128,8 @@ class TrainingSettings(Settings):
     @classmethod
     def _of_all_rules(cls, given: dict[str, Any]) -> "dict[str, RuleSettings]":
         """Those not given too: the recipe of a run has all values, whatever defaults become."""
+        from headwise.heads.rules import rule_settings
         from headwise.models.plan import rule_name, rules_by_name, system_class
-        from headwise.training.rules import rule_settings
 
         rules = {name: rule for name, rule in rules_by_name().items() if _has_settings(rule)}
         for name in given:
