@@ -116,6 +116,8 @@ def head_importance(
     found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
     with observed(model, layouts), evaluating(model):
         places = {place.path: place for place in attentions_of(model)}
+        if not places:
+            raise ValueError(f"model is a {type(model).__name__} without a known attention")
         for batch in [data] if isinstance(data, Mapping) else data:
             for path, values in measure(model, batch, loss, places).items():
                 found[path].append(values.cpu().double())

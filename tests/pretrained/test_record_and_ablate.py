@@ -1,0 +1,147 @@
+"""What heads decide and weigh can be seen, and heads can be switched off.
+
+`record` and `ablated` against plain computations on the models' own weights.
+"""
+
+import pytest
+import torch
+from support.architectures import (
+    DECODERS,
+    MODELS,
+    PADDING,
+    assert_near,
+    attentions,
+    build,
+    called,
+    gate,
+    padding,
+    tokens,
+    without,
+)
+from support.reference import gate as gate_by_hand
+
+import headwise as hw
+from headwise.models.inspect import systems
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_an_ablated_head_gives_zeros_to_the_projection(name):
+    model = build(name)
+    given, names = called(name, model), list(model.state_dict())
+    before = model(**given).logits
+    with hw.record(model) as decisions:
+        assert torch.equal(model(**given).logits, before)
+    assert not decisions
+    for path in attentions(model):
+        with hw.ablated(model, path, head=1):
+            ablated = model(**given).logits
+        with without(model, {path: [1]}):
+            assert_near(ablated, model(**given).logits)
+        assert not torch.equal(ablated, before)
+    assert torch.equal(model(**given).logits, before)
+    assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+@torch.no_grad()
+def test_heads_are_ablated_and_recorded_while_a_model_generates(name):
+    """From a cache, by beams, with prompts that are padded on the left."""
+    model = build(name)
+    path = list(attentions(model))[-1]
+    mask = padding(2, 5, "left")
+    read = {"input_ids": tokens(2, 5).masked_fill(mask, PADDING), "attention_mask": (~mask).long()}
+    how = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "num_beams": 2}
+
+    def made():
+        out = model.generate(**read, **how, return_dict_in_generate=True)
+        return out.sequences, torch.stack(out.logits)
+
+    before = made()
+    with hw.ablated(model, path, head=2):
+        texts, logits = made()
+    with without(model, {path: [2]}):
+        expected = made()
+    assert torch.equal(texts, expected[0]) and not torch.allclose(logits, before[1])
+    assert_near(logits, expected[1])
+    model = gate(name, "gated")
+    with hw.record(model) as decisions:
+        model.generate(**read, max_new_tokens=4)
+    steps = [[each.weights.size(1) for each in made] for made in decisions.values()]
+    assert [1] * 4 in steps if name == "bart" else steps == [[5, 1, 1, 1]] * 2
+    (first, *_), last = next(iter(decisions.values())), list(decisions)[-1]
+    assert torch.equal(first.padding, mask) and first.weights.size(2) == 4
+    assert systems(model)[last].layer == 1
+    assert decisions.begins[last] == ([0, 1, 2, 3] if name == "bart" else [0, 5, 6, 7])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bart"])
+def test_an_error_leaves_the_model_as_it_was(name):
+    model = build(name).train().requires_grad_(False)
+    given, path = called(name, model), next(iter(attentions(model)))
+    before, parts = model(**given).logits, [name for name, _ in model.named_modules()]
+
+    def fails(*_):
+        raise KeyError("mine")
+
+    def in_the_middle():
+        with hw.ablated(model.eval(), path, head=0), hw.record(model):
+            model(**given)
+            fails()
+
+    def measure(by):
+        hw.head_importance(model, [given], loss=fails, by=by)
+
+    for call in (in_the_middle, lambda: measure("gradient"), lambda: measure("removal")):
+        with pytest.raises(KeyError, match="mine"):
+            call()
+        assert [name for name, _ in model.named_modules()] == parts
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        assert torch.equal(model.train()(**given).logits, before)
+
+
+# Where the values of the heads come from, of one layer.
+VALUES = {"bert": "self.value", "gpt2": "c_attn", "llama": "v_proj", "bart": "v_proj"}
+
+
+@pytest.mark.parametrize("system", ["mae", "gated", "moh"])
+@pytest.mark.parametrize("name", VALUES)
+@torch.no_grad()
+def test_decisions_scale_what_each_head_reads(name, system):
+    """By the model's own eager attention: Σ_h a_h (A_h V_h) W_h, a being what is recorded."""
+    side, seen = "left" if name in DECODERS else "right", {}
+    model = gate(name, system)
+    model.set_attn_implementation("eager")
+    path, projection = list(attentions(model).items())[1]
+    attention = model.get_submodule(path)
+
+    def note_call(_, args, kwargs, output):
+        seen.update(hidden=[*args, kwargs.get("hidden_states")][0], weights=output[1])
+
+    attention.register_forward_hook(note_call, with_kwargs=True)
+    values = attention.get_submodule(VALUES[name])
+    values.register_forward_hook(lambda *call: seen.update(values=call[-1]))
+    projection.register_forward_hook(lambda *call: seen.update(made=call[-1]))
+    given = called(name, model, side)
+    with hw.record(model) as decisions:
+        model(**given, **({"output_attentions": True} if name == "bert" else {}))
+    ((place, (routing,)),) = [each for each in decisions.items() if each[0].startswith(path)]
+    real = torch.ones(3, 5).bool() if name == "bart" else given["attention_mask"].bool()
+    scales = 4 / 3 * (1 - routing.weights) if system == "mae" else routing.weights
+    scales = scales if scales.dim() == 3 else scales.unsqueeze(1)
+    heads = seen["values"].chunk(3, -1)[-1] if name == "gpt2" else seen["values"]
+    heads = heads.unflatten(-1, (2 if name == "llama" else 4, -1)).transpose(1, 2)
+    heads = seen["weights"] @ heads.repeat_interleave(4 // heads.size(1), dim=1)
+    read = (heads.transpose(1, 2) * scales.unsqueeze(-1)).flatten(2)
+    matrix = projection.weight if name == "gpt2" else projection.weight.T
+    expected = read @ matrix + (0 if projection.bias is None else projection.bias)
+    # Eager attention has its softmax in float32.
+    assert_near(seen["made"][real].float(), expected[real].float())
+    if system == "mae":  # decides by the mean of what is real, of a decoder up to each position
+        p = {k: v.double() for k, v in model.get_submodule(place).state_dict().items()}
+        for row, position in real.nonzero().tolist():
+            last = position + 1 if name in DECODERS else 5
+            sights = seen["hidden"][row, :last][real[row, :last]].double()
+            expected = torch.stack(gate_by_hand(p, list(sights), 16)).float()
+            found = routing.weights[row, position] if name in DECODERS else routing.weights[row]
+            assert_near(found.float(), expected)
