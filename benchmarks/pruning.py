@@ -34,7 +34,7 @@ import headwise as hw
 from headwise.analysis.importance import item_losses
 from headwise.data.builtin import paragraphs_of
 from headwise.models.inspect import evaluating
-from headwise.runs.evaluating import model_of, open_part
+from headwise.runs.evaluate import model_of, open_part
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from gate_a_pretrained_model import in_blocks, load, pretrain
