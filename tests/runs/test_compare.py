@@ -3,8 +3,11 @@
 Everything goes through the command, in this process, on data of which a run takes a second.
 """
 
+import json
 import math
+import shlex
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +15,11 @@ import pytest
 import torch
 from support import judged
 from support.run_folders import (
+    OWN_CODE,
     compare,
     comparison,
     files_of,
+    headwise,
     recipe_of,
     result,
     rows,
@@ -31,6 +36,9 @@ from support.small_world import (
     watched,
     write_part,
 )
+from support.tiny_tasks import read_json, write_recipe
+
+from headwise.analysis.results import Comparison
 
 SEEDS = ("--seeds", "1,2")
 
@@ -150,10 +158,60 @@ def test_another_system_and_seed_train_only_what_is_new(compared):
         assert after[name] == compared.first[name]
 
 
+def test_the_same_command_again_trains_nothing_and_reads_back_what_was_written(
+    compared, copied, recipe
+):
+    def written():
+        return {
+            path: path.stat().st_mtime_ns
+            for run in runs(copied).values()
+            for path in [run / "result.json", *run.glob("model/*")]
+        }
+
+    before = written()
+    compare(recipe, copied, "standard,gated", *SEEDS)
+    assert written() == before
+    text = (copied / "comparison.json").read_text()
+    assert json.loads(Comparison.model_validate_json(text).model_dump_json()) == json.loads(text)
+
+
+def test_a_dry_run_writes_nothing_and_tells_what_is_left(copied, recipe, tmp_path):
+    before = files_of(copied)
+    said = compare(recipe, copied, "standard,gated,moa", *SEEDS, "--dry-run", "--json")
+    found = {Path(each["run"]).name: each for each in json.loads(said[said.index("[\n") :])}
+    assert files_of(copied) == before
+    assert {name: each["left"] for name, each in found.items()} == {
+        f"{system}-seed{seed}": STEPS if system == "moa" else 0
+        for seed in (1, 2)
+        for system in ("standard", "gated", "moa")
+    }
+    assert found["moa-seed1"]["seconds"] > 0 == found["gated-seed2"]["seconds"]
+    assert found["gated-seed1"]["parameters"] == result(copied / "gated-seed1")["parameters"]
+    compare(recipe, tmp_path / "new", "standard", "--dry-run")
+    assert not (tmp_path / "new").exists()
+
+
+def test_printed_commands_train_what_the_command_would(compared, recipe, tmp_path):
+    folder = tmp_path / "runs"
+    arguments = ("compare", recipe, "--systems", "standard,gated", "--output", folder, *OWN_CODE)
+    printed = headwise(*arguments, "--print").stdout.splitlines()
+    assert len(printed) == 2 and not runs(folder)
+    for line in printed:
+        program, *words = shlex.split(line)
+        assert program == "headwise"
+        headwise(*words)
+    for name, run in runs(folder).items():
+        assert result(run) == result(compared.runs[name])
+    assert headwise(*arguments, "--print").stdout == ""
+    headwise(*arguments)
+    assert comparison(folder)["missing"] == []
+
+
 def test_of_runs_that_raise_or_diverge_the_others_know_nothing(compared, copied, recipe, trouble):
     trouble("raises")
     said = compare(recipe, copied, "standard,troubled,diverging", status=1)
     assert "troubled" in said and "no heads today" in said
+    read_json((copied / "comparison.json").read_text())  # which has no NaN
     found = comparison(copied)
     assert found["missing"] == ["troubled-seed1"] and "troubled" not in found["systems"]
     (run,) = found["systems"]["diverging"]["runs"]
@@ -189,7 +247,9 @@ def test_runs_side_by_side_are_those_one_by_one_and_one_that_is_killed_is_told(
     trouble("SIGKILL")
     said = compare(recipe, folder, "gated,troubled", "--jobs", "2", status=1)
     assert "troubled" in said and "SIGKILL" in said
-    assert list(runs(folder)) == ["gated-seed1"] and comparison(folder)["missing"] == ["troubled-seed1"]
+    assert list(runs(folder)) == ["gated-seed1"] and comparison(folder)["missing"] == [
+        "troubled-seed1"
+    ]
     assert result(folder / "gated-seed1") == result(compared.runs["gated-seed1"])
     of_jobs, of_one = weights(folder / "gated-seed1"), weights(compared.runs["gated-seed1"])
     assert all(torch.equal(of_jobs[name], weight) for name, weight in of_one.items())
@@ -239,3 +299,22 @@ def test_data_that_cannot_be_read_are_told_before_anything_is_trained(recipe, tm
     changes = ["--set", "datasets.same={}", "--set", "datasets.wrong.files.train=nowhere.tsv"]
     assert "nowhere.tsv" in compare(recipe, tmp_path / "runs", "standard", *changes, status=2)
     assert not list(tmp_path.glob("runs/*/standard-seed1"))
+
+
+def test_a_system_that_starts_afresh_is_encoded_as_the_one_that_does_not(tmp_path, monkeypatch):
+    """Also by a process of its own, which sees nothing of the other system."""
+    monkeypatch.chdir(tmp_path)
+    recipe = write_recipe("language-modelling", tmp_path)
+    headwise("train", recipe, "--output", "pretrained")
+    (tmp_path / "text.txt").write_text("other words than those before\n" * 200, encoding="utf-8")
+    warm = "systems.warm.model.pretrained=pretrained"
+    options = ("--systems", "standard,warm", "--set", warm, "--output", "runs")
+    for line in headwise("compare", recipe, *options, "--print").stdout.splitlines():
+        headwise(*shlex.split(line)[1:])
+    headwise("compare", recipe, *options)
+    tokenizers = {run.name: run / "model" / "tokenizer.json" for run in runs(Path("runs")).values()}
+    expected = Path("pretrained", "model", "tokenizer.json").read_text()
+    assert {name: path.read_text() for name, path in tokenizers.items()} == {
+        "standard-seed1": expected,
+        "warm-seed1": expected,
+    }

@@ -5,8 +5,20 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from support.run_folders import compare, comparison, recipe_of, result, runs, set_loss, tries
+from support.run_folders import (
+    compare,
+    comparison,
+    has_checkpoint,
+    recipe_of,
+    result,
+    runs,
+    set_loss,
+    tries,
+)
 from support.small_world import EVALUATE_EVERY, STEPS, tokens_of, watched
+
+from headwise.runs.folder import runs_in
+from headwise.runs.tuning import parse_grid
 
 KEY = "training.learning_rate"
 RATES = [0.001, 0.02, 1e30]  # with the last of which no loss is a number
@@ -51,6 +63,25 @@ def test_the_lowest_validation_loss_is_chosen_and_trained(tuned):
         trained = recipe_of(tuned.folder / f"{system}-seed1")["training"]
         assert trained["learning_rate"] == best.values[KEY]
         assert (trained["max_steps"], trained["seed"]) == (STEPS, 1)
+
+
+def test_of_tries_the_figures_are_kept_and_no_weights(tuned):
+    for run in tuned.folder.glob("tries/*/*"):
+        assert (run / "result.json").is_file() and not has_checkpoint(run)
+        assert not (run / "model").exists() and not (run / "outcome.json").exists()
+    # A command for all runs of a folder, such as evaluate, finds none of them.
+    assert [run.name for run in runs_in(tuned.folder)] == ["gated-seed1", "standard-seed1"]
+
+
+def test_tries_of_other_values_have_other_folders():
+    options = [
+        "training.adam_betas=[0.9,0.98],[0.9,0.999]",
+        "model.attention={system: moa, size: 2K4E8D},{system: moa, size: 4K4E8D},a/b",
+    ]
+    grids = [parse_grid(options), parse_grid(options, steps=5)]
+    names = [grid.name(each) for grid in grids for each in grid.combinations()]
+    assert len(names) == len(set(names)) == 12
+    assert not any("/" in name or len(name) > 200 for name in names)
 
 
 def test_tries_are_shown_nothing_of_the_test_part(tuned, recipe):
@@ -127,6 +158,11 @@ def test_where_every_try_diverges_the_system_is_named_and_no_run_is_trained(reci
         (("--tune", "training.seed=1,2"), ["seed"]),
         (("--tune", "data.max_length=16,32"), ["data.max_length"]),  # the same data
         (("--tune", f"{KEY}=0.1"), [KEY, "0.1"]),  # no choice
+        (("--tune", f"{KEY}=0.1,0.1"), [KEY, "0.1"]),
+        (("--tune", f"{KEY}=0.1,0.2", "--tune-steps", "2"), ["--tune-steps", "warmup_steps"]),
+        (("--tune-steps", "2"), ["--tune"]),
+        (("--tune", f"{KEY}=0.1,0.2", "--seeds", "1000000"), ["1000000"]),
+        (("--tune", "model.ffn_dim=8,16", "--match", "parameters"), ["--match", "ffn_dim"]),
         (("--tune", f"{KEY}=0.1,0.2", "--set", f"{KEY}=0.3"), [KEY]),
         # Tuning would undo what the recipe sets for one system.
         (("--tune", f"{KEY}=0.1,0.2", "--systems", "standard,diverging"), [KEY, "diverging"]),
