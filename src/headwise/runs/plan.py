@@ -5,6 +5,7 @@ several data sets all this is in the folder of the data set. Nothing is written 
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -200,6 +201,8 @@ def plan(
         raise RecipeError("evaluation.test is false, expected true: test scores are compared")
     if grid is not None:
         check_grid(grid, file, systems, seeds, match=match)
+        for of, name, each in product(systems, names, grid.combinations()):
+            file.system(of, name, grid.of_try(each))  # which says what is wrong
     planned = []
     for name in names:
         if name is not None:

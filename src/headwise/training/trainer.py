@@ -489,7 +489,7 @@ def _read(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         path = checkpoint / _STATE
         return weights, torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
-        why = str(error).strip().partition("\n")[0]
+        why = str(error).strip().partition("\n")[0].partition(". ")[0]
         raise ValueError(f"{path.name} cannot be read: {why}") from error
 
 
