@@ -62,10 +62,8 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
     Example:
         >>> import headwise as hw
         >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> config = LlamaConfig(
-        ...     vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        ...     num_attention_heads=4, num_key_value_heads=2,
-        ... )
+        >>> sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64}
+        >>> config = LlamaConfig(**sizes, num_attention_heads=4, num_hidden_layers=2)
         >>> theirs = LlamaForCausalLM(config).eval()
         >>> ours = hw.from_transformers(theirs).with_attention("gated")
         >>> tokens = torch.tensor([[5, 6, 7]])
@@ -94,28 +92,25 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
     return made.train(model.training)
 
 
-def _loaded(name: str | Path) -> PreTrainedModel:
+def _loaded(name: str | Path) -> Any:
     if not isinstance(name, (str, Path)):
         raise ValueError(
-            f"model is a {type(name).__name__}, expected a model of transformers, its folder or its "
-            f"name on the hub; merge_and_unload() takes one out of peft"
+            f"model is a {type(name).__name__}, expected a model of transformers, its folder or "
+            f"its name on the hub; merge_and_unload() takes one out of peft"
         )
     config = AutoConfig.from_pretrained(name)
     row = _row(config)
     row.settings(config)  # refuses before the weights are read
     kind = getattr(transformers, row.source)
     model, info = kind.from_pretrained(name, output_loading_info=True, use_safetensors=True)
-    if info["missing_keys"]:
-        raise ValueError(
-            f"{name} lacks {', '.join(sorted(info['missing_keys'])[:3])}, expected all weights of "
-            f"a {row.source}: name a checkpoint that has its head"
-        )
-    if any(".head_gates." in key for key in info["unexpected_keys"]):
-        raise ValueError(
-            f"{name} has gates over the heads of a {row.source}, which would be lost: save it after "
-            f"headwise.fold_gates(model), if they are static, or headwise.remove_gates(model)"
-        )
-    assert isinstance(model, PreTrainedModel)
+    gates = [key for key in info["unexpected_keys"] if ".head_gates." in key]
+    for problem, keys in (("lacks", info["missing_keys"]), ("has gates,", gates)):
+        if keys:
+            raise ValueError(
+                f"{name} {problem} {', '.join(sorted(keys)[:3])}, expected all weights of a "
+                f"{row.source} and no more: name a checkpoint that has its head, and save it after "
+                f"headwise.fold_gates(model) or headwise.remove_gates(model)"
+            )
     return model
 
 
@@ -129,13 +124,13 @@ def _row(config: Any) -> Architecture:
         )
     if hasattr(config, "headwise_heads_left"):
         raise ValueError(
-            "model has lost heads by headwise.prune_heads, so that its layers are not those of its "
-            "config, expected a model that its config describes: convert it before heads go"
+            "model has lost heads by headwise.prune_heads, expected one whose layers are those of "
+            "its config: convert it before heads go"
         )
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(
-            "the weights of model are quantised, expected numbers: call model.dequantize() and "
-            "remove model.config.quantization_config, or load a checkpoint that is not quantised"
+            "the weights of model are quantised, expected numbers: load a checkpoint that is not, "
+            "or call model.dequantize() and remove model.config.quantization_config"
         )
     return ARCHITECTURES[kind]
 
@@ -145,10 +140,8 @@ def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> Stat
     state = dict(model.state_dict(keep_vars=True))
     places = {tensor.device for tensor in state.values()}
     if len(places) != 1 or torch.device("meta") in places:
-        raise ValueError(
-            f"the weights of model are on {', '.join(sorted(map(str, places)))}, expected one "
-            f"device that holds all of them: load it without device_map"
-        )
+        there = ", ".join(sorted(map(str, places)))
+        raise ValueError(f"the weights of model are on {there}: load it without device_map")
     parts = re.compile("|".join(map(re.escape, row.names)))
     theirs = {name: parts.sub(lambda part: row.names[part[0]], name) for name in ours}
     try:
@@ -164,8 +157,6 @@ def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> Stat
         )
     return {name: state[place] for name, place in theirs.items()}
 
-
-# --- settings ---------------------------------------------------------------------------------
 
 _GATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
@@ -183,8 +174,7 @@ def _check(config: Any, **expected: Any) -> None:
         value = getattr(config, key, only)
         if value != only:
             raise ValueError(
-                f"{key} is {value!r}, expected {only!r}, since our models have nothing else here; "
-                f"{_INSTEAD}"
+                f"{key} is {value!r}, expected {only!r}, as in all of our models; {_INSTEAD}"
             )
 
 
@@ -196,8 +186,8 @@ def _of_all(config: Any) -> Settings:
 
 def _of_stack(config: Any) -> Settings:
     made = _of_all(config) | {"layers": config.num_hidden_layers, "scale_embeddings": False}
-    most = {"max_length": config.max_position_embeddings}
-    return made | most | {"share_embeddings": config.tie_word_embeddings}
+    made["max_length"] = config.max_position_embeddings
+    return made | {"share_embeddings": config.tie_word_embeddings}
 
 
 def _llama(config: Any) -> Settings:
@@ -277,9 +267,6 @@ def _marian(config: Any) -> Settings:
     made |= {"ffn_activation": activation}
     made |= {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
     return made | {"ffn_dropout": config.activation_dropout}
-
-
-# --- weights ----------------------------------------------------------------------------------
 
 
 def _prepare_llama(state: State, config: Any) -> None:

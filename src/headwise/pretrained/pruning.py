@@ -221,7 +221,7 @@ def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
         for module in place.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
             if "config" in vars(module):
-                module.config = _OwnSizes(module.config, sizes)
+                vars(module)["config"] = _OwnSizes(module.config, sizes)
         path = _base_path(model, place.path)
         before = said.get(path, [*range(place.num_heads)])
         said[path] = [before[head] for head in left.nonzero().flatten().tolist()]
