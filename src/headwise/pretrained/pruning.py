@@ -18,9 +18,7 @@ Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 HEADS_LEFT = "headwise_heads_left"  # the key of a config: paths of attentions to their heads
 # from_pretrained stops at a fusion that it does not know, and names it: so it leads to load_pruned.
-_REFUSED = {
-    "heads of this model were removed, load it by headwise.load_pruned(class, folder)": True
-}
+_REFUSED = "heads of this model were removed, load it by headwise.load_pruned(class, folder)"
 
 # The maps of an attention to its queries, keys and values, each with its heads in their order.
 _MAPS = [[f"{part}_proj" for part in "qkv"], [f"{part}_lin" for part in "qkv"]]
@@ -32,11 +30,8 @@ _FUSED |= {"ModernBertAttention": ["Wqkv"], "Phi3Attention": ["qkv_proj"]}
 _FUSED |= {"FalconAttention": [_BY_KEY], "GPTNeoXAttention": [_BY_KEY]}
 # The attributes of an attention that count its heads and its heads of keys, and their width.
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
-_KEY_COUNTS, _WIDTHS = (
-    ("num_key_value_heads", "num_kv_heads"),
-    ("all_head_size", "split_size", "embed_dim"),
-)
-
+_KEY_COUNTS = ("num_key_value_heads", "num_kv_heads")
+_WIDTHS = ("all_head_size", "split_size", "embed_dim")
 
 # Of an attention: which of its heads are left, how many heads of keys, and which rows of its maps.
 _Cut = tuple[Place, Tensor, int, dict[str, Tensor]]
@@ -50,8 +45,7 @@ def prune_heads(
 ) -> Model:
     """Removes heads of a plain model of transformers for good, in place, and returns it.
 
-    Rows of the maps to queries, keys and values go, and columns of the output projection: the model
-    is smaller, faster, and computes what it does while these heads are `hw.ablated`, up to
+    It is smaller and faster, and computes what it does while these heads are `hw.ablated`, up to
     rounding. Make optimizers afterwards: its weights are new parameters. `save_pretrained` writes
     it as ever; `headwise.load_pruned` loads it, and `from_pretrained` refuses it.
 
@@ -111,13 +105,11 @@ def load_pruned(
     """Loads a model of which `headwise.prune_heads` has removed heads, or one with all of them.
 
     Args:
-        kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
+        kind: the class of the model, such as `transformers.GPT2LMHeadModel`; one for another type
+            of model is an error (`ValueError`).
         folder: where its `save_pretrained` has written, or a name on the hub.
         layouts: as in `prune_heads`.
         options: those of `from_pretrained`.
-
-    Raises:
-        ValueError: the folder has a model of another type.
     """
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -129,12 +121,9 @@ def load_pruned(
         kind.__init__(model, config, *args, **kwargs)
         left = vars(config).pop(HEADS_LEFT, {})
         every = {_base_path(model, p.path): p for p in places(model, layouts)} if left else {}
-        cuts = [
-            _cut(place, {*range(place.num_heads)} - {*left[path]})
-            for path, place in every.items()
-            if path in left
-        ]
-        _prune(model, cuts)
+        gone = {path: {*range(p.num_heads)} - {*left.get(path, range(p.num_heads))}
+                for path, p in every.items()}  # fmt: skip
+        _prune(model, [_cut(every[path], heads) for path, heads in gone.items() if heads])
 
     # from_pretrained makes a model of its class and reads weights into it, piece by piece.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
@@ -216,17 +205,19 @@ def _prune(model: nn.Module, cuts: list[_Cut]) -> None:
         for path, outputs in rows.items():
             _keep(place.module.get_submodule(path), outputs, 0)
         _keep(place.projection, left.repeat_interleave(dim), 1)
-        sizes = dict.fromkeys(_COUNTS, heads) | dict.fromkeys(_KEY_COUNTS, keys)
-        sizes |= dict.fromkeys(_WIDTHS, heads * dim) | {"num_key_value_groups": heads // keys}
+        said_there = (place.layout and place.layout.num_heads) or ""
+        counts = dict.fromkeys((*_COUNTS, said_there.rpartition(".")[2]), heads)
+        counts |= dict.fromkeys(_KEY_COUNTS, keys) | {"num_key_value_groups": heads // keys}
+        sizes = counts | dict.fromkeys(_WIDTHS, heads * dim)
         for module in place.module.modules():
             vars(module).update({name: sizes[name] for name in sizes.keys() & vars(module)})
             if "config" in vars(module):
-                vars(module)["config"] = _OwnSizes(module.config, sizes)
+                vars(module)["config"] = _OwnSizes(module.config, counts)
         path = _base_path(model, place.path)
         before = said.get(path, [*range(place.num_heads)])
         said[path] = [before[head] for head in left.nonzero().flatten().tolist()]
     if cuts:
-        owner.config.update({HEADS_LEFT: said, "fusion_config": _REFUSED})
+        owner.config.update({HEADS_LEFT: said, "fusion_config": {_REFUSED: True}})
 
 
 def _keep(linear: Any, left: Tensor, end: int) -> None:
