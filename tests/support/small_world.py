@@ -20,8 +20,8 @@ BATCH_TOKENS, MAX_LENGTH = 256, 64
 PARTS = {"train": 150, "validation": 40, "test": 80}  # the number of texts of each
 WORDS = ("red", "green", "blue", "round", "square", "long", "short", "old", "new", "warm")
 
-# What happens to `troubled` in its fourth step, behind a checkpoint, while the file stands there. Of
-# several words in it, the seed selects one.
+# What happens to `troubled` in its fourth step, behind a checkpoint, while the file stands there.
+# Of several words in it, the seed selects one.
 TROUBLE = """
 import os, signal, time
 from pathlib import Path

@@ -12,7 +12,7 @@ would have had. (The buffers by which `datasets` shuffles are empty when a run g
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import datasets
 import numpy as np
@@ -215,9 +215,7 @@ class StreamBatches:
             )
         if not len(fitting):
             return
-        batches = token_batches(
-            lengths[fitting], self._batch_tokens, seed=self._seed, epoch=number
-        )
+        batches = token_batches(lengths[fitting], self._batch_tokens, seed=self._seed, epoch=number)
         for batch in batches:
             yield fitting[batch].tolist()
 

@@ -331,7 +331,7 @@ def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadA
     is_unknown = isinstance(system, str) and system not in SYSTEMS and ":" not in system
     found: Any = system if is_unknown or isinstance(system, type) else system_class(system)
     if not is_unknown and _stands_over_heads(found):
-        return found  # type: ignore[no-any-return]
+        return found
     said = "there is none" if is_unknown else f"{found.__name__} changes how heads read"
     raise ValueError(
         f"system is {system!r}, but {said}, expected one of {', '.join(able)}, or a subclass of "

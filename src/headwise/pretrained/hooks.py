@@ -189,7 +189,7 @@ class HeadGates(nn.Module):
 def _farthest(place: Place, gate_window: int | None) -> int | None:
     """How many positions a causal attention sees, if its gates see more; else None."""
     module: Any = place.module
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     kind = dict(enumerate(getattr(config, "layer_types", None) or [])).get(place.layer)
     if place.site != "decoder_self" or kind == "full_attention":
         return None

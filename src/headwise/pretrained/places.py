@@ -17,10 +17,14 @@ from transformers import PreTrainedModel
 from headwise.heads.system import System
 
 # Paths from an attention module: of its output projection, and of the number of its heads.
-_PROJECTIONS = ("o_proj", "out_proj", "output.dense", "c_proj", "dense", "out_lin", "Wo", "o")
-_PROJECTIONS += ("projection", "linear_out")
-_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head")
-_COUNTS += ("self.num_attention_heads", "self.num_heads", "config.num_attention_heads")
+_PROJECTIONS = (
+    *("o_proj", "out_proj", "output.dense", "c_proj", "dense", "out_lin", "Wo", "o"),
+    *("projection", "linear_out"),
+)
+_COUNTS = (
+    *("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head"),
+    *("self.num_attention_heads", "self.num_heads", "config.num_attention_heads"),
+)
 _SAYS_CAUSAL = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
 # How forward calls the hidden states, (batch, time, width); others may have the time first.
 _HIDDEN_STATES = ("hidden_states", "hidden_state", "input")

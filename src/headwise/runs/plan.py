@@ -207,12 +207,12 @@ def plan(
     for name in names:
         if name is not None:
             console.print(name, style="bold", highlight=False, markup=False)
-        of = OneDataset(file, systems, seeds, folder / (name or ""), name, grid)
-        for line in lines_of(of.task.facts):
+        one = OneDataset(file, systems, seeds, folder / (name or ""), name, grid)
+        for line in lines_of(one.task.facts):
             console.print(line, style="dim", highlight=False, markup=False)
         if match:
-            of.match()
-        for system, words in of.matched.items():
+            one.match()
+        for system, words in one.matched.items():
             console.print(f"{system}: {words}", style="dim", highlight=False, markup=False)
-        planned.append(of)
+        planned.append(one)
     return planned

@@ -31,8 +31,8 @@ _DRAWN_AT_ONCE = 4_000_000  # numbers in memory
 
 Item = TypeVar("Item")
 
-# The numbers of a run that diverged may be NaN, which JSON has not. By default pydantic writes null,
-# which it cannot read back; "NaN" as a string it can.
+# The numbers of a run that diverged may be NaN, which JSON has not. By default pydantic writes
+# null, which it cannot read back; "NaN" as a string it can.
 RECORD = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import accelerate.utils
 import numpy as np
@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import is_torch_bf16_gpu_available
 
-from headwise.data.stream import StreamBatches
 from headwise.files import partial_path, remove, written_whole
 from headwise.models.plan import system_class
 from headwise.ops.labels import IGNORED_LABEL
@@ -38,6 +37,9 @@ from headwise.training.loss import aside_of_training, mean_loss, own_draws
 from headwise.training.rules import rules_in, training_rules
 from headwise.training.settings import TrainingSettings
 from headwise.training.watching import StopSignal, Watch
+
+if TYPE_CHECKING:  # it stands a floor above
+    from headwise.data.stream import StreamBatches
 
 _STATE = "training.pt"
 
@@ -79,7 +81,7 @@ class Trainer:
     def __init__(
         self,
         model: Any,
-        train: Batches | StreamBatches,
+        train: "Batches | StreamBatches",
         validation: Batches,
         settings: TrainingSettings,
         folder: Path,
