@@ -165,8 +165,12 @@ def test_what_our_models_do_not_compute_is_refused(name, options, must_name):
     refused(must_name, hw.from_transformers, build(name, **options))
 
 
+@pytest.mark.filterwarnings("ignore:.*has the gates")
 def test_models_that_were_gated_or_pruned_and_folders_that_lack_a_head_are_refused(tmp_path):
-    build("bert").bert.save_pretrained(tmp_path)
+    build("bert").bert.save_pretrained(tmp_path / "base")
+    gate("gpt2").save_pretrained(tmp_path / "gated")
     pruned = hw.prune_heads(build("gpt2"), {0: [1]})
-    for given, name in ((gate("gpt2"), "gates"), (pruned, "prune"), (tmp_path, "BertForMaskedLM")):
-        refused({name}, hw.from_transformers, given)
+    pruned.save_pretrained(tmp_path / "pruned")
+    for given, name in ((gate("gpt2"), "gates"), (pruned, "prune"), ("pruned", "prune"),
+                        ("base", "BertForMaskedLM"), ("gated", "remove_gates")):  # fmt: skip
+        refused({name}, hw.from_transformers, tmp_path / given if isinstance(given, str) else given)
