@@ -26,12 +26,10 @@ from headwise.training.trainer import (
     Progress,
     Trainer,
     accelerator_for,
-    checkpoints,
-    step_of,
     write_model,
 )
 
-__all__ = ["Interrupted", "checkpoints", "clear_leftovers", "step_of", "written_whole"]
+__all__ = ["Interrupted", "clear_leftovers", "write_model", "written_whole"]
 VOCABULARY = 12  # 0 padding, 1 start, 2 end
 STATE = ("model.safetensors", "training.pt", "config.json")  # of each checkpoint
 
@@ -90,6 +88,13 @@ def model(attention: Any = "standard", *, seed: int = 3, **options: Any) -> hw.S
     return hw.Seq2SeqLM(hw.Seq2SeqLMConfig(**{**sizes, **options})).double()
 
 
+def settings_of(**given: Any) -> TrainingSettings:
+    """Settings of a training of 6 steps."""
+    defaults = {"max_steps": 6, "batch_tokens": 60, "learning_rate": 3e-3, "warmup_steps": 2}
+    defaults |= {"log_every": 1, "evaluate_every": 2, "precision": "float32"}
+    return TrainingSettings(**{**defaults, **given})
+
+
 class Trained(NamedTuple):
     """Losses by step, the learning rate and the weights of each step, and what was said."""
 
@@ -144,9 +149,7 @@ def train(
 ) -> Trained:
     """Train on 80 reversals, in 11 batches of up to 60 tokens, or on other data."""
     network = model() if network is None else network
-    defaults = {"max_steps": 6, "batch_tokens": 60, "learning_rate": 3e-3, "warmup_steps": 2}
-    defaults |= {"log_every": 1, "evaluate_every": 2, "precision": "float32"}
-    how = TrainingSettings(**{**defaults, **settings})
+    how = settings_of(**settings)
     parts = data or (Reversals(), Reversals(12, seed=1))
     console = Console(file=io.StringIO(), width=10_000)
     rates: list[float] = []

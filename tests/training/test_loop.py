@@ -1,6 +1,7 @@
 """The loop of training: its steps, its losses, its learning rate, and what is kept in the end."""
 
 import math
+import signal
 from itertools import accumulate
 
 import pytest
@@ -12,6 +13,7 @@ from support import toy_training as toy
 from torch import Tensor
 
 import headwise as hw
+from headwise.training.watching import StopSignal, figures_of, last_progress
 
 SMOOTHING = 0.1  # of the models' configuration, in training alone
 MOA = {"system": "moa", "size": "2K4E8D", "balance_coef": 5.0}
@@ -265,3 +267,49 @@ def test_a_training_that_diverges_ends_and_says_what_to_try(tmp_path):
         assert name in run.said
     again = toy.train(tmp_path, toy.model().float(), **how)  # it is finished
     assert again.weights == [] and again.steps == 2 and "learning_rate" in again.said
+
+
+# --- who watches ------------------------------------------------------------------------------
+
+
+def test_a_training_says_how_far_it_is_here_and_to_other_processes(tmp_path):
+    run = toy.train(tmp_path, log_every=2)
+    begin, *lines = run.said.splitlines()
+    assert begin == "training: training begins, 6 steps in all"
+    assert [line.partition(" loss")[0] for line in lines] == [
+        f"training: step {step}/6" for step in (2, 4, 6)
+    ]
+    progress = last_progress(tmp_path)
+    assert (progress["step"], progress["total"]) == (6, 6)
+    assert progress["eval_loss"] == run.validations[6] and progress["tokens_per_second"] > 0
+    assert f"valid {run.validations[6]:.2f}" in figures_of(progress) and "tokens/s" in lines[-1]
+    assert last_progress(tmp_path / "model") is None
+
+
+def test_a_logger_that_is_not_installed_is_an_error_before_any_work(tmp_path):
+    with pytest.raises(ValueError, match=r"report_to names clearml, .*pip install clearml"):
+        toy.train(tmp_path, report_to=["clearml"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_signal_acts_at_once():
+    with StopSignal() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.came
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_what_is_recorded_does_not_depend_on_who_looks(tmp_path):
+    """A look may draw and switch modes; the training goes on as without it."""
+
+    def look(model) -> dict[str, float]:
+        return {"draw": float(torch.rand(())), "training": float(model.training)}
+
+    plain = toy.train(tmp_path / "plain", toy.model(dropout=0.2))
+    seen = toy.train(tmp_path / "seen", toy.model(dropout=0.2), measure=look, snapshot=look)
+    assert seen.losses == plain.losses and seen.validations == plain.validations
+    looks = [record for record in seen.history if "snapshot" in record]
+    assert [record["step"] for record in looks] == [0, 2, 4, 6]
+    assert ["measured" in record for record in looks] == [False, True, True, True]
+    assert all(record["snapshot"]["training"] == 0.0 for record in looks)

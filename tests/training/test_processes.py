@@ -1,7 +1,6 @@
 """Processes that share each batch train as one process does."""
 
 import os
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -73,6 +72,11 @@ def course(name: str, folder: Path, *, stopped: bool = False, **settings: Any) -
     return [run.losses, run.validations, weights]
 
 
+def size(model: Any) -> dict[str, float]:
+    """What the main process measures of a model, which has to be whole."""
+    return {"size": float(sum(p.square().sum() for p in model.parameters()))}
+
+
 def courses(folder: Path, names: tuple[str, ...], **settings: Any) -> dict[str, list[Any]]:
     return {name: course(name, folder / name, **settings) for name in names}
 
@@ -86,7 +90,7 @@ def alone(tmp_path_factory):
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:
     """Losses are recorded in float32; the weights are of float64."""
-    for one, other, bound in zip(found, expected, (1e-6, 1e-6, 1e-8), strict=True):
+    for one, other, bound in zip(found, expected, (1e-6, 1e-6, 1e-8)[-len(found) :], strict=True):
         assert one.keys() == other.keys()
         for key, value in other.items():
             pair = [torch.tensor(x, dtype=torch.float64) for x in (one[key], value)]
@@ -169,16 +173,42 @@ DIVIDED = ("accumulated and clipped", "weights on a simplex")
 
 @pytest.mark.nightly
 def test_a_divided_model_takes_the_steps_of_a_whole_one(alone, tmp_path):
-    """By FSDP; one process goes on from what two have left, since what they save is whole."""
+    """By FSDP, also when it goes on after a stop; another number of processes is an error."""
+    names = (*DIVIDED, *OWN)
     whole = on_ranks(2, lambda: courses(tmp_path / "whole", tuple(OWN)))[0]
-    divided = on_ranks(2, lambda: courses(tmp_path, (*DIVIDED, *OWN), fsdp=True))[0]
-    for name in OWN:
-        assert_same(divided[name], whole[name])
-    for name in DIVIDED:
-        assert_same(divided[name], alone(name))
-        for path in sorted((tmp_path / name).iterdir())[1:]:  # all but the first checkpoint
-            shutil.rmtree(path)
-        assert_same(course(name, tmp_path / name), alone(name))
+    expected = {name: alone(name) for name in DIVIDED} | whole
+    for folder, stopped in ((tmp_path / "divided", False), (tmp_path / "stopped", True)):
+        how = {"fsdp": True, "stopped": stopped}
+        divided = on_ranks(2, lambda where=folder, how=how: courses(where, names, **how))[0]
+        for name in names:
+            assert_same(divided[name], expected[name])
+    with pytest.raises(ValueError, match=r"of 2 processes.* 1: .*--nproc-per-node 2"):
+        course(DIVIDED[0], tmp_path / "divided" / DIVIDED[0])
+
+
+@pytest.mark.nightly
+def test_a_divided_model_learns_in_part(tmp_path):
+    """What is frozen stays as it is, and gates that rules move apart do move."""
+    how = {**LAST, "train": "gates", "rules": {"mae": G_STEPS}, "measure": size}
+
+    def work() -> list[Any]:
+        runs = [
+            toy.train(tmp_path / str(fsdp), toy.model("mae"), **how, fsdp=fsdp)
+            for fsdp in (False, True)
+        ]
+        measured = [[r["measured"] for r in run.history if "measured" in r] for run in runs]
+        return [
+            *measured,
+            *({n: x.tolist() for n, x in run.model.state_dict().items()} for run in runs),
+        ]
+
+    of_whole, of_divided, whole, divided = on_ranks(2, work)[0]
+    before = {name: x.tolist() for name, x in toy.model("mae").state_dict().items()}
+    changed = {name for name in before if divided[name] != before[name]}
+    assert changed and all("gate" in name for name in changed)
+    assert_same([divided], [whole])
+    assert [one["size"] for one in of_divided] == pytest.approx([one["size"] for one in of_whole])
+    assert len(of_whole) == 2
 
 
 @pytest.mark.nightly

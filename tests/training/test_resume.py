@@ -16,6 +16,7 @@ from support import toy_training as toy
 from support.processes import Ended, forked, killed_at, signalled_at, unwritable
 from support.run_folders import files_of
 
+import headwise as hw
 from headwise.cli import app
 
 # Of what a run is made: its system, and its data. MAE's gates and experts take turns, and what a
@@ -157,7 +158,7 @@ def test_killed_interrupted_full_or_damaged_a_run_ends_with_the_same_weights(mac
     run = machine()
     run.killed(moment=60)
     run.interrupted(step=3, number=signal.SIGINT)
-    run.full(after=20)
+    run.full(after=8)
     run.refused(other="recipe")
     run.interrupted(step=1, number=signal.SIGTERM)
     run.damaged(file=toy.STATE[0], damage="cut")
@@ -178,18 +179,45 @@ def test_any_mishaps_in_any_order(machine):
 
 TOO_FAST = {"optimizer": "nesterov", "learning_rate": 1.0, "momentum": 0.5, "evaluate_every": 1}
 FALLS = {"schedule": "plateau", "plateau": {"patience": 2, "factor": 0.1}, "patience": 4}
+MAE = {"rules": {"mae": {"period": 2, "unit": "steps"}}, "gradient_accumulation": 2}
+COURSES = {
+    "waits": ("standard", {**TOO_FAST, **FALLS, "max_steps": 14, "log_every": 4}),
+    "takes turns": ("mae", {**MAE, "max_steps": 7, "log_every": 3, "evaluate_every": 3}),
+    "averages": (
+        "weighted",
+        {"precision": "bf16", "final_model": "average", "average_last": 2, "log_every": 5}
+        | {"max_steps": 15, "evaluate_every": 4},
+    ),
+}
 
 
 @pytest.mark.parametrize("calls", [(4, 3), (7, 2, 5)])
-def test_a_resumed_run_keeps_the_count_of_its_patience(tmp_path, calls):
-    """For a better loss, after which the rate falls and the training ends; dropout draws on."""
-    how = {**TOO_FAST, **FALLS, "max_steps": 14}
-    whole = toy.train(tmp_path / "whole", toy.model(dropout=0.2), **how)
-    assert whole.rates[-1] < 0.5 and whole.steps < 14
+@pytest.mark.parametrize("course", COURSES)
+def test_a_run_that_was_stopped_has_the_records_of_one_that_was_not(tmp_path, course, calls):
+    """Its means of losses, its patience and its rate; dropout and rules go on as they would."""
+    system, how = COURSES[course]
+    whole = toy.train(tmp_path / "whole", toy.model(system, dropout=0.2), **how)
+    if course == "waits":
+        assert whole.rates[-1] < 0.5 and whole.steps < 14
     for call in calls:
         with pytest.raises(toy.Interrupted):
-            toy.train(tmp_path / "run", toy.model(dropout=0.2), collate=toy.Signalled(call), **how)
-    run = toy.train(tmp_path / "run", toy.model(seed=9, dropout=0.2), **how)
-    assert (run.steps, run.validations) == (whole.steps, whole.validations)
+            toy.train(
+                tmp_path / "run",
+                toy.model(system, dropout=0.2),
+                collate=toy.Signalled(call),
+                **how,
+            )
+    run = toy.train(tmp_path / "run", toy.model(system, seed=9, dropout=0.2), **how)
+    assert run.said.startswith("training: training goes on from step ")
+    assert (run.steps, run.history) == (whole.steps, whole.history)
     state = run.model.state_dict()
     assert all(torch.equal(state[name], x) for name, x in whole.model.state_dict().items())
+
+
+def test_without_its_best_checkpoint_a_run_says_what_to_do(tmp_path):
+    toy.train(tmp_path)
+    for name in ("model", "checkpoint-6"):
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / "checkpoint-4").rename(tmp_path / "checkpoint-3")  # it knows of a better one
+    with pytest.raises(ValueError, match=r"checkpoint-4 is missing.*delete checkpoint-3"):
+        toy.write_model(hw.Seq2SeqLM, toy.settings_of(), tmp_path, lambda path: None)
