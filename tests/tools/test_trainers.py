@@ -114,5 +114,5 @@ def test_tensorboard_has_the_figures_of_a_run(tmp_path):
     expected = {
         row["step"]: row["loss"] for row in result(tmp_path / "run")["history"] if "loss" in row
     }
-    found = {event.step: event.value for event in events.Scalars("train/loss")}
+    found = {event.step: event.value for event in events.Scalars("loss")}
     assert found and found == pytest.approx(expected, rel=1e-5)
