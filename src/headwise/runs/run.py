@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from rich.console import Console
 from transformers import set_seed
 
@@ -39,13 +40,14 @@ from headwise.runs.evaluate import (
     write_outcome,
 )
 from headwise.runs.folder import check_inputs, locked, read_model, read_recipe, read_result
-from headwise.runs.names import ENCODER, MODEL, RESULT
+from headwise.runs.names import ENCODER, MODEL, RESULT, FolderError
 from headwise.tasks.scores import Score
 from headwise.tasks.task import Task
 from headwise.training.batches import Batches
+from headwise.training.checkpoints import write_model
 from headwise.training.part import count_trained, freeze_all_but
 from headwise.training.settings import TrainingSettings
-from headwise.training.trainer import Progress, Trainer, accelerator_for, write_model
+from headwise.training.trainer import Progress, Trainer, accelerator_for
 
 
 def train_run(folder: Path, console: Console, *, task: Task | None = None) -> RunResult | None:
@@ -72,8 +74,11 @@ def train_run(folder: Path, console: Console, *, task: Task | None = None) -> Ru
     with locked(folder) if is_main else nullcontext():
         with accelerator.local_main_process_first():  # others find what it has encoded
             task = task or prepare(folder, recipe, console)
+        trained_on = digests(recipe, task)
+        if gather_object([trained_on]) != [trained_on] * accelerator.num_processes:
+            raise FolderError(f"the processes that share {folder} have different data")
         if is_main:
-            check_inputs(folder, **digests(recipe, task))
+            check_inputs(folder, **trained_on)
         known = read_result(folder)
         try:
             if known is None:
