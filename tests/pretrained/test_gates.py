@@ -2,12 +2,14 @@
 
 import copy
 import json
+import warnings
 
 import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 from support.architectures import (
+    BY_POSITION,
     EIGHT,
     MODELS,
     OPTIONS,
@@ -66,8 +68,11 @@ class OwnAttention(nn.Module):
 def test_attentions_of_ones_own_take_gates_by_a_layout():
     model, x = nn.Sequential(OwnAttention()), torch.randn(2, 5, 8)
     before = model(x)
-    refused({"OwnAttention", "HeadLayout"}, hw.gate_heads, model)
-    layouts = {"OwnAttention": hw.HeadLayout(projection="out", num_heads="heads")}
+    suggested = "{'OwnAttention': headwise.HeadLayout(projection='out', num_heads='heads')}"
+    refused({f"layouts={suggested}"}, hw.gate_heads, model)
+    layouts = eval(suggested, {"headwise": hw})
+    refused({"OwnAttention", "'outer'"}, hw.gate_heads, model,
+            layouts={"OwnAttention": hw.HeadLayout("outer")})  # fmt: skip
     hw.gate_heads(model, layouts=layouts)
     assert_near(model(x), before)
     assert not torch.allclose(train_at_random(model)(x), before)
@@ -76,10 +81,15 @@ def test_attentions_of_ones_own_take_gates_by_a_layout():
 REFUSED = [
     (lambda: hw.gate_heads(gate("bert")), {"remove_gates", "bert.encoder.layer.0.attention"}),
     (lambda: hw.gate_heads(hw.MultiHeadAttention(8, 2)), {"MultiHeadAttention", "with_attention"}),
-    (lambda: hw.gate_heads(build("bert"), "moa"), {"MixtureOfAttentionHeads", "gated"}),
+    (lambda: hw.gate_heads(build("bert"), "moa"), {"moa", "one of mae, gated, moh,"}),
+    (lambda: hw.gate_heads(build("bert"), "gatd"), {"one of mae, gated, moh,", "mean 'gated'"}),
+    (lambda: hw.gate_heads(build("bert"), hw.DifferentialAttention), {"mae, gated, moh,"}),
+    (lambda: hw.gate_heads(build("bert"), layers=[2]), {"layers", "2", "0, 1"}),
+    (lambda: hw.gate_heads(build("bert"), num_heads=4), {"num_heads", "gate_window"}),
+    (lambda: hw.gate_heads(nn.Linear(2, 2)), {"Linear"}),
     (lambda: hw.gate_heads(build("bert"), sites="decoder_self"), {"decoder_self", "encoder_self"}),
     (lambda: hw.gate_heads(build("bert"), gate_windows=1), {"gate_windows", "gate_window"}),
-    (lambda: hw.prune_heads(gate("gpt2"), {0: [1]}), {"remove_gates", "transformer.h.0.attn"}),
+    (lambda: hw.prune_heads(gate("gpt2"), {0: [1]}), {"remove_gates", "fold_gates"}),
     (lambda: hw.fold_gates(build("gpt2")), {"gate_heads"}),
     (lambda: hw.fold_gates(gate("gpt2")), {"transformer.h.0.attn", "gate='static'"}),
 ]
@@ -96,33 +106,40 @@ MASKS = {"causal": _CAUSAL, "packed": _TEXTS, "packed, causal": _TEXTS & _CAUSAL
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("system", OPTIONS)
+@pytest.mark.parametrize("system", BY_POSITION)
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 @torch.no_grad()
 def test_what_a_mask_of_ones_own_hides_moves_no_gate(name, system, mask):
-    model, ids, seen = gate(name, system, layers=[1]), tokens(1, 6), MASKS[mask]
-    seen = seen & _CAUSAL if name == "gpt2" else seen
+    """Gates that average over positions refuse such a mask."""
+    seen, ids = MASKS[mask] & _CAUSAL if name == "gpt2" else MASKS[mask], tokens(1, 6)
     how = {"attention_mask": seen[None, None], **({"use_cache": False} if name == "gpt2" else {})}
+    refused({"(1, 1, 6, 6)", "gate_window=1"}, gate(name), input_ids=ids, **how)
+    system = "gated" if (name, system) == ("bert", "mae") else system
+    model = gate(name, system, layers=[1], **BY_POSITION[system])
     before = model(input_ids=ids, **how).logits
     for changed in range(6):
         other = ids.clone()
         other[0, changed] = (ids[0, changed] - 4) % 30 + 5
-        moved = (model(input_ids=other, **how).logits != before).any(-1)[0]
+        moved = ((model(input_ids=other, **how).logits - before).abs() > 1e-10).any(-1)[0]
         assert moved[changed] and not moved[~seen[:, changed]].any()
 
 
 @torch.no_grad()
-def test_packed_texts_are_gated_as_each_by_itself():
-    """Also by gates of a window, and with padding behind them."""
-    for options in ({}, {"gate_window": 2}):
-        model, texts = gate("gpt2", **options), [tokens(1, 3), tokens(1, 4)]
-        places = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
-        packed = model(torch.cat(texts, 1), position_ids=places, use_cache=False).logits
-        alone = [model(text, use_cache=False).logits for text in texts]
-        assert_near(packed, torch.cat(alone, 1))
+def test_packed_texts_are_gated_as_each_by_itself_or_refused():
+    texts = [tokens(1, 3), tokens(1, 4)]
+    both, places = torch.cat(texts, 1), torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+    for system, options in BY_POSITION.items():
+        model = gate("gpt2", system, **options)
+        packed = model(both, position_ids=places, use_cache=False).logits
+        assert_near(packed, torch.cat([model(text, use_cache=False).logits for text in texts], 1))
+    for name, system, options in (("gpt2", "mae", {}), ("gpt2", "mae", {"gate_window": 2}),
+                                  ("bert", "mae", {})):  # fmt: skip
+        refused({"packed", *WAYS_OUT}, gate(name, system, **options), both, position_ids=places)
+    ends = torch.tensor([0, 3, 7])
+    refused({"cu_seq_lens_q"}, gate("llama"), both, cu_seq_lens_q=ends, cu_seq_lens_k=ends)
 
 
-WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers", "MixtureOfAttentiveExperts"}
+WAYS_OUT = {"use_cache=False", "gate_window=1", "from_transformers"}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
@@ -137,17 +154,77 @@ def test_gates_that_look_back_refuse_a_cache_of_what_they_have_not_seen(name):
     assert torch.equal(without, cached)
 
 
+@torch.no_grad()
+def test_gates_see_no_more_than_a_sliding_window_or_refuse():
+    model, ids = gate("mistral"), tokens(1, 9)
+    assert model(ids[:, :8], use_cache=False).logits.isfinite().all()
+    refused({"8", "9", "gate_window"}, model, ids, use_cache=False)
+    model = gate("mistral", gate_window=8)
+    before = model(ids, use_cache=False).logits
+    ids[0, 0] = (ids[0, 0] - 4) % 30 + 5
+    one_layer = gate("mistral", gate_window=8, layers=[1])
+    assert not torch.equal(model(ids, use_cache=False).logits[0, 0], before[0, 0])
+    assert one_layer(ids, use_cache=False).logits.isfinite().all()
+    assert gate("gemma3")(ids[:, :8], use_cache=False).logits.isfinite().all()
+
+
+@torch.no_grad()
+def test_masks_given_by_position_to_parts_of_a_model_count():
+    """Of a part of a model too, such as a base model or a wrapper around it."""
+    model, ids = gate("bert"), tokens(2, 5)
+    mask = torch.ones(2, 5).long()
+    mask[1, 3:] = 0
+    expected = model(ids, attention_mask=mask).logits
+    assert torch.equal(model(ids, mask).logits, expected)
+    assert torch.equal(nn.ModuleList([model])[0](ids, mask).logits, expected)
+    ids[1, 3:] = 7
+    assert torch.equal(model(ids, mask).logits[1, :3], expected[1, :3])
+
+
 @pytest.mark.parametrize("system", OPTIONS)
 @torch.no_grad()
 def test_gates_are_read_from_what_save_pretrained_has_written(system, tmp_path):
+    """Also in shards. Who loads without them is told how to have them."""
     model, ids = gate("gpt2", system), tokens(2, 5)
     with pytest.warns(UserWarning, match="load_gates"):
-        model.save_pretrained(tmp_path)
+        model.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     plain = type(model).from_pretrained(tmp_path, dtype=model.dtype)
     assert not hw.gate_parameters(plain)
     loaded = hw.load_gates(plain, tmp_path)
     how = {"input_ids": ids, "use_cache": False}
-    assert_near(loaded(**how).logits, model(**how).logits)
+    assert torch.equal(loaded(**how).logits, model(**how).logits)
+    assert any("load_with_headwise_load_gates" in name for name in loaded.state_dict())
+
+
+@pytest.mark.parametrize("system", OPTIONS)
+def test_gates_are_read_from_checkpoints_of_the_trainer_and_it_goes_on_from_them(system, tmp_path):
+    """Also beside adapters, whose own files lack the gates."""
+    peft = pytest.importorskip("peft")
+    ids = tokens(8, 5)
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    config = peft.LoraConfig(r=2, target_modules=["c_fc"], fan_in_fan_out=True)
+    for adapted in (False, True):
+        base = build("gpt2").float().requires_grad_(False)
+        model = peft.get_peft_model(base, config) if adapted else base
+        hw.gate_heads(model, system, **OPTIONS[system])
+        how = {"max_steps": 2, "save_steps": 1, "report_to": [], "learning_rate": 0.1}
+        args = tf.TrainingArguments(tmp_path / str(adapted), use_cpu=True, **how)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tf.Trainer(model, args, train_dataset=rows).train()
+        folder = args.output_dir + "/checkpoint-2"
+        loaded = build("gpt2").float()
+        loaded = peft.PeftModel.from_pretrained(loaded, folder) if adapted else loaded
+        hw.load_gates(loaded.eval(), folder)
+        with torch.no_grad():
+            given = {"input_ids": ids, "use_cache": False}
+            assert_near(loaded(**given).logits, model.eval()(**given).logits)
+        if not adapted:
+            twin = gate("gpt2", system).float()
+            tf.Trainer(twin, args, train_dataset=rows)._load_from_checkpoint(folder)  # noqa: SLF001
+            for one, other in zip(hw.gate_parameters(twin), hw.gate_parameters(model), strict=True):
+                assert torch.equal(one, other)
 
 
 def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
@@ -164,19 +241,31 @@ def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
         assert list(model.state_dict()) == names
 
     stays(build("bert", {**TINY, "head_dim": 2}), "embed_dim", "8", "16")
+    stays(build("bert", {**TINY, "layers": 3}), "layers", "3", "2")
     stays(build("gpt2"), "encoder.layer.0.attention")
-    stays(build("bert"), "nowhere", folder=tmp_path / "nowhere")
-    description, tensors = (tmp_path / f"head_gates.{end}" for end in ("json", "safetensors"))
-    whole = json.loads(description.read_text())
-    for change in ({"system": "maee"}, {"options": {"gate_depth": 2}}, {"attentions": ["0"]}):
-        description.write_text(json.dumps(whole | change))
-        stays(build("bert"), "head_gates.json")
-    description.write_text(json.dumps(whole))
-    of_first = {name: each for name, each in load_file(tensors).items() if ".1." not in name}
-    save_file(of_first, tensors)  # without those of the second layer
-    stays(build("bert"), str(tensors), "weight")
-    tensors.write_bytes(tensors.read_bytes()[:100])
-    stays(build("bert"), str(tmp_path))
+    stays(build("bert to bert"), "site", "decoder_self")
+    (tmp_path / "empty").mkdir()
+    stays(build("bert"), "empty", "save_gates", folder=tmp_path / "empty")
+    file = tmp_path / "head_gates.safetensors"
+    whole = load_file(file)
+    says = next(name for name in whole if name.endswith("load_with_headwise_load_gates"))
+    told = json.loads(bytes(whole[says].tolist()))
+    assert told["system"] == "mae" and told["options"] == OPTIONS["mae"]
+    for change, named in (({"system": "maee"}, "mae"), ({"options": {"gate_depth": 2}}, "gate_")):
+        text = torch.tensor(list(json.dumps(told | change).encode()), dtype=torch.uint8)
+        save_file({**whole, says: text}, file)
+        stays(build("bert"), str(tmp_path), "layer.0", named)
+    save_file({name: each for name, each in whole.items() if name != says}, file)
+    stays(build("bert"), "bert.encoder.layer.0.attention", "save_gates")
+    save_file({name: each for name, each in whole.items() if ".1." not in name[-60:]}, file)
+    save_file({n: each for n, each in whole.items() if not n.endswith("gate.output.bias")}, file)
+    stays(build("bert"), str(tmp_path), "gate.output.bias")
+    hw.save_gates(model, tmp_path)
+    save_file(whole, tmp_path / "model.safetensors")
+    stays(build("bert"), "twice", "model.safetensors")
+    hw.load_gates(build("bert"), file)
+    file.write_bytes(file.read_bytes()[:100])
+    stays(build("bert"), str(file))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -245,9 +334,47 @@ def test_gates_learn_the_same_where_layers_are_computed_again(name):
         torch.testing.assert_close(other, one)
 
 
-@pytest.mark.nightly
+def test_passes_whose_layers_are_computed_again_together_are_right_or_refused():
+    """Their masks differ, and the model has gone on to the second when the first is due."""
+    model = hw.gate_heads(build("gpt2").requires_grad_(False), **OPTIONS["mae"])
+    train_at_random(model).train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    how = {"input_ids": tokens(2, 5), "use_cache": False}
+    left = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+
+    def loss(**mask):
+        return model(**how, **mask).logits.square().mean()
+
+    for mask in ({}, {"attention_mask": left}):
+        for _ in range(2):
+            (loss(**mask) + loss(**mask)).backward()
+    for masks in (({}, {"attention_mask": left}), ({"attention_mask": left}, {})):
+        with pytest.raises(RuntimeError, match="different masks"):
+            (loss(**masks[0]) + loss(**masks[1])).backward()
+    loss(attention_mask=left).backward()
+    loss().backward()
+
+
+def test_what_stands_in_for_gates_without_hooks_is_refused():
+    """As nn.DataParallel makes it, and peft of more than the system."""
+    model = gate("gpt2")
+    model.transformer.h[1].attn.head_gates = copy.deepcopy(model.transformer.h[1].attn.head_gates)
+    with pytest.raises(RuntimeError, match=r"h\.1\.attn.*modules_to_save.*DataParallel"):
+        model(tokens(1, 3))
+
+
+def test_gates_compute_the_same_in_a_compiled_model():
+    for system, options in BY_POSITION.items():
+        model, ids = gate("gpt2", system, **options).requires_grad_(False), tokens(2, 5)
+        mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+        expected = model(ids, attention_mask=mask).logits
+        found = torch.compile(model, backend="eager")(ids, attention_mask=mask).logits
+        assert_near(found, expected)
+
+
 @pytest.mark.parametrize("system", OPTIONS)
 def test_adapters_of_peft_learn_and_are_saved_beside_gates(system, tmp_path):
+    """Adapters see what the gates have changed, so that merging them changes nothing."""
     peft = pytest.importorskip("peft")
     how = {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
     config = peft.LoraConfig(r=2, modules_to_save=["head_gates.system"], **how)
@@ -258,4 +385,11 @@ def test_adapters_of_peft_learn_and_are_saved_beside_gates(system, tmp_path):
     assert moved and all("lora_" in key or "modules_to_save" in key for key in moved)
     model.save_pretrained(tmp_path)
     loaded = peft.PeftModel.from_pretrained(gate("gpt2", system), tmp_path).eval()
-    assert torch.equal(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+    expected = model.eval()(input_ids=ids).logits
+    assert torch.equal(loaded(input_ids=ids).logits, expected)
+    refused({"ModulesToSaveWrapper", "save_pretrained"}, hw.save_gates, model, tmp_path / "gates")
+    config = peft.LoraConfig(r=2, **how)
+    config.inference_mode = True
+    plain = peft.PeftModel.from_pretrained(build("gpt2"), tmp_path, config=config)
+    assert_near(hw.load_gates(plain.eval(), tmp_path)(input_ids=ids).logits, expected)
+    assert_near(loaded.merge_and_unload()(input_ids=ids).logits, expected)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from support.architectures import (
+    BY_POSITION,
     CAUSAL,
     EIGHT,
     MODELS,
@@ -31,8 +32,6 @@ STARTS = {
     "gated static": {"gate": "static"},
     "moh": {"shared_heads": 1},
 }
-# What decides at each position by itself; others need all of a text, and have no cache for it.
-BY_POSITION = {"gated": {}, "moh": {}, "mae": {"gate_window": 1}}
 
 
 def over(names, systems=OPTIONS, *, dear=False):

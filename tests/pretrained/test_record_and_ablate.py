@@ -138,7 +138,7 @@ def test_decisions_scale_what_each_head_reads(name, system):
     # Eager attention has its softmax in float32.
     assert_near(seen["made"][real].float(), expected[real].float())
     if system == "mae":  # decides by the mean of what is real, of a decoder up to each position
-        p = {k: v.double() for k, v in model.get_submodule(place).state_dict().items()}
+        p = {k: v.double() for k, v in systems(model)[place].state_dict().items()}
         for row, position in real.nonzero().tolist():
             last = position + 1 if name in DECODERS else 5
             sights = seen["hidden"][row, :last][real[row, :last]].double()

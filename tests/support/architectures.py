@@ -140,6 +140,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+# What decides at each position of a decoder by itself; others have no cache for all of a text.
+BY_POSITION = {"gated": {}, "moh": {}, "mae": {"gate_window": 1}}
+
+
 @torch.no_grad()
 def train_at_random(model: nn.Module) -> Any:
     for parameter in hw.gate_parameters(model):

@@ -92,8 +92,7 @@ class Stack:
             raise ValueError(
                 f"attention_mask is {tuple(mask.shape) if is_tensor else type(mask).__name__}, "
                 f"expected (batch, {queries}), with 0 at padding: what else a mask hides, gates "
-                f"that average over positions would see. Leave it out if nothing is hidden, or "
-                f"have gates look at their own position alone (gate_window=1 of MAE's)"
+                f"that average over positions would see: leave it out if nothing is, or {_WAYS_OUT}"
             )
         if is_tensor and mask.dim() == 4 and mask.size(-1) == mask.size(-2):
             own = mask[:, 0].diagonal(dim1=-2, dim2=-1)  # a text sees itself, padding does not
