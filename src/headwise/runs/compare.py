@@ -100,6 +100,7 @@ def compare(
                 write(found)
 
         train([run for of in runs for run in of], write_what_there_is)
+        console.print("timing steps and generation", style="dim", highlight=False)
         found, _ = _found(planned, runs, command)
         assert found is not None
         write(found)

@@ -61,6 +61,8 @@ def forecast(planned: Sequence[OneDataset], console: Console) -> list[Forecast]:
             own = [(run, read_result(run.folder)) for run in runs if run.system == system]
             known = [result.seconds / result.steps for _, result in own if result and result.steps]
             if not known and any(_steps(run) for run, _ in own):
+                line = f"timing steps of {system}"
+                console.print(line, style="dim", highlight=False, markup=False)
                 known = [_seconds_of_step(own[0][0])]
             for run, result in own:
                 steps, done = _steps(run), int((last_progress(run.folder) or {}).get("step", 0))
