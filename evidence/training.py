@@ -32,7 +32,7 @@ from headwise.runs.launching import train_all
 from headwise.runs.run import build_model, prepare
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
-from headwise.training.trainer import checkpoints
+from headwise.training.checkpoints import checkpoints
 
 RANDOM_EXPERT = "mae=random-expert"  # of table 5 of the MAE paper
 

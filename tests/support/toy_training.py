@@ -19,6 +19,7 @@ from torch.optim import optimizer as of_optimizers
 import headwise as hw
 from headwise.files import clear_leftovers, written_whole
 from headwise.training.batches import Batches
+from headwise.training.checkpoints import write_model
 from headwise.training.part import freeze_all_but
 from headwise.training.settings import TrainingSettings
 from headwise.training.trainer import (
@@ -26,7 +27,6 @@ from headwise.training.trainer import (
     Progress,
     Trainer,
     accelerator_for,
-    write_model,
 )
 
 __all__ = ["Interrupted", "clear_leftovers", "write_model", "written_whole"]

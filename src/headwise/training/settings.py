@@ -26,8 +26,7 @@ class PlateauSettings(Settings):
     """When the learning rate falls because validation has stalled (Lamb et al. 2021, A.2)."""
 
     patience: Count = 5
-    """Number of validations in a row without a new best loss after which the learning rate
-    falls."""
+    """Number of validations in a row without a new best loss after which it falls."""
     factor: float = Field(0.5, gt=0, lt=1)
     """Factor by which the learning rate is multiplied when it falls."""
 
@@ -47,15 +46,13 @@ class TrainingSettings(Settings):
     Peng et al. 2020); `gates+output`: these and the output projections of all attentions (FTG+);
     `all` (FTALL); `nothing`: the model is evaluated as it starts (NOFT)."""
     batch_tokens: Count = 4096
-    """Largest size of a batch in tokens: its number of sequences times the length of the
-    longest."""
+    """Largest size of a batch in tokens: its number of sequences times the longest of them."""
     gradient_accumulation: Count = 1
     """Number of batches whose gradients are summed for one optimizer step."""
     learning_rate: float = Field(7e-4, gt=0)
     """Learning rate at the end of the warm-up."""
     schedule: Literal["inverse-sqrt", "linear", "cosine", "constant", "plateau"] = "inverse-sqrt"
-    """How the learning rate moves after the warm-up; plateau lowers it when the validation loss
-    stalls."""
+    """How the learning rate moves after the warm-up; plateau lowers it when validation stalls."""
     plateau: PlateauSettings = Field(default_factory=PlateauSettings)
     """Settings of `schedule: plateau`: when and how far the learning rate falls."""
     warmup_steps: int = Field(4000, ge=0)
@@ -80,20 +77,18 @@ class TrainingSettings(Settings):
     (autocast) weights stay in float32. With `tf32` a GPU that has it rounds the factors of float32
     products to 10 bits; elsewhere it is float32."""
     compile: bool = False
-    """Whether torch.compile makes one program of the model for training: faster on a GPU, after
-    minutes of compiling. Losses are the same up to rounding. Validation runs the model as it is
-    written."""
+    """Whether training runs the model as torch.compile makes it: faster on a GPU, after minutes of
+    compiling. Losses are the same up to rounding. Validation runs it as it is written."""
     gradient_checkpointing: bool = False
     """Whether layers are computed again in the backward pass in place of being remembered, which
     takes less memory and more time. Losses and gradients are the same."""
     fsdp: bool = False
-    """Whether the processes that train a model divide it (FSDP2), each with a part of every weight,
-    gradient and state of the optimizer. For models that training makes too large for one device.
-    Losses are the same. One process alone trains as without it."""
+    """Whether the processes that train a model divide it (FSDP2), with its gradients and the state
+    of the optimizer, for models that are too large for one device. Losses are the same. One process
+    alone trains as without it."""
     loader_workers: int = Field(0, ge=0)
     """Number of processes that prepare batches while the model computes, for items that take long
-    to make, such as speech that is mixed with noise anew in each epoch. The batches are the same
-    with any number."""
+    to make, such as noisy speech. The batches are the same with any number."""
     seed: int = Field(1, ge=0, le=LARGEST_SEED)
     """Seed of the initial weights, the batches, dropout and other draws."""
     evaluate_every: Count = 500
@@ -117,8 +112,8 @@ class TrainingSettings(Settings):
     """With `final_model: average`, the number of last checkpoints whose weights are averaged: the
     last ones before the run ends or patience stops it; all of them, if there are fewer."""
     final_model: Literal["best", "last", "average"] = "best"
-    """Which weights are evaluated and kept: those of the best validation loss, the last ones, or an
-    average."""
+    """Which weights are evaluated and kept: those of the best validation loss, the last ones, or
+    an average."""
     rules: dict[str, Any] = Field(default={}, validate_default=True)
     """Settings of what systems do in training beyond gradient descent: the name of a system, or
     `module:Class` of your own, then its settings: `{mae: {unit: steps, period: 2}}`. `headwise

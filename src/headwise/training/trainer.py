@@ -7,32 +7,34 @@ same records as if it had not been stopped.
 
 import json
 import math
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import accelerate.utils
-import numpy as np
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import is_torch_bf16_gpu_available
 
-from headwise.files import partial_path, remove, written_whole
+from headwise.files import written_whole
 from headwise.models.plan import system_class
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.ops.replicas import is_sharded, sharded_like, whole
 from headwise.training.batches import Batch, Batches
+from headwise.training.checkpoints import (
+    STATE,
+    last_readable,
+    random_states,
+    read_checkpoint,
+    remove_superseded,
+    set_random_states,
+)
 from headwise.training.loss import aside_of_training, mean_loss, own_draws
 from headwise.training.rules import rules_in, training_rules
 from headwise.training.settings import TrainingSettings
@@ -40,8 +42,6 @@ from headwise.training.watching import StopSignal, Watch
 
 if TYPE_CHECKING:  # it stands a floor above
     from headwise.data.stream import StreamBatches
-
-_STATE = "training.pt"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -108,8 +108,8 @@ class Trainer:
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
         self._kind, self._bare = type(model), model.to(accelerator.device)
-        is_divided = settings.fsdp and self._world > 1
-        if is_divided:
+        self._is_divided = settings.fsdp and self._world > 1
+        if self._is_divided:
             _divide(model, accelerator.device)
         held, of_rules = rules_in(model), settings.of_rules().items()  # a recipe has those of all
         self._rules = training_rules(
@@ -119,7 +119,7 @@ class Trainer:
             settings={name: of for name, of in of_rules if system_class(name).rule in held},
         )
         self._optimizer = self._make_optimizer()
-        if not is_divided:
+        if not self._is_divided:
             accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
                 find_unused_parameters=self._rules.leaves_out_gradients,
                 broadcast_buffers=False,  # `_step` does so, for steps of rules too
@@ -175,8 +175,10 @@ class Trainer:
             is_last = now.step == now.total
             logs = now.step % settings.log_every == 0
             validates = now.step % settings.evaluate_every == 0 or is_last
-            if logs:
-                self._note_loss()
+            if logs:  # of the steps since the last time
+                loss = self._accelerator.reduce(self._loss_sum, "mean") / settings.log_every
+                self._loss_sum = torch.zeros_like(self._loss_sum)
+                self._note(loss=float(loss), learning_rate=self._rate)
             if is_last or now.step % max(settings.log_every, now.total // 200) == 0:
                 self._note(recorded=self._rules.record())
             if validates:
@@ -208,16 +210,14 @@ class Trainer:
             self._loss_sum = self._loss_sum + loss.detach()
         if settings.clip_norm:
             nn.utils.clip_grad_norm_(self._bare.parameters(), settings.clip_norm)
+        factor = now.slowed * settings.factor(now.step, now.total)
+        self._rate = settings.learning_rate * factor
         for parameters in self._optimizer.param_groups:
-            parameters["lr"] = self._learning_rate(now.step)  # of the others, rules set it
+            parameters["lr"] = self._rate  # rules set their own afterwards
         self._optimizer.step()
         self._optimizer.zero_grad()
         now.step += 1
         self._watch.show(step=now.step)
-
-    def _learning_rate(self, step: int) -> float:
-        factor = self._settings.factor(step, self._now.total)
-        return self._settings.learning_rate * self._now.slowed * factor
 
     def _loss(self, model: Any, batch: Batch, labels: Tensor) -> Tensor:
         """The share of a batch in the loss of a step, of which the mean over processes counts."""
@@ -229,11 +229,10 @@ class Trainer:
         return loss
 
     def _precision(self) -> Any:
-        name, device = self._settings.precision, self._accelerator.device.type
-        is_bf16 = name == "bf16" or (
-            name == "auto" and device != "cpu" and is_torch_bf16_gpu_available()
-        )
-        return torch.autocast(device, torch.bfloat16) if is_bf16 else nullcontext()
+        precision, device = self._settings.precision, self._accelerator.device.type
+        if precision == "auto" and device == "cuda":  # some that lack bf16 emulate it, slowly
+            precision = "bf16" if torch.cuda.is_bf16_supported(False) else "float32"
+        return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
 
     def _sum(self, number: int) -> Tensor:
         """The sum of a number over all processes."""
@@ -245,12 +244,6 @@ class Trainer:
             dist.broadcast(buffer, 0)
 
     # Records and validations
-
-    def _note_loss(self) -> None:
-        """Records the mean loss of the steps since the last record."""
-        loss = float(self._accelerator.reduce(self._loss_sum, "mean")) / self._settings.log_every
-        self._loss_sum = torch.zeros_like(self._loss_sum)
-        self._note(loss=loss, learning_rate=self._learning_rate(self._now.step - 1))
 
     def _note(self, **found: Any) -> None:
         now, found = self._now, {name: value for name, value in found.items() if value != {}}
@@ -278,25 +271,19 @@ class Trainer:
         now.ended = not is_patient or not math.isfinite(loss)  # later steps mend no weights
 
     def _look(self, *names: str) -> dict[str, Any]:
-        """What the main process finds when it looks at the model."""
+        """What the main process finds when it looks at the model, of which it may have a part."""
         looks = {name: look for name in names if (look := self._looks[name]) is not None}
-        model = self._whole_model() if looks else self._bare
+        model = self._bare
+        if looks and self._is_divided:
+            weights = self._collected(model.state_dict())
+            with own_draws():
+                model = self._kind(model.config).to(model.dtype)
+            if self._is_main:
+                model.load_state_dict(weights)
         if not self._is_main:
             return {}
-        with aside_of_training(model), self._precision():
+        with aside_of_training(model.to(self._accelerator.device)), self._precision():
             return {name: look(model) for name, look in looks.items()}
-
-    def _whole_model(self) -> Any:
-        """The model; where processes divide it, a copy that the main one has whole."""
-        if not any(map(is_sharded, self._bare.parameters())):
-            return self._bare
-        weights = self._collected(self._bare.state_dict())
-        if not self._is_main:
-            return None
-        with own_draws():
-            copy = self._kind(self._bare.config).to(self._bare.dtype)
-        copy.load_state_dict(weights)
-        return copy.to(self._accelerator.device)
 
     def _tell_why_it_ended(self) -> None:
         now = self._now
@@ -319,12 +306,12 @@ class Trainer:
         weights = self._collected(self._bare.state_dict())
         states = {n: self._collected(state) for n, state in of_optimizer["state"].items()}
         of_process = {"position": self._train.position, "loss_sum": self._loss_sum.cpu()}
-        processes = accelerate.utils.gather_object([of_process | _random_states()])
+        processes = accelerate.utils.gather_object([of_process | random_states()])
         if self._is_main:
             with written_whole(self._folder / f"checkpoint-{now.step}") as partial:
                 self._bare.save_pretrained(partial, state_dict=weights)
                 state = {"optimizer": of_optimizer | {"state": states}, "processes": processes}
-                torch.save({**state, "progress": json.dumps(asdict(now))}, partial / _STATE)
+                torch.save({**state, "progress": json.dumps(asdict(now))}, partial / STATE)
             self._remove_superseded()
         self._accelerator.wait_for_everyone()
 
@@ -339,69 +326,43 @@ class Trainer:
 
         return {name: collected(x) for name, x in state.items()}
 
-    def _remove_superseded(self) -> None:
-        """Removes all checkpoints but the latest regular ones, the best one, and the last one."""
-        found, every = checkpoints(self._folder), self._settings.evaluate_every
-        regular = [p for p in found if step_of(p) % every == 0 or step_of(p) == self._now.total]
-        kept = {*found[-1:], *regular[-self._settings.keep_checkpoints :]}
-        for path in set(found) - kept:
-            if step_of(path) != self._now.best_step:
-                path.rename(partial_path(path))  # so that none is there in part
-                remove(partial_path(path))
-
     def _resume(self) -> bool:
         """Goes on from the last checkpoint that can be read, if there is one."""
-        last = self._last_readable() if self._is_main else None
+        last = last_readable(self._folder, self._watch.say) if self._is_main else None
         (last,) = accelerate.utils.broadcast_object_list([last])
         if last is None:
             return False
-        weights, state = _read(last)
-        count, optimizer, device = (
-            len(state["processes"]),
-            self._optimizer,
-            self._accelerator.device,
-        )
+        weights, state = read_checkpoint(last)
+        count, device = len(state["processes"]), self._accelerator.device
         if count != self._world:
             raise ValueError(
                 f"{last} is of {count} processes, and now there are {self._world}: go on with as "
                 f"many (torchrun --nproc-per-node {count} -m headwise train {self._folder}, or "
                 f"compare --nproc {count}), or train in another folder"
             )
+        for name, same in self._bare.all_tied_weights_keys.items():  # it has one of them
+            weights.setdefault(name, weights[same])
         held = self._bare.state_dict()
-        weights = {name: sharded_like(held[name], x.to(device)) for name, x in weights.items()}
-        missing = set(self._bare.load_state_dict(weights, strict=False).missing_keys)
-        if lacking := missing - set(self._bare.all_tied_weights_keys):  # of tied ones it has one
-            raise ValueError(f"{last} lacks weights of the model: {', '.join(lacking)}")
-        learning = [p for group in optimizer.param_groups for p in group["params"]]
+        self._bare.load_state_dict(
+            {name: sharded_like(held[name], x.to(device)) for name, x in weights.items()}
+        )
+        learning = [p for group in self._optimizer.param_groups for p in group["params"]]
         for number, of_parameter in state["optimizer"]["state"].items():
             for name, x in of_parameter.items():
                 if x.shape == learning[number].shape:
                     of_parameter[name] = sharded_like(learning[number], x.to(device))
-        optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(state["optimizer"])
         of_process = state["processes"][self._accelerator.process_index]
-        _set_random_states(of_process)
+        set_random_states(of_process)
         self._train.position = of_process["position"]
         self._loss_sum = of_process["loss_sum"].to(device)
         self._now = Progress(**json.loads(state["progress"]))
-        if self._is_main:
-            self._remove_superseded()  # unless it was killed before it had done so
+        if self._is_main:  # it may have been killed before it had done so
+            self._remove_superseded()
         return True
 
-    def _last_readable(self) -> Path | None:
-        """The last checkpoint; what cannot be read is set aside, and said."""
-        *earlier, last = [None, *checkpoints(self._folder)]
-        if last is None:
-            return None
-        try:
-            _read(last)
-        except ValueError as error:
-            goes_on = f"goes on from {earlier[-1].name}" if earlier[-1] else "begins anew"
-            self._watch.say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
-            aside = last.with_name(f"damaged-{last.name}")
-            remove(aside)
-            last.rename(aside)
-            return self._last_readable()
-        return last
+    def _remove_superseded(self) -> None:
+        remove_superseded(self._folder, self._settings, self._now.best_step, self._now.total)
 
 
 def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Accelerator:
@@ -424,50 +385,6 @@ def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Acce
     )
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Returns the checkpoints of a run, oldest first."""
-    return sorted(folder.glob("checkpoint-*"), key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    """Returns the number of optimizer steps before a checkpoint."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
-
-
-def write_model(
-    kind: Any, settings: TrainingSettings, folder: Path, save_beside: Callable[[Path], None]
-) -> None:
-    """Writes the final model of a finished training to `model/`: the best, the last or a mean.
-
-    Args:
-        kind: class of the model.
-        settings: of the training.
-        folder: of the run.
-        save_beside: writes into the folder of the model what belongs to it, such as a tokenizer.
-    """
-    found = checkpoints(folder)
-    chosen = found[-settings.average_last :] if settings.final_model == "average" else found[-1:]
-    state = torch.load(found[-1] / _STATE, map_location="cpu", weights_only=True, mmap=True)
-    best_step = json.loads(state["progress"])["best_step"]
-    if settings.final_model == "best" and best_step is not None:
-        chosen = [folder / f"checkpoint-{best_step}"]
-    if not chosen[0].is_dir():
-        raise ValueError(
-            f"{chosen[0]} is missing, the checkpoint of the lowest validation loss: put it back, "
-            f"or delete {found[-1].name} too and start the run again, to train from before it"
-        )
-    model = kind.from_pretrained(chosen[-1])
-    weights = model.state_dict()
-    total = {name: x.double() for name, x in weights.items() if x.is_floating_point()}
-    for path in chosen[:-1]:
-        other = kind.from_pretrained(path).state_dict()
-        total = {name: x + other[name].double() for name, x in total.items()}
-    model.load_state_dict(weights | {name: x / len(chosen) for name, x in total.items()})
-    with written_whole(folder / "model") as partial:
-        model.save_pretrained(partial)
-        save_beside(partial)
-
-
 def _divide(model: nn.Module, device: torch.device) -> None:
     """Divides a model among all processes by FSDP2, layer by layer; its class is then another."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -480,39 +397,8 @@ def _divide(model: nn.Module, device: torch.device) -> None:
         fully_shard(part, mesh=mesh, reshard_after_forward=True)
 
 
-def _read(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads the weights and all else of a checkpoint; raises ValueError if a file is damaged."""
-    weights: dict[str, Tensor] = {}
-    path = checkpoint / "config.json"
-    try:
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(checkpoint.glob("*.safetensors")) or [checkpoint / "model.safetensors"]:
-            weights |= load_file(path)
-        path = checkpoint / _STATE
-        return weights, torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
-        why = str(error).strip().partition("\n")[0].partition(". ")[0]
-        raise ValueError(f"{path.name} cannot be read: {why}") from error
-
-
 def _tokens(batch: Batch) -> int:
     """Tokens of a batch, padding apart: those read and those predicted."""
     read = int(batch["attention_mask"].sum()) if "attention_mask" in batch else 0
     labels = batch["labels"]
     return read if labels.is_floating_point() else read + int((labels != IGNORED_LABEL).sum())
-
-
-def _random_states() -> dict[str, Any]:
-    """What the draws of this process depend on, in types that are read without pickle."""
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    name, keys, *others = np.random.get_state()  # noqa: NPY002 - data may draw from it
-    of_python, of_numpy = random.getstate(), [name, np.asarray(keys).tolist(), *others]
-    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": of_python, "numpy": of_numpy}
-
-
-def _set_random_states(states: dict[str, Any]) -> None:
-    torch.set_rng_state(states["torch"])
-    if states["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
-    random.setstate(states["python"])
-    np.random.set_state(tuple(states["numpy"]))  # noqa: NPY002

@@ -1,0 +1,128 @@
+"""The checkpoints of a run: what they are, which of them stay, and the final model of them.
+
+A checkpoint is a folder, written whole or not at all: the model as transformers saves it, and
+`training.pt` with all else that a training goes on from.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from headwise.files import partial_path, remove, written_whole
+from headwise.training.settings import TrainingSettings
+
+STATE = "training.pt"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Returns the checkpoints of a run, oldest first."""
+    return sorted(folder.glob("checkpoint-*"), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Returns the number of optimizer steps before a checkpoint."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Reads the weights and all else of a checkpoint; raises ValueError if a file is damaged."""
+    weights: dict[str, Tensor] = {}
+    path = checkpoint / "config.json"
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(checkpoint.glob("*.safetensors")) or [checkpoint / "model.safetensors"]:
+            weights |= load_file(path)
+        path = checkpoint / STATE
+        return weights, torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
+        why = str(error).strip().partition("\n")[0].partition(". ")[0]
+        raise ValueError(f"{path.name} cannot be read: {why}") from error
+
+
+def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
+    """Returns the last checkpoint that can be read; those after it are set aside, which is said."""
+    *earlier, last = [None, *checkpoints(folder)]
+    if last is None:
+        return None
+    try:
+        read_checkpoint(last)
+        return last
+    except ValueError as error:
+        goes_on = f"goes on from {earlier[-1].name}" if earlier[-1] else "begins anew"
+        say(f"{last.name} cannot be used ({error}): the run {goes_on}", "yellow")
+        aside = last.with_name(f"damaged-{last.name}")
+        remove(aside)
+        last.rename(aside)
+        return last_readable(folder, say)
+
+
+def remove_superseded(
+    folder: Path, settings: TrainingSettings, best_step: int | None, total: int
+) -> None:
+    """Removes all checkpoints but the latest regular ones, the best one and the last one."""
+    found = checkpoints(folder)
+    regular = [p for p in found if step_of(p) % settings.evaluate_every == 0 or step_of(p) == total]
+    kept = {*found[-1:], *regular[-settings.keep_checkpoints :]}
+    for path in set(found) - kept:
+        if step_of(path) != best_step:
+            path.rename(partial_path(path))  # so that none is there in part
+            remove(partial_path(path))
+
+
+def write_model(
+    kind: Any, settings: TrainingSettings, folder: Path, save_beside: Callable[[Path], None]
+) -> None:
+    """Writes the final model of a finished training to `model/`: the best, the last or a mean.
+
+    Args:
+        kind: class of the model.
+        settings: of the training.
+        folder: of the run.
+        save_beside: writes into the folder of the model what belongs to it, such as a tokenizer.
+    """
+    found = checkpoints(folder)
+    chosen = found[-settings.average_last :] if settings.final_model == "average" else found[-1:]
+    state = torch.load(found[-1] / STATE, map_location="cpu", weights_only=True, mmap=True)
+    best_step = json.loads(state["progress"])["best_step"]
+    if settings.final_model == "best" and best_step is not None:
+        chosen = [folder / f"checkpoint-{best_step}"]
+    if not chosen[0].is_dir():
+        raise ValueError(
+            f"{chosen[0]} is missing, the checkpoint of the lowest validation loss: put it back, "
+            f"or delete {found[-1].name} too and start the run again, to train from before it"
+        )
+    model = kind.from_pretrained(chosen[-1])
+    weights = model.state_dict()
+    total = {name: x.double() for name, x in weights.items() if x.is_floating_point()}
+    for path in chosen[:-1]:
+        other = kind.from_pretrained(path).state_dict()
+        total = {name: x + other[name].double() for name, x in total.items()}
+    model.load_state_dict(weights | {name: x / len(chosen) for name, x in total.items()})
+    with written_whole(folder / "model") as partial:
+        model.save_pretrained(partial)
+        save_beside(partial)
+
+
+def random_states() -> dict[str, Any]:
+    """What the draws of this process depend on, in types that are read without pickle."""
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    name, keys, *others = np.random.get_state()  # noqa: NPY002 - data may draw from it
+    of_python, of_numpy = random.getstate(), [name, np.asarray(keys).tolist(), *others]
+    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": of_python, "numpy": of_numpy}
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+    random.setstate(states["python"])
+    np.random.set_state(tuple(states["numpy"]))  # noqa: NPY002
