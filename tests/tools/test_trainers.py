@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+import accelerate
 import pytest
 import torch
 from support.loops import rule_settings, train
@@ -26,19 +27,20 @@ BATCHES = [
 RULES = {"mae": {"period": 2, "unit": "steps"}}
 
 
-def weights_by_own_loop(system: str) -> dict:
+def weights_by_own_loop(system: str, batches: list = BATCHES) -> dict:
     made = model("causal", system).train()
 
     def loss(batch):
         torch.manual_seed(7)  # which experts are drawn; loaders of data draw numbers too
         yield made(**batch, labels=batch["input_ids"]).loss
 
-    train(made, loss, BATCHES, settings=RULES if system == "mae" else None, lr=0.01)
+    train(made, loss, batches, settings=RULES if system == "mae" else None, lr=0.01)
     return made.state_dict()
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_lightning_ends_with_the_weights_of_the_own_loop(system, tmp_path):
+    """Also when it is stopped half-way, and goes on from its checkpoint."""
     lightning = pytest.importorskip("pytorch_lightning")
 
     class Module(lightning.LightningModule):
@@ -52,24 +54,50 @@ def test_lightning_ends_with_the_weights_of_the_own_loop(system, tmp_path):
             return self.rules.attach(torch.optim.AdamW(self.rules.parameter_groups(lr=0.01)))
 
         def on_train_batch_start(self, batch, batch_idx):
+            self.rules.step = self.trainer.global_step
             self.rules.before_step(lambda: self.training_step(batch))
 
         def training_step(self, batch):
             torch.manual_seed(7)
             return self.model(**batch).loss
 
-    module = Module().train()
-    lightning.Trainer(
-        accelerator="cpu",
-        max_steps=STEPS,
-        default_root_dir=tmp_path,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    ).fit(module, DataLoader(TEXTS, batch_size=BATCH))
+    how = {"accelerator": "cpu", "default_root_dir": tmp_path, "logger": False}
+    off = ("progress_bar", "model_summary", "checkpointing")
+    how |= {f"enable_{name}": False for name in off}
+    half = STEPS // 2  # an epoch
+    data, path = DataLoader(TEXTS[: half * BATCH], batch_size=BATCH), str(tmp_path / "half.ckpt")
+    first, again = (Module().train() for _ in range(2))
+    stopped = lightning.Trainer(max_epochs=1, **how)
+    stopped.fit(first, data)
+    stopped.save_checkpoint(path)
+    lightning.Trainer(max_epochs=2, **how).fit(again, data, ckpt_path=path)
+    ours = weights_by_own_loop(system, BATCHES[:half] * 2)
+    for name, value in again.model.state_dict().items():
+        torch.testing.assert_close(value, ours[name], msg=name)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_accelerate_ends_with_the_weights_of_the_own_loop(system):
+    """Whose optimizer is a wrapper, with hooks of its own that nobody calls."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    made = model("causal", system).train()
+    rules = hw.training_rules(made, STEPS, settings=RULES if system == "mae" else None)
+    groups = rules.parameter_groups(lr=0.01)
+    wrapped, optimizer = accelerator.prepare(made, torch.optim.AdamW(groups))
+    rules.attach(optimizer)
+
+    def loss(batch):
+        torch.manual_seed(7)
+        return wrapped(**batch, labels=batch["input_ids"]).loss
+
+    for batch in BATCHES:
+        rules.before_step(lambda batch=batch: loss(batch))
+        accelerator.backward(loss(batch))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert rules.step == STEPS
     ours = weights_by_own_loop(system)
-    for name, value in module.model.state_dict().items():
+    for name, value in made.state_dict().items():
         torch.testing.assert_close(value, ours[name], msg=name)
 
 
