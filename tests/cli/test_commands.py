@@ -184,6 +184,23 @@ def test_a_bug_keeps_its_traceback(place, monkeypatch):
     assert isinstance(run("evaluate", "compared/mae-seed1").exception, RuntimeError)
 
 
+OWN = """
+import headwise as hw
+class Unpacks(hw.MultiHeadAttention):
+    def forward(self, query, *others, **options):
+        batch, time = query.shape
+"""
+
+
+def test_a_bug_in_a_system_of_one_s_own_keeps_its_traceback(place, monkeypatch):
+    """Also one that Python tells by a ValueError, as errors of users are told."""
+    Path("unpacking.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(place)
+    line = "train tiny.yaml --import unpacking --set model.attention=unpacking:Unpacks"
+    done = run(*line.split(), "--output", "unpacked")
+    assert type(done.exception) is ValueError and "unpack" in str(done.exception)
+
+
 @pytest.mark.parametrize("name", [name for name in KEPT if name != "train"])
 def test_torchrun_starts_trainings_alone(name, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")

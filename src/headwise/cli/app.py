@@ -5,6 +5,7 @@ import importlib
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,24 +60,27 @@ def command(
 
 @contextmanager
 def clear_errors(when_stopped: str = "") -> Iterator[None]:
-    """Prints an error of the user as a message; a bug keeps its traceback."""
+    """Prints an error of the user as a message; a bug, here or in one's own module, is raised."""
     try:
         yield
     except KeyboardInterrupt as stop:  # as `Interrupted` of the trainer is
-        print_error(f"{str(stop) or 'stopped'}. {when_stopped}".strip(), label="")
+        print_line(Console(stderr=True), f"{str(stop) or 'stopped'}. {when_stopped}".strip())
         raise typer.Exit(130) from None
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
+        own = {getattr(sys.modules[name], "__file__", "") for name in imported}
+        if own & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
+            raise  # whoever has written the module needs the traceback
         reason, path = getattr(error, "strerror", None), getattr(error, "filename", None)
         of_system = reason is not None and path is not None and str(error).startswith("[Errno")
         print_error(f"{path}: cannot be read or written ({reason})" if of_system else str(error))
         raise typer.Exit(2) from None
 
 
-def print_error(text: str, label: str = "error: ") -> None:
+def print_error(text: str) -> None:
     """Prints an error to standard error."""
-    print_line(Console(stderr=True), label + text, style="red" if label else "")
+    print_line(Console(stderr=True), f"error: {text}", style="red")
 
 
 def print_line(console: Console, line: str, style: str = "") -> None:
@@ -138,42 +142,17 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def _start(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            metavar="",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version.",
-        ),
+        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """What stands before the name of a command."""
 
 
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a key of the recipe: training.max_steps=100. May be given several times.",
-    ),
-]
+_SET = "Change a key of the recipe: training.max_steps=100. May be repeated."
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET)]
+_IMPORT = "Import a module, of this folder too, whose classes the recipe names. May be repeated."
 Import = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        callback=_import,
-        help="Import a module, of this folder too, before the recipe is read: it may name classes "
-        "of it as MODULE:CLASS. May be given several times.",
-    ),
+    list[str] | None, typer.Option("--import", metavar="MODULE", callback=_import, help=_IMPORT)
 ]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        metavar="",
-        help="Print one JSON document in place of text, and progress to standard error.",
-    ),
-]
+_JSON = "Print one JSON document in place of text, and progress to standard error."
+Json = Annotated[bool, typer.Option("--json", metavar="", help=_JSON)]
