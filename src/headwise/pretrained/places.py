@@ -5,8 +5,9 @@ calls its output projection with it: what stands before that projection sees the
 """
 
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -26,7 +27,7 @@ _COUNTS = (
     *("self.num_attention_heads", "self.num_heads", "config.num_attention_heads"),
 )
 _SAYS_CAUSAL = ("is_causal", "self.is_causal", "is_decoder", "self.is_decoder")
-# How forward calls the hidden states, (batch, time, width); others may have the time first.
+# How forward calls hidden states, (batch, time, width), if they come first; others have time first.
 _HIDDEN_STATES = ("hidden_states", "hidden_state", "input")
 
 
@@ -53,16 +54,11 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class Place:
-    """An attention module of a model, and where its heads are.
+    """An attention module of a model: its path, and the paths from it to what its heads have.
 
-    Attributes:
-        path, module: the attention module.
-        projection_path: of the output projection, from the attention module.
-        num_heads: how many heads of queries it has.
-        site: `encoder_self`, `decoder_self` (what is causal) or `decoder_cross`.
-        layer: counted from 0 in its stack.
-        stack: path of the innermost model of transformers around it.
-        layout: what the caller said of modules of this class, or None.
+    Its `site` is `encoder_self`, `decoder_self` (what is causal) or `decoder_cross`; its layer is
+    counted from 0 in its stack, the innermost model of transformers around it; `layout` is what the
+    caller has said of it.
     """
 
     path: str
@@ -80,15 +76,14 @@ class Place:
 
     def sizes(self) -> dict[str, int]:
         """`embed_dim`, `num_heads` and `head_dim`."""
-        width, embed_dim = _widths(self.projection)
-        if width % self.num_heads:
+        (width, embed_dim), heads = _widths(self.projection), self.num_heads
+        if heads < 1 or width % heads:
             raise ValueError(
-                f"{self.path!r} has {self.num_heads} heads, which do not divide {width}, what its "
-                f"{self.projection_path} takes: say where its heads are by layouts="
+                f"{self.path!r} has {heads} heads, which do not divide {width}, what its "
+                f"{self.projection_path} takes: say where they are, as by layouts="
                 f"{{{type(self.module).__name__!r}: headwise.HeadLayout(num_heads=...)}}"
             )
-        return {"embed_dim": embed_dim, "num_heads": self.num_heads,
-                "head_dim": width // self.num_heads}  # fmt: skip
+        return {"embed_dim": embed_dim, "num_heads": heads, "head_dim": width // heads}
 
 
 def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) -> list[Place]:
@@ -106,65 +101,63 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
     stacks = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
     for path, module in model.named_modules():
         kinds = [base.__name__ for base in type(module).__mro__]  # FSDP makes subclasses
-        layout = next((layouts[kind] for kind in kinds if kind in (layouts or {})), None)  # type: ignore[index]
-        first = list(inspect.signature(type(module).forward).parameters)[1:2]
-        if layout is None and not (_is_attention(module) and {*first} & {*_HIDDEN_STATES}):
+        layout = {kind: each for kind, each in (layouts or {}).items() if kind in kinds}
+        given = next(iter(layout.values()), None)
+        if given is None and not _is_attention(module):
             continue
-        projection = _projection_of(module, layout)
-        heads = None if projection is None else _heads_of(module, projection, layout)
-        if projection is None or heads is None:
-            if layout is None:
-                continue
-            raise ValueError(f"{path!r} has not what layouts says of {type(module).__name__}: "
-                             f"{layout}")  # fmt: skip
-        stack = max((s for s in stacks if not s or path.startswith(f"{s}.")), key=len, default="")
-        numbers = [part for part in path.removeprefix(stack).split(".") if part.isdigit()]
-        own = path.rpartition(".")[2]
-        cross = "cross" in own.lower() or own in ("encoder_attn", "EncDecAttention")
-        site = "decoder_self" if _is_causal(module, layout) else "encoder_self"
-        site = "decoder_cross" if cross else site
-        layer = int(numbers[0]) if numbers else 0
-        found.append(Place(path, module, projection, heads, site, layer, stack, layout))
+        projection, heads = _heads(module, given or HeadLayout())
+        if projection and heads:
+            within = [stack for stack in stacks if not stack or path.startswith(f"{stack}.")]
+            stack = max(within, key=len, default="")
+            number = re.search(r"\.(\d+)(\.|$)", path.removeprefix(stack))
+            layer = int(number[1]) if number else 0
+            where = _site(path, module, given), layer, stack, given
+            found.append(Place(path, module, projection, heads, *where))
+        elif given is not None:
+            raise ValueError(f"{path!r}, a {kinds[0]}, lacks what layouts says of it: {given}")
     if not found:
         raise ValueError(_unknown(model))
     return found
 
 
 def _is_attention(module: nn.Module) -> bool:
-    name = type(module).__name__.lower()
-    return ("attention" in name or "attn" in name) and not isinstance(module, System)
+    name, first = type(module).__name__.lower(), inspect.signature(type(module).forward).parameters
+    named = "attention" in name or "attn" in name
+    return (
+        named
+        and not isinstance(module, System)
+        and list(first)[1:2] in [[n] for n in _HIDDEN_STATES]
+    )
 
 
-def _projection_of(module: nn.Module, layout: HeadLayout | None) -> str | None:
-    there = {name: part for name, part in module.named_modules() if _widths(part)[0]}
-    given = (layout.projection,) if layout and layout.projection else _PROJECTIONS
-    return next((name for name in given if name in there), None)
-
-
-def _heads_of(module: nn.Module, projection: str, layout: HeadLayout | None) -> int | None:
-    given = (layout.num_heads,) if layout and layout.num_heads else _COUNTS
-    for path in given:
+def _heads(module: nn.Module, layout: HeadLayout) -> tuple[str, int]:
+    """The path of an attention's output projection, and the number of its heads; or nothing."""
+    there = {name: width for name, part in module.named_modules() if (width := _widths(part)[0])}
+    names = (layout.projection,) if layout.projection else _PROJECTIONS
+    projection = next((name for name in names if name in there), "")
+    for path in (layout.num_heads,) if layout.num_heads else _COUNTS:
         count = _attribute(module, path)
-        if isinstance(count, int) and path.startswith("config.") and not layout:
-            # The width of a head is right too where a layer has fewer heads than others.
-            size = getattr(module, "v_head_dim", getattr(module, "head_dim", None))
-            return _widths(module.get_submodule(projection))[0] // size if size else count
+        size = getattr(module, "v_head_dim", getattr(module, "head_dim", None))
+        if projection and path.startswith("config.") and size and not layout.num_heads:
+            return projection, there[projection] // size  # right too if a layer has fewer heads
         if isinstance(count, int):
-            return count
-    return None
+            return projection, count
+    return projection, 0
 
 
-def _is_causal(module: nn.Module, layout: HeadLayout | None) -> bool:
-    if layout and layout.is_causal is not None:
-        return layout.is_causal
+def _site(path: str, module: nn.Module, layout: HeadLayout | None) -> str:
+    name = path.rpartition(".")[2]
+    if "cross" in name.lower() or name in ("encoder_attn", "EncDecAttention"):
+        return "decoder_cross"
+    said = [None if layout is None else layout.is_causal]
     # Models whose attention is causal otherwise may be used as encoders.
-    if getattr(getattr(module, "config", None), "is_causal", True) is False:
-        return False
-    said = [_attribute(module, path) for path in _SAYS_CAUSAL]
+    said += [False] if _attribute(module, "config.is_causal") is False else []
+    said += [_attribute(module, each) for each in _SAYS_CAUSAL]
     said = [each for each in said if isinstance(each, bool)]
     # Where it says nothing, as in BLOOM, it is causal if its family has models that generate.
-    names = vars(sys.modules[type(module).__module__])
-    return said[0] if said else any("Causal" in name or "LMHead" in name for name in names)
+    names = dir(sys.modules.get(type(module).__module__))
+    generates = any("ForCausal" in each or "LMHeadModel" in each for each in names)
+    return "decoder_self" if (said[0] if said else generates) else "encoder_self"
 
 
 def _attribute(module: nn.Module, path: str) -> Any:
@@ -183,27 +176,22 @@ def _widths(projection: Any) -> tuple[int, int]:
 
 
 def _unknown(model: nn.Module) -> str:
+    """What to do about a model without known heads: the last map in an attention may be its."""
     if any(isinstance(module, System) for module in model.modules()):
         return (
             f"model is a {type(model).__name__} with systems of headwise's own, expected a model "
             f"of transformers; a model of headwise gets another system by its with_attention"
         )
     said = f"model is a {type(model).__name__} without an attention whose heads are known"
-    for kind, projection, count in _suggestions(model):
-        return (
-            f"{said}: say where they are, as by layouts={{{kind!r}: headwise.HeadLayout("
-            f"projection={projection!r}, num_heads={count!r})}}"
-        )
-    return f"{said}: no module of it has attention in its class's name, a linear map and heads"
-
-
-def _suggestions(model: nn.Module) -> Iterator[tuple[str, str, str]]:
-    """The class of an attention, the last linear map in it that can be the output's, its heads."""
     for module in filter(_is_attention, model.modules()):
-        counts = [name for name in vars(module) if "head" in name and "dim" not in name]
+        own = [name for name in vars(module) if "head" in name and "dim" not in name]
         for name, part in reversed([*module.named_modules()]):
-            width = _widths(part)[0]
-            for count in [*counts, "config.num_attention_heads"]:
-                number = _attribute(module, count)
-                if name and width and isinstance(number, int) and number > 0 == width % number:
-                    yield type(module).__name__, name, count
+            reads = re.search(r"(^|[._])[qkv]+([._]|$)|query|key|value|attn|gate|router", name)
+            for count in () if reads or not name else (*_COUNTS, *own):
+                heads, width = _attribute(module, count), _widths(part)[0]
+                if width and isinstance(heads, int) and heads > 0 == width % heads:
+                    return (
+                        f"{said}: say where they are, as by layouts={{{type(module).__name__!r}: "
+                        f"headwise.HeadLayout(projection={name!r}, num_heads={count!r})}}"
+                    )
+    return f"{said}: no attention in it takes the hidden states first and has a map for its output"
