@@ -43,14 +43,12 @@ OTHER = "other"  # the name of a part that the command line gives other data
 
 @dataclass
 class _WithBar(Each):
-    """Computes something of each batch under a bar; without a terminal a line says it begins."""
+    """Computes something of each batch under a bar."""
 
     console: Console
     label: str
 
     def __call__(self, batches: Sequence[Any], compute: Any) -> list[Any]:
-        if not self.console.is_terminal:
-            _say(self.console, f"{self.label}: evaluation begins")
         with bars(self.console, transient=True) as shown_bars:
             bar = shown_bars.add_task(self.label, total=len(batches), figures="batches evaluated")
             return [compute(batch) for batch in shown_bars.track(batches, task_id=bar)]
@@ -60,6 +58,8 @@ def evaluate(
     model: HeadwiseModel, task: Task, part: str, settings: Evaluation, console: Console, label: str
 ) -> Outcome:
     """Evaluates a model on a part of the data, with the ablations of its settings."""
+    if not console.is_terminal:  # which shows a bar
+        _say(console, f"{label}: evaluation on {part} begins")
     with as_evaluated(model, settings, console, label), aside_of_training(model):
         return task.evaluate(model, part, settings, _WithBar(console, label))
 
@@ -99,7 +99,7 @@ def evaluate_tests(
     for name in recipe.data.tests:
         outcome = _stored(folder, task, name)
         if outcome is None:
-            model, label = read_model(folder), f"{folder.resolve().name} {name}"
+            model, label = read_model(folder), folder.resolve().name
             outcome = evaluate(model, task, name, recipe.evaluation, console, label)
             write_outcome(outcome, folder, task, name)
         scores[name] = without_rows(outcome.scores)
