@@ -199,18 +199,18 @@ def _print_forecast(planned: "list[OneDataset]", console: Console, as_json: bool
 def _print_commands(
     planned: "list[OneDataset]", folder: Path, nproc: int, console: Console
 ) -> None:
-    from headwise.runs.folder import locked, read_result
+    from headwise.runs.folder import locked
     from headwise.runs.process import command
 
     then = "the same command prints those of the runs"
     with locked(folder):
         runs = [run for of in planned for run in of.claim(of.tries())]
-        if all(read_result(run.folder) for run in runs):
+        if all(run.result() for run in runs):
             then = "the same command without --print makes the report"
             for of in planned:
                 of.choose(console)
             runs = [run for of in planned for run in of.claim(of.runs())]
-    waiting = [run.folder for run in runs if read_result(run.folder) is None]
+    waiting = [run.folder for run in runs if run.result() is None]
     for each in waiting:
         # `python -m headwise`, or with several processes `python -m torch.distributed.run`.
         program = "headwise" if nproc == 1 else "torchrun"

@@ -34,7 +34,7 @@ from headwise.files import remove
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.recipe import Recipe, RecipeFile
 from headwise.runs.evaluate import TEST, read_outcome
-from headwise.runs.folder import MODEL, locked, read_model, read_result
+from headwise.runs.folder import MODEL, locked, read_model
 from headwise.runs.launching import train_all
 from headwise.runs.plan import OneDataset, Run, plan
 from headwise.runs.run import batches
@@ -110,7 +110,7 @@ def compare(
 def _tidy(tries: Sequence[Run]) -> None:
     """Removes the models and checkpoints of tries that have ended, which nothing goes on from."""
     for run in tries:
-        if read_result(run.folder) is not None:
+        if run.result() is not None:
             for used in (run.folder / MODEL, *run.folder.glob("checkpoint-*")):
                 remove(used)
 
@@ -119,19 +119,20 @@ def _found(
     planned: Sequence[OneDataset], runs: Sequence[Sequence[Run]], command: str
 ) -> tuple[Comparison | Benchmark | None, list[str]]:
     """What there is to compare, None without any result; and the runs that are missing."""
+    results = [[(run, run.result()) for run in of_dataset] for of_dataset in runs]
+    is_complete = all(result for of_dataset in results for _, result in of_dataset)
     comparisons: dict[str, Comparison] = {}
     missing: list[str] = []
-    for of, of_dataset in zip(planned, runs, strict=True):
-        results: dict[str, list[RunResult]] = {}
-        lacking = []
-        for run in of_dataset:
-            if (result := read_result(run.folder)) is None:
-                lacking.append(run.folder.name)
-            else:
-                results.setdefault(run.system, []).append(result)
+    for of, of_dataset in zip(planned, results, strict=True):
+        finished: dict[str, list[RunResult]] = {}
+        lacking = [run.folder.name for run, result in of_dataset if result is None]
+        for run, result in of_dataset:
+            if result is not None:
+                finished.setdefault(run.system, []).append(result)
         missing += [f"{of.name} {name}" if of.name else name for name in lacking]
-        if results:
-            comparisons[of.name or ""] = summary(of, results, command, lacking)
+        if finished:
+            found = summary(of, finished, command, lacking, times=is_complete)
+            comparisons[of.name or ""] = found
     if not comparisons or planned[0].name is None:
         return comparisons.get(""), missing
     recipe = planned[0].file.recipe
@@ -144,10 +145,17 @@ def summary(
     runs: Mapping[str, Sequence[RunResult]],
     command: str,
     missing: Sequence[str] = (),
+    *,
+    times: bool = True,
 ) -> Comparison:
     """Returns the comparison of the finished runs of a data set, by system.
 
-    Times are measured when none is missing: others at work would disturb them.
+    Args:
+        of: what is compared.
+        runs: the results of each system.
+        command: that reproduces the comparison.
+        missing: names of the runs that are not finished.
+        times: whether steps and generation are timed; runs at work would disturb that.
     """
     task, baseline = of.task, of.systems[0]
     recipes = {name: of.recipe(name) for name in of.systems if name in runs}
@@ -168,11 +176,11 @@ def summary(
         }
 
     first = {name: read_outcome(of_system[0], TEST) for name, of_system in folders.items()}
-    times, decoding = {}, {}
-    if not missing:
+    step_time, decoding = {}, {}
+    if times:
         models = {name: read_model(of_system[0]) for name, of_system in folders.items()}
         decoding = decoding_speeds(models, ROUNDS)
-        times = step_times(recipes, models, task)
+        step_time = step_times(recipes, models, task)
     histories = {name: [run.history for run in runs[name]] for name in recipes}
     estimates, differences = compare_outcomes(sound(TEST), baseline)
     on_tests = {test: compare_outcomes(sound(test), baseline, len(tests)) for test in tests}
@@ -193,11 +201,11 @@ def summary(
                 matched=of.matched.get(name, ""),
                 tuning=of.tuned.get(name),
                 runs=runs[name],
-                relative_step_time=times.get(name),
+                relative_step_time=step_time.get(name),
                 how_soon=how_soon(
                     histories[name] if name != baseline else [],
                     histories.get(baseline, []),
-                    times.get(name),
+                    step_time.get(name),
                     decoding.get(name),
                 ),
                 estimates=estimates[name],

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import torch
 from rich.console import Console
 
-from headwise.runs.folder import check_claim, read_result
+from headwise.runs.folder import check_claim
 from headwise.runs.plan import OneDataset, Run
 from headwise.runs.run import batches, build_model
 from headwise.training.batches import Batch, Batches
@@ -51,14 +51,14 @@ def forecast(planned: Sequence[OneDataset], console: Console) -> list[Forecast]:
     found = []
     for of in planned:
         tries = of.tries()
-        are_tried = all(read_result(run.folder) for run in tries)
+        are_tried = all(run.result() for run in tries)
         if are_tried:
             of.choose(console)
         runs = [*tries, *of.runs()]
         for run in runs if are_tried else tries:  # before it is not known what runs are of
             check_claim(run.folder, run.recipe)
         for system in of.systems:
-            own = [(run, read_result(run.folder)) for run in runs if run.system == system]
+            own = [(run, run.result()) for run in runs if run.system == system]
             known = [result.seconds / result.steps for _, result in own if result and result.steps]
             if not known and any(_steps(run) for run, _ in own):
                 line = f"timing steps of {system}"

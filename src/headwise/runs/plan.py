@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
-from headwise.analysis.results import Tries
+from headwise.analysis.results import RunResult, Tries
 from headwise.files import written_whole
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
-from headwise.runs.folder import check_claim, check_inputs, claim
+from headwise.runs.folder import check_claim, check_inputs, claim, read_result
 from headwise.runs.match import match_parameters
 from headwise.runs.names import ENCODER, MODEL, TRIES
 from headwise.runs.run import lines_of
@@ -34,6 +34,12 @@ class Run(NamedTuple):
     system: str
     recipe: Recipe
     task: Task
+
+    def result(self) -> RunResult | None:
+        """Returns its result; None before it is finished, also with new test sets of its recipe."""
+        result = read_result(self.folder)
+        tests = self.recipe.data.tests.keys() if self.recipe.evaluation.test else set()
+        return result if result is not None and tests <= result.tests.keys() else None
 
 
 class OneDataset:
@@ -205,8 +211,7 @@ def plan(
             file.system(of, name, grid.of_try(each))  # which says what is wrong
     planned = []
     for name in names:
-        if name is not None:
-            console.print(name, style="bold", highlight=False, markup=False)
+        console.print(f"reading {name or 'the data'}", style="dim", highlight=False, markup=False)
         one = OneDataset(file, systems, seeds, folder / (name or ""), name, grid)
         for line in lines_of(one.task.facts):
             console.print(line, style="dim", highlight=False, markup=False)
