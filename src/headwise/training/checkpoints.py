@@ -42,7 +42,8 @@ def read_checkpoint(checkpoint: Path) -> tuple[dict[str, Tensor], dict[str, Any]
         for path in sorted(checkpoint.glob("*.safetensors")) or [checkpoint / "model.safetensors"]:
             weights |= load_file(path)
         path = checkpoint / STATE
-        return weights, torch.load(path, map_location="cpu", weights_only=True)
+        # The processes of a machine share what is mapped.
+        return weights, torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         why = str(error).strip().partition("\n")[0].partition(". ")[0]
         raise ValueError(f"{path.name} cannot be read: {why}") from error

@@ -107,10 +107,13 @@ class Trainer:
         self._loss_sum = torch.zeros((), device=accelerator.device)  # since the last record
         if settings.gradient_checkpointing:
             model.activation_checkpointing_enable()
-        self._kind, self._bare = type(model), model.to(accelerator.device)
+        self._kind, self._bare = type(model), model  # without wrappers
         self._is_divided = settings.fsdp and self._world > 1
         if self._is_divided:
             _divide(model, accelerator.device)
+        elif settings.fsdp:
+            self._watch.say("training.fsdp divides a model among processes, and this is one")
+        model.to(accelerator.device)
         held, of_rules = rules_in(model), settings.of_rules().items()  # a recipe has those of all
         self._rules = training_rules(
             model,
@@ -349,13 +352,14 @@ class Trainer:
         learning = [p for group in self._optimizer.param_groups for p in group["params"]]
         for number, of_parameter in state["optimizer"]["state"].items():
             for name, x in of_parameter.items():
-                if x.shape == learning[number].shape:
-                    of_parameter[name] = sharded_like(learning[number], x.to(device))
+                x = x.to(device, copy=True)  # the file may be removed
+                is_like = x.shape == learning[number].shape
+                of_parameter[name] = sharded_like(learning[number], x) if is_like else x
         self._optimizer.load_state_dict(state["optimizer"])
         of_process = state["processes"][self._accelerator.process_index]
         set_random_states(of_process)
         self._train.position = of_process["position"]
-        self._loss_sum = of_process["loss_sum"].to(device)
+        self._loss_sum = of_process["loss_sum"].to(device, copy=True)
         self._now = Progress(**json.loads(state["progress"]))
         if self._is_main:  # it may have been killed before it had done so
             self._remove_superseded()
