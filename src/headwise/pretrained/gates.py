@@ -408,9 +408,11 @@ def _made(
         system.register_buffer(_SAYS, text)
     # Quantised weights may be buffers, or no tensors at all.
     weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))
+    hook = getattr(place.projection, "_hf_hook", None)  # of accelerate, which keeps weights away
+    device = getattr(hook, "execution_device", None) if weight.is_meta else weight.device
     # As adapters: updates of few digits would be lost in so few bits.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
-    return system.to(weight.device, dtype).train(place.module.training)
+    return system.to(device, dtype).train(place.module.training)
 
 
 def _text(tensor: Tensor) -> str:

@@ -32,7 +32,7 @@ class Stack:
     def __init__(self, module: nn.Module) -> None:
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
         self.looks_around = self.counts = False
-        self.begin, self.mask = 0, None
+        self.begin, self.mask, self.users = 0, None, 0
         # Whether gradients of a pass may be due, have been computed, and whose mask is gone.
         self.is_due = self.is_repeated = self.is_gone = False
         self.handle = module.register_forward_pre_hook(self.start, with_kwargs=True)
@@ -124,6 +124,7 @@ class HeadGates(nn.Module):
         ]
         self.hooked: tuple[nn.Module, RemovableHandle] | None = None  # a tuple: it is no child
         self._hook(place.module)
+        stack.users += 1
 
     def note(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the attention: keeps the hidden states that it is called with."""
@@ -181,7 +182,9 @@ class HeadGates(nn.Module):
     def remove(self) -> None:
         """Takes the hooks away."""
         assert self.hooked is not None
-        for handle in (*self.handles, self.hooked[1], self.stack.handle):
+        self.stack.users -= 1
+        of_stack = [] if self.stack.users else [self.stack.handle]
+        for handle in (*self.handles, self.hooked[1], *of_stack):
             handle.remove()
 
 

@@ -121,13 +121,11 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
 
 
 def _is_attention(module: nn.Module) -> bool:
-    name, first = type(module).__name__.lower(), inspect.signature(type(module).forward).parameters
-    named = "attention" in name or "attn" in name
-    return (
-        named
-        and not isinstance(module, System)
-        and list(first)[1:2] in [[n] for n in _HIDDEN_STATES]
-    )
+    name = type(module).__name__.lower()
+    if not ("attention" in name or "attn" in name) or isinstance(module, System):
+        return False
+    first = list(inspect.signature(type(module).forward).parameters)[1:2]
+    return bool({*first} & {*_HIDDEN_STATES})
 
 
 def _heads(module: nn.Module, layout: HeadLayout) -> tuple[str, int]:
