@@ -175,6 +175,21 @@ def test_the_same_command_again_trains_nothing_and_reads_back_what_was_written(
     assert json.loads(Comparison.model_validate_json(text).model_dump_json()) == json.loads(text)
 
 
+def test_a_further_test_set_is_scored_without_training(compared, copied, recipe):
+    more = f"data.tests.more.files.test={recipe.parent}/validation.tsv"
+    written = {name: run / "model" / "model.safetensors" for name, run in runs(copied).items()}
+    before = {name: path.stat().st_mtime_ns for name, path in written.items()}
+    compare(recipe, copied, "standard,gated", *SEEDS, "--set", more)
+    assert {name: path.stat().st_mtime_ns for name, path in written.items()} == before
+    for name, run in runs(copied).items():
+        assert (
+            len(json.loads((run / "outcome-more.json").read_text())["scores"][0]["rows"])
+            == PARTS["validation"]
+        )
+        assert result(run) == result(compared.runs[name])
+    assert comparison(copied)["systems"]["gated"]["tests"]["more"]["difference"] is not None
+
+
 def test_a_dry_run_writes_nothing_and_tells_what_is_left(copied, recipe, tmp_path):
     before = files_of(copied)
     said = compare(recipe, copied, "standard,gated,moa", *SEEDS, "--dry-run", "--json")
