@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -386,6 +387,8 @@ def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Acce
         mixed_precision="no",  # the trainer has an autocast of its own
         log_with=list(settings.report_to) or None,
         project_config=accelerate.utils.ProjectConfiguration(logging_dir=str(folder / "logs")),
+        # While the first process prepares data, which may take an hour, the others wait for it.
+        kwargs_handlers=[accelerate.utils.InitProcessGroupKwargs(timeout=timedelta(hours=6))],
     )
 
 
