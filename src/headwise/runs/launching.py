@@ -137,10 +137,10 @@ def _side_by_side(
                 while waiting and shares and not is_stopping:
                     folder, share = waiting.pop(0), shares.pop(0)
                     run = start(commands[folder], folder, share)
-                    row = shown.add_task(names[folder], total=None, figures="starts")
+                    row = shown.add_task(names[folder], total=None, figures="waits")
                     at_work[folder] = run, share, row
                     if not console.is_terminal:
-                        _say(console, f"{names[folder]}: starts")
+                        _say(console, f"{names[folder]}: waits for its first step")
                 time.sleep(0.5)
                 came = signal.came
                 for folder, (run, share, row) in list(at_work.items()):
