@@ -221,6 +221,8 @@ TYPED = [
     ("recipes --keys mao", {"mao", "moa"}),
     ("cost lm-pydoc --set model.embed_dmi=1", {"embed_dmi", "embed_dim"}),
     ("train lm-pydoc --import no_such_module", {"--import", "no_such_module"}),
+    ("train lm-pydoc --import own.yaml", {"--import", "own.yaml"}),
+    ("train lm-pydoc --import own/system.py", {"--import", "without .py"}),
     (f"compare {DEMO} --set systems={{}}", {DEMO, "systems"}),
     (f"compare {DEMO} --set model.attention=moa", {"--set", "model.attention"}),
     (f"compare {DEMO} --tune model.dropuot=0,0.1", {"dropuot", "dropout"}),

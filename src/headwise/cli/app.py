@@ -121,14 +121,17 @@ def _import(names: list[str] | None) -> list[str] | None:
         sys.path.append(str(Path.cwd()))
     for name in names or []:
         try:
-            importlib.import_module(name)
+            is_name = all(part.isidentifier() for part in name.split("."))
+            found = importlib.import_module(name) if is_name else None
         except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
+            if not f"{name}.".startswith(f"{error.name}."):
+                raise  # the module is there, and imports another that is not
+            found = None
+        if found is None:
             raise typer.BadParameter(
-                f"there is no module {name!r}, expected one of this folder or of a package that is "
-                f"installed, without .py"
-            ) from None
+                f"there is no module {shown(name)}, expected one of this folder or of a package "
+                f"that is installed, without .py"
+            )
         imported.append(name)
     return names
 
