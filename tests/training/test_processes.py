@@ -33,6 +33,7 @@ SCENARIOS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"norm": "pre", "share_embeddings": "none"},
     ),
     "weights on a simplex": ("weighted", {}, {}),
+    "nothing": ("weighted", {"train": "nothing"}, {}),
     "stopped early": (
         "standard",
         {"max_steps": 7, "evaluate_every": 1, "patience": 1, **NESTEROV},

@@ -123,7 +123,7 @@ class Trainer:
             settings={name: of for name, of in of_rules if system_class(name).rule in held},
         )
         self._optimizer = self._make_optimizer()
-        if not self._is_divided:
+        if self._world > 1 and not self._is_divided and self._now.total:
             accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
                 find_unused_parameters=self._rules.leaves_out_gradients,
                 broadcast_buffers=False,  # `_step` does so, for steps of rules too
