@@ -5,6 +5,7 @@
     checkpoint-N/     what it goes on from
     logs/             what loggers write, such as TensorBoard's files
     log.txt           what a run prints that another process has started
+    progress.json     how far its training is, for the bars of that process
     encoder/          a tokenizer or palette, if another run of its comparison has it from its start
     model/            the final model, with its tokenizer or palette, as transformers reads it
     outcome*.json     all that its evaluation on a part gave, with outputs*.txt and pictures*/
@@ -26,7 +27,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from headwise.analysis.results import RunResult
-from headwise.files import clear_leftovers, write_text
+from headwise.files import clear_leftovers, remove, write_text
 from headwise.recipes.document import differences
 from headwise.recipes.recipe import Recipe, load_recipe, task_class, to_yaml
 from headwise.runs.names import (
@@ -130,7 +131,6 @@ def check_inputs(folder: Path, **digests: str) -> None:
     Raises:
         FolderError: something of it has changed.
     """
-    stamp = folder / INPUTS
     before = read_inputs(folder) if is_trained(folder) else {}
     for name, digest in digests.items():
         if before.get(name, digest) != digest:
@@ -139,7 +139,8 @@ def check_inputs(folder: Path, **digests: str) -> None:
                 f"the {what} have changed since the run in {folder} was started: use another "
                 f"output folder"
             )
-    write_text(stamp, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+    known = {**before, **digests}  # weights may be gone since
+    write_text(folder / INPUTS, "".join(f"{digest}  {name}\n" for name, digest in known.items()))
 
 
 def read_inputs(folder: Path) -> dict[str, str]:
@@ -204,6 +205,12 @@ def read_model(folder: Path) -> Any:
             f"start the run again, which writes the model anew from its checkpoints"
         ) from error
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def remove_models(folder: Path) -> None:
+    """Removes the model and the checkpoints of a finished run, of which the figures are left."""
+    for used in (folder / MODEL, *folder.glob("checkpoint-*")):
+        remove(used)
 
 
 def runs_in(folder: Path) -> list[Path]:
