@@ -46,6 +46,42 @@ def test_gates_stand_over_every_attention_and_their_parameters_are_known(name):
     assert {id(p) for p in hw.output_parameters(model)} == outputs
 
 
+_OTHERS = {
+    "BloomForCausalLM": ("decoder_self", {}),
+    "MptForCausalLM": ("decoder_self", {}),
+    "FalconForCausalLM": ("decoder_self", {}),
+    "GPTBigCodeForCausalLM": ("decoder_self", {}),
+    "XGLMForCausalLM": ("decoder_self", {"ffn_dim": 8}),
+    "GPTNeoForCausalLM": ("decoder_self", {"attention_types": [[["global", "local"], 1]]}),
+    "DebertaV2ForMaskedLM": ("encoder_self", {}),
+    "MPNetForMaskedLM": ("encoder_self", {}),
+    "LongformerForMaskedLM": ("encoder_self", {"attention_window": 4}),
+    "CLIPVisionModel": ("encoder_self", {"image_size": 8, "patch_size": 4}),
+    "SiglipVisionModel": ("encoder_self", {"image_size": 8, "patch_size": 4}),
+}
+
+
+@pytest.mark.parametrize("name", _OTHERS)
+@torch.no_grad()
+def test_heads_of_families_that_were_never_tried_are_found(name):
+    """What is causal sees nothing later, what is not says so, and untrained gates change nothing"""
+    kind, (site, more) = getattr(tf, name), _OTHERS[name]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 40}
+    model = kind(kind.config_class(**sizes, intermediate_size=8, pad_token_id=1, **more)).eval()
+    given = {"input_ids": tokens(2, 8)} if "Vision" not in name else {}
+    given = given or {"pixel_values": torch.randn(2, 3, 8, 8)}
+    given |= {"use_cache": False} if site == "decoder_self" else {}
+    before = model(**given)[0]
+    hw.gate_heads(model, sites=[site])
+    assert len(gated_paths(model)) == 2
+    assert_near(model(**given)[0], before)
+    before = train_at_random(model)(**given)[0]
+    if "input_ids" in given:
+        given["input_ids"][:, -1] = given["input_ids"][:, -1] % 30 + 5
+    moved = (model(**given)[0] - before).abs().amax((0, 2)) > 1e-6
+    assert not moved[:-1].any() if site == "decoder_self" else moved.all() or "Vision" in name
+
+
 def test_layers_and_sites_choose_attentions():
     chosen = {"layers": [1], "sites": ["decoder_self", "decoder_cross"]}
     paths = gated_paths(hw.gate_heads(build("bart"), **chosen))
@@ -225,6 +261,8 @@ def test_gates_are_read_from_checkpoints_of_the_trainer_and_it_goes_on_from_them
             tf.Trainer(twin, args, train_dataset=rows)._load_from_checkpoint(folder)  # noqa: SLF001
             for one, other in zip(hw.gate_parameters(twin), hw.gate_parameters(model), strict=True):
                 assert torch.equal(one, other)
+            twin = hw.gate_heads(build("gpt2"), system, neutral=True)
+            refused({"options", "neutral"}, twin.load_state_dict, model.state_dict())
 
 
 def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
@@ -355,6 +393,25 @@ def test_passes_whose_layers_are_computed_again_together_are_right_or_refused():
     loss().backward()
 
 
+def test_reentrant_checkpointing_which_takes_losses_away_is_refused():
+    model = hw.gate_heads(build("gpt2").train(), "moh")
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        model(**labelled("gpt2", model))
+
+
+def test_what_is_left_after_some_gates_are_removed_is_right():
+    model, ids = gate("bert"), tokens(2, 5)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    other = gate("bert", layers=[1])
+    other.load_state_dict(model.state_dict(), strict=False)
+    hw.remove_gates(model.bert.encoder.layer[0])
+    assert torch.equal(model(ids, mask).logits, other(ids, mask).logits)
+    hw.remove_gates(model)
+    hooks = [(each._forward_pre_hooks, each._forward_hooks) for each in model.modules()]  # noqa: SLF001
+    assert not any(before or after for before, after in hooks)
+
+
 def test_what_stands_in_for_gates_without_hooks_is_refused():
     """As nn.DataParallel makes it, and peft of more than the system."""
     model = gate("gpt2")
@@ -363,13 +420,22 @@ def test_what_stands_in_for_gates_without_hooks_is_refused():
         model(tokens(1, 3))
 
 
+@torch.no_grad()
 def test_gates_compute_the_same_in_a_compiled_model():
-    for system, options in BY_POSITION.items():
-        model, ids = gate("gpt2", system, **options).requires_grad_(False), tokens(2, 5)
-        mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
-        expected = model(ids, attention_mask=mask).logits
-        found = torch.compile(model, backend="eager")(ids, attention_mask=mask).logits
-        assert_near(found, expected)
+    """Also if it has run before they were put on, and while heads are ablated."""
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    given = {"input_ids": tokens(2, 5), "attention_mask": mask, "use_cache": False}
+    for system in OPTIONS:
+        model, plain = gate("gpt2", system), build("gpt2")
+        compiled = torch.compile(plain, backend="eager")
+        before = compiled(**given).logits
+        with hw.ablated(compiled, "_orig_mod.transformer.h.0.attn", head=1):
+            assert not torch.allclose(compiled(**given).logits, before)
+        hw.gate_heads(compiled, system, **OPTIONS[system]).load_state_dict(
+            {f"_orig_mod.{name}": each for name, each in model.state_dict().items()}, strict=False
+        )
+        assert_near(compiled(**given).logits, model(**given).logits)
+        assert_near(hw.remove_gates(compiled)(**given).logits, before)
 
 
 @pytest.mark.parametrize("system", OPTIONS)

@@ -22,6 +22,8 @@ from support.reference import gate as gate_by_hand
 
 import headwise as hw
 from headwise.models.inspect import systems
+from headwise.pretrained.gates import observed
+from headwise.pretrained.watch import attention_noted
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -145,3 +147,16 @@ def test_decisions_scale_what_each_head_reads(name, system):
             expected = torch.stack(gate_by_hand(p, list(sights), 16)).float()
             found = routing.weights[row, position] if name in DECODERS else routing.weights[row]
             assert_near(found.float(), expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+@torch.no_grad()
+def test_attention_weights_are_those_that_the_eager_model_returns(name):
+    model, noted = build(name), {}
+    given = called(name, model)
+    with observed(model), attention_noted(model, noted.__setitem__):
+        model(**given)
+    assert list(noted) == list(attentions(model))
+    model.set_attn_implementation("eager")
+    expected = model(**given, output_attentions=True).attentions
+    assert all(map(torch.equal, noted.values(), expected))

@@ -256,7 +256,7 @@ def load_gates(
             for name, value in json.loads(_text(getattr(system, _SAYS))).items():
                 if name != "path" and value != said[name]:
                     raise ValueError(f"its {name} is {value!r}, saved was {said[name]!r}")
-            system.load_state_dict({**tensors, _SAYS: getattr(system, _SAYS)})
+            system.load_state_dict(tensors)
         except (ValueError, RuntimeError) as error:
             raise ValueError(
                 f"{folder} has gates over {said['path']!r} that the model cannot take: {error}"
@@ -406,6 +406,7 @@ def _made(
         raise ValueError(f"options are {options}, expected what JSON can write: {error}") from error
     if kind is not MultiHeadAttention:
         system.register_buffer(_SAYS, text)
+        system.register_load_state_dict_pre_hook(_keep_what_it_says)
     # Quantised weights may be buffers, or no tensors at all.
     weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))
     hook = getattr(place.projection, "_hf_hook", None)  # of accelerate, which keeps weights away
@@ -413,6 +414,16 @@ def _made(
     # As adapters: updates of few digits would be lost in so few bits.
     dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
     return system.to(device, dtype).train(place.module.training)
+
+
+def _keep_what_it_says(system: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """What a system says of its place stays; that of a state dict must be of the same system."""
+    if f"{prefix}{_SAYS}" in state:
+        own, said = (json.loads(_text(t)) for t in (getattr(system, _SAYS), state[prefix + _SAYS]))
+        for name in ("system", "options"):
+            if own[name] != said[name]:
+                raise ValueError(f"gates have {name} {own[name]!r}, saved was {said[name]!r}")
+        state[prefix + _SAYS] = getattr(system, _SAYS)
 
 
 def _text(tensor: Tensor) -> str:
