@@ -27,12 +27,11 @@ from headwise.models.inspect import ablated, systems
 from headwise.recipes.recipe import Recipe
 from headwise.runs.compare import ROUNDS, step_times
 from headwise.runs.evaluate import evaluate, read_outcome
-from headwise.runs.folder import MODEL, RESULT, claim, read_model, read_result
+from headwise.runs.folder import MODEL, RESULT, claim, read_model, read_result, remove_models
 from headwise.runs.launching import train_all
 from headwise.runs.run import build_model, prepare
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Task
-from headwise.training.checkpoints import checkpoints
 
 RANDOM_EXPERT = "mae=random-expert"  # of table 5 of the MAE paper
 
@@ -121,8 +120,7 @@ def run_experiment(
             result = None if folder in kept else read_result(folder)
             if result is not None:
                 conditions.table.put(_record(run, result, tasks[run.dataset], console))
-                for used in (*checkpoints(folder), folder / MODEL):
-                    shutil.rmtree(used)
+                remove_models(folder)
                 kept.add(folder)
 
     data = {folder: tasks[run.dataset] for folder, run in waiting.items()}

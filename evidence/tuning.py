@@ -17,7 +17,7 @@ from evidence.experiments import Conditions, Key
 from evidence.results import RecordedTries
 from headwise.analysis.results import Try
 from headwise.recipes.document import split_path
-from headwise.runs.folder import claim, read_result
+from headwise.runs.folder import claim, read_result, remove_models
 from headwise.runs.launching import train_all
 from headwise.runs.names import TRIES
 from headwise.runs.tuning import TUNING_SEED, Grid, at_the_edge
@@ -95,6 +95,7 @@ def let_choose(
                     found = Try(values=named, **result.model_dump(include=_OF_TRY))
                     results[name][values] = found
                     conditions.table.put(conditions.tried_from(name, found))
+                    remove_models(folder)
 
         data = dict.fromkeys(planned, task)
         train_all(list(planned), console, jobs=jobs, tasks=data, after_each=keep)

@@ -30,11 +30,10 @@ from headwise.analysis.results import (
 from headwise.analysis.speed import OverRounds, Rounds, decoding_speeds, relative_step_times
 from headwise.analysis.statistics.estimates import corrected
 from headwise.analysis.statistics.seeds_and_items import compare_outcomes
-from headwise.files import remove
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.recipe import Recipe, RecipeFile
 from headwise.runs.evaluate import TEST, read_outcome
-from headwise.runs.folder import MODEL, locked, read_model
+from headwise.runs.folder import locked, read_model, remove_models
 from headwise.runs.launching import train_all
 from headwise.runs.plan import OneDataset, Run, plan
 from headwise.runs.run import batches
@@ -111,8 +110,7 @@ def _tidy(tries: Sequence[Run]) -> None:
     """Removes the models and checkpoints of tries that have ended, which nothing goes on from."""
     for run in tries:
         if run.result() is not None:
-            for used in (run.folder / MODEL, *run.folder.glob("checkpoint-*")):
-                remove(used)
+            remove_models(run.folder)
 
 
 def _found(
