@@ -42,7 +42,6 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]
 
 # The reference describes a callback of Lightning, which the site does not need.
-autodoc_mock_imports = ["lightning", "pytorch_lightning"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # What transformers says of the methods that models override is transformers' to say.
