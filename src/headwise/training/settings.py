@@ -97,8 +97,8 @@ class TrainingSettings(Settings):
     """The mean training loss of the last steps is recorded every this many steps."""
     report_to: list[Logger] = []
     """Loggers that are given the losses, the learning rate and what is measured at each validation,
-    as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the run; the others have
-    environment variables of their own. A run can go on with other ones."""
+    as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the run; the others get a
+    project `headwise`. A run can go on with other ones."""
     snapshots: bool = True
     """Whether each validation, and the start of the run, also records what the systems of heads
     decide on a few sequences of the validation part: entropy, shares, mean weights, and what
