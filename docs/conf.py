@@ -41,7 +41,6 @@ myst_heading_anchors = 4
 # The headings of CHANGELOG.md begin below the title of the page that includes it, for example.
 suppress_warnings = ["myst.header"]
 
-# The reference describes a callback of Lightning, which the site does not need.
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # What transformers says of the methods that models override is transformers' to say.
