@@ -8,6 +8,10 @@ second batch is padding. Each round runs a model without and with gates on the s
 the other; the table shows the median over rounds of the ratio, and its 95% interval. Gates compute
 as in a step in which everything learns.
 
+    python benchmarks/gated_pretrained.py --generate --batch 1
+
+has GPT-2 generate 32 tokens from 16 by a cache instead, which gates of their own position can do.
+
     python benchmarks/gated_pretrained.py --training --width 2048 --heads 16 --layers 4 \
         --batch 1 --length 512 --rounds 3 [--dtype bfloat16]
 
@@ -82,6 +86,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of the CPU")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--generate", action="store_true", help="generate() with a cache")
     parser.add_argument("--training", action="store_true", help="gates alone, LoRA, all weights")
     parser.add_argument("--dtype", default="float32", help="of a model in --training")
     options = parser.parse_args()
@@ -94,6 +99,9 @@ def main() -> None:
         print_training(options)
         return
 
+    if options.generate:
+        print_generating(options)
+        return
     table = Table("model", "padding", *SYSTEMS, title="Time with gates over time without")
     for kind in ("gpt2", "bert"):
         plain = made(kind, options).to(options.device)
@@ -124,6 +132,31 @@ def made(kind: str, options: argparse.Namespace) -> nn.Module:
     if kind == "gpt2":
         return GPT2LMHeadModel(GPT2Config(**sizes)).train()
     return BertForMaskedLM(BertConfig(**sizes, intermediate_size=4 * options.width)).train()
+
+
+@torch.no_grad()
+def print_generating(options: argparse.Namespace) -> None:
+    """Prints how much longer `generate()` takes with gates, in processor time."""
+    systems = {**SYSTEMS, "mae": {"gate_window": 1}}
+    plain = made("gpt2", options).to(options.device).eval()
+    models = {name: hw.gate_heads(copy.deepcopy(plain), name, **systems[name]) for name in systems}
+    ratios: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(options.rounds):
+        before = generate_seconds(plain, options)
+        for name, model in models.items():
+            ratios[name].append(generate_seconds(model, options) / before)
+    table = Table(*systems, title="Time of generate() with gates over time without")
+    found = ratios.values()
+    table.add_row(*(f"{statistics.median(r):.2f} ({min(r):.2f} to {max(r):.2f})" for r in found))
+    Console().print(table)
+
+
+def generate_seconds(model: Any, options: argparse.Namespace) -> float:
+    tokens = torch.full((options.batch, 16), 5, device=options.device)
+    given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "do_sample": False}
+    start = time.process_time()
+    model.generate(**given, max_new_tokens=32, eos_token_id=None, pad_token_id=0)
+    return time.process_time() - start
 
 
 def print_training(options: argparse.Namespace) -> None:
