@@ -222,6 +222,7 @@ def test_masks_given_by_position_to_parts_of_a_model_count():
 def test_gates_are_read_from_what_save_pretrained_has_written(system, tmp_path):
     """Also in shards. Who loads without them is told how to have them."""
     model, ids = gate("gpt2", system), tokens(2, 5)
+    hw.save_gates(gate("gpt2", system), tmp_path)  # which are not those of today
     with pytest.warns(UserWarning, match="load_gates"):
         model.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
@@ -294,7 +295,7 @@ def test_gates_are_loaded_over_the_model_they_were_saved_from_alone(tmp_path):
         save_file({**whole, says: text}, file)
         stays(build("bert"), str(tmp_path), "layer.0", named)
     save_file({name: each for name, each in whole.items() if name != says}, file)
-    stays(build("bert"), "bert.encoder.layer.0.attention", "save_gates")
+    stays(build("bert"), "do not say what they are", "save_gates")
     save_file({name: each for name, each in whole.items() if ".1." not in name[-60:]}, file)
     save_file({n: each for n, each in whole.items() if not n.endswith("gate.output.bias")}, file)
     stays(build("bert"), str(tmp_path), "gate.output.bias")

@@ -243,8 +243,13 @@ def load_gates(
         source = Path(snapshot_download(str(folder), allow_patterns=list(_FILES)))
     every = places(model, layouts)
     _check_has_none(model)
-    made = []
-    for tensors in _read(source):
+    made, saved = [], _read(source)
+    if not saved or any(_SAYS not in tensors for tensors in saved):
+        raise ValueError(
+            f"{folder} has {'no gates' if not saved else 'gates that do not say what they are'}, "
+            f"expected what save_gates, or save_pretrained of a model with gates, has written"
+        )
+    for tensors in saved:
         said = json.loads(_text(tensors[_SAYS]))
         # The model may have had more around it, or less.
         at = [p for p in every if f".{p.path}".endswith(f".{said['path']}")
@@ -432,11 +437,13 @@ def _text(tensor: Tensor) -> str:
 
 def _save_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> Any:
     """Stands before the `save_pretrained` of a gated model, which may leave gates out: peft's."""
+    gates, is_main = gates_of(model).values(), kwargs.get("is_main_process", True)
+    if gates and is_main:
+        (Path(save_directory) / TENSORS).unlink(missing_ok=True)  # of gates as they were before
     done = type(model).save_pretrained(model, save_directory, *args, **kwargs)
-    gates = gates_of(model).values()
-    if gates and kwargs.get("is_main_process", True):
+    if gates and is_main:
         by_tool = any(not isinstance(each.system, MultiHeadAttention) for each in gates)
-        if not (by_tool or any(_tensors(Path(save_directory)).values())):
+        if not (by_tool or _read(Path(save_directory))):
             save_gates(model, save_directory)
         warnings.warn(
             f"{save_directory} has the gates over the heads too, which from_pretrained leaves out: "
@@ -446,33 +453,19 @@ def _save_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwarg
     return done
 
 
-def _tensors(source: Path) -> dict[Path, dict[str, Tensor]]:
-    """What the files in a folder hold of gates."""
-    files = [file for name in _FILES for file in sorted(source.glob(name))]
-    found: dict[Path, dict[str, Tensor]] = {}
-    for file in [source] if source.is_file() else files:
-        try:
-            with safe_open(file, "pt") as held:
-                keys = [key for key in held.keys() if f"{NAME}.system." in key]  # noqa: SIM118
-                found[file] = {key: held.get_tensor(key) for key in keys}
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{file} cannot be read: {error}") from error
-    return found
-
-
 def _read(source: Path) -> list[dict[str, Tensor]]:
     """The tensors of each system over heads that were saved there."""
+    files = [source] if source.is_file() else [f for name in _FILES for f in source.glob(name)]
     found: dict[str, dict[str, Tensor]] = {}
-    for file, tensors in _tensors(source).items():
-        for key, tensor in tensors.items():
-            path, _, name = key.partition(f"{NAME}.system.")
-            if name in found.setdefault(path, {}):
-                raise ValueError(f"{source} has {key} twice, also in {file}: give one of the files")
-            found[path][name] = tensor
-    for path, tensors in found.items() or {"": {}}.items():
-        if _SAYS not in tensors:
-            raise ValueError(
-                f"{source} has no gates {path and 'that say what they are '}{path}, expected a "
-                f"folder of headwise.save_gates, or of save_pretrained of a model with gates"
-            )
+    for file in files:
+        try:
+            with safe_open(file, "pt") as held:
+                for key in held.keys():  # noqa: SIM118
+                    path, inside, name = key.partition(f"{NAME}.system.")
+                    if inside and name in found.setdefault(path, {}):
+                        raise ValueError(f"{source} has {key} twice, in {file.name} too: give one")
+                    if inside:
+                        found[path][name] = held.get_tensor(key)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file} cannot be read: {error}") from error
     return list(found.values())
