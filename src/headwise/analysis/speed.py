@@ -80,13 +80,7 @@ def relative_step_times(
     Parameters do not change, but running statistics do. As in training, the smallest numbers are
     taken as zero.
     """
-    rules = {}
-    for name, model in models.items():
-        held = {type(system).rule for system in systems(model).values()}
-        own = {key: of for key, of in settings[name].items() if system_class(key).rule in held}
-        rules[name] = training_rules(model, total_steps=1_000_000, settings=own)
-        # Nothing is updated by it; attached, the rules have their systems compute as in training.
-        rules[name].attach(torch.optim.SGD(rules[name].parameter_groups(lr=0.0)))
+    rules = {name: _attached_rules(model, settings[name]) for name, model in models.items()}
 
     def measure(name: str) -> float:
         return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
@@ -96,6 +90,15 @@ def relative_step_times(
         return _relative(_in_turns(list(models), measure, rounds))
     finally:
         torch.set_flush_denormal(False)
+
+
+def step_seconds(
+    model: PreTrainedModel, settings: Mapping[str, Any], batches: Sequence[Batch]
+) -> float:
+    """The time of a model's forward and backward pass, the median over batches behind the first."""
+    rules = _attached_rules(model, settings)
+    seconds = [_step_seconds(model, rules, batch) for batch in (batches[0], *batches)]
+    return statistics.median(seconds[1:])
 
 
 def decoding_speeds(
@@ -156,6 +159,15 @@ def _relative(found: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
         name: OverRounds.of([own / of_first for own, of_first in zip(of_name, first, strict=True)])
         for name, of_name in found.items()
     }
+
+
+def _attached_rules(model: PreTrainedModel, settings: Mapping[str, Any]) -> TrainingRules:
+    """The rules of a model, whose systems then compute as in training; nothing is updated."""
+    held = {type(system).rule for system in systems(model).values()}
+    own = {key: of for key, of in settings.items() if system_class(key).rule in held}
+    rules = training_rules(model, total_steps=1_000_000, settings=own)
+    rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.0)))
+    return rules
 
 
 def _step_seconds(model: PreTrainedModel, rules: TrainingRules, batch: Batch) -> float:

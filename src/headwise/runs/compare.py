@@ -4,9 +4,7 @@ A comparison is a folder of runs. What is finished there is not trained again, a
 seeds may join it.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,7 @@ from headwise.analysis.results import (
     compare_pictures,
     compare_samples,
     diverged,
-    first_score,
     machine,
-    sound_runs,
     versions,
 )
 from headwise.analysis.speed import OverRounds, Rounds, decoding_speeds, relative_step_times
@@ -34,13 +30,14 @@ from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.recipe import Recipe, RecipeFile
 from headwise.runs.evaluate import TEST, read_outcome
 from headwise.runs.folder import locked, read_model, remove_models
-from headwise.runs.launching import train_all
+from headwise.runs.launching import cluster, train_all
 from headwise.runs.plan import OneDataset, Run, plan
-from headwise.runs.run import batches
+from headwise.runs.run import some_batches
 from headwise.runs.tuning import Grid
 from headwise.tasks.scores import Outcome
 from headwise.tasks.task import Task
 from headwise.training.part import freeze_all_but
+from headwise.training.watching import say
 
 _SAMPLES = 12
 ROUNDS = Rounds(least=7, most=15, seconds=3.0)  # of each measurement of times
@@ -58,6 +55,7 @@ def compare(
     match: bool = False,
     grid: Grid | None = None,
     write: Callable[[Comparison | Benchmark], None] = lambda found: None,
+    on: str | None = None,
     **how: Any,
 ) -> Comparison | Benchmark:
     """Trains every system with every seed under one budget and puts the figures side by side.
@@ -72,37 +70,41 @@ def compare(
         match: whether all systems get as many parameters as the first has, by their width.
         grid: values from which every system chooses before its seeds are trained.
         write: is given the comparison as far as it goes whenever a run has ended, and at the end.
-        how: `jobs`, `on`, `nproc` and `modules` of `train_all`.
+        on: the address of a Ray cluster.
+        how: `jobs`, `nproc` and `modules` of `train_all`.
 
     Raises:
         FolderError: a folder holds something else.
         Interrupted: Ctrl-C came; the next call goes on.
         RunsFailed: some runs failed; all others are finished.
     """
-    planned = plan(file, systems, seeds, folder, console, datasets=datasets, match=match, grid=grid)
 
     def train(runs: Sequence[Run], after_each: Callable[[], None]) -> None:
         tasks = {run.folder: run.task for run in runs}
         if tasks:
-            train_all(list(tasks), console, tasks=tasks, after_each=after_each, **how)
+            train_all(list(tasks), console, tasks=tasks, after_each=after_each, on=on, **how)
 
-    with locked(folder):
-        tries = [run for of in planned for run in of.claim(of.tries())]
-        train(tries, lambda: _tidy(tries))
-        for of in planned:
-            of.choose(console)
-        runs = [of.claim(of.runs()) for of in planned]
+    with cluster(on):
+        planned = plan(
+            file, systems, seeds, folder, console, datasets=datasets, match=match, grid=grid
+        )
+        with locked(folder):
+            tries = [run for of in planned for run in of.claim(of.tries())]
+            train(tries, lambda: _tidy(tries))
+            for of in planned:
+                of.choose(console)
+            runs = [of.claim(of.runs()) for of in planned]
 
-        def write_what_there_is() -> None:
-            found, missing = _found(planned, runs, command)
-            if found is not None and missing:  # the last is written below, with times
-                write(found)
+            def write_what_there_is() -> None:
+                found = _found(planned, runs, command)
+                if found is not None and found.missing:  # the last is written below, with times
+                    write(found)
 
-        train([run for of in runs for run in of], write_what_there_is)
-        console.print("timing steps and generation", style="dim", highlight=False)
-        found, _ = _found(planned, runs, command)
-        assert found is not None
-        write(found)
+            train([run for of in runs for run in of], write_what_there_is)
+            say(console, "timing steps and generation", "dim")
+            found = _found(planned, runs, command)
+            assert found is not None
+            write(found)
     return found
 
 
@@ -115,77 +117,68 @@ def _tidy(tries: Sequence[Run]) -> None:
 
 def _found(
     planned: Sequence[OneDataset], runs: Sequence[Sequence[Run]], command: str
-) -> tuple[Comparison | Benchmark | None, list[str]]:
-    """What there is to compare, None without any result; and the runs that are missing."""
-    results = [[(run, run.result()) for run in of_dataset] for of_dataset in runs]
-    is_complete = all(result for of_dataset in results for _, result in of_dataset)
-    comparisons: dict[str, Comparison] = {}
-    missing: list[str] = []
-    for of, of_dataset in zip(planned, results, strict=True):
-        finished: dict[str, list[RunResult]] = {}
-        lacking = [run.folder.name for run, result in of_dataset if result is None]
-        for run, result in of_dataset:
-            if result is not None:
-                finished.setdefault(run.system, []).append(result)
-        missing += [f"{of.name} {name}" if of.name else name for name in lacking]
-        if finished:
-            found = summary(of, finished, command, lacking, times=is_complete)
-            comparisons[of.name or ""] = found
-    if not comparisons or planned[0].name is None:
-        return comparisons.get(""), missing
-    recipe = planned[0].file.recipe
-    title = f"{recipe.title or recipe.task}: {', '.join(planned[0].systems)}"
-    return Benchmark(title=title, comparisons=comparisons, missing=missing), missing
+) -> Comparison | Benchmark | None:
+    """What there is to compare; None without any result."""
+    results = [[run.result() for run in of_dataset] for of_dataset in runs]
+    # Steps and generation are timed at the end: runs at work would disturb that.
+    is_last = all(result for of_dataset in results for result in of_dataset)
+    comparisons = {
+        of.name or "": summary(of, of_dataset, command, times=is_last)
+        for of, of_dataset, found in zip(planned, runs, results, strict=True)
+        if any(found)
+    }
+    first = planned[0]
+    if not comparisons or first.name is None:
+        return comparisons.get("")
+    title = f"{first.file.recipe.title or first.file.recipe.task}: {', '.join(first.systems)}"
+    missing = [
+        f"{of.name} {run.folder.name}"
+        for of, of_dataset, found in zip(planned, runs, results, strict=True)
+        for run, result in zip(of_dataset, found, strict=True)
+        if result is None
+    ]
+    return Benchmark(title=title, comparisons=comparisons, missing=missing)
 
 
-def summary(
-    of: OneDataset,
-    runs: Mapping[str, Sequence[RunResult]],
-    command: str,
-    missing: Sequence[str] = (),
-    *,
-    times: bool = True,
-) -> Comparison:
-    """Returns the comparison of the finished runs of a data set, by system.
+def summary(of: OneDataset, runs: Sequence[Run], command: str, *, times: bool) -> Comparison:
+    """Returns the comparison of those runs of a data set that are finished.
 
     Args:
         of: what is compared.
-        runs: the results of each system.
+        runs: of all systems.
         command: that reproduces the comparison.
-        missing: names of the runs that are not finished.
-        times: whether steps and generation are timed; runs at work would disturb that.
+        times: whether steps and generation are timed.
     """
-    task, baseline = of.task, of.systems[0]
-    recipes = {name: of.recipe(name) for name in of.systems if name in runs}
-    tests = of.recipe(baseline).data.tests
-    folders = {
-        name: [of.folder / f"{name}-seed{run.seed}" for run in runs[name]] for name in recipes
+    task, baseline, made = of.task, of.systems[0], of.recipe(of.systems[0])
+    finished = [(run, result) for run in runs if (result := run.result()) is not None]
+    results = {
+        name: [result for run, result in finished if run.system == name]
+        for name in of.systems
+        if any(run.system == name for run, _ in finished)
     }
+    folders = {name: of.folder / f"{name}-seed{own[0].seed}" for name, own in results.items()}
+    step_time, decoding = {}, {}
+    if times:
+        models = {name: read_model(of_first) for name, of_first in folders.items()}
+        decoding = decoding_speeds(models, ROUNDS)
+        step_time = step_times({name: of.recipe(name) for name in results}, models, task)
 
     def sound(part: str) -> dict[str, list[Outcome]]:
         """What the runs that did not diverge gave on a part."""
-        return {
-            name: [
-                read_outcome(folder, part)
-                for folder, run in zip(folders[name], runs[name], strict=True)
-                if not diverged(run)
-            ]
-            for name in recipes
-        }
+        found: dict[str, list[Outcome]] = {name: [] for name in results}
+        for run, result in finished:
+            if not diverged(result):
+                found[run.system].append(read_outcome(run.folder, part))
+        return found
 
-    first = {name: read_outcome(of_system[0], TEST) for name, of_system in folders.items()}
-    step_time, decoding = {}, {}
-    if times:
-        models = {name: read_model(of_system[0]) for name, of_system in folders.items()}
-        decoding = decoding_speeds(models, ROUNDS)
-        step_time = step_times(recipes, models, task)
-    histories = {name: [run.history for run in runs[name]] for name in recipes}
     estimates, differences = compare_outcomes(sound(TEST), baseline)
+    tests = made.data.tests
     on_tests = {test: compare_outcomes(sound(test), baseline, len(tests)) for test in tests}
     # The table of further test sets is one, so that its p-values are corrected together.
-    further = corrected({(s, test): on_tests[test][1].get(s) for test in tests for s in recipes})
-    called = of.recipe(baseline)
-    title = f"{called.title}, {of.name}" if called.title and of.name else called.called
+    further = corrected({(s, test): on_tests[test][1].get(s) for test in tests for s in results})
+    first = {name: read_outcome(of_first, TEST) for name, of_first in folders.items()}
+    histories = {name: [run.history for run in of_system] for name, of_system in results.items()}
+    title = f"{made.title}, {of.name}" if made.title and of.name else made.called
     return Comparison(
         title=f"{title}: {', '.join(of.systems)}",
         task=of.file.recipe.task,
@@ -198,7 +191,7 @@ def summary(
                 description=of.file.recipe.systems[name].description,
                 matched=of.matched.get(name, ""),
                 tuning=of.tuned.get(name),
-                runs=runs[name],
+                runs=own,
                 relative_step_time=step_time.get(name),
                 how_soon=how_soon(
                     histories[name] if name != baseline else [],
@@ -213,9 +206,9 @@ def summary(
                     for test, (found, _) in on_tests.items()
                 },
             )
-            for name in recipes
+            for name, own in results.items()
         ],
-        missing=list(missing),
+        missing=[run.folder.name for run in runs if run.result() is None],
         samples=compare_samples({name: of.samples for name, of in first.items()})[:_SAMPLES],
         pictures=compare_pictures({name: of.pictures for name, of in first.items()}),
         facts=task.facts,
@@ -231,35 +224,25 @@ def step_times(
 ) -> dict[str, OverRounds]:
     """Returns how long a step of each system takes over one of the first, the baseline."""
     trained = {name: recipe.training.train for name, recipe in recipes.items()}
-    if trained[next(iter(models))] == "nothing":
+    first = next(iter(models))
+    if trained[first] == "nothing":
         return {}  # there is no step of the baseline to compare with
     models = {name: model for name, model in models.items() if trained[name] != "nothing"}
     for name, model in models.items():
         freeze_all_but(model, trained[name])
     settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
-    device = next(iter(models.values())).device
-    some = [
-        {name: tensor.to(device) for name, tensor in batch.items()}
-        for batch in islice(
-            batches(task, "train", next(iter(recipes.values())).training, seed=0), 3
-        )
-    ]
+    some = some_batches(task, recipes[first].training, models[first].device)
     return relative_step_times(models, settings, some, ROUNDS)
 
 
 def run_to_look_into(found: Comparison | Benchmark, folder: Path) -> Path:
-    """Returns the folder of the run to go on with: the best of those that decide something.
-
-    One that diverged is only returned if all did: it cannot be looked into.
-    """
+    """Returns the folder of a run to go on with: if there is one, of a system that decides."""
     if isinstance(found, Benchmark):
         name, found = next(iter(found.comparisons.items()))
         folder = folder / name
-    sign = -1 if first_score(found).lower_is_better else 1
 
-    def worth(run: RunResult) -> tuple[bool, bool, float]:
-        score = sign * run.scores[0].value
-        return not diverged(run), bool(run.attention), score if math.isfinite(score) else -math.inf
+    def worth(run: RunResult) -> tuple[bool, bool]:
+        return not diverged(run), bool(run.attention)
 
-    best = max(((sound_runs(each) or each.runs)[0] for each in found.systems), key=worth)
+    best = max((run for system in found.systems for run in system.runs), key=worth)
     return folder / f"{best.system}-seed{best.seed}"

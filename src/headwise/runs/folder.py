@@ -173,11 +173,17 @@ def read_recipe(
     return load_recipe(str(folder / RECIPE), changes).recipe
 
 
-def read_result(folder: Path) -> RunResult | None:
-    """Returns the result of a finished run; None if the run is not finished."""
+def read_result(folder: Path, recipe: Recipe | None = None) -> RunResult | None:
+    """Returns the result of a finished run, with a recipe also on all of its further test sets.
+
+    Returns:
+        None if the run is not finished.
+    """
     path = folder / RESULT
+    tests = recipe.data.tests if recipe is not None and recipe.evaluation.test else {}
     try:
-        return RunResult.model_validate_json(path.read_bytes()) if path.is_file() else None
+        result = RunResult.model_validate_json(path.read_bytes()) if path.is_file() else None
+        return result if result is not None and tests.keys() <= result.tests.keys() else None
     except ValidationError as error:
         raise FolderError(
             f"{path} cannot be read ({error.errors()[0]['msg']}): delete it and start the run in "

@@ -10,7 +10,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from headwise.runs.process import RunProcess, command, on_this_machine
 from headwise.runs.run import train_run
 from headwise.tasks.task import Task
 from headwise.training.trainer import Interrupted
-from headwise.training.watching import StopSignal, bars, figures_of, last_progress
+from headwise.training.watching import StopSignal, bars, figures_of, last_progress, say
 
 # Libraries read them when they are loaded; the last is for tokenizers.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -67,45 +67,37 @@ def train_all(
         ValueError: no cluster answers at the address.
     """
     names = dict(zip(folders, distinct_names(folders), strict=True))
-    commands = {f: command(f.resolve(), nproc, modules) for f in folders if not _is_finished(f)}
-    if not commands:
+    recipes = {folder: read_recipe(folder, keys=()) for folder in folders}
+    waiting = [folder for folder in folders if read_result(folder, recipes[folder]) is None]
+    if not waiting:
         return
-    if on is None and jobs == nproc == 1:
-        ends = _one_by_one(list(commands), tasks or {}, console)
-    elif on is None:
-        shares = _shares(min(jobs, len(folders)), nproc)
-        ends = _side_by_side(commands, names, shares, nullcontext(RunProcess), console)
-    else:
-        shares = [{} for _ in (folders[:jobs] if jobs > 1 else folders)]
-        ends = _side_by_side(commands, names, shares, _cluster(on, nproc), console)
     failures: dict[str, str] = {}
-    with closing(ends):
-        for folder, why in ends:
-            name, result = names[folder], read_result(folder)
-            if result is None or not _is_finished(folder):  # one that has diverged is
-                failures[name] = why or "its process has ended before the run did"
-                _say(console, f"{name} failed: {failures[name]}", style="red")
-            elif result.scores:  # a try of --tune has none
-                score = result.scores[0]
-                _say(console, f"{name}: {score.name} {score.value:.{score.digits}f}")
-            after_each()
+    with cluster(on) as ray:
+        if ray is None and jobs == nproc == 1:
+            ends = _one_by_one(waiting, tasks or {}, console)
+        else:
+            start: _Start = RunProcess if ray is None else _in_tasks(ray, nproc)
+            # Ray finds room for all that it is given; at most `jobs`, if that is not 1.
+            number = len(folders) if ray is not None and jobs == 1 else min(jobs, len(folders))
+            shares = _shares(number, nproc) if ray is None else [{} for _ in range(number)]
+            commands = {folder: command(folder.resolve(), nproc, modules) for folder in waiting}
+            ends = _side_by_side(commands, names, shares, start, console)
+        with closing(ends):
+            for folder, why in ends:
+                name, result = names[folder], read_result(folder, recipes[folder])
+                if result is None:
+                    failures[name] = why or "its process has ended before the run did"
+                    say(console, f"{name} failed: {failures[name]}", "red")
+                elif result.scores:  # a try of --tune has none
+                    score = result.scores[0]
+                    say(console, f"{name}: {score.name} {score.value:.{score.digits}f}")
+                after_each()
     if failures:
         reasons = "".join(f"\n  {name}: {why.splitlines()[0]}" for name, why in failures.items())
         raise RunsFailed(
             f"{len(failures)} of {len(folders)} runs failed, and the same command tries them "
             f"again:{reasons}"
         )
-
-
-def _is_finished(folder: Path) -> bool:
-    """Whether a run has a result, also on test sets that its recipe has got since."""
-    result, recipe = read_result(folder), read_recipe(folder, keys=())
-    tests = recipe.data.tests if recipe.evaluation.test else {}
-    return result is not None and tests.keys() <= result.tests.keys()
-
-
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _one_by_one(waiting: Sequence[Path], tasks: Mapping[Path, Task], console: Console) -> _Ends:
@@ -126,21 +118,20 @@ def _side_by_side(
     commands: Mapping[Path, list[str]],
     names: Mapping[Path, str],
     shares: list[dict[str, str]],
-    place: AbstractContextManager[_Start],
+    start: _Start,
     console: Console,
 ) -> _Ends:
-    """Has processes train runs."""
+    """Has processes train runs, as many at a time as there are shares of this machine."""
     waiting, at_work, is_stopping = list(commands), dict[Path, Any](), False
-    with place as start, StopSignal() as signal, bars(console, transient=True) as shown:
+    with StopSignal() as signal, bars(console, transient=True) as shown:
         try:
             while at_work or (waiting and not is_stopping):
                 while waiting and shares and not is_stopping:
                     folder, share = waiting.pop(0), shares.pop(0)
-                    run = start(commands[folder], folder, share)
                     row = shown.add_task(names[folder], total=None, figures="waits")
-                    at_work[folder] = run, share, row
+                    at_work[folder] = start(commands[folder], folder, share), share, row
                     if not console.is_terminal:
-                        _say(console, f"{names[folder]}: waits for its first step")
+                        say(console, f"{names[folder]}: waits for its first step")
                 time.sleep(0.5)
                 came = signal.came
                 for folder, (run, share, row) in list(at_work.items()):
@@ -177,12 +168,21 @@ def _shares(jobs: int, nproc: int) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _cluster(address: str, nproc: int) -> Iterator[_Start]:
-    """Yields what starts a run on a machine of a Ray cluster."""
+def cluster(address: str | None) -> Iterator[Any]:
+    """Connects to a Ray cluster, and yields the module of Ray; to none without an address.
+
+    Raises:
+        ValueError: no cluster answers at the address.
+    """
+    if address is None:
+        yield None
+        return
     try:
         import ray
 
-        ray.init(address, log_to_driver=False)
+        is_connected = ray.is_initialized()  # by `compare`, to which both of its rounds belong
+        if not is_connected:
+            ray.init(address, log_to_driver=False)
     except ImportError:
         raise ValueError(f'--on {address} needs Ray: pip install "headwise[cluster]"') from None
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -190,20 +190,23 @@ def _cluster(address: str, nproc: int) -> Iterator[_Start]:
             f"--on is {address}, where no cluster could be used, expected ray://HOST:PORT, or auto "
             f"for the one of this machine, with the same versions of Ray and Python: {error}"
         ) from error
+    try:
+        yield ray
+    finally:
+        if not is_connected:
+            ray.shutdown()
+
+
+def _in_tasks(ray: Any, nproc: int) -> _Start:
+    """Returns what starts a run on a machine of a Ray cluster."""
     threads = os.environ.get("OMP_NUM_THREADS") or "1"
     gpus = nproc if ray.cluster_resources().get("GPU") else 0
     # A run whose machine is lost goes on elsewhere.
     options = {"num_cpus": int(threads) * nproc, "num_gpus": gpus, "max_retries": 3}
-    train = ray.remote(**options)(on_this_machine)
-
-    def start(command: list[str], folder: Path, share: dict[str, str]) -> _RunTask:
-        share = {**share, **dict.fromkeys(_THREADS, threads)}
-        return _RunTask(ray, train.remote(command, folder.resolve(), Path.cwd(), share))
-
-    try:
-        yield start
-    finally:
-        ray.shutdown()
+    train, share = ray.remote(**options)(on_this_machine), dict.fromkeys(_THREADS, threads)
+    return lambda command, folder, _: _RunTask(
+        ray, train.remote(command, folder.resolve(), Path.cwd(), share)
+    )
 
 
 class _RunTask:

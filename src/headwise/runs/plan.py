@@ -1,12 +1,13 @@
-"""What a comparison is of: which runs there are, on which data, and with which values.
+"""What a comparison is of: which runs there are, on which data, with which values, and how long.
 
 Each run has a folder `SYSTEM-seedN`, and each try of `--tune` has one in `tries/SYSTEM/`; of
 several data sets all this is in the folder of the data set. Nothing is written before `claim`.
 """
 
+import math
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -14,15 +15,17 @@ from rich.console import Console
 
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import RunResult, Tries
+from headwise.analysis.speed import step_seconds
 from headwise.files import written_whole
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
 from headwise.runs.folder import check_claim, check_inputs, claim, read_result
 from headwise.runs.match import match_parameters
 from headwise.runs.names import ENCODER, MODEL, TRIES
-from headwise.runs.run import lines_of
+from headwise.runs.run import batches, build_model, lines_of, some_batches
 from headwise.runs.tuning import Grid, check_grid, choose, in_words
 from headwise.tasks.task import Task
+from headwise.training.watching import last_progress, say
 
 _STAMP = "comparison.yaml"  # of a comparison's folder, in place of recipe.yaml
 
@@ -37,29 +40,16 @@ class Run(NamedTuple):
 
     def result(self) -> RunResult | None:
         """Returns its result; None before it is finished, also with new test sets of its recipe."""
-        result = read_result(self.folder)
-        tests = self.recipe.data.tests.keys() if self.recipe.evaluation.test else set()
-        return result if result is not None and tests <= result.tests.keys() else None
+        return read_result(self.folder, self.recipe)
 
 
 class OneDataset:
-    """What is compared on one data set; its data are read here.
-
-    Args:
-        file: the recipe.
-        systems, seeds: what is trained; the first system is the baseline.
-        folder: of the runs.
-        name: of the data set; None for `data` of the recipe as they stand.
-        grid: values from which every system chooses; None for no tries.
+    """What is compared on one data set, or on `data` of the recipe as they stand; see `plan`.
 
     Attributes:
         task: the data, as all systems read them.
         matched: what `match` chose for each system, in words.
         tuned: what each system has tried, and its choice.
-
-    Raises:
-        FolderError: the folder holds something else.
-        ValueError: the data cannot be read.
     """
 
     def __init__(
@@ -96,30 +86,27 @@ class OneDataset:
         with torch.device("meta"):
             return count_parameters(self.task.model_class(self.task.config(recipe, self.task)))
 
-    def match(self) -> None:
-        """Gives all systems as many parameters as the first has, by their width.
+    def match(self, system: str, target: int) -> None:
+        """Gives a system a number of parameters, by its width.
 
         Raises:
-            ValueError: no width of a system gives this number.
+            ValueError: no width gives this number.
         """
-        target = self.parameters(self.systems[0])
-        for system in self.systems[1:]:
-            config = self.task.config(self.recipe(system), self.task)
 
-            def widths(embed_dim: int, ffn_dim: int) -> list[Change]:
-                return [(("model", "embed_dim"), embed_dim), (("model", "ffn_dim"), ffn_dim)]
+        def widths(embed_dim: int, ffn_dim: int) -> list[Change]:
+            return [(("model", "embed_dim"), embed_dim), (("model", "ffn_dim"), ffn_dim)]
 
-            def count(embed_dim: int, ffn_dim: int, system: str = system) -> int:
-                return self.parameters(system, widths(embed_dim, ffn_dim))
+        def count(embed_dim: int, ffn_dim: int) -> int:
+            return self.parameters(system, widths(embed_dim, ffn_dim))
 
-            before = config.embed_dim, config.ffn_dim, config.num_heads
-            try:
-                self._changes[system] = widths(*match_parameters(*before, target, count))
-            except ValueError as error:
-                raise ValueError(f"--match parameters: {system}: {error}") from None
-            found = self.parameters(system)
-            words = in_words(self._changes[system])
-            self.matched[system] = f"{words}: {found:,} parameters ({found / target - 1:+.2%})"
+        config = self.task.config(self.recipe(system), self.task)
+        before = config.embed_dim, config.ffn_dim, config.num_heads
+        try:
+            self._changes[system] = widths(*match_parameters(*before, target, count))
+        except ValueError as error:
+            raise ValueError(f"--match parameters: {system}: {error}") from None
+        found, words = self.parameters(system), in_words(self._changes[system])
+        self.matched[system] = f"{words}: {found:,} parameters ({found / target - 1:+.2%})"
 
     def runs(self) -> list[Run]:
         """Returns the runs, of each seed those of all systems, so that early results compare."""
@@ -147,23 +134,19 @@ class OneDataset:
         Raises:
             ValueError: all tries of a system diverged.
         """
-        grid, tries = self._grid, self.tries()
-        if grid is None:
+        if self._grid is None:
             return
+        tries, combinations = self.tries(), self._grid.combinations()
         for system in self.systems:
-            found = choose(grid, [run.folder for run in tries if run.system == system])
-            chosen, failed = grid.combinations()[found.chosen], sum(t.diverged for t in found.tries)
-            self.tuned[system] = found
-            self._changes[system] += chosen
+            results = [result for run in tries if run.system == system and (result := run.result())]
             label = f"{self.name} {system}" if self.name else system
-            line = (
-                f"{label}: {in_words(chosen)}, validation loss "
-                f"{found.tries[found.chosen].validation_loss:.4g}, the best of {len(found.tries)} "
-                f"tries{f', {failed} of which diverged' if failed else ''}"
-            )
-            console.print(line, style="dim", highlight=False, markup=False)
+            self.tuned[system] = found = choose(label, combinations, results)
+            chosen, best = combinations[found.chosen], found.tries[found.chosen].validation_loss
+            self._changes[system] += chosen
+            of_tries = f"validation loss {best:.4g}, the best of {len(results)} tries"
+            say(console, f"{label}: {in_words(chosen)}, {of_tries}", "dim")
             for note in found.notes:
-                console.print(f"{label}: {note}", style="yellow", highlight=False, markup=False)
+                say(console, f"{label}: {note}", "yellow")
 
     def claim(self, runs: list[Run]) -> list[Run]:
         """Makes folders those of runs; whoever calls it has locked the folder of the comparison.
@@ -206,18 +189,73 @@ def plan(
     if not all(file.system(of, name).evaluation.test for of in systems for name in names):
         raise RecipeError("evaluation.test is false, expected true: test scores are compared")
     if grid is not None:
-        check_grid(grid, file, systems, seeds, match=match)
-        for of, name, each in product(systems, names, grid.combinations()):
-            file.system(of, name, grid.of_try(each))  # which says what is wrong
+        check_grid(grid, file, systems, seeds, names, match=match)
     planned = []
     for name in names:
-        console.print(f"reading {name or 'the data'}", style="dim", highlight=False, markup=False)
+        say(console, f"reading {name or 'the data'}", "dim")
         one = OneDataset(file, systems, seeds, folder / (name or ""), name, grid)
-        for line in lines_of(one.task.facts):
-            console.print(line, style="dim", highlight=False, markup=False)
-        if match:
-            one.match()
-        for system, words in one.matched.items():
-            console.print(f"{system}: {words}", style="dim", highlight=False, markup=False)
+        say(console, "\n".join(lines_of(one.task.facts)), "dim")
+        for system in systems[1:] if match else ():
+            one.match(system, one.parameters(systems[0]))
+            say(console, f"{system}: {one.matched[system]}", "dim")
         planned.append(one)
     return planned
+
+
+class Forecast(NamedTuple):
+    """What is left of a run of a comparison, or of a try of `--tune`."""
+
+    run: Path  # its folder
+    parameters: int  # of the model
+    steps: int  # it takes fewer if `training.patience` ends it
+    left: int  # how many of them it has yet to take
+    # About how long these take on this machine. Where a run of the system is finished, it is as
+    # fast as that with its validations; else forward and backward passes are timed.
+    seconds: float
+
+
+def forecast(planned: Sequence[OneDataset], console: Console) -> list[Forecast]:
+    """Returns what is left of each run, tries first; nothing is trained, and nothing is written.
+
+    Raises:
+        FolderError: a folder holds a run of another recipe.
+    """
+    found = []
+    for of in planned:
+        known = tries = of.tries()
+        if all(run.result() for run in tries):
+            of.choose(console)
+            known = [*tries, *of.runs()]
+        for run in known:  # of others it is not known yet what they are of
+            check_claim(run.folder, run.recipe)
+        for system in of.systems:
+            own = [(run, run.result()) for run in [*tries, *of.runs()] if run.system == system]
+            steps = [_steps(run) for run, _ in own]
+            times = [result.seconds / result.steps for _, result in own if result and result.steps]
+            if not times and any(steps):
+                say(console, f"timing steps of {system}", "dim")
+                times = [_seconds_of_step(own[0][0])]
+            for (run, result), total in zip(own, steps, strict=True):
+                taken = (last_progress(run.folder) or {}).get("step", 0)
+                left = 0 if result else total - taken
+                seconds = left * median(times or [0.0])
+                found.append(Forecast(run.folder, of.parameters(system), total, left, seconds))
+    return found
+
+
+def _steps(run: Run) -> int:
+    """How many steps a run takes, as the trainer plans them."""
+    settings = run.recipe.training
+    if settings.train == "nothing":
+        return 0
+    per_epoch = batches(run.task, "train", settings, seed=0).per_epoch or 0
+    of_epochs = (settings.epochs or 0) * per_epoch / settings.gradient_accumulation
+    return settings.max_steps or math.ceil(of_epochs - 1e-6)
+
+
+def _seconds_of_step(run: Run) -> float:
+    settings = run.recipe.training
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    some = some_batches(run.task, settings, device)
+    seconds = step_seconds(build_model(run.recipe, run.task).to(device), settings.of_rules(), some)
+    return seconds * settings.gradient_accumulation

@@ -7,18 +7,16 @@ trained with the choice, whose chance is thus not in the spread over seeds. Bout
 this `FixHOptEst`; their ideal tunes anew for every seed.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from headwise.analysis.results import Tries, Try
+from headwise.analysis.results import RunResult, Tries, Try
 from headwise.messages import shown
 from headwise.recipes.document import Change, split_path
 from headwise.recipes.recipe import RecipeFile
-from headwise.runs.folder import read_result
 from headwise.yaml import read_yaml
 
 # The seed of every try. That of a run would favour what was chosen for its chance.
@@ -52,10 +50,9 @@ class Grid(NamedTuple):
     def name(self, combination: Sequence[Change]) -> str:
         """Returns what the folder of a try is called: `training.learning_rate=0.003`."""
         wanted = in_words(combination) + ("" if self.steps is None else f", steps={self.steps}")
-        name = re.sub(r"[^\w.,=+-]+", "-", wanted.replace(", ", ","))[:120]
-        if name == wanted.replace(", ", ","):
-            return name
-        return f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+        wanted = wanted.replace(", ", ",")
+        name = re.sub(r"[^\w.,=+-]+", "-", wanted)[:120]
+        return name if name == wanted else f"{name}-{sha256(wanted.encode()).hexdigest()[:8]}"
 
 
 def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
@@ -91,14 +88,17 @@ def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
 
 
 def check_grid(
-    grid: Grid, file: RecipeFile, systems: Sequence[str], seeds: Sequence[int], *, match: bool
+    grid: Grid,
+    file: RecipeFile,
+    systems: Sequence[str],
+    seeds: Sequence[int],
+    datasets: Sequence[str | None],
+    *,
+    match: bool,
 ) -> None:
-    """Finds what of the user's wishes tuning would undo."""
+    """Finds values that no recipe can have, and what of the user's wishes tuning would undo."""
     if TUNING_SEED in seeds:
-        raise ValueError(
-            f"--seeds has {TUNING_SEED}, expected others: it is the seed of the tries of --tune, "
-            f"and values that suit its chance would favour a system"
-        )
+        raise ValueError(f"--seeds has {TUNING_SEED}, expected others: the tries of --tune have it")
     for path in grid.values:
         key, sets = ".".join(path), [name for name in systems if file.is_set(path, name)]
         if file.is_set(path) or (match and path[0] == "model"):
@@ -115,29 +115,33 @@ def check_grid(
             f"--tune-steps is {grid.steps}, expected more than the {rises} steps of "
             f"training.warmup_steps, in which the learning rate still rises"
         )
+    for system, dataset, each in product(systems, datasets, grid.combinations()):
+        file.system(system, dataset, grid.of_try(each))  # which says what is wrong
 
 
-def choose(grid: Grid, tries: Sequence[Path]) -> Tries:
+def choose(
+    system: str, combinations: Sequence[Sequence[Change]], results: Sequence[RunResult]
+) -> Tries:
     """Returns what the tries of a system, one of each combination, found, and the best of them.
 
     Raises:
         ValueError: all of them diverged.
     """
-    found = []
-    for combination, folder in zip(grid.combinations(), tries, strict=True):
-        result = read_result(folder)
-        assert result is not None
-        values = {".".join(path): value for path, value in combination}
-        kept = result.model_dump(include={"validation_loss", "steps", "seconds"})
-        found.append(Try(values=values, **kept))
-    sound = [number for number, each in enumerate(found) if not each.diverged]
+    tries = [
+        Try(
+            values={".".join(path): value for path, value in combination},
+            **result.model_dump(include={"validation_loss", "steps", "seconds"}),
+        )
+        for combination, result in zip(combinations, results, strict=True)
+    ]
+    sound = [number for number, each in enumerate(tries) if not each.diverged]
     if not sound:
         raise ValueError(
-            f"every try in {tries[0].parent} diverged: add values to --tune, such as smaller "
-            f"learning rates; finished tries are not trained again"
+            f"every try of {system} diverged: add values to --tune, such as smaller learning "
+            f"rates; finished tries are not trained again"
         )
-    best = min(sound, key=lambda number: found[number].validation_loss)
-    return Tries(seed=TUNING_SEED, tries=found, chosen=best, notes=at_the_edge(found, best))
+    best = min(sound, key=lambda number: tries[number].validation_loss)
+    return Tries(seed=TUNING_SEED, tries=tries, chosen=best, notes=at_the_edge(tries, best))
 
 
 def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
@@ -145,12 +149,11 @@ def at_the_edge(tries: Sequence[Try], number: int) -> list[str]:
     notes = []
     for key, value in tries[number].values.items():
         values = [each.values[key] for each in tries]
-        if not all(type(each) in (int, float) for each in values):
-            continue
-        if value == max(values):
-            notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
-        elif value == min(values) and value != 0:
-            notes.append(f"{key}={value} is the smallest value tried; the best may be smaller.")
+        if all(type(each) in (int, float) for each in values):
+            if value == max(values):
+                notes.append(f"{key}={value} is the largest value tried; the best may be larger.")
+            elif value == min(values) != 0:
+                notes.append(f"{key}={value} is the smallest value tried; the best may be smaller.")
     return notes
 
 

@@ -1,6 +1,7 @@
 """What watches a training: a bar here or in the process that started it, and Ctrl-C."""
 
 import json
+import math
 import signal
 import threading
 import time
@@ -52,6 +53,11 @@ def figures_of(progress: Mapping[str, Any]) -> str:
     return " ".join(text.format(progress[key]) for key, text in texts.items() if key in progress)
 
 
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Prints text as it is, which the terminal may wrap: a path in it can be copied."""
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 class Watch:
     """Shows a training: by a bar or, where the console is no terminal, by lines; and in a file.
 
@@ -88,13 +94,13 @@ class Watch:
         if self._folder is not None and (now - self._written > 1 or "eval_loss" in known):
             self._written, partial = now, partial_path(self._folder / _PROGRESS)
             with suppress(OSError):  # of a full disk nothing is lost but this
-                partial.write_text(json.dumps(progress), encoding="utf-8")
+                finite = {name: value for name, value in progress.items() if math.isfinite(value)}
+                partial.write_text(json.dumps(finite), encoding="utf-8")
                 partial.replace(self._folder / _PROGRESS)
 
     def say(self, text: str, style: str | None = None) -> None:
         """Prints a sentence on the training."""
-        text = f"{self._label}: {text}"
-        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+        say(self._console, f"{self._label}: {text}", style)
 
 
 class StopSignal:

@@ -21,7 +21,7 @@ from headwise.analysis.decisions.snapshots import (
 from headwise.heads.system import System
 from headwise.models.decisions import record as record_decisions
 from headwise.models.sites import attention_sites
-from headwise.runs.run import decision_courses
+from headwise.analysis.history import decision_courses
 from headwise.tasks.positions import Positions
 
 
