@@ -150,7 +150,7 @@ def test_commands_open_no_connection(tmp_path, monkeypatch):
     for command in (
         ("train", recipe, "--system", "standard", "--output", folder),
         ("evaluate", folder),
-        ("explore", folder, "one two", "--output", tmp_path / "page.html"),
+        ("explore", folder, "--text", "one two", "--output", tmp_path / "page.html"),
     ):
         done = run(*command)
         assert done.exit_code == 0, (done.output, done.exception)

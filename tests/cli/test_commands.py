@@ -81,6 +81,7 @@ AT_ONCE = [  # a line, how it ends, and what it says
     ("evaluate . --set training.seed=2", 2, "recipe.yaml"),
     ("predict runs/missing", 2, "runs/missing"),
     ("analyse no/such/run", 2, "no/such/run"),
+    ("analyse missing", 2, "missing"),
     ("explore no/such/run", 2, "no/such/run"),
 ]
 
@@ -180,7 +181,7 @@ def test_a_bug_keeps_its_traceback(place, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no heads today")
 
-    monkeypatch.setattr("headwise.runs.evaluate.evaluate_run", fail)
+    monkeypatch.setattr("headwise.runs.evaluate.evaluate_part", fail)
     assert isinstance(run("evaluate", "compared/mae-seed1").exception, RuntimeError)
 
 
@@ -229,7 +230,7 @@ WRONG = [
     ("--ablate mae=unifrm", {"unifrm", "uniform"}),
     ("--against none", {"none"}),
     ("--data file.test=train.tsv", {"--data", "file", "files"}),
-    ("--data 'files.test=train.tsv,columns.text=\"a, b=2\"'", {"--data", "a, b=2"}),
+    ("--data files.test=train.tsv --data 'columns.text=\"a, b=2\"'", {"--data", "a, b=2"}),
     ("--data files.test=train.tsv --part train", {"--data", "--part"}),
 ]
 
@@ -250,8 +251,7 @@ WORDS += ["\u00e9\u202e", "[bold]", "{0}", "0", "-1", "1.5", "nan", "1e30", "9" 
 # What each parameter expects: without it, all lines would end at the first word that is wrong.
 SENSIBLE = {
     "run": FILES[:2],
-    "runs": FILES[:2],
-    "arguments": FILES[:2],
+    "models": FILES[:2],
     "recipe": ["tiny.yaml"],
     "recipes": ["tiny.yaml", "lm-pydoc"],
     "name": ["lm-pydoc"],

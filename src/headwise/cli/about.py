@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
+from typer import Argument, Option
 
 from headwise.cli.app import Changes, Import, Json, command, parse_names, print_json, print_line
 from headwise.messages import shown
@@ -19,13 +20,9 @@ if TYPE_CHECKING:
 
 @command("Train", "headwise recipes lm-pydoc")
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="A recipe, or a part of its name.")] = None,
-    papers: Annotated[
-        bool, typer.Option("--papers", metavar="", help="List those with the papers' settings.")
-    ] = False,
-    keys: Annotated[
-        str | None, typer.Option(metavar="TASK|SYSTEM", help="List its keys and their defaults.")
-    ] = None,
+    name: Annotated[str | None, Argument(help="A recipe, or a part of its name.")] = None,
+    papers: Annotated[bool, Option("--papers", metavar="", help="List the papers' own.")] = False,
+    keys: Annotated[str | None, Option(metavar="TASK|SYSTEM", help="List its keys.")] = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
@@ -38,7 +35,7 @@ def recipes(
     if keys is not None:
         from headwise.recipes.keys import keys_of
 
-        _print(("key", "default", "meaning"), keys_of(keys), as_json)
+        _print_rows(("key", "default", "meaning"), keys_of(keys), as_json)
         return
 
     from headwise.recipes.document import read_document, shipped_recipes
@@ -47,8 +44,7 @@ def recipes(
     listed = [each for each in listed_recipes() if name or each.is_offline is not papers]
     fitting = [each for each in listed if not name or name in each.name or name in each.task]
     if name is None or (len(fitting) > 1 and name not in shipped_recipes()):
-        columns = ("recipe", "task", "a run", "systems", "what it is")
-        _print(columns, [each[:5] for each in fitting] if not as_json else fitting, as_json)
+        _print_rows(("recipe", "task", "a run", "systems", "what it is"), fitting, as_json)
         if name is None and not papers and not as_json:
             others = "--papers lists those of the papers, headwise recipes NAME prints one"
             print_line(Console(stderr=True), f"All run offline; {others}.")
@@ -62,30 +58,29 @@ def recipes(
         typer.echo(text, nl=False)
 
 
-def _print(columns: tuple[str, ...], rows: list[Any], as_json: bool) -> None:
-    """Prints rows; in a pipe or a file each is one line, unless COLUMNS says how wide it is."""
+def _print_rows(columns: tuple[str, ...], rows: list[Any], as_json: bool) -> None:
+    """Prints the fields of rows; in a pipe each is one line, unless COLUMNS says how wide it is."""
     if as_json:
         print_json([row._asdict() for row in rows])
         return
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    table = Table(Column(columns[0], overflow="fold"), *columns[1:], box=None, pad_edge=False)
-    for first, *others in rows:
-        table.add_row(Text(first, style="bold"), *(Text(str(other)) for other in others))
+    table = Table(Column(columns[0], style="bold", overflow="fold"), *columns[1:], box=None)
+    table.pad_edge = False
+    for row in rows:
+        table.add_row(*(Text(str(field)) for field in row[: len(columns)]))
     Console(width=1000 if is_free else None).print(table)
 
 
 @command("Train", "headwise cost lm-pydoc --systems standard,moa")
 def cost(
     recipes: Annotated[
-        list[str] | None, typer.Argument(metavar="RECIPE", show_default="interface-strings")
+        list[str] | None, Argument(metavar="RECIPE", show_default="interface-strings")
     ] = None,
-    systems: Annotated[str | None, typer.Option(help="Systems, separated by commas.")] = None,
+    systems: Annotated[str | None, Option(help="Systems, separated by commas.")] = None,
     lengths: Annotated[
-        str | None, typer.Option(help="Positions to count for.", show_default="the task's")
+        str | None, Option(help="Positions to count for.", show_default="the task's")
     ] = None,
-    papers: Annotated[
-        bool, typer.Option("--papers", metavar="", help="What papers print, beside ours.")
-    ] = False,
+    papers: Annotated[bool, Option("--papers", metavar="", help="What papers print.")] = False,
     changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
@@ -121,19 +116,17 @@ def cost(
         print_line(console, papers_summary(published))
     for file in [load_recipe(name, changes or []) for name in named]:
         file.check_comparable()
-        task = task_class(file.recipe.task)
+        task, name = task_class(file.recipe.task), Path(file.name).stem
         dataset = None if file.has_data else file.dataset_names[0]
-        of_systems = {of: file.system(of, dataset) for of in asked or file.system_names}
-        recipe_of = of_systems or {"model": file.recipe}
-        configs = {of: task.config(recipe) for of, recipe in recipe_of.items()}
+        systems_of = {of: file.system(of, dataset) for of in asked or file.system_names}
+        configs = {of: task.config(r) for of, r in (systems_of or {"model": file.recipe}).items()}
         counted = _lengths(lengths, task.cost_lengths(file.recipe))
-        name = Path(file.name).stem
-        if as_json:
-            costs = {of: _in_json(model_cost(config, counted)) for of, config in configs.items()}
-            found = {"recipe": name, "lengths": counted, "systems": costs}
-            document.setdefault("recipes", []).append(found)
-        else:
+        if not as_json:
             console.print(cost_table(name, configs, counted))
+            continue
+        costs = {of: _in_json(model_cost(config, counted)) for of, config in configs.items()}
+        found = {"recipe": name, "lengths": counted, "systems": costs}
+        document.setdefault("recipes", []).append(found)
     if as_json:
         print_json(document)
 

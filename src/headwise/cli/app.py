@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from headwise import __version__
 from headwise.messages import shown
@@ -29,7 +30,7 @@ imported: list[str] = []  # by `--import`: what the processes of a command are t
 
 
 def command(
-    panel: str, example: str, *, when_stopped: str = "", by_torchrun: bool = False
+    panel: str, example: str, *, when_stopped: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a function a command of the app, whose errors are clear.
 
@@ -37,19 +38,12 @@ def command(
         panel: under which heading `headwise --help` lists it.
         example: the last line of its help.
         when_stopped: what Ctrl-C is answered with.
-        by_torchrun: whether several processes of `torchrun` may run it together.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
             with clear_errors(when_stopped):
-                if not by_torchrun and os.environ.get("WORLD_SIZE", "1") != "1":
-                    raise ValueError(
-                        f"torchrun starts {os.environ['WORLD_SIZE']} processes of headwise "
-                        f"{function.__name__}, expected headwise train alone; start this command "
-                        f"by itself, and share its trainings by headwise compare --nproc N"
-                    )
                 function(**given)
 
         app.command(rich_help_panel=panel, epilog=f"Example: {example}")(run)
@@ -121,17 +115,16 @@ def _import(names: list[str] | None) -> list[str] | None:
         sys.path.append(str(Path.cwd()))
     for name in names or []:
         try:
-            is_name = all(part.isidentifier() for part in name.split("."))
-            found = importlib.import_module(name) if is_name else None
+            if not all(part.isidentifier() for part in name.split(".")):
+                raise ModuleNotFoundError(name=name)
+            importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):
                 raise  # the module is there, and imports another that is not
-            found = None
-        if found is None:
             raise typer.BadParameter(
                 f"there is no module {shown(name)}, expected one of this folder or of a package "
                 f"that is installed, without .py"
-            )
+            ) from None
         imported.append(name)
     return names
 
@@ -144,18 +137,26 @@ def _print_version(is_asked: bool) -> None:
 
 @app.callback()
 def _start(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True)
+        bool, Option("--version", metavar="", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """What stands before the name of a command."""
+    name, processes = context.invoked_subcommand, os.environ.get("WORLD_SIZE", "1")
+    if processes != "1" and name != "train":
+        raise typer.BadParameter(
+            f"torchrun starts {processes} processes of headwise {name}, expected headwise train; "
+            f"start this command by itself, and share its trainings by headwise compare --nproc N"
+        )
 
 
-_SET = "Change a key of the recipe: training.max_steps=100. May be repeated."
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_SET)]
+_SET = "Change a key of the recipe: training.max_steps=100. A finished run reads `data` and "
+_SET += "`evaluation` again, and no other. May be repeated."
+Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)]
 _IMPORT = "Import a module, of this folder too, whose classes the recipe names. May be repeated."
 Import = Annotated[
-    list[str] | None, typer.Option("--import", metavar="MODULE", callback=_import, help=_IMPORT)
+    list[str] | None, Option("--import", metavar="MODULE", callback=_import, help=_IMPORT)
 ]
 _JSON = "Print one JSON document in place of text, and progress to standard error."
-Json = Annotated[bool, typer.Option("--json", metavar="", help=_JSON)]
+Json = Annotated[bool, Option("--json", metavar="", help=_JSON)]

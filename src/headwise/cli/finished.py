@@ -1,35 +1,31 @@
 """The commands for finished runs: evaluate, predict, analyse, explore."""
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
-from headwise.cli.app import Import, Json, command, command_line, print_json, print_line
+from headwise.cli.app import Changes, Import, Json, command, command_line, print_json, print_line
 from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_plain
 
 if TYPE_CHECKING:
     from headwise.analysis.statistics.estimates import Difference
-    from headwise.runs.evaluate import Evaluated
-    from headwise.tasks.scores import Score
+    from headwise.runs.evaluate import Opened
+    from headwise.tasks.scores import Outcome
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
-Part = Annotated[str, typer.Option(help="train, validation, test, or a further test set.")]
-OtherData = Annotated[
-    str | None,
-    typer.Option(metavar="KEY=VALUE,...", help="Other data in place of a part: files.test=a.tsv."),
-]
-Against = Annotated[Path | None, typer.Option(help="Give the differences to another run.")]
-_OF_RUN = "Change a key of `data` or `evaluation`, which a run reads again. May be repeated."
-ChangesOfRun = Annotated[list[str] | None, typer.Option("--set", help=_OF_RUN, metavar="KEY=VALUE")]
-_OF_USE = "Change a key of `evaluation`: evaluation.beam_size=1. May be repeated."
-ChangesOfUse = Annotated[list[str] | None, typer.Option("--set", help=_OF_USE, metavar="KEY=VALUE")]
-Page = Annotated[Path | None, typer.Option(help="What to write.", show_default="beside the model")]
+Run = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
+Models = Annotated[list[Path], Argument(metavar="MODEL...", help="Runs, or models.")]
+Part = Annotated[str, Option(help="train, validation, test, or a further test set.")]
+_DATA = "Other data in place of a part: files.test=a.tsv. May be repeated."
+OtherData = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help=_DATA)]
+_ABLATE = Option(metavar="SYSTEM=NAME[,OPTION=VALUE]", help="An ablation. May be repeated.")
+Ablate = Annotated[list[str] | None, _ABLATE]
+Against = Annotated[Path | None, Option(help="Give the differences to another run.")]
+Page = Annotated[Path | None, Option(help="What to write.", show_default="beside the model")]
 
 
 @command("Look inside", "headwise evaluate runs/lm-pydoc-moa --part validation")
@@ -38,11 +34,8 @@ def evaluate(
     part: Part = "test",
     data: OtherData = None,
     against: Against = None,
-    ablate: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SYSTEM=NAME[,OPTION=VALUE]", help="An ablation. May be repeated."),
-    ] = None,
-    changes: ChangesOfRun = None,
+    ablate: Ablate = None,
+    changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
@@ -51,61 +44,62 @@ def evaluate(
     With --ablate a system computes otherwise than it was trained, as SYSTEM=uniform; headwise
     recipes --keys SYSTEM lists what there is. The run of --against is not ablated.
     """
-    if data is not None and part != "test":
-        raise ValueError(f"--data is {data!r} and --part is {part!r}, expected one of them")
+    if data and part != "test":
+        raise ValueError(f"--data is {data[0]} and --part is {part}, expected one of them")
     folders = [run] if against is None else [run, against]
     for folder in folders:
         check_run(folder, changes or [])
 
     from headwise.analysis.ablations.named import parse_ablations
-    from headwise.runs.evaluate import compare_runs, evaluate_run
+    from headwise.runs.evaluate import check_same_items, compare, evaluate_part, open_part
     from headwise.runs.run import lines_of
     from headwise.training.watching import silence_libraries
 
     silence_libraries()
-    console, asked = Console(stderr=as_json), [parse_ablations(ablate or []), None]
-    given: dict[str, Any] = {"data": data, "changes": changes or []}
-    found, *others = [
-        evaluate_run(folder, part, console, ablations=of, may_be_stored=len(folders) > 1, **given)
-        for folder, of in zip(folders, asked, strict=False)
-    ]
-    difference = compare_runs(found, others[0]) if others else None
+    console, ablations = Console(stderr=as_json), [parse_ablations(ablate or []), {}]
+    given: dict[str, Any] = {"data": data or [], "changes": changes or []}
+    opened = [open_part(folder, part, console, **given) for folder in folders]
+    if against is not None:
+        check_same_items(*opened)
+    pairs = zip(opened, ablations, strict=False)
+    outcomes = [evaluate_part(each, console, asked) for each, asked in pairs]
+    difference = compare(*outcomes) if against is not None else None
     if as_json:
-        document = _scores(found)
-        if others:
+        document, *others = map(_scores, opened, outcomes)
+        for other in others:
             tested = None if difference is None else difference.model_dump()
-            document |= {"against": _scores(others[0]), "difference": tested}
+            document |= {"against": other, "difference": tested}
         print_json(document)
         return
-    for line in lines_of({found.part: found.task.facts[found.part]}):
+    for line in lines_of({opened[0].part: opened[0].task.facts[opened[0].part]}):
         print_line(console, line)
-    for each in (found, *others):
-        if others:
-            ablated = [f", ablated: {of}" for of in ablate or [] if each is found]
-            print_line(console, f"{each.run}{''.join(ablated)}", style="bold")
-        for score in each.outcome.scores:
+    notes = ["".join(f", ablated: {each}" for each in ablate or []), ""]
+    for each, outcome, note in zip(opened, outcomes, notes, strict=False):
+        if against is not None:
+            print_line(console, f"{each.run}{note}", style="bold")
+        for score in outcome.scores:
             print_line(console, f"{score}  {score.note}".rstrip())
-    if others:
-        print_line(console, _in_words(difference, found.outcome.scores[0]))
+    if against is not None:
+        print_line(console, _in_words(difference, outcomes[0]))
 
 
-def _scores(found: "Evaluated") -> dict[str, Any]:
-    """What an evaluation prints: the part, how many items it has, and the scores."""
+def _scores(opened: "Opened", outcome: "Outcome") -> dict[str, Any]:
     return {
-        "run": found.run,
-        "part": found.part,
-        "items": len(found.outcome.scores[0].rows),
-        "item_name": found.task.item_name,
-        "scores": [score.model_dump(exclude={"rows"}) for score in found.outcome.scores],
+        "run": opened.run,
+        "part": opened.part,
+        "items": len(outcome.scores[0].rows),
+        "item_name": opened.task.item_name,
+        "scores": [score.model_dump(exclude={"rows"}) for score in outcome.scores],
     }
 
 
-def _in_words(difference: "Difference | None", score: "Score") -> str:
-    """How the scores of two runs differ, with interval and p, and what these leave out."""
+def _in_words(difference: "Difference | None", outcome: "Outcome") -> str:
+    """How the first scores of two runs differ, with interval and p, and what these leave out."""
     from headwise.report.formatting import p_value
 
     if difference is None:
         return "There are too few items, or no finite scores, to test the difference."
+    score = outcome.scores[0]
     value, low, high = (
         f"{number:+.{score.digits + 1}f}"
         for number in (difference.value, difference.low, difference.high)
@@ -121,15 +115,11 @@ def _in_words(difference: "Difference | None", score: "Score") -> str:
 @command("Use", 'headwise predict runs/lm-pydoc-moa --text "The with statement"')
 def predict(
     run: Run,
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Files.")] = None,
-    texts: Annotated[
-        list[str] | None, typer.Option("--text", "--prompt", help="A text. May be repeated.")
-    ] = None,
-    number: Annotated[
-        int | None, typer.Option(min=1, help="How many texts to write, or images to draw.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="PNG or sound file to write.")] = None,
-    changes: ChangesOfUse = None,
+    inputs: Annotated[list[str] | None, Argument(metavar="INPUT", help="Files.")] = None,
+    texts: Annotated[list[str] | None, Option("--text", help="A text. May be repeated.")] = None,
+    number: Annotated[int | None, Option(min=1, help="How many texts or images to make.")] = None,
+    output: Annotated[Path | None, Option(help="PNG or sound file to write.")] = None,
+    changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
@@ -167,40 +157,36 @@ def predict(
     when_stopped="The same command goes on from here.",
 )
 def analyse(
-    runs: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Runs, or models.")],
-    text: Annotated[
-        Path | None, typer.Option(help="For models of no run: a file with an item in each line.")
-    ] = None,
+    models: Models,
+    text: Annotated[Path | None, Option(help="Of models of no run: a file with items.")] = None,
     part: Part = "test",
     data: OtherData = None,
     against: Against = None,
-    ablations: Annotated[
-        Literal["none", "model", "units", "all"], typer.Option(help="What is ablated.")
-    ] = "units",
+    ablations: Annotated[Literal["none", "model", "units", "all"], Option()] = "units",
     output: Page = None,
-    changes: ChangesOfRun = None,
+    changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
     """Write a page on what the heads of models do: entropy, load, tokens, ablations.
 
     MODEL are folders of finished runs on the same data, which are shown side by side. With --text
-    they are folders of models of transformers, or names on the Hugging Face hub; a translation
-    model reads source, tab, target from each line, a classifier text, tab, class.
+    they are folders of models of transformers, or names on the Hugging Face hub, which read each
+    line; a translation model source, tab, target; a classifier text, tab, class.
 
     The ablations show what something is worth. They take most of the time: model ablates all
     modules of a system at once; units removes each unit of each module too; all also leaves each
     unit alone. A stopped analysis of a run goes on where it was stopped.
     """
-    _check_models(runs if against is None else [*runs, against], changes, *READ_AGAIN)
+    _check_models(models if against is None else [*models, against], changes, *READ_AGAIN)
 
     from headwise.report.analysing import Request, analyse_runs
     from headwise.report.analysis_page.page import PAGE
     from headwise.training.watching import silence_libraries
 
     silence_libraries()
-    console, folder = Console(stderr=as_json), (output or _beside(runs[0])).expanduser()
-    request = Request(runs, part, against, data, ablations, changes or [], text)
+    console, folder = Console(stderr=as_json), (output or _beside(models[0])).expanduser()
+    request = Request(models, part, against, data or [], ablations, changes or [], text)
     record = analyse_runs(request, folder, command_line(), console)
     if as_json:
         print_json({"page": folder / PAGE, **record.model_dump()})
@@ -210,29 +196,21 @@ def analyse(
     print_line(console, f"analysis: {folder / PAGE}")
 
 
-@command("Look inside", 'headwise explore runs/lm-pydoc-moa "The with statement"')
+@command("Look inside", 'headwise explore runs/lm-pydoc-moa --text "The with statement"')
 def explore(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="MODEL... [TEXT]", help="Runs, or models, and a text.")
-    ],
-    text: Annotated[str | None, typer.Option(help="A text that looks like a folder.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("--input", help="A text file, an image or a sound to read.")
-    ] = None,
-    item: Annotated[
-        int | None, typer.Option(min=0, help="Number of an item of the data.", show_default="0")
-    ] = None,
+    models: Models,
+    text: Annotated[str | None, Option(help="A text to read.")] = None,
+    source: Annotated[Path | None, Option("--input", help="Text file, image or sound.")] = None,
+    item: Annotated[int | None, Option(min=0, help="Number of an item of the data.")] = None,
     part: Part = "test",
-    target: Annotated[str | None, typer.Option(help="What the decoder of a pair reads.")] = None,
+    target: Annotated[str | None, Option(help="What the decoder of a pair reads.")] = None,
     output: Page = None,
     open_page: Annotated[
-        bool, typer.Option("--open", metavar="", help="Open the page in the browser.")
+        bool, Option("--open", metavar="", help="Open it in the browser.")
     ] = False,
-    serve: Annotated[
-        bool, typer.Option("--serve", metavar="", help="Serve the page in place of writing it.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0 is any.")] = 8765,
-    changes: ChangesOfUse = None,
+    serve: Annotated[bool, Option("--serve", metavar="", help="Serve it, and write none.")] = False,
+    port: Annotated[int, Option(min=0, max=65535, help="Of --serve; 0 is any.")] = 8765,
+    changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
@@ -243,13 +221,12 @@ def explore(
     the test part. On a page that is served to this machine, until Ctrl-C, a text can be typed, and
     heads or experts removed.
     """
-    runs, last = split_arguments(arguments)
-    inputs = {"TEXT": last, "--text": text, "--input": source, "--item": item}
+    inputs = {"--text": text, "--input": source, "--item": item}
     outputs = {"--serve": serve or None, "--output": output, "--json": as_json or None}
     for given in (inputs, outputs if serve else {}):
         if len(names := [name for name, value in given.items() if value is not None]) > 1:
             raise ValueError(f"{' and '.join(names)} are given, expected one of them")
-    _check_models(runs, changes, "evaluation")
+    _check_models(models, changes, "evaluation")
 
     import webbrowser
 
@@ -260,16 +237,14 @@ def explore(
     from headwise.training.watching import silence_libraries
 
     silence_libraries()
-    explorer = Explorer(
-        runs, Source(text if last is None else last, target, source, part, item or 0), changes or []
-    )
+    explorer = Explorer(models, Source(text, target, source, part, item or 0), changes or [])
     print_line(Console(stderr=True), "the models read the input", style="dim")
     payload = explorer.record(served=serve, command=command_line())
     if serve:
         say = partial(print_line, Console())
         serve_page(payload, explorer.answer, port, say, open_page=open_page)
         return
-    page = (output or _beside(runs[0]) / "explore.html").expanduser()
+    page = (output or _beside(models[0]) / "explore.html").expanduser()
     write_page(payload, page)
     if as_json:
         print_json({"page": page})
@@ -277,24 +252,6 @@ def explore(
         print_line(Console(), f"page: {page}")
     if open_page:
         webbrowser.open(page.resolve().as_uri())
-
-
-def split_arguments(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
-    """Divides folders of models from the text behind them, which looks like no folder.
-
-    >>> split_arguments(["runs", "The file is open."])
-    ([PosixPath('runs')], 'The file is open.')
-    """
-    *first, last = arguments
-    # What is too long for a name, or has letters that no name has, is a text.
-    with suppress(OSError, ValueError):
-        if not first or (last and Path(last).is_dir()):
-            return [Path(each) for each in arguments], None
-    if os.sep in last and not any(map(str.isspace, last)):
-        raise ValueError(
-            f"{last} is no folder, expected that of a run; if it is a text, give it by --text"
-        )
-    return [Path(each) for each in first], last
 
 
 def _check_models(models: Sequence[Path], changes: Sequence[str] | None, *keys: str) -> None:

@@ -38,7 +38,7 @@ class Request(NamedTuple):
     runs: Sequence[Path]  # folders of finished runs on the same data
     part: str = "test"  # `train`, `validation`, `test`, or the name of a further test set
     against: Path | None = None  # a run to which differences are given; None for none
-    data: str | None = None  # other data in the place of a part, as `evaluate_run` takes them
+    data: Sequence[str] = ()  # other data in the place of a part, as `open_part` takes them
     level: Level = "units"  # which ablations are made, see `declared_ablations`
     changes: Sequence[str] = ()  # to the recipes, as `--set` takes them
     text: Path | None = None  # what models of no run read: a file with an item in each line

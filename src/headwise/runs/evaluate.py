@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -32,10 +31,8 @@ from headwise.recipes.recipe import Evaluation, Recipe, task_class
 from headwise.runs.folder import MODEL, RESULT, FolderError, read_inputs, read_model, read_recipe
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Task
-from headwise.training.loss import aside_of_training, loss_and_labels
-from headwise.training.settings import TrainingSettings
+from headwise.training.loss import aside_of_training
 from headwise.training.watching import bars
-from headwise.yaml import read_yaml
 
 TEST = "test"  # the name of the test part
 OTHER = "other"  # the name of a part that the command line gives other data
@@ -78,16 +75,6 @@ def as_evaluated(
         yield
 
 
-def loss_of_part(model: HeadwiseModel, task: Task, part: str, settings: TrainingSettings) -> float:
-    """Returns the mean loss per label of a part, without label smoothing and auxiliary losses."""
-    items, total = task.stored(part), torch.zeros(2, dtype=torch.float64)
-    with aside_of_training(model):
-        for batch in task.batches(part, settings.batch_tokens):
-            total += loss_and_labels(model, task.collate(items.__getitems__(batch))).cpu()
-    loss, labels = total.tolist()
-    return float(loss / max(1.0, labels))
-
-
 def evaluate_tests(
     folder: Path, recipe: Recipe, task: Task, result: RunResult, console: Console
 ) -> RunResult:
@@ -97,8 +84,9 @@ def evaluate_tests(
     """
     scores: dict[str, list[Score]] = {}
     for name in recipe.data.tests:
-        outcome = _stored(folder, task, name)
-        if outcome is None:
+        is_there = _outcome_file(folder, name).is_file()
+        outcome = read_outcome(folder, name) if is_there else None
+        if outcome is None or outcome.digest != task.digest(name):
             model, label = read_model(folder), folder.resolve().name
             outcome = evaluate(model, task, name, recipe.evaluation, console, label)
             write_outcome(outcome, folder, task, name)
@@ -113,19 +101,20 @@ def without_rows(scores: Sequence[Score]) -> list[Score]:
 
 def write_outcome(outcome: Outcome, folder: Path, task: Task, part: str = TEST) -> None:
     """Writes what an evaluation gave, and for the eye its outputs and pictures by themselves."""
-    end = _end(part)
+    path = _outcome_file(folder, part)
+    end = path.stem.removeprefix("outcome")
     if outcome.outputs:
         write_text(folder / f"outputs{end}.txt", "\n".join(outcome.outputs) + "\n")
     for number, picture in enumerate(outcome.pictures, 1):
         name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-")
         write_bytes(folder / f"pictures{end}" / f"{number:02}-{name}.png", picture.bytes)
     kept = outcome.model_copy(update={"digest": task.digest(part)})
-    write_text(folder / f"outcome{end}.json", kept.model_dump_json(indent=1))
+    write_text(path, kept.model_dump_json(indent=1))
 
 
 def read_outcome(folder: Path, part: str = TEST) -> Outcome:
     """Returns what the evaluation of a run on the test part, or a further test set, gave."""
-    path = folder / f"outcome{_end(part)}.json"
+    path = _outcome_file(folder, part)
     try:
         return Outcome.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -136,16 +125,8 @@ def read_outcome(folder: Path, part: str = TEST) -> Outcome:
         ) from error
 
 
-def _stored(folder: Path, task: Task, part: str) -> Outcome | None:
-    """What an earlier evaluation on the same items gave; None if there was none."""
-    if not (folder / f"outcome{_end(part)}.json").is_file():
-        return None
-    found = read_outcome(folder, part)
-    return found if found.digest == task.digest(part) else None
-
-
-def _end(part: str) -> str:
-    return "" if part == TEST else f"-{part}"
+def _outcome_file(folder: Path, part: str) -> Path:
+    return folder / ("outcome.json" if part == TEST else f"outcome-{part}.json")
 
 
 @dataclass(frozen=True)
@@ -158,46 +139,12 @@ class Opened:
     part: str  # name of the part
 
 
-@dataclass(frozen=True)
-class Evaluated(Opened):
-    """A finished run and its scores on one part."""
-
-    outcome: Outcome  # the scores, with the rows from which they are computed
-
-
-def evaluate_run(
-    run: Path,
-    part: str,
-    console: Console,
-    *,
-    data: str | None = None,
-    changes: Sequence[str] = (),
-    ablations: Mapping[str, Any] | None = None,
-    may_be_stored: bool = False,
-) -> Evaluated:
-    """Evaluates a finished run; see `open_part`.
-
-    Args:
-        ablations: name of a system to the ablation with which it is evaluated.
-        may_be_stored: whether scores on the same items are taken from the folder of the run.
-    """
-    opened = open_part(run, part, console, data=data, changes=changes)
-    recipe, task, part = opened.recipe, opened.task, opened.part
-    is_as_trained = not ablations and not changes and data is None
-    outcome = _stored(run, task, part) if may_be_stored and is_as_trained else None
-    if outcome is None:
-        ablation = {**recipe.evaluation.ablation, **(ablations or {})}
-        settings = recipe.evaluation.model_copy(update={"ablation": ablation})
-        outcome = evaluate(model_of(opened), task, part, settings, console, run.resolve().name)
-    return Evaluated(run, recipe, task, part, outcome)
-
-
 def open_part(
     run: Path,
     part: str,
     console: Console,
     *,
-    data: str | None = None,
+    data: Sequence[str] = (),
     changes: Sequence[str] = (),
 ) -> Opened:
     """Reads the recipe of a finished run and a part of its data.
@@ -206,37 +153,21 @@ def open_part(
         run: folder of the run.
         part: `train`, `validation`, `test`, or the name of a further test set.
         console: for notes.
-        data: other data in the place of a part, `KEY=VALUE,...`, with keys of `data`.
+        data: other data in the place of a part: `KEY=VALUE`, with keys of `data`.
         changes: to the recipe, as `--set` takes them.
     """
-    if data is not None:
-        part, keys = OTHER, [f"data.tests.{OTHER}.{each}" for each in divided(data)]
+    if data:
+        part, keys = OTHER, [f"data.tests.{OTHER}.{each}" for each in data]
         try:
             recipe = read_recipe(run, [*changes, "data.tests={}", *keys])
             return Opened(run, recipe, task_of(run, recipe, console), part)
         except (DataError, RecipeError) as error:
-            raise ValueError(f"--data is {data!r}: {error}") from error
+            raise ValueError(f"--data is {', '.join(data)}: {error}") from error
     recipe = read_recipe(run, changes)
     parts = [*PARTS, *recipe.data.tests]
     if part not in parts:
         raise ValueError(f"--part is {part!r}, {one_of(part, parts)}, the parts of {run}")
     return Opened(run, recipe, task_of(run, recipe, console), part)
-
-
-def divided(text: str) -> list[str]:
-    """Divides `KEY=VALUE,KEY=VALUE`; a comma in quotes or brackets of a value divides nothing.
-
-    >>> divided('path=a/b,columns.text="one, two=2",split.test=[x, y]')
-    ['path=a/b', 'columns.text="one, two=2"', 'split.test=[x, y]']
-    """
-    found: list[str] = []
-    for piece in re.split(r",(?=\s*[\w.]+\s*=)", text):
-        try:
-            read_yaml(found[-1].partition("=")[2] if found else "")
-            found.append(piece.strip())
-        except ValueError:  # what stands before is not whole yet
-            found[-1] += f",{piece}"
-    return found
 
 
 def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
@@ -266,22 +197,28 @@ def model_of(opened: Opened) -> HeadwiseModel:
     return model
 
 
-def compare_runs(run: Evaluated, other: Evaluated) -> Difference | None:
+def evaluate_part(opened: Opened, console: Console, ablations: Mapping[str, Any]) -> Outcome:
+    """Evaluates a finished run; `ablations` has names of systems, and how they compute instead."""
+    settings = opened.recipe.evaluation
+    settings = settings.model_copy(update={"ablation": {**settings.ablation, **ablations}})
+    label = opened.run.resolve().name
+    return evaluate(model_of(opened), opened.task, opened.part, settings, console, label)
+
+
+def compare(outcome: Outcome, other: Outcome) -> Difference | None:
     """Returns the difference of the first score of a run to that of another, over the items.
 
     Returns:
         None if there are fewer than ten items, or no finite scores.
     """
-    check_same_items(run, other)
-    first, second = run.outcome.scores[0], other.outcome.scores[0]
+    first, second = outcome.scores[0], other.scores[0]
     if (first.name, first.note) != (second.name, second.note):
         raise ValueError(
-            f"{run.run} has {first.name} ({first.note}) and {other.run} has {second.name} "
-            f"({second.note}), expected scores that are computed alike; give both runs the same "
-            f"settings with --set evaluation.KEY=VALUE"
+            f"the runs have {first.name} ({first.note}) and {second.name} ({second.note}), "
+            f"expected scores that are computed alike; give both the same settings with "
+            f"--set evaluation.KEY=VALUE"
         )
-    _, differences = compare_outcomes({"run": [run.outcome], "other": [other.outcome]}, "other")
-    return differences["run"]
+    return compare_outcomes({"run": [outcome], "other": [other]}, "other")[1]["run"]
 
 
 def check_same_items(run: Opened, other: Opened) -> None:

@@ -47,13 +47,12 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
 def is_plain(folder: Path) -> bool:
     """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
     if not folder.exists():
-        # Where its parent is a folder, a folder is meant, and mistyped.
-        parent = folder.parent
-        if len(folder.parts) <= 2 and (parent == Path() or not parent.exists()):
+        # A name on the hub is OWNER/NAME. Where the first is a folder, one is meant, and mistyped.
+        if len(folder.parts) == 2 and not folder.parent.exists():
             return True
         raise FolderError(
             f"there is no folder {folder}, expected that of a run of headwise or of a model of "
-            f"transformers, or a name on the hub"
+            f"transformers, or a name on the hub, OWNER/NAME"
         )
     is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
     if not is_run and not (folder / CONFIG).exists():

@@ -194,7 +194,7 @@ def test_gates_beside_a_model_are_loaded(saved, tmp_path):
 def test_the_command(saved, tmp_path):
     page = tmp_path / "page.html"
     two = saved("gpt2"), saved("llama")
-    found = typed("explore", *two, "open the file", "--output", page)
+    found = typed("explore", *two, "--text", "open the file", "--output", page)
     assert found.exit_code == 0, found.output
     assert page.stat().st_size > 10_000
 

@@ -23,7 +23,7 @@ def payload_in(path):
 def test_two_runs_and_a_text(runs, tmp_path):
     pair = runs("translation", "mae"), runs("translation", "tim")
     page = tmp_path / "page.html"
-    found = typed(*pair, "one two", "--output", page)
+    found = typed(*pair, "--text", "one two", "--output", page)
     assert found.exit_code == 0 and str(page) in found.output.replace("\n", "")
     made = payload_in(page)
     assert [run.name for run in made.runs] == [run.name for run in pair]
@@ -46,14 +46,13 @@ def test_an_item_of_other_data_than_those_of_the_training_is_no_secret(runs, tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["one", "--text", "two"], "TEXT and --text are given, expected one of them"),
         (["--text", "two", "--item", "1"], "--text and --item are given"),
         (["runs/missing"], "runs/missing is not a folder"),
         (["--serve", "--output", "a.html"], "--serve writes no file"),
         (["--part", "tset"], "part is 'tset'"),
-        ([""], "text is empty"),
-        (["word " * 3000], "tokens, expected at most"),  # longer than the name of a file can be
-        (["one", "--output", "."], ". is a folder, expected the name of a file"),
+        (["--text", ""], "text is empty"),
+        (["--text", "word " * 3000], "tokens, expected at most"),  # longer than the name of a file can be
+        (["--text", "one", "--output", "."], ". is a folder, expected the name of a file"),
     ],
 )
 def test_what_cannot_be_is_said(runs, arguments, message):
