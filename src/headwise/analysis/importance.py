@@ -34,8 +34,8 @@ class Head(NamedTuple):
 class HeadImportance(list[Head]):
     """The heads of a model, the most important first.
 
-    Each has the `path` of its attention, `site` and `layer` as in plans, a number `head`, the mean
-    `importance` over items, and the ends `low` and `high` of the 95% interval (Student's t).
+    `importance` is the mean over items, `low` and `high` the ends of its 95% interval (Student's
+    t); `path`, `site` and `layer` are those of the head's attention.
     """
 
     def frame(self) -> Any:
@@ -47,9 +47,9 @@ class HeadImportance(list[Head]):
     def least(self, number: int, *, group: int = 1) -> dict[str, list[int]]:
         """The least important heads, by the paths of attentions, as `headwise.prune_heads` takes.
 
-        Each attention keeps its most important head; it is an error (`ValueError`) if there are not
-        so many others. With `group`, heads that share their keys, so many one behind another, go
-        together: `number` counts these groups, and the sum of their importance ranks them.
+        Each attention keeps its most important head. With `group`, heads that share their keys, so
+        many one behind another, go together: `number` counts these groups, and the sum of their
+        importance ranks them.
         """
         sums: dict[tuple[str, int], float] = defaultdict(float)
         for head in reversed(self):
@@ -86,22 +86,17 @@ def head_importance(
     with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
     1 a mask over it: one forward and one backward pass. By removal, the loss without the head, as
     under `headwise.ablated`, minus that with it: a forward pass for each head. The model computes
-    as in evaluation, and is afterwards as it was.
+    as in evaluation.
 
     Args:
         model: of transformers, of headwise, or any module with attentions of headwise.
         data: batches, or one: mappings to arguments of the model, with `labels`; or what `loss`
             takes.
-        by: `"gradient"` or `"removal"`.
         loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
             default the mean cross entropy, or squared error of real numbers, over the labels other
             than -100 of each item that has some.
         normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
         layouts: as in `headwise.gate_heads`.
-
-    Raises:
-        ValueError: no known attention, no data, no labels, another loss of the model than the
-            default; by removal, an attention whose ablations remove no single head.
 
     Example:
         >>> import headwise as hw
@@ -150,8 +145,7 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, Mapping) or not isinstance(batch.get("labels"), Tensor):
         raise ValueError(
             f"a batch of data is a {type(batch).__name__} without a tensor of labels, expected a "
-            f"mapping of tensors with labels, or loss: a function of model and batch that returns "
-            f"the loss of each item"
+            f"mapping of tensors with labels, or an argument loss"
         )
     device = next(model.parameters()).device
     batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
@@ -168,8 +162,7 @@ def item_losses(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
             return items, has_labels
     raise ValueError(
         f"the loss of the model is {own:.4g}, but the mean loss of its labels {mean:.4g}, expected "
-        f"both finite and alike, or loss: a function of model and batch that returns the loss of "
-        f"each item"
+        f"both finite and alike, or an argument loss"
     )
 
 
@@ -192,10 +185,7 @@ def _by_gradient(
 ) -> dict[str, Tensor]:
     """`(items, heads)` of each attention."""
     if any("quantized.dynamic" in type(module).__module__ for module in model.modules()):
-        raise ValueError(
-            "by is 'gradient', which does not go through the quantised layers of torch.ao; "
-            "expected 'removal', or the model before quantisation"
-        )
+        raise ValueError("by is 'gradient', which passes no quantised layer: expected 'removal'")
     reads: list[tuple[str, Read]] = []
     noted = observe(model, lambda path, read: reads.append((path, read)))
     with ExitStack() as unfrozen, noted, torch.enable_grad():
@@ -209,11 +199,6 @@ def _by_gradient(
     for (path, read), gradient in zip(reads, gradients, strict=True):
         dtype = torch.promote_types(gradient.dtype, torch.float32)
         products = (read.heads.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
-        if len(products) != len(losses):
-            raise ValueError(
-                f"the attention at {path!r} reads {len(products)} rows, where loss returns "
-                f"{len(losses)} items; expected as many"
-            )
         # A module may be called several times.
         found[path] = found.get(path, 0) + _of_heads(read, products)
     return {path: values.abs()[counted] for path, values in found.items()}
@@ -241,11 +226,6 @@ def _by_removal(
     before, counted = _losses(model, batch, loss)
     found = {}
     for path, place in places.items():
-        if "without-head" not in place.module.edits:
-            raise ValueError(
-                f"by is 'removal', but the {type(place.module).__name__} at {path!r} removes no "
-                f"single head; expected 'gradient', or use headwise.ablated"
-            )
         costs = []
         for head in range(place.module.num_heads):
             with ablated(model, path, head=head):
