@@ -16,10 +16,10 @@ from evidence.judging import verdict_on
 from evidence.page import claims_page, write_page
 from evidence.questions import Question, claims_and_questions, find_questions
 from evidence.training import measure_times, run_experiment, run_question
-from headwise.cli.app import clear_errors, print_error, print_line
+from headwise.cli.app import clear_errors, print_error
 from headwise.messages import one_of
 from headwise.runs.launching import RunsFailed
-from headwise.training.watching import silence_libraries
+from headwise.training.watching import say, silence_libraries
 
 app = typer.Typer(
     help="The papers' claims: what is known of them, and how to test them.",
@@ -136,7 +136,7 @@ def page(
             for scale in SCALES
         }
         write_page(output, claims_page(papers(), verdicts, places))
-        print_line(Console(), f"page: {output}")
+        say(Console(), f"page: {output}")
 
 
 def _print_verdicts(asked: dict[str, Claim], at: Scale, places: Places, console: Console) -> None:

@@ -210,7 +210,7 @@ def test_a_value_of_a_wrong_type_is_told_by_its_key(tmp_path_factory, given_reci
 
 TYPED = [
     ("train interface-string", {"interface-string", DEMO}),
-    ("train", {"lm-pydoc"}),
+    ("train", {"RECIPE"}),
     (f"train {DEMO} --set training.max_step=1", {"training.max_step", "max_steps"}),
     (f"train {DEMO} --system ma", {"ma", "mae-7"}),
     (f"compare {DEMO} --systems standard,ma", {"ma", "mae-7"}),

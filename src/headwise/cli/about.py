@@ -11,8 +11,9 @@ from rich.table import Column, Table
 from rich.text import Text
 from typer import Argument, Option
 
-from headwise.cli.app import Changes, Import, Json, command, parse_names, print_json, print_line
+from headwise.cli.app import Changes, Import, Json, command, parse_names, print_json
 from headwise.messages import shown
+from headwise.training.watching import say
 
 if TYPE_CHECKING:
     from headwise.analysis.cost import Cost
@@ -47,7 +48,7 @@ def recipes(
         _print_rows(("recipe", "task", "a run", "systems", "what it is"), fitting, as_json)
         if name is None and not papers and not as_json:
             others = "--papers lists those of the papers, headwise recipes NAME prints one"
-            print_line(Console(stderr=True), f"All run offline; {others}.")
+            say(Console(stderr=True), f"All run offline; {others}.")
         return
     alone = fitting[0].name if len(fitting) == 1 else name
     document = read_document(alone)  # which says what is wrong, also of a file
@@ -113,7 +114,7 @@ def cost(
         ]
         for table in papers_tables(published):
             console.print(table)
-        print_line(console, papers_summary(published))
+        say(console, papers_summary(published))
     for file in [load_recipe(name, changes or []) for name in named]:
         file.check_comparable()
         task, name = task_class(file.recipe.task), Path(file.name).stem

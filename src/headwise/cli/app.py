@@ -17,6 +17,7 @@ from typer import Option
 
 from headwise import __version__
 from headwise.messages import shown
+from headwise.training.watching import say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,7 +59,7 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:  # as `Interrupted` of the trainer is
-        print_line(Console(stderr=True), f"{str(stop) or 'stopped'}. {when_stopped}".strip())
+        say(Console(stderr=True), f"{str(stop) or 'stopped'}. {when_stopped}".strip())
         raise typer.Exit(130) from None
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
@@ -66,27 +67,20 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
         own = {getattr(sys.modules[name], "__file__", "") for name in imported}
         if own & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # whoever has written the module needs the traceback
-        reason, path = getattr(error, "strerror", None), getattr(error, "filename", None)
-        of_system = reason is not None and path is not None and str(error).startswith("[Errno")
-        print_error(f"{path}: cannot be read or written ({reason})" if of_system else str(error))
+        print_error(str(error))
         raise typer.Exit(2) from None
 
 
 def print_error(text: str) -> None:
     """Prints an error to standard error."""
-    print_line(Console(stderr=True), f"error: {text}", style="red")
-
-
-def print_line(console: Console, line: str, style: str = "") -> None:
-    """Prints a line as it is, which the terminal may wrap: a path in it can be copied."""
-    console.print(line, style=style, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    say(Console(stderr=True), f"error: {text}", style="red")
 
 
 def print_next_commands(console: Console, run: Path) -> None:
     """Prints the commands that look into a finished run."""
     folder = shlex.quote(str(run)) + "".join(f" --import {name}" for name in imported)
     for what, name in (("what its heads do", "analyse"), ("watch it at work", "explore")):
-        print_line(console, f"{what}: headwise {name} {folder}")
+        say(console, f"{what}: headwise {name} {folder}")
 
 
 def print_json(document: Any) -> None:
@@ -151,8 +145,7 @@ def _start(
         )
 
 
-_SET = "Change a key of the recipe: training.max_steps=100. A finished run reads `data` and "
-_SET += "`evaluation` again, and no other. May be repeated."
+_SET = "Change a key of the recipe; of a finished run, of data or evaluation. May be repeated."
 Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)]
 _IMPORT = "Import a module, of this folder too, whose classes the recipe names. May be repeated."
 Import = Annotated[

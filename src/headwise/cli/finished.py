@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
-from headwise.cli.app import Changes, Import, Json, command, command_line, print_json, print_line
+from headwise.cli.app import Changes, Import, Json, command, command_line, print_json
 from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_plain
+from headwise.training.watching import say, silence_libraries
 
 if TYPE_CHECKING:
     from headwise.analysis.statistics.estimates import Difference
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headwise.tasks.scores import Outcome
 
 Run = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run.")]
-Models = Annotated[list[Path], Argument(metavar="MODEL...", help="Runs, or models.")]
+Models = Annotated[list[Path], Argument(metavar="MODEL", help="Runs, or models.")]
 Part = Annotated[str, Option(help="train, validation, test, or a further test set.")]
 _DATA = "Other data in place of a part: files.test=a.tsv. May be repeated."
 OtherData = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help=_DATA)]
@@ -53,7 +54,6 @@ def evaluate(
     from headwise.analysis.ablations.named import parse_ablations
     from headwise.runs.evaluate import check_same_items, compare, evaluate_part, open_part
     from headwise.runs.run import lines_of
-    from headwise.training.watching import silence_libraries
 
     silence_libraries()
     console, ablations = Console(stderr=as_json), [parse_ablations(ablate or []), {}]
@@ -72,15 +72,15 @@ def evaluate(
         print_json(document)
         return
     for line in lines_of({opened[0].part: opened[0].task.facts[opened[0].part]}):
-        print_line(console, line)
+        say(console, line)
     notes = ["".join(f", ablated: {each}" for each in ablate or []), ""]
     for each, outcome, note in zip(opened, outcomes, notes, strict=False):
         if against is not None:
-            print_line(console, f"{each.run}{note}", style="bold")
+            say(console, f"{each.run}{note}", style="bold")
         for score in outcome.scores:
-            print_line(console, f"{score}  {score.note}".rstrip())
+            say(console, f"{score}  {score.note}".rstrip())
     if against is not None:
-        print_line(console, _in_words(difference, outcomes[0]))
+        say(console, _in_words(difference, outcomes[0]))
 
 
 def _scores(opened: "Opened", outcome: "Outcome") -> dict[str, Any]:
@@ -137,7 +137,6 @@ def predict(
     from headwise.runs.evaluate import as_evaluated
     from headwise.runs.folder import read_model, read_recipe
     from headwise.tasks.task import Wish
-    from headwise.training.watching import silence_libraries
 
     silence_libraries()
     recipe, model = read_recipe(run, changes or []), read_model(run)
@@ -182,7 +181,6 @@ def analyse(
 
     from headwise.report.analysing import Request, analyse_runs
     from headwise.report.analysis_page.page import PAGE
-    from headwise.training.watching import silence_libraries
 
     silence_libraries()
     console, folder = Console(stderr=as_json), (output or _beside(models[0])).expanduser()
@@ -192,8 +190,8 @@ def analyse(
         print_json({"page": folder / PAGE, **record.model_dump()})
         return
     for finding in record.findings:
-        print_line(console, finding)
-    print_line(console, f"analysis: {folder / PAGE}")
+        say(console, finding)
+    say(console, f"analysis: {folder / PAGE}")
 
 
 @command("Look inside", 'headwise explore runs/lm-pydoc-moa --text "The with statement"')
@@ -234,22 +232,21 @@ def explore(
     from headwise.report.explorer.page import write_page
     from headwise.report.explorer.recording import Explorer
     from headwise.report.explorer.server import serve as serve_page
-    from headwise.training.watching import silence_libraries
 
     silence_libraries()
     explorer = Explorer(models, Source(text, target, source, part, item or 0), changes or [])
-    print_line(Console(stderr=True), "the models read the input", style="dim")
+    say(Console(stderr=True), "the models read the input", style="dim")
     payload = explorer.record(served=serve, command=command_line())
     if serve:
-        say = partial(print_line, Console())
-        serve_page(payload, explorer.answer, port, say, open_page=open_page)
+        tell = partial(say, Console())
+        serve_page(payload, explorer.answer, port, tell, open_page=open_page)
         return
     page = (output or _beside(models[0]) / "explore.html").expanduser()
     write_page(payload, page)
     if as_json:
         print_json({"page": page})
     else:
-        print_line(Console(), f"page: {page}")
+        say(Console(), f"page: {page}")
     if open_page:
         webbrowser.open(page.resolve().as_uri())
 

@@ -32,7 +32,7 @@ from headwise.runs.folder import MODEL, RESULT, FolderError, read_inputs, read_m
 from headwise.tasks.scores import Outcome, Score
 from headwise.tasks.task import Each, Task
 from headwise.training.loss import aside_of_training
-from headwise.training.watching import bars
+from headwise.training.watching import bars, say
 
 TEST = "test"  # the name of the test part
 OTHER = "other"  # the name of a part that the command line gives other data
@@ -56,7 +56,7 @@ def evaluate(
 ) -> Outcome:
     """Evaluates a model on a part of the data, with the ablations of its settings."""
     if not console.is_terminal:  # which shows a bar
-        _say(console, f"{label}: evaluation on {part} begins")
+        say(console, f"{label}: evaluation on {part} begins")
     with as_evaluated(model, settings, console, label), aside_of_training(model):
         return task.evaluate(model, part, settings, _WithBar(console, label))
 
@@ -70,7 +70,7 @@ def as_evaluated(
     fitting = {n: asked for n, asked in settings.ablation.items() if system_class(n) in held}
     for name in settings.ablation.keys() - fitting.keys():
         text = f"the ablation of {name} changes nothing: {label} has no such system"
-        _say(console, text, style="yellow")
+        say(console, text, style="yellow")
     with ablated(model, fitting):
         yield
 
@@ -174,7 +174,7 @@ def task_of(run: Path, recipe: Recipe, console: Console) -> Task:
     """Reads the data of a finished run, and says so if it was trained on others."""
     task = task_class(recipe.task)(recipe, run / MODEL)
     if read_inputs(run).get("data", task.digest()) != task.digest():
-        _say(console, f"{run.resolve().name} was trained on other data than these", style="yellow")
+        say(console, f"{run.resolve().name} was trained on other data than these", style="yellow")
     return task
 
 
@@ -234,7 +234,3 @@ def check_same_items(run: Opened, other: Opened) -> None:
             f"{run.run} and {other.run} are not scored on the same items, expected runs with equal "
             f"data; their part {run.part} has {of_both}"
         )
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, highlight=False, markup=False, emoji=False)
