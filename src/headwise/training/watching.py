@@ -55,7 +55,7 @@ def figures_of(progress: Mapping[str, Any]) -> str:
 
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Prints text as it is, which the terminal may wrap: a path in it can be copied."""
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Watch:
