@@ -17,18 +17,18 @@ Lengths = NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, ...]]
 
 
 class Items(Protocol):
-    """The encoded items of one part of the data; what is random of one depends on the epoch."""
+    """The encoded items of one part of the data; what is random of one depends on the epoch.
+
+    Their lengths, of each item or of each of its sides, are in tokens, frames or pixels.
+    """
 
     @property
-    def lengths(self) -> Lengths:
-        """The length of each item, or of each of its sides, in tokens, frames or pixels."""
-        ...
+    def lengths(self) -> Lengths: ...
 
     def __len__(self) -> int: ...
     def __getitems__(self, indices: Sequence[int]) -> list[Any]: ...
 
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch whose items come next."""
+    def set_epoch(self, epoch: int) -> None: ...
 
 
 def token_batches(
@@ -45,11 +45,9 @@ def token_batches(
     batches come in a random order, which depends on seed and epoch alone.
 
     Args:
-        lengths: the length of each sequence, or the lengths of its sides, of which the longest
-            counts.
+        lengths: of each sequence, or of its sides, of which the longest counts.
         batch_tokens: the budget of a batch, over all processes that share it.
-        seed: of the order; None for the same one in all epochs, shortest first.
-        epoch: number of the pass over the sequences.
+        seed, epoch: of the order; without a seed it is always the same, shortest first.
         processes: how many share each batch, so that it has a sequence for each.
 
     Raises:
@@ -112,10 +110,8 @@ class Batches:
     single process.
 
     Args:
-        items: a part of the data.
-        collate: joins items into a batch.
-        batch_tokens: the budget of a batch, over all processes.
-        seed: of the order; None for the same one in all epochs, shortest first.
+        items, collate: a part of the data, and what joins items into a batch.
+        batch_tokens, seed: as of `token_batches`.
         rank, world: number of this process, from 0, and of all that share each batch.
         workers: number of processes that prepare batches ahead. The batches do not depend on it.
 
@@ -162,14 +158,10 @@ class Batches:
         )
 
     def _of_epoch(self, number: int) -> list[list[int]]:
+        lengths, rank, world = self._items.lengths, self._rank, self._world
         batches = token_batches(
-            self._items.lengths,
-            self._batch_tokens,
-            seed=self._seed,
-            epoch=number,
-            processes=self._world,
+            lengths, self._batch_tokens, seed=self._seed, epoch=number, processes=world
         )
-        rank, world = self._rank, self._world
         return [b[rank * len(b) // world : (rank + 1) * len(b) // world].tolist() for b in batches]
 
 

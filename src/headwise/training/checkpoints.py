@@ -1,7 +1,7 @@
 """The checkpoints of a run: what they are, which of them stay, and the final model of them.
 
-A checkpoint is a folder, written whole or not at all: the model as transformers saves it, and
-`training.pt` with all else that a training goes on from.
+A checkpoint is a folder: the model as transformers saves it, and `training.pt` with all else that a
+training goes on from.
 """
 
 import json
@@ -69,11 +69,11 @@ def last_readable(folder: Path, say: Callable[[str, str], None]) -> Path | None:
 def remove_superseded(
     folder: Path, settings: TrainingSettings, best_step: int | None, total: int
 ) -> None:
-    """Removes all checkpoints but the latest regular ones, the best one and the last one."""
+    """Removes all checkpoints but the latest ones of validations, the best one and the last one."""
     found = checkpoints(folder)
     regular = [p for p in found if step_of(p) % settings.evaluate_every == 0 or step_of(p) == total]
-    kept = {*found[-1:], *regular[-settings.keep_checkpoints :]}
-    for path in set(found) - kept:
+    latest = max(settings.keep_checkpoints, settings.average_last)
+    for path in set(found) - {*found[-1:], *regular[-latest:]}:
         if step_of(path) != best_step:
             path.rename(partial_path(path))  # so that none is there in part
             remove(partial_path(path))
@@ -84,11 +84,7 @@ def write_model(
 ) -> None:
     """Writes the final model of a finished training to `model/`: the best, the last or a mean.
 
-    Args:
-        kind: class of the model.
-        settings: of the training.
-        folder: of the run.
-        save_beside: writes into the folder of the model what belongs to it, such as a tokenizer.
+    `save_beside` writes into its folder what belongs to the model, such as a tokenizer.
     """
     found = checkpoints(folder)
     chosen = found[-settings.average_last :] if settings.final_model == "average" else found[-1:]
@@ -96,11 +92,6 @@ def write_model(
     best_step = json.loads(state["progress"])["best_step"]
     if settings.final_model == "best" and best_step is not None:
         chosen = [folder / f"checkpoint-{best_step}"]
-    if not chosen[0].is_dir():
-        raise ValueError(
-            f"{chosen[0]} is missing, the checkpoint of the lowest validation loss: put it back, "
-            f"or delete {found[-1].name} too and start the run again, to train from before it"
-        )
     model = kind.from_pretrained(chosen[-1])
     weights = model.state_dict()
     total = {name: x.double() for name, x in weights.items() if x.is_floating_point()}

@@ -1,8 +1,7 @@
 """The rules of training of a model's systems, for any training loop.
 
-A loop attaches them to its optimizer, and calls `before_step` where MAE learns. All else happens in
-hooks that PyTorch calls before and after `optimizer.step()`, so that a step which a `GradScaler`
-skips is none for the rules either.
+All but MAE's `before_step` happens in hooks of `optimizer.step()`, so that a step which a
+`GradScaler` skips is none for the rules either.
 """
 
 import sys
@@ -69,11 +68,11 @@ class TrainingRules:
             kinds = [type(system) for system in systems.values()]
             names = list(dict.fromkeys([*map(rule_name, kinds), *map(system_name, kinds)]))
             known += names
-            given = [left.pop(name) for name in names if name in left]
+            given = [left.pop(name) for name in names if name in left] or [{}]
             if len(given) > 1:
                 both = " and ".join(names)
                 raise ValueError(f"settings name {both}, which have one rule: expected one of them")
-            chosen = rule_settings(names[0], kind, given[0] if given else {})
+            chosen = rule_settings(names[0], kind, given[0])
             chosen.check(total_steps)
             self.rules[names[0]] = kind(model, systems, chosen)
         for name in left:
@@ -90,8 +89,7 @@ class TrainingRules:
 
     @property
     def leaves_out_gradients(self) -> bool:
-        """Whether a backward pass gives some parameters that learn no gradient, as MAE's gates:
-        `DistributedDataParallel` then needs `find_unused_parameters=True`."""
+        """Whether `DistributedDataParallel` needs `find_unused_parameters=True`, as with MAE."""
         return any(p.requires_grad for r in self.rules.values() for p in r.without_optimizer())
 
     def parameter_groups(
@@ -105,10 +103,9 @@ class TrainingRules:
         What is frozen, or moved by a rule without the optimizer, is in none.
 
         Args:
-            lr: learning rate of all but the rules' own groups.
+            lr: learning rate of all but the rules' own groups, which have rates of their own.
             weight_decay: of matrices and embeddings, except what a system names in `no_decay`.
-            factor: what the learning rate of a parameter is multiplied by, by its name in the
-                model: for rates by layer. The rules' own groups keep the rates of the rules.
+            factor: of the learning rate of a parameter, by its name: for rates by layer.
         """
         # A parameter that two systems share stands in a group once.
         own = [list(dict.fromkeys(rule.own_group())) for rule in self.rules.values()]
@@ -127,8 +124,8 @@ class TrainingRules:
         """Has an optimizer follow these rules, and no others, at each step; returns it.
 
         Args:
-            optimizer: made of `parameter_groups`, or of groups that keep the rules' own apart, as
-                these do; also as accelerate wraps it. Of several, the one with the rules' groups.
+            optimizer: made of groups that keep the rules' own apart, as `parameter_groups` does;
+                also as accelerate wraps it. Of several, the one with the rules' groups.
 
         Raises:
             ValueError: what a rule trains by the optimizer has no group of its own there.
@@ -173,10 +170,10 @@ class TrainingRules:
         """Called before anything of a step is computed; rules may take steps of their own.
 
         Args:
-            loss: computes the loss of the coming step; where gradients are accumulated, gives one
-                loss after the other, whose gradients are summed. It is called only if a rule needs
-                it. With several processes it is that of the process's own batch, by the model
-                without `DistributedDataParallel`; their mean counts.
+            loss: computes the loss of the coming step, if a rule needs it; where gradients are
+                accumulated, gives one loss after the other, whose gradients are summed. With
+                several processes it is that of the process's own batch, by the model without
+                `DistributedDataParallel`; their mean counts.
         """
 
         def losses() -> Iterable[Tensor]:
@@ -203,7 +200,6 @@ class TrainingRules:
         return {name: record for name, rule in self.rules.items() if (record := rule.record())}
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """The hook before `optimizer.step()`."""
         self._check_step(optimizer)
         for rule, group in self._groups_of_rules(optimizer):
             group["lr"] = rule.learning_rate(self.moment)  # whatever a schedule has set
@@ -218,7 +214,6 @@ class TrainingRules:
         return ((optimizer,), {**kwargs, "closure": update}) if closure else update()
 
     def _after_update(self, *_: Any) -> None:
-        """The hook after `optimizer.step()`."""
         for rule in self.rules.values():
             rule.after_update(self.moment)
         self.step += 1
@@ -264,9 +259,7 @@ class RulesMixin:
     The optimizer gets the groups of `TrainingRules.parameter_groups`, at the learning rate and
     weight decay of the arguments; a Trainer that was given an optimizer keeps it.
 
-    Attributes:
-        rule_settings: name of a system of the model to what differs from its paper.
-        rules: the rules of the model's systems, from the beginning of a training on.
+    `rule_settings` are the `settings` of `training_rules`.
     """
 
     rule_settings: Mapping[str, Any] = {}

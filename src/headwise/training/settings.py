@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from headwise.settings import LARGEST_SEED, Settings
 
 if TYPE_CHECKING:
-    from headwise.heads.rules import Rule, RuleSettings
+    from headwise.heads.rules import RuleSettings
 
 TrainedPart = Literal["all", "gates+output", "gates", "nothing"]
 Count = Annotated[int, Field(ge=1)]
@@ -32,10 +32,7 @@ class PlateauSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """What a run does with its data, whatever systems it trains.
-
-    The defaults are those of the base Transformer.
-    """
+    """What a run does with its data; the defaults are those of the base Transformer."""
 
     max_steps: Count | None = None
     """Number of optimizer steps of the run. Give either this or epochs."""
@@ -98,7 +95,7 @@ class TrainingSettings(Settings):
     report_to: list[Logger] = []
     """Loggers that are given the losses, the learning rate and what is measured at each validation,
     as `[tensorboard]`. TensorBoard's files are in the folder `logs` of the run; the others get a
-    project `headwise`. A run can go on with other ones."""
+    project `headwise`."""
     snapshots: bool = True
     """Whether each validation, and the start of the run, also records what the systems of heads
     decide on a few sequences of the validation part: entropy, shares, mean weights, and what
@@ -107,10 +104,9 @@ class TrainingSettings(Settings):
     """Number of validations in a row without a new best loss after which the run stops early. By
     default it never does. Schedules still follow max_steps or epochs."""
     keep_checkpoints: Count = 2
-    """How many of the latest checkpoints stay on disk, beside the best one."""
+    """How many of the latest checkpoints stay, beside the best one and those of an average."""
     average_last: int = Field(0, ge=0)
-    """With `final_model: average`, the number of last checkpoints whose weights are averaged: the
-    last ones before the run ends or patience stops it; all of them, if there are fewer."""
+    """With `final_model: average`, how many last checkpoints are averaged, or all of fewer."""
     final_model: Literal["best", "last", "average"] = "best"
     """Which weights are evaluated and kept: those of the best validation loss, the last ones, or
     an average."""
@@ -126,22 +122,20 @@ class TrainingSettings(Settings):
         from headwise.heads.rules import rule_settings
         from headwise.models.plan import rule_name, rules_by_name, system_class
 
-        rules = {name: rule for name, rule in rules_by_name().items() if _has_settings(rule)}
+        rules = {n: rule for n, rule in rules_by_name().items() if rule.settings_class.model_fields}
         for name in given:
-            rule = system_class(name).rule
-            if rule is None or not _has_settings(rule):
+            system = system_class(name)
+            if system.rule is None or not system.rule.settings_class.model_fields:
                 raise ValueError(
                     f"{name} has no rule of training with settings, expected some of "
                     f"{', '.join(rules)}, or module:Class of your own system that has one"
                 )
-            if (usual := rule_name(system_class(name))) != name:
+            if (usual := rule_name(system)) != name:
                 raise ValueError(
                     f"{name} has the rule of {usual}: give its settings under that name"
                 )
-            rules[name] = rule
-        return {
-            name: rule_settings(name, kind, given.get(name, {})) for name, kind in rules.items()
-        }
+            rules[name] = system.rule
+        return {n: rule_settings(n, rule, given.get(n, {})) for n, rule in rules.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -152,22 +146,12 @@ class TrainingSettings(Settings):
                 f"average_last is {self.average_last} and final_model is {self.final_model}: "
                 f"expected average_last of at least 2 with final_model: average, and none else"
             )
-        if self.average_last > self.keep_checkpoints:
-            raise ValueError(
-                f"average_last is {self.average_last}, but keep_checkpoints is "
-                f"{self.keep_checkpoints}: only checkpoints that are kept can be averaged"
-            )
-        for name, settings in self.of_rules().items():
+        for name, settings in self.rules.items() if self.max_steps else ():
             try:
-                if self.max_steps is not None:
-                    settings.check(self.max_steps)
+                settings.check(self.max_steps)
             except ValueError as error:
                 raise ValueError(f"rules.{name}.{error}") from None
         return self
-
-    def of_rules(self) -> "dict[str, RuleSettings]":
-        """Returns the settings of the systems' rules of training, by the name of the system."""
-        return self.rules
 
     def warmup(self, total: int) -> int:
         """Returns how many steps the learning rate rises in a run of `total` steps."""
@@ -180,7 +164,7 @@ class TrainingSettings(Settings):
 
         It grows linearly, from above 0. Then it is √(warmup/step), or falls to 0 at `total` along a
         straight line or half a cosine wave (Loshchilov & Hutter 2017, *SGDR*,
-        https://arxiv.org/abs/1608.03983, without restarts), or stays 1.
+        https://arxiv.org/abs/1608.03983), or stays 1.
 
         >>> settings = TrainingSettings(max_steps=100, warmup_steps=4)
         >>> [round(settings.factor(step, 100), 2) for step in (0, 1, 4, 16)]
@@ -195,7 +179,3 @@ class TrainingSettings(Settings):
             "linear": left,
             "cosine": (1 - math.cos(math.pi * min(1.0, left))) / 2,
         }.get(self.schedule, 1.0)
-
-
-def _has_settings(rule: "type[Rule]") -> bool:
-    return bool(rule.settings_class.model_fields)

@@ -1,8 +1,7 @@
 """Trains a model: one loop on accelerate, with the rules of its systems, that goes on after a stop.
 
-A checkpoint is a folder, written whole or not at all: the model as transformers saves it, and
-`training.pt` with all else. A training that goes on from one ends with the same weights and the
-same records as if it had not been stopped.
+A training that goes on from a checkpoint ends with the same weights and the same records as if it
+had not been stopped. The loop waits for the device at `log_every` and at validations alone.
 """
 
 import json
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from headwise.files import written_whole
 from headwise.models.plan import system_class
 from headwise.ops.labels import IGNORED_LABEL
-from headwise.ops.replicas import is_sharded, sharded_like, whole
+from headwise.ops.replicas import sharded_like, whole
 from headwise.training.batches import Batch, Batches
 from headwise.training.checkpoints import (
     STATE,
@@ -36,7 +36,7 @@ from headwise.training.checkpoints import (
     remove_superseded,
     set_random_states,
 )
-from headwise.training.loss import aside_of_training, mean_loss, own_draws
+from headwise.training.loss import aside_of_training, mean_loss, on_device, own_draws
 from headwise.training.rules import rules_in, training_rules
 from headwise.training.settings import TrainingSettings
 from headwise.training.watching import StopSignal, Watch
@@ -68,10 +68,9 @@ class Trainer:
     """Trains a headwise model in a folder, in one process or in all of `torchrun` together.
 
     Args:
-        model: what to train; what does not learn is frozen already.
+        model: what does not learn of it is frozen already.
         train, validation: the batches of this process.
-        settings: how to train.
-        folder: where checkpoints go.
+        settings, folder: how to train, and where checkpoints go.
         accelerator: of `accelerator_for`.
         measure: figures of the model to follow beside the validation loss. The main process alone
             calls it, at each validation.
@@ -99,6 +98,11 @@ class Trainer:
         self._train, self._validation = train, validation
         self._looks = {"measured": measure, "snapshot": snapshot}
         self._is_main, self._world = accelerator.is_main_process, accelerator.num_processes
+        precision, device = settings.precision, accelerator.device.type
+        if precision == "auto" and device == "cuda":  # some that lack bf16 emulate it, slowly
+            precision = "bf16" if torch.cuda.is_bf16_supported(False) else "float32"
+        halves = precision == "bf16"
+        self._autocast = partial(torch.autocast, device, torch.bfloat16, enabled=halves)
         shown = (console or Console(stderr=True)) if self._is_main else Console(quiet=True)
         self._watch = Watch(label, shown, folder if self._is_main else None)
         per_epoch = train.per_epoch and train.per_epoch / settings.gradient_accumulation
@@ -112,17 +116,23 @@ class Trainer:
         self._is_divided = settings.fsdp and self._world > 1
         if self._is_divided:
             _divide(model, accelerator.device)
-        elif settings.fsdp:
-            self._watch.say("training.fsdp divides a model among processes, and this is one")
         model.to(accelerator.device)
-        held, of_rules = rules_in(model), settings.of_rules().items()  # a recipe has those of all
+        held, given = rules_in(model), settings.rules.items()  # a recipe has those of all
         self._rules = training_rules(
             model,
             planned,
             steps_per_epoch=math.ceil(per_epoch) if per_epoch else None,
-            settings={name: of for name, of in of_rules if system_class(name).rule in held},
+            settings={name: of_rule for name, of_rule in given if system_class(name).rule in held},
         )
-        self._optimizer = self._make_optimizer()
+        groups: Any = self._rules.parameter_groups(settings.learning_rate, settings.weight_decay)
+        groups = groups or [{"params": []}]  # where rules move all that learns
+        self._optimizer: torch.optim.Optimizer
+        if settings.optimizer == "nesterov":
+            momentum = settings.momentum
+            self._optimizer = torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
+        else:
+            betas, epsilon = settings.adam_betas, settings.adam_epsilon
+            self._optimizer = torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
         if self._world > 1 and not self._is_divided and self._now.total:
             accelerator.ddp_handler = accelerate.utils.DistributedDataParallelKwargs(
                 find_unused_parameters=self._rules.leaves_out_gradients,
@@ -130,16 +140,6 @@ class Trainer:
             )
             model = accelerator.prepare_model(model)
         self._model: Any = torch.compile(model) if settings.compile else model
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        settings = self._settings
-        groups: Any = self._rules.parameter_groups(settings.learning_rate, settings.weight_decay)
-        groups = groups or [{"params": []}]  # where rules move all that learns
-        if settings.optimizer == "nesterov":
-            momentum = settings.momentum
-            return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
-        betas, epsilon = settings.adam_betas, settings.adam_epsilon
-        return torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
 
     # The loop
 
@@ -199,11 +199,11 @@ class Trainer:
         """Takes one step of the optimizer, on one batch or several."""
         now, settings, device = self._now, self._settings, self._accelerator.device
         group = [next(batches) for _ in range(settings.gradient_accumulation)]
-        self._watch.tokens += sum(map(_tokens, group)) * self._world
         # Counted before they go to the device, for which nobody has to wait then.
+        self._watch.tokens += sum(map(_tokens, group)) * self._world
         of_group = sum(int((batch["labels"] != IGNORED_LABEL).sum()) for batch in group)
         labels = self._sum(of_group).clamp(min=1)
-        group = [{name: x.to(device) for name, x in batch.items()} for batch in group]
+        group = [on_device(batch, device) for batch in group]
         self._share_buffers()
         self._rules.before_step(lambda: (self._loss(self._bare, b, labels) for b in group))
         for number, batch in enumerate(group, 1):
@@ -225,22 +225,17 @@ class Trainer:
 
     def _loss(self, model: Any, batch: Batch, labels: Tensor) -> Tensor:
         """The share of a batch in the loss of a step, of which the mean over processes counts."""
-        with self._precision():
+        with self._autocast():
             out = model(**batch, num_items_in_batch=labels)
         loss: Tensor = out.token_loss * self._world
         if out.auxiliary_loss is not None:
             loss = loss + out.auxiliary_loss / self._settings.gradient_accumulation
         return loss
 
-    def _precision(self) -> Any:
-        precision, device = self._settings.precision, self._accelerator.device.type
-        if precision == "auto" and device == "cuda":  # some that lack bf16 emulate it, slowly
-            precision = "bf16" if torch.cuda.is_bf16_supported(False) else "float32"
-        return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
-
     def _sum(self, number: int) -> Tensor:
         """The sum of a number over all processes."""
-        return self._accelerator.reduce(torch.tensor(number, device=self._accelerator.device))
+        # A copy of a tensor would wait for the device.
+        return self._accelerator.reduce(torch.full((), number, device=self._accelerator.device))
 
     def _share_buffers(self) -> None:
         """Gives all processes the buffers of the first one, which are those that are saved."""
@@ -263,7 +258,7 @@ class Trainer:
     def _validate(self) -> None:
         now, settings = self._now, self._settings
         self._share_buffers()
-        loss = mean_loss(self._bare, self._validation.epoch(), self._precision())
+        loss = mean_loss(self._bare, self._validation.epoch(), self._autocast())
         self._note(eval_loss=loss, **self._look("measured", "snapshot"))
         self._model.train()
         now.waited += 1
@@ -286,7 +281,7 @@ class Trainer:
                 model.load_state_dict(weights)
         if not self._is_main:
             return {}
-        with aside_of_training(model.to(self._accelerator.device)), self._precision():
+        with aside_of_training(model.to(self._accelerator.device)), self._autocast():
             return {name: look(model) for name, look in looks.items()}
 
     def _tell_why_it_ended(self) -> None:
@@ -316,19 +311,16 @@ class Trainer:
                 self._bare.save_pretrained(partial, state_dict=weights)
                 state = {"optimizer": of_optimizer | {"state": states}, "processes": processes}
                 torch.save({**state, "progress": json.dumps(asdict(now))}, partial / STATE)
-            self._remove_superseded()
+            remove_superseded(self._folder, self._settings, now.best_step, now.total)
         self._accelerator.wait_for_everyone()
 
     def _collected(self, state: dict[str, Any]) -> dict[str, Any]:
         """Tensors with the parts of all processes, in the memory of the main one."""
-
-        def collected(x: Any) -> Any:
-            if not isinstance(x, Tensor) or not is_sharded(x):
-                return x
-            made = whole(x)
-            return made.cpu() if self._is_main else None
-
-        return {name: collected(x) for name, x in state.items()}
+        found = dict(state)
+        for name, x in state.items():
+            if (made := whole(x)) is not x:
+                found[name] = made.cpu() if self._is_main else None
+        return found
 
     def _resume(self) -> bool:
         """Goes on from the last checkpoint that can be read, if there is one."""
@@ -347,9 +339,7 @@ class Trainer:
         for name, same in self._bare.all_tied_weights_keys.items():  # it has one of them
             weights.setdefault(name, weights[same])
         held = self._bare.state_dict()
-        self._bare.load_state_dict(
-            {name: sharded_like(held[name], x.to(device)) for name, x in weights.items()}
-        )
+        self._bare.load_state_dict({n: sharded_like(held[n], x) for n, x in weights.items()})
         learning = [p for group in self._optimizer.param_groups for p in group["params"]]
         for number, of_parameter in state["optimizer"]["state"].items():
             for name, x in of_parameter.items():
@@ -361,13 +351,10 @@ class Trainer:
         set_random_states(of_process)
         self._train.position = of_process["position"]
         self._loss_sum = of_process["loss_sum"].to(device, copy=True)
-        self._now = Progress(**json.loads(state["progress"]))
+        self._now = now = Progress(**json.loads(state["progress"]))
         if self._is_main:  # it may have been killed before it had done so
-            self._remove_superseded()
+            remove_superseded(self._folder, self._settings, now.best_step, now.total)
         return True
-
-    def _remove_superseded(self) -> None:
-        remove_superseded(self._folder, self._settings, self._now.best_step, self._now.total)
 
 
 def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Accelerator:
@@ -383,7 +370,9 @@ def accelerator_for(settings: TrainingSettings, folder: Path) -> accelerate.Acce
                 f"leave it out"
             )
     return accelerate.Accelerator(
-        cpu=not torch.accelerator.is_available(),  # without it processes on CPUs would train apart
+        # Of other accelerators no random states are kept. Processes on CPUs would train apart if it
+        # were not said.
+        cpu=not torch.cuda.is_available(),
         mixed_precision="no",  # the trainer has an autocast of its own
         log_with=list(settings.report_to) or None,
         project_config=accelerate.utils.ProjectConfiguration(logging_dir=str(folder / "logs")),
