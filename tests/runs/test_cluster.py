@@ -122,10 +122,3 @@ def test_ctrl_c_stops_the_cluster_and_the_same_command_goes_on(
     assert not runs(folder) and has_checkpoint(folder / "troubled-seed1")
     assert ended(start(*command(recipe, folder, "troubled", "--on", address)))[0] == 0
     assert result(folder / "troubled-seed1") == result(here["standard-seed1"])
-
-
-def test_where_no_cluster_answers_its_address_is_told(recipe, tmp_path):
-    pytest.importorskip("ray")
-    address = f"ray://127.0.0.1:{free_port()}"
-    done = headwise(*command(recipe, tmp_path / "runs", "standard", "--on", address), status=2)
-    assert address in done.output

@@ -255,18 +255,25 @@ def test_an_interrupted_comparison_goes_on_to_the_same_result(compared, copied, 
     assert result(copied / "troubled-seed1") == result(compared.runs["standard-seed1"])
 
 
-def test_runs_side_by_side_are_those_one_by_one_and_one_that_is_killed_is_told(
-    compared, recipe, tmp_path, trouble
+def test_of_runs_side_by_side_those_that_raise_or_are_killed_take_no_other_with_them(
+    compared, copied, recipe, trouble
 ):
-    folder = tmp_path / "runs"
-    trouble("SIGKILL")
-    said = compare(recipe, folder, "gated,troubled", "--jobs", "2", status=1)
-    assert "troubled" in said and "SIGKILL" in said
-    assert list(runs(folder)) == ["gated-seed1"] and comparison(folder)["missing"] == [
-        "troubled-seed1"
-    ]
-    assert result(folder / "gated-seed1") == result(compared.runs["gated-seed1"])
-    of_jobs, of_one = weights(folder / "gated-seed1"), weights(compared.runs["gated-seed1"])
+    trouble("raises SIGKILL")  # with seeds 2 and 1
+    shutil.rmtree(copied / "gated-seed2")
+    said = compare(recipe, copied, "gated,troubled", *SEEDS, "--jobs", "3", status=1)
+    assert "raise RuntimeError" in said  # the last lines of its log
+    failed = {"troubled-seed1": "SIGKILL", "troubled-seed2": "no heads today"}
+    for name, reason in failed.items():
+        told = [line for line in said.splitlines() if name in line and reason in line]
+        assert len(told) == 2  # when it failed, and at the end
+    assert comparison(copied)["missing"] == list(failed)
+    trouble(None)
+    compare(recipe, copied, "gated,troubled", *SEEDS)
+    assert comparison(copied)["missing"] == []
+    # `troubled` is the standard system, once its trouble is over.
+    for name, run in runs(copied).items():
+        assert result(run) == result(compared.runs[name.replace("troubled", "standard")])
+    of_jobs, of_one = weights(copied / "gated-seed2"), weights(compared.runs["gated-seed2"])
     assert all(torch.equal(of_jobs[name], weight) for name, weight in of_one.items())
 
 

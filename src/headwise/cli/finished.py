@@ -52,8 +52,8 @@ def evaluate(
         check_run(folder, changes or [])
 
     from headwise.analysis.ablations.named import parse_ablations
+    from headwise.data.divide import lines_of
     from headwise.runs.evaluate import check_same_items, compare, evaluate_part, open_part
-    from headwise.runs.run import lines_of
 
     silence_libraries()
     console, ablations = Console(stderr=as_json), [parse_ablations(ablate or []), {}]

@@ -213,3 +213,19 @@ def _mixed(keys: Hashes) -> Hashes:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return x ^ (x >> np.uint64(31))
+
+
+def lines_of(facts: Facts) -> list[str]:
+    """Returns facts about data as lines of text.
+
+    >>> lines_of({"train": {"rows": 1200, "SHA-256": "52ab"}})
+    ['train: rows 1,200, SHA-256 52ab']
+    """
+
+    def shown(value: int | str) -> str:
+        return f"{value:,}" if isinstance(value, int) else value
+
+    return [
+        f"{part}: " + ", ".join(f"{name} {shown(value)}" for name, value in of_part.items())
+        for part, of_part in facts.items()
+    ]

@@ -91,9 +91,7 @@ def compare(
         with locked(folder):
             tries = [run for of in planned for run in of.claim(of.tries())]
             train(tries, lambda: _tidy(tries))
-            for of in planned:
-                of.choose(console)
-            runs = [of.claim(of.runs()) for of in planned]
+            runs = [of.claim(of.ready(console)) for of in planned]
 
             def write_what_there_is() -> None:
                 found = _found(planned, runs, command)
@@ -230,7 +228,7 @@ def step_times(
     models = {name: model for name, model in models.items() if trained[name] != "nothing"}
     for name, model in models.items():
         freeze_all_but(model, trained[name])
-    settings = {name: recipe.training.of_rules() for name, recipe in recipes.items()}
+    settings = {name: recipe.training.rules for name, recipe in recipes.items()}
     some = some_batches(task, recipes[first].training, models[first].device)
     return relative_step_times(models, settings, some, ROUNDS)
 

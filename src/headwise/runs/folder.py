@@ -53,11 +53,7 @@ _TRAINED = ("checkpoint-*", MODEL, RESULT)
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time is at work in a folder; the system frees that of a killed one.
-
-    Raises:
-        FolderError: another process is at work there, or it is no folder.
-    """
+    """One process at a time is at work in a folder; the system frees that of a killed one."""
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, expected a folder; give another one by --output")
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,8 +64,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=120 if LAUNCHED in os.environ else 0)
     except Timeout:
         raise FolderError(
-            f"{folder} is in use by another process, such as the same command in another "
-            f"terminal: wait for it, or use another output folder"
+            f"{folder} is in use by another process: wait for it, or use another output folder"
         ) from None
     try:
         clear_leftovers(list(folder.iterdir()))  # of a process that was killed
@@ -105,9 +100,7 @@ def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
         try:
             lines = differences(stamp.read_text(encoding="utf-8"), to_yaml(recipe))
         except ValueError as error:
-            raise FolderError(
-                f"{stamp} cannot be read ({error}): put it back, or use another output folder"
-            ) from error
+            raise FolderError(f"{stamp} cannot be read: {error}") from error
         changed = [line for line in lines if not line.startswith(_NOT_OF_TRAINING)]
         if changed and is_trained(folder):
             raise FolderError(
@@ -122,14 +115,14 @@ def check_claim(folder: Path, recipe: Recipe, name: str = RECIPE) -> None:
 
 
 def check_inputs(folder: Path, **digests: str) -> None:
-    """Notes on what a run is trained, or finds out whether it has changed since the first start.
+    """Notes the SHA-256 of what a run is trained on, or finds out what has changed since.
 
     Args:
         folder: of a run, or of a comparison.
-        digests: `data`, and `pretrained` if it starts from other weights, to their SHA-256.
+        digests: of `data`, and of `pretrained` if it starts from other weights.
 
     Raises:
-        FolderError: something of it has changed.
+        FolderError: one has changed.
     """
     before = read_inputs(folder) if is_trained(folder) else {}
     for name, digest in digests.items():
@@ -158,17 +151,7 @@ def is_trained(folder: Path) -> bool:
 def read_recipe(
     folder: Path, changes: Sequence[str] = (), *, keys: Sequence[str] = READ_AGAIN
 ) -> Recipe:
-    """Returns the recipe of a run, with changes to keys that are read again.
-
-    Args:
-        folder: of the run.
-        changes: arguments of `--set`.
-        keys: the first parts of keys that may change.
-
-    Raises:
-        FolderError: there is no run in the folder, or there are several.
-        ValueError: a change is of another key, or no recipe comes of it.
-    """
+    """Returns the recipe of a run, with changes that `check_run` allows."""
     check_run(folder, changes, keys)
     return load_recipe(str(folder / RECIPE), changes).recipe
 
@@ -186,8 +169,8 @@ def read_result(folder: Path, recipe: Recipe | None = None) -> RunResult | None:
         return result if result is not None and tests.keys() <= result.tests.keys() else None
     except ValidationError as error:
         raise FolderError(
-            f"{path} cannot be read ({error.errors()[0]['msg']}): delete it and start the run in "
-            f"{folder} again, and it is evaluated again"
+            f"{path} cannot be read ({error.errors()[0]['msg']}): delete it and start the run "
+            f"again, which is then evaluated again"
         ) from error
 
 
@@ -198,10 +181,7 @@ def read_model(folder: Path) -> Any:
         FolderError: the run is not finished, or its model cannot be read.
     """
     if not (folder / MODEL).is_dir():
-        raise FolderError(
-            f"{folder} is not a finished run: it has no {MODEL}; name the folder of a run that "
-            f"`headwise train` or `headwise compare` has finished"
-        )
+        raise FolderError(f"{folder} is not a finished run: it has no {MODEL}")
     kind = task_class(read_recipe(folder).task).model_class
     try:
         model = kind.from_pretrained(folder / MODEL)
@@ -225,8 +205,8 @@ def runs_in(folder: Path) -> list[Path]:
     found = [run for run in found if TRIES not in run.relative_to(folder).parts]
     if not found:
         raise FolderError(
-            f"{folder} has no finished run, expected the folder of a run or of a comparison that "
-            f"`headwise train` or `headwise compare` has made"
+            f"{folder} has no finished run, expected a folder that `headwise train` or `headwise "
+            f"compare` has made"
         )
     return found
 

@@ -51,7 +51,6 @@ def train_all(
 
     Args:
         folders: of runs, which `claim` has made.
-        console: for bars and notes.
         jobs: how many runs to train at a time, each in a process with its share of this machine.
         on: the address of a Ray cluster, which has as many at work as it has room for; at most
             `jobs`, if that is not 1.
@@ -77,7 +76,6 @@ def train_all(
             ends = _one_by_one(waiting, tasks or {}, console)
         else:
             start: _Start = RunProcess if ray is None else _in_tasks(ray, nproc)
-            # Ray finds room for all that it is given; at most `jobs`, if that is not 1.
             number = len(folders) if ray is not None and jobs == 1 else min(jobs, len(folders))
             shares = _shares(number, nproc) if ray is None else [{} for _ in range(number)]
             commands = {folder: command(folder.resolve(), nproc, modules) for folder in waiting}

@@ -16,13 +16,10 @@ def match_parameters(
     """Returns the widths at which a model has `target` parameters, within half a percent.
 
     The width of the model, a multiple of its number of heads, and that of its feed-forward change
-    together, as nearly in proportion as the number of parameters allows. The number of heads, the
-    depth and the options of systems do not change.
+    together, as nearly in proportion as the number of parameters allows; nothing else changes.
 
     Args:
         embed_dim, ffn_dim: the widths to start from.
-        num_heads: number of heads.
-        target: the number of parameters to reach.
         count: returns the number of parameters of a model of two such widths, or raises
             `ValueError` if there is no such model.
 

@@ -16,7 +16,7 @@ class FolderError(ValueError):
 
 
 def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = READ_AGAIN) -> None:
-    """Finds out whether a folder holds a run, whose recipe may be changed so.
+    """Finds out whether a folder holds a run, and whether its recipe may be changed so.
 
     Args:
         folder: of the run.
@@ -32,8 +32,7 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
         raise FolderError(
             f"{folder} holds several runs, name one of them: {', '.join(inside)}"
             if inside
-            else f"{folder} is not a run of headwise: it has no {RECIPE}; name the folder of a run "
-            f"that `headwise train` or `headwise compare` has made"
+            else f"{folder} is not a run of headwise: it has no {RECIPE}"
         )
     for change in changes:
         path = change.partition("=")[0].strip()

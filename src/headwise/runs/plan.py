@@ -16,13 +16,14 @@ from rich.console import Console
 from headwise.analysis.cost import count_parameters
 from headwise.analysis.results import RunResult, Tries
 from headwise.analysis.speed import step_seconds
+from headwise.data.divide import lines_of
 from headwise.files import written_whole
 from headwise.recipes.document import Change, RecipeError
 from headwise.recipes.recipe import SYSTEM, Recipe, RecipeFile, task_class
 from headwise.runs.folder import check_claim, check_inputs, claim, read_result
 from headwise.runs.match import match_parameters
 from headwise.runs.names import ENCODER, MODEL, TRIES
-from headwise.runs.run import batches, build_model, lines_of, some_batches
+from headwise.runs.run import batches, build_model, some_batches
 from headwise.runs.tuning import Grid, check_grid, choose, in_words
 from headwise.tasks.task import Task
 from headwise.training.watching import last_progress, say
@@ -128,16 +129,17 @@ class OneDataset:
     def _run(self, name: str, system: str, changes: Sequence[Change]) -> Run:
         return Run(self.folder / name, system, self.recipe(system, changes), self.task)
 
-    def choose(self, console: Console) -> None:
-        """Has each system choose among its tries, which have all ended, and says what it chose.
+    def ready(self, console: Console) -> list[Run]:
+        """Returns the tries until all of them have ended, and then the runs, with what was chosen.
 
         Raises:
             ValueError: all tries of a system diverged.
         """
-        if self._grid is None:
-            return
-        tries, combinations = self.tries(), self._grid.combinations()
-        for system in self.systems:
+        tries = self.tries()
+        if not all(run.result() for run in tries):
+            return tries
+        combinations = self._grid.combinations() if self._grid else []
+        for system in self.systems if combinations else ():
             results = [result for run in tries if run.system == system and (result := run.result())]
             label = f"{self.name} {system}" if self.name else system
             self.tuned[system] = found = choose(label, combinations, results)
@@ -147,6 +149,7 @@ class OneDataset:
             say(console, f"{label}: {in_words(chosen)}, {of_tries}", "dim")
             for note in found.notes:
                 say(console, f"{label}: {note}", "yellow")
+        return self.runs()
 
     def claim(self, runs: list[Run]) -> list[Run]:
         """Makes folders those of runs; whoever calls it has locked the folder of the comparison.
@@ -222,11 +225,8 @@ def forecast(planned: Sequence[OneDataset], console: Console) -> list[Forecast]:
     """
     found = []
     for of in planned:
-        known = tries = of.tries()
-        if all(run.result() for run in tries):
-            of.choose(console)
-            known = [*tries, *of.runs()]
-        for run in known:  # of others it is not known yet what they are of
+        tries = of.tries()  # before a choice is made
+        for run in of.ready(console):
             check_claim(run.folder, run.recipe)
         for system in of.systems:
             own = [(run, run.result()) for run in [*tries, *of.runs()] if run.system == system]
@@ -257,5 +257,5 @@ def _seconds_of_step(run: Run) -> float:
     settings = run.recipe.training
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     some = some_batches(run.task, settings, device)
-    seconds = step_seconds(build_model(run.recipe, run.task).to(device), settings.of_rules(), some)
+    seconds = step_seconds(build_model(run.recipe, run.task).to(device), settings.rules, some)
     return seconds * settings.gradient_accumulation

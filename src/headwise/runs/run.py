@@ -16,7 +16,7 @@ from headwise.analysis.decisions.snapshots import Snapshots, decides, record_att
 from headwise.analysis.history import courses_of, curves, decision_courses
 from headwise.analysis.results import EarlyStop, RunResult
 from headwise.analysis.words import words_of
-from headwise.data.divide import Facts
+from headwise.data.divide import lines_of
 from headwise.data.stream import Stream, StreamBatches
 from headwise.files import write_text
 from headwise.models.modeling import HeadwiseModel
@@ -105,22 +105,6 @@ def prepare(folder: Path, recipe: Recipe, console: Console) -> Task:
     task = task_class(recipe.task)(recipe, next(iter(of_run), None))
     say(console, "\n".join(lines_of(task.facts)), "dim")
     return task
-
-
-def lines_of(facts: Facts) -> list[str]:
-    """Returns facts about data as lines of text.
-
-    >>> lines_of({"train": {"rows": 1200, "SHA-256": "52ab"}})
-    ['train: rows 1,200, SHA-256 52ab']
-    """
-
-    def shown(value: int | str) -> str:
-        return f"{value:,}" if isinstance(value, int) else value
-
-    return [
-        f"{part}: " + ", ".join(f"{name} {shown(value)}" for name, value in of_part.items())
-        for part, of_part in facts.items()
-    ]
 
 
 def build_model(recipe: Recipe, task: Task) -> HeadwiseModel:

@@ -2,9 +2,8 @@
 
 A try is a run with one combination of the values, and with a seed that no run of the comparison
 has. It is never evaluated on the test part. Each system chooses once, and all of its seeds are
-trained with the choice, whose chance is thus not in the spread over seeds. Bouthillier et al. 2021,
-*Accounting for Variance in Machine Learning Benchmarks*, https://arxiv.org/abs/2103.03098, call
-this `FixHOptEst`; their ideal tunes anew for every seed.
+trained with the choice: `FixHOptEst` of Bouthillier et al. 2021, *Accounting for Variance in
+Machine Learning Benchmarks*, https://arxiv.org/abs/2103.03098, whose ideal tunes for every seed.
 """
 
 import re
@@ -32,12 +31,7 @@ class Grid(NamedTuple):
     steps: int | None = None  # how many steps a try takes; None for as many as a run
 
     def combinations(self) -> list[list[Change]]:
-        """Returns all combinations of values, each as changes of a recipe.
-
-        >>> Grid({("model", "dropout"): [0.1, 0.2], ("model", "norm"): ["pre"]}).combinations()
-        [[(('model', 'dropout'), 0.1), (('model', 'norm'), 'pre')], \
-[(('model', 'dropout'), 0.2), (('model', 'norm'), 'pre')]]
-        """
+        """Returns all combinations of values, each as changes of a recipe."""
         chosen = product(*self.values.values())
         return [list(zip(self.values, values, strict=True)) for values in chosen]
 
@@ -74,15 +68,9 @@ def parse_grid(options: Sequence[str], steps: int | None = None) -> Grid | None:
             )
         if any(path[: len(other)] == other[: len(path)] for other in values):
             raise ValueError(f"--tune gives {key} twice, expected all its values in one --tune")
-        try:
-            given = read_yaml(f"[{text}]")
-        except ValueError as error:
-            raise ValueError(f"--tune is {shown(option)}, expected YAML values: {error}") from None
+        given = read_yaml(f"[{text}]")
         if len({repr(value) for value in given}) < max(2, len(given)):
-            raise ValueError(
-                f"--tune is {shown(option)}, expected at least two values, which differ, between "
-                f"commas; --set gives every system a single one"
-            )
+            raise ValueError(f"--tune is {shown(option)}, expected different values: {_EXAMPLE}")
         values[path] = given
     return Grid(values, steps) if options else None
 
@@ -106,14 +94,14 @@ def check_grid(
             raise ValueError(f"{other} and --tune both give {key} a value: leave out one of them")
         if sets:
             raise ValueError(
-                f"--tune names {key}, but the recipe sets it for {', '.join(sets)}, which tuning "
-                f"would undo: take it out of systems.{sets[0]}.{path[0]}, or leave the system out"
+                f"--tune names {key}, but the recipe sets it for {', '.join(sets)}, expected a "
+                f"key that all systems share"
             )
     rises = file.recipe.training.warmup(grid.steps or 0)
     if grid.steps is not None and rises >= grid.steps:
         raise ValueError(
             f"--tune-steps is {grid.steps}, expected more than the {rises} steps of "
-            f"training.warmup_steps, in which the learning rate still rises"
+            f"training.warmup_steps"
         )
     for system, dataset, each in product(systems, datasets, grid.combinations()):
         file.system(system, dataset, grid.of_try(each))  # which says what is wrong
