@@ -16,7 +16,6 @@ from support import toy_training as toy
 from support.processes import Ended, forked, killed_at, signalled_at, unwritable
 from support.run_folders import files_of
 
-import headwise as hw
 from headwise.cli import app
 
 # Of what a run is made: its system, and its data. MAE's gates and experts take turns, and what a
@@ -212,12 +211,3 @@ def test_a_run_that_was_stopped_has_the_records_of_one_that_was_not(tmp_path, co
     assert (run.steps, run.history) == (whole.steps, whole.history)
     state = run.model.state_dict()
     assert all(torch.equal(state[name], x) for name, x in whole.model.state_dict().items())
-
-
-def test_without_its_best_checkpoint_a_run_says_what_to_do(tmp_path):
-    toy.train(tmp_path)
-    for name in ("model", "checkpoint-6"):
-        shutil.rmtree(tmp_path / name)
-    (tmp_path / "checkpoint-4").rename(tmp_path / "checkpoint-3")  # it knows of a better one
-    with pytest.raises(ValueError, match=r"checkpoint-4 is missing.*delete checkpoint-3"):
-        toy.write_model(hw.Seq2SeqLM, toy.settings_of(), tmp_path, lambda path: None)
