@@ -37,15 +37,14 @@ class Architecture(NamedTuple):
 def from_transformers(model: PreTrainedModel | str | Path) -> Any:
     """Returns a pretrained model of transformers as a model of headwise, with the same output.
 
-    From there `with_attention` puts other systems at its attentions, without another output until
-    they are trained. Llama, Mistral, Qwen2, Qwen3 and GPT-2 with a language model's head become
-    `CausalLM`, BERT with the head of a masked language model `MaskedLM`, and Marian `Seq2SeqLM`.
+    From there `with_attention` puts other systems at its attentions. Llama, Mistral, Qwen2, Qwen3
+    and GPT-2 with a language model's head become `CausalLM`, BERT with the head of a masked
+    language model `MaskedLM`, and Marian `Seq2SeqLM`.
 
-    In evaluation logits are equal up to rounding, in one pass and through a cache, and so are
-    generated texts. Positions are counted without padding, as `generate()` counts them. Embeddings
-    of BERT's first token type are added to those of positions, so that all tokens are of this type
-    (call its tokenizer with `return_token_type_ids=False`). Marian's sinusoids become learned
-    positions, frozen until `requires_grad_` says otherwise.
+    Positions are counted without padding, as `generate()` counts them. Embeddings of BERT's first
+    token type are added to those of positions, so that all tokens are of this type (call its
+    tokenizer with `return_token_type_ids=False`). Marian's sinusoids become learned positions,
+    frozen until `requires_grad_` says otherwise.
 
     Args:
         model: a model, which stays as it is; or its folder or name on the hub, which is read from
@@ -74,10 +73,7 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
         model = _loaded(model)
     row = _row(model.config)
     if type(model).__name__ != row.source:
-        raise ValueError(
-            f"model is a {type(model).__name__}, expected a {row.source}: load it by "
-            f"transformers.{row.source}.from_pretrained"
-        )
+        raise ValueError(f"model is a {type(model).__name__}, expected a {row.source}")
     config = row.target.config_class(**row.settings(model.config), dtype=model.dtype)
     with torch.device("meta"):
         made = row.target(config)
@@ -95,8 +91,8 @@ def from_transformers(model: PreTrainedModel | str | Path) -> Any:
 def _loaded(name: str | Path) -> Any:
     if not isinstance(name, (str, Path)):
         raise ValueError(
-            f"model is a {type(name).__name__}, expected a model of transformers, its folder or "
-            f"its name on the hub; merge_and_unload() takes one out of peft"
+            f"model is a {type(name).__name__}, expected one of transformers, its folder or its "
+            f"name; merge_and_unload() takes one out of peft"
         )
     config = AutoConfig.from_pretrained(name)
     row = _row(config)
@@ -108,8 +104,7 @@ def _loaded(name: str | Path) -> Any:
         if keys:
             raise ValueError(
                 f"{name} {problem} {', '.join(sorted(keys)[:3])}, expected all weights of a "
-                f"{row.source} and no more: name a checkpoint that has its head, and save it after "
-                f"headwise.fold_gates(model) or headwise.remove_gates(model)"
+                f"{row.source} and no gates (headwise.fold_gates, headwise.remove_gates)"
             )
     return model
 
@@ -123,15 +118,9 @@ def _row(config: Any) -> Architecture:
             f"{did_you_mean(kind, ARCHITECTURES)}; {_INSTEAD}, for further types"
         )
     if hasattr(config, "headwise_heads_left"):
-        raise ValueError(
-            "model has lost heads by headwise.prune_heads, expected one whose layers are those of "
-            "its config: convert it before heads go"
-        )
+        raise ValueError("model has lost heads by headwise.prune_heads: convert it before heads go")
     if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(
-            "the weights of model are quantised, expected numbers: load a checkpoint that is not, "
-            "or call model.dequantize() and remove model.config.quantization_config"
-        )
+        raise ValueError("the weights of model are quantised: load a checkpoint that is not")
     return ARCHITECTURES[kind]
 
 
@@ -152,8 +141,7 @@ def _weights(model: PreTrainedModel, row: Architecture, ours: list[str]) -> Stat
     if strange:
         raise ValueError(
             f"model differs from a {row.source} in its weights {', '.join(sorted(strange)[:3])}; "
-            f"remove what has been added to it first, such as adapters (merge_and_unload() of "
-            f"peft) or gates (hw.remove_gates)"
+            f"merge adapters first (merge_and_unload() of peft), remove gates (hw.remove_gates)"
         )
     return {name: state[place] for name, place in theirs.items()}
 
@@ -163,19 +151,17 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 _ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh")
 
 
-def _activation(known: Mapping[str, str], **given: str) -> str:
+def _activation(known: Mapping[str, str], **given: str) -> Settings:
     ((key, name),) = given.items()
     one_of(**{key: (name, tuple(known))})
-    return known[name]
+    return {"ffn_activation": known[name]}
 
 
 def _check(config: Any, **expected: Any) -> None:
     for key, only in expected.items():
         value = getattr(config, key, only)
         if value != only:
-            raise ValueError(
-                f"{key} is {value!r}, expected {only!r}, as in all of our models; {_INSTEAD}"
-            )
+            raise ValueError(f"{key} is {value!r}, expected {only!r}; {_INSTEAD}")
 
 
 def _of_all(config: Any) -> Settings:
@@ -205,7 +191,7 @@ def _llama(config: Any) -> Settings:
     made |= {"head_dim": None if width == config.hidden_size / heads else width}
     made |= {"num_key_value_heads": None if key_heads == heads else key_heads}
     made |= {"ffn_dim": config.intermediate_size, "attention_dropout": config.attention_dropout}
-    return made | {"ffn_activation": _activation(_GATED, hidden_act=config.hidden_act)}
+    return made | _activation(_GATED, hidden_act=config.hidden_act)
 
 
 def _qwen2(config: Any) -> Settings:
@@ -223,8 +209,7 @@ def _check_window(config: Any) -> None:
     if window is not None and slides and window < most:
         raise ValueError(
             f"sliding_window is {window}, expected None or at least max_position_embeddings = "
-            f"{most}: our models attend to all positions. If no text is to be longer than the "
-            f"window, set config.sliding_window = None; {_INSTEAD}"
+            f"{most}; set config.sliding_window = None if no text is to be longer; {_INSTEAD}"
         )
 
 
@@ -234,8 +219,7 @@ def _gpt2(config: Any) -> Settings:
     made = _of_stack(config) | {"norm": "pre", "norm_eps": config.layer_norm_epsilon}
     made |= {"positions": "learned", "max_positions": config.n_positions}
     made |= {"ffn_dim": 4 * config.n_embd if config.n_inner is None else config.n_inner}
-    activation = _activation(_ACTIVATIONS, activation_function=config.activation_function)
-    made |= {"ffn_activation": activation}
+    made |= _activation(_ACTIVATIONS, activation_function=config.activation_function)
     return made | {"dropout": config.resid_pdrop, "attention_dropout": config.attn_pdrop}
 
 
@@ -263,8 +247,7 @@ def _marian(config: Any) -> Settings:
     made |= {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
     made |= {"positions": "learned", "max_positions": most, "max_target_length": most}
     made |= {"scale_embeddings": config.scale_embedding, "ffn_dim": width}
-    activation = _activation(_ACTIVATIONS, activation_function=config.activation_function)
-    made |= {"ffn_activation": activation}
+    made |= _activation(_ACTIVATIONS, activation_function=config.activation_function)
     made |= {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
     return made | {"ffn_dropout": config.activation_dropout}
 

@@ -21,8 +21,8 @@ from headwise.heads.attention import MultiHeadAttention
 from headwise.models.inspect import forget_compiled, run_as_written, systems
 from headwise.models.parameters import parameters_of_systems
 from headwise.models.plan import SYSTEMS, options_of, system_class, system_name
-from headwise.ops.checks import did_you_mean
-from headwise.pretrained.hooks import NAME, HeadGates, Stack, add_losses, forget_losses
+from headwise.ops.checks import one_of
+from headwise.pretrained.hooks import NAME, HeadGates, Stack, hook_losses, unhook
 from headwise.pretrained.places import HeadLayout, Place, places
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -32,7 +32,6 @@ _FILES = (TENSORS, "adapter_model.safetensors", "model*.safetensors")
 # A buffer of each system that says in JSON what it is, so that every state dict does. Loaders that
 # know no gates name it among the weights that they leave out.
 _SAYS = "load_with_headwise_load_gates"
-_HANDLES = "_headwise_handles"  # of hooks on the models whose output has a loss
 
 
 def gate_heads(
@@ -46,11 +45,11 @@ def gate_heads(
 ) -> Model:
     """Puts a system, such as gates, over the heads of a pretrained model of transformers.
 
-    The model computes what it did before, up to rounding, until the system is trained. It is
-    changed in place: none of its own parameters changes. The system stands between what the heads
-    of an attention have read and the output projection, as a child `head_gates` of the attention,
-    and sees the hidden states that the attention is called with: where that is causal, nothing
-    later. Padding is left out, by the `attention_mask` and `decoder_attention_mask` of the model.
+    The model computes what it did before, up to rounding, until the system is trained. The system
+    stands between what the heads of an attention have read and the output projection, as a child
+    `head_gates` of the attention, and sees the hidden states that the attention is called with:
+    where that is causal, nothing later. Padding is left out, by the `attention_mask` and
+    `decoder_attention_mask` of the model, `(batch, time)`.
 
     MAE's gates average over positions. They refuse a cache that is filled, and so `generate()`,
     texts packed into rows, and masks that hide more than padding: pass `use_cache=False`, give them
@@ -72,10 +71,6 @@ def gate_heads(
         options: further arguments of the system's constructor; or `neutral=False`, by which it
             starts as its constructor says, so that the model's output may change.
 
-    Raises:
-        ValueError: gates that are there already; no attention that is known; a system that cannot
-            stand over heads or start without changing them; layers or sites that there are not.
-
     Example:
         >>> import headwise as hw
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -94,24 +89,12 @@ def gate_heads(
 
 
 def remove_gates(model: Model) -> Model:
-    """Takes the system of `gate_heads` away: the model is again what it was before.
-
-    Raises:
-        ValueError: the model has none.
-
-    Example:
-        >>> import headwise as hw
-        >>> from transformers import GPT2Config, GPT2Model
-        >>> model = hw.gate_heads(GPT2Model(GPT2Config(n_embd=32, n_layer=2, n_head=4)))
-        >>> len(hw.gate_parameters(model)), len(hw.gate_parameters(hw.remove_gates(model)))
-        (12, 0)
-    """
+    """Takes the system of `gate_heads` away: the model is again what it was before."""
     for path, gates in _required(model).items():
-        gates.remove()
+        gates.stack.looks_around -= gates.looks_around
         delattr(model.get_submodule(path), NAME)
     for module in model.modules():
-        for handle in vars(module).pop(_HANDLES, ()):
-            handle.remove()
+        unhook(module)
         if getattr(vars(module).get("save_pretrained"), "func", None) is _save_with_gates:
             del module.save_pretrained
     forget_compiled()
@@ -124,13 +107,9 @@ def fold_gates(model: Model) -> Model:
 
         Σᵢ (aᵢ ⊙ oᵢ) Wᵢ = Σᵢ oᵢ (diag(aᵢ) Wᵢ)
 
-    The model computes the same, up to rounding, at the cost it had without gates, and is again of
-    transformers alone. Gates are static where they depend on no input: those of gated attention
-    with `gate="static"`, and of systems that define `static_scales`.
-
-    Raises:
-        ValueError: no gates; gates that depend on the input; output projections that are no plain
-            linear maps. Nothing has changed.
+    The model computes the same, up to rounding, and is again of transformers alone. Gates are
+    static where they depend on no input: those of gated attention with `gate="static"`, and of
+    systems that define `static_scales`; others are an error (`ValueError`).
 
     Example:
         >>> import headwise as hw
@@ -146,17 +125,16 @@ def fold_gates(model: Model) -> Model:
         scales = system.static_scales() if isinstance(system, MultiHeadAttention) else None
         if scales is None:
             raise ValueError(
-                f"the gates over the heads at {path!r}, a {type(system).__name__}, depend on the "
-                f"input, expected static ones, as of headwise.gate_heads(model, 'gated', "
-                f"gate='static')"
+                f"the gates over the heads at {path!r} depend on the input, expected static ones, "
+                f"as of headwise.gate_heads(model, 'gated', gate='static')"
             )
         projection: Any = model.get_submodule(path).get_submodule(gates.projection)
-        weight = getattr(projection, "weight", torch.empty(0, dtype=torch.uint8))
-        is_linear = isinstance(projection, nn.Linear | Conv1D) and weight.is_floating_point()
+        weight: Any = getattr(projection, "weight", None)
+        is_linear = isinstance(projection, nn.Linear | Conv1D) and type(weight) is nn.Parameter
         if not is_linear or weight.is_meta:
             raise ValueError(
                 f"the output projection at {path!r} is a {type(projection).__name__}, expected a "
-                f"linear map with its weights: merge adapters into it first"
+                f"plain linear map with its weights: merge adapters into it first"
             )
         scales = scales.expand(system.num_heads, system.head_dim).flatten()
         folded.append((weight, scales[:, None] if isinstance(projection, Conv1D) else scales))
@@ -169,9 +147,8 @@ def output_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of all output projections of attentions with a system, each once.
 
     Peng et al. 2020, https://arxiv.org/abs/2005.06537, section 5.2, fine-tune them with the gates
-    (FTG+; they are W of equation 4). Where a system has another map from its heads to the width of
-    the model in their place, these are the parameters of that map: what `System.output_parameters`
-    names.
+    (FTG+; they are W of equation 4). Of a system that has another map in their place, they are what
+    its `output_parameters` names.
 
     >>> import headwise as hw
     >>> from transformers import GPT2Config, GPT2Model
@@ -190,23 +167,18 @@ def save_gates(model: nn.Module, folder: str | Path) -> None:
 
     The folder, which may hold other files, gets `head_gates.safetensors`, which says the system,
     its options and where it stands.
-
-    Raises:
-        ValueError: the model has no system over its heads, or a tool such as peft holds it.
     """
     tensors: dict[str, Tensor] = {}
     for path, gates in _required(model).items():
         if not isinstance(gates.system, MultiHeadAttention):
             raise ValueError(
-                f"a {type(gates.system).__name__} holds the system over the heads at {path!r}, "
-                f"expected the system: save by the tool that put it there, as by save_pretrained "
-                f"of peft's model; headwise.load_gates reads that too"
+                f"a {type(gates.system).__name__} holds the system over the heads at {path!r}: "
+                f"save by save_pretrained of peft's model, which headwise.load_gates reads too"
             )
         for name, tensor in gates.system.state_dict().items():
             tensors[f"{path}.{NAME}.system.{name}"] = tensor.detach().cpu().contiguous()
-    said = {key: _text(tensor) for key, tensor in tensors.items() if key.endswith(_SAYS)}
     with written_whole(Path(folder) / TENSORS) as partly:
-        save_file(tensors, partly, metadata=said)
+        save_file(tensors, partly)
 
 
 def load_gates(
@@ -214,18 +186,13 @@ def load_gates(
 ) -> Model:
     """Puts a saved system over the heads of a pretrained model, in place of `gate_heads`.
 
-    The model may be of another class than the one that was saved, such as one with another head, if
-    its attentions are the same.
+    The model may be of another class than the one that was saved, if its attentions are the same.
 
     Args:
         folder: where `save_gates` has written, or `save_pretrained` of a model with gates (so
             transformers' Trainer), or peft with `modules_to_save=["head_gates.system"]`; or a name
             on the hub; or one file of these.
         layouts: as in `gate_heads`.
-
-    Raises:
-        ValueError: gates that are there already; attentions that lack or are of other sizes; no
-            gates in the folder, or not whole, or of a system that cannot stand over heads.
 
     Example:
         >>> import headwise as hw
@@ -244,13 +211,13 @@ def load_gates(
     every = places(model, layouts)
     _check_has_none(model)
     made, saved = [], _read(source)
-    if not saved or any(_SAYS not in tensors for tensors in saved):
+    if not saved:
         raise ValueError(
-            f"{folder} has {'no gates' if not saved else 'gates that do not say what they are'}, "
-            f"expected what save_gates, or save_pretrained of a model with gates, has written"
+            f"{folder} has no gates, expected what save_gates, or save_pretrained of a model with "
+            f"gates, has written"
         )
     for tensors in saved:
-        said = json.loads(_text(tensors[_SAYS]))
+        said = _said(tensors[_SAYS])
         # The model may have had more around it, or less.
         at = [p for p in every if f".{p.path}".endswith(f".{said['path']}")
               or f".{said['path']}".endswith(f".{p.path}")]  # fmt: skip
@@ -258,9 +225,6 @@ def load_gates(
             if len(at) != 1:
                 raise ValueError(f"{type(model).__name__} has {len(at)} attentions of that path")
             system = _made(_class_over_heads(said["system"]), at[0], every, said["options"])
-            for name, value in json.loads(_text(getattr(system, _SAYS))).items():
-                if name != "path" and value != said[name]:
-                    raise ValueError(f"its {name} is {value!r}, saved was {said[name]!r}")
             system.load_state_dict(tensors)
         except (ValueError, RuntimeError) as error:
             raise ValueError(
@@ -278,12 +242,8 @@ def observed(
     """While this context is open, a plain model of transformers has a system over its heads.
 
     It is `MultiHeadAttention`, which has no parameters there and changes nothing. Models that hold
-    systems already, and models that are not of transformers, stay as they are. Where contexts are
-    nested, the outer one puts the systems on and takes them off. Compiled models run as they are
-    written meanwhile.
-
-    Raises:
-        ValueError: the model is of transformers, and none of its attentions is known.
+    systems already, and models that are not of transformers, stay as they are. Compiled models run
+    as they are written meanwhile.
     """
     of_transformers = any(isinstance(module, PreTrainedModel) for module in model.modules())
     if systems(model) or not (of_transformers or layouts):
@@ -315,33 +275,33 @@ def attach(
     for place, system in made:
         if place.stack not in stacks:
             stacks[place.stack] = Stack(model.get_submodule(place.stack))
-        gates = HeadGates(system, place, stacks[place.stack])
-        gates.stack.looks_around |= gates.looks_around
-        place.module.add_module(NAME, gates)
-    paths = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
-    within = [path for path in paths if any(path.startswith(f"{p}.") or not p for p in paths)]
-    for outermost in {*paths} - {path for path in within if path}:  # its output has a loss
-        module = model.get_submodule(outermost)
-        before = module.register_forward_pre_hook(forget_losses)
-        after = module.register_forward_hook(add_losses, with_kwargs=True)
-        vars(module)[_HANDLES] = [before, after]
+        place.module.add_module(NAME, HeadGates(system, place, stacks[place.stack]))
+    for module in _outermost(model):
+        hook_losses(module)
     if saves and hasattr(model, "save_pretrained"):
         model.save_pretrained = partial(_save_with_gates, model)
     forget_compiled()
 
 
+def _outermost(module: nn.Module) -> list[PreTrainedModel]:
+    """The models of transformers that are in no other: their output has the loss."""
+    if isinstance(module, PreTrainedModel):
+        return [module]
+    return [found for child in module.children() for found in _outermost(child)]
+
+
 def _class_over_heads(system: str | type[MultiHeadAttention]) -> type[MultiHeadAttention]:
     """The class of a system, by its name or as it is, if it can stand over given heads."""
-    able = [name for name, kind in SYSTEMS.items() if _stands_over_heads(kind)][1:]
-    is_unknown = isinstance(system, str) and system not in SYSTEMS and ":" not in system
-    found: Any = system if is_unknown or isinstance(system, type) else system_class(system)
-    if not is_unknown and _stands_over_heads(found):
-        return found
-    said = "there is none" if is_unknown else f"{found.__name__} changes how heads read"
-    raise ValueError(
-        f"system is {system!r}, but {said}, expected one of {', '.join(able)}, or a subclass of "
-        f"headwise.MultiHeadAttention that has its attend(){did_you_mean(system, able)}"
-    )
+    able = tuple(name for name, kind in SYSTEMS.items() if _stands_over_heads(kind))[1:]
+    if isinstance(system, str) and ":" not in system:
+        one_of(system=(system, able))
+    found: Any = system if isinstance(system, type) else system_class(system)
+    if not _stands_over_heads(found):
+        raise ValueError(
+            f"system is {found.__name__}, which changes how heads read, expected one of "
+            f"{', '.join(able)}, or a subclass of headwise.MultiHeadAttention that has its attend()"
+        )
+    return found
 
 
 def _stands_over_heads(kind: type) -> bool:
@@ -368,18 +328,15 @@ def _required(model: nn.Module) -> dict[str, HeadGates]:
 def _chosen(
     every: list[Place], layers: Iterable[int] | None, sites: Iterable[str] | None
 ) -> list[Place]:
-    """The places in these layers and at these sites; an error for those that there are not."""
+    """The places in these layers and at these sites."""
     layers = [layers] if isinstance(layers, int) else layers
     sites = [sites] if isinstance(sites, str) else sites
     chosen = every
     for name, asked in (("site", sites), ("layer", layers)):
-        there = list(dict.fromkeys(getattr(place, name) for place in every))
-        wanted = there if asked is None else list(asked)
-        for each in (each for each in wanted if each not in there):
-            raise ValueError(
-                f"{name}s name {each!r}, expected some of those of the model: "
-                f"{', '.join(map(str, there))}{did_you_mean(each, map(str, there))}"
-            )
+        there = tuple(dict.fromkeys(getattr(place, name) for place in every))
+        wanted = there if asked is None else tuple(asked)
+        for each in wanted:
+            one_of(**{f"{name}s": (each, there)})
         chosen = [place for place in chosen if getattr(place, name) in wanted]
     if not chosen:
         raise ValueError("layers and sites name no attention together, expected at least one")
@@ -391,11 +348,8 @@ def _made(
 ) -> MultiHeadAttention:
     """The system over the heads at a place, where that is and in its mode of training."""
     known = [name for name in options_of(kind) if name not in options_of(MultiHeadAttention)]
-    for name in options.keys() - {"neutral", *known}:
-        raise ValueError(
-            f"options name {name!r}, expected some of {', '.join(known)}, what the system has "
-            f"beside attention itself, which the model computes{did_you_mean(name, known)}"
-        )
+    for name in options:  # those of attention itself would change nothing: the model computes it
+        one_of(option=(name, (*known, "neutral")))
     sizes = place.sizes()
     others = {name: value for name, value in options.items() if name != "neutral"}
     system = kind.over_heads(**sizes, **others)
@@ -405,12 +359,9 @@ def _made(
     layers = 1 + max(each.layer for each in every if each.stack == place.stack)
     where = {"path": place.path, "site": place.site, "layer": place.layer, "layers": layers}
     said = {"system": system_name(kind), "options": options, **where, **sizes}
-    try:
-        text = torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)
-    except TypeError as error:
-        raise ValueError(f"options are {options}, expected what JSON can write: {error}") from error
     if kind is not MultiHeadAttention:
-        system.register_buffer(_SAYS, text)
+        text = json.dumps(said).encode()
+        system.register_buffer(_SAYS, torch.tensor(list(text), dtype=torch.uint8))
         system.register_load_state_dict_pre_hook(_keep_what_it_says)
     # Quantised weights may be buffers, or no tensors at all.
     weight = next(iter([*place.module.parameters(), *place.module.buffers(), torch.empty(())]))
@@ -422,17 +373,18 @@ def _made(
 
 
 def _keep_what_it_says(system: Any, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """What a system says of its place stays; that of a state dict must be of the same system."""
-    if f"{prefix}{_SAYS}" in state:
-        own, said = (json.loads(_text(t)) for t in (getattr(system, _SAYS), state[prefix + _SAYS]))
-        for name in ("system", "options"):
-            if own[name] != said[name]:
-                raise ValueError(f"gates have {name} {own[name]!r}, saved was {said[name]!r}")
-        state[prefix + _SAYS] = getattr(system, _SAYS)
+    """Before a state dict is loaded: that must be of the same system, at any path."""
+    if prefix + _SAYS in state:
+        own, said = getattr(system, _SAYS), _said(state[prefix + _SAYS])
+        for name, value in _said(own).items():
+            if name != "path" and value != said[name]:
+                raise ValueError(f"gates have {name} {value!r}, saved was {said[name]!r}")
+        state[prefix + _SAYS] = own
 
 
-def _text(tensor: Tensor) -> str:
-    return bytes(tensor.tolist()).decode()
+def _said(text: Tensor) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(bytes(text.tolist()))
+    return said
 
 
 def _save_with_gates(model: Any, save_directory: str | Path, *args: Any, **kwargs: Any) -> Any:

@@ -1,41 +1,47 @@
 """A system over the heads of one attention: what hooks do in a pass of a transformers model."""
 
 import inspect
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from headwise.heads.attention import MultiHeadAttention, hides
+from headwise.heads.attention import MultiHeadAttention
 from headwise.heads.system import System, auxiliary_loss, is_repeated
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.places import Place
 
 NAME = "head_gates"  # of the child of an attention module
+_HANDLES = "_headwise_handles"  # of hooks, an attribute of the modules that have them
 _WAYS_OUT = (
     "pass use_cache=False, have gates look at their own position alone (gate_window=1 of MAE's), "
     "or convert the model: headwise.from_transformers(model).with_attention('mae')"
 )
 
 
-class Stack:
-    """What the gates of a stack of layers, such as a decoder, know of a forward pass of it.
+def _keep(module: nn.Module, *handles: RemovableHandle) -> None:
+    vars(module).setdefault(_HANDLES, []).extend(handles)
 
-    Attributes:
-        looks_around: whether any gate sees more than its own position.
-        counts: whether `begin` is asked for, although none does.
-        begin: how many positions a cache held before the pass.
-        mask: the `attention_mask` that the stack was called with, or None.
-    """
+
+def unhook(module: nn.Module) -> None:
+    """Takes the hooks that were put on by this file off a module."""
+    for handle in vars(module).pop(_HANDLES, ()):
+        handle.remove()
+
+
+class Stack:
+    """What the gates of a stack of layers, such as a decoder, know of a forward pass of it."""
 
     def __init__(self, module: nn.Module) -> None:
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
-        self.looks_around = self.counts = False
-        self.begin, self.mask, self.users = 0, None, 0
+        self.looks_around = 0  # how many gates see more than their own position
+        self.counts = False  # whether `begin` is asked for, although none does
+        self.begin = 0  # how many positions a cache held before the pass
+        self.mask: Any = None  # the `attention_mask` of the pass
         # Whether gradients of a pass may be due, have been computed, and whose mask is gone.
         self.is_due = self.is_repeated = self.is_gone = False
-        self.handle = module.register_forward_pre_hook(self.start, with_kwargs=True)
+        _keep(module, module.register_forward_pre_hook(self.start, with_kwargs=True))
 
     def start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the stack: keeps its mask, and refuses what gates that look around cannot do."""
@@ -74,13 +80,12 @@ class Stack:
 
     def padding(self, batch: int, queries: int) -> Tensor | None:
         """`(batch, queries)`, `True` at padding, by the mask of the pass; None if it has none."""
-        mask: Any = self.mask
+        mask = self.mask
         self.is_repeated = self.is_repeated or is_repeated()
         if self.is_repeated and self.is_gone:
             raise RuntimeError(
-                "the gradients of passes with different masks are due at once, and layers are "
-                "computed again for them: call backward() after each pass, or switch gradient "
-                "checkpointing off"
+                "passes with different masks wait for gradients at once: with gradient "
+                "checkpointing call backward() after each pass"
             )
         if mask is None:
             return None
@@ -91,23 +96,14 @@ class Stack:
         if self.looks_around:
             raise ValueError(
                 f"attention_mask is {tuple(mask.shape) if is_tensor else type(mask).__name__}, "
-                f"expected (batch, {queries}), with 0 at padding: what else a mask hides, gates "
-                f"that average over positions would see: leave it out if nothing is, or {_WAYS_OUT}"
+                f"expected (batch, {queries}), with 0 at padding, since gates that average over "
+                f"positions see what else it hides: leave it out if that is nothing, or {_WAYS_OUT}"
             )
-        if is_tensor and mask.dim() == 4 and mask.size(-1) == mask.size(-2):
-            own = mask[:, 0].diagonal(dim1=-2, dim2=-1)  # a text sees itself, padding does not
-            return (hides(own) if own.is_floating_point() else own == 0).expand(batch, -1)
         return None
 
 
 class HeadGates(nn.Module):
-    """A system between what the heads of an attention have read and its output projection.
-
-    Args:
-        system: the system, made by its `over_heads`.
-        place: the attention module, whose child this becomes.
-        stack: what it shares with the others of the stack.
-    """
+    """A system between what the heads of an attention have read and its output projection."""
 
     def __init__(self, system: MultiHeadAttention, place: Place, stack: Stack) -> None:
         super().__init__()
@@ -116,23 +112,22 @@ class HeadGates(nn.Module):
         self.is_causal = place.site != "encoder_self"
         self.looks_around = system.sees_other_positions(self.is_causal)
         self.farthest = _farthest(place, getattr(system, "gate_window", None))
-        self.first = next(iter(list(inspect.signature(type(place.module).forward).parameters)[1:]))
+        self.first = [*inspect.signature(type(place.module).forward).parameters][1]
         self.hidden: Tensor | None = None
-        self.handles = [
-            place.module.register_forward_pre_hook(self.note, with_kwargs=True),
-            place.module.register_forward_hook(self.check_used),
-        ]
-        self.hooked: tuple[nn.Module, RemovableHandle] | None = None  # a tuple: it is no child
+        before = place.module.register_forward_pre_hook(self.note, with_kwargs=True)
+        after = place.module.register_forward_hook(self.check_used)
+        _keep(place.module, before, after)
+        self.hooked: list[nn.Module] = []  # the projection, in a list: it is no child
         self._hook(place.module)
-        stack.users += 1
+        stack.looks_around += self.looks_around
 
     def note(self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the attention: keeps the hidden states that it is called with."""
         if attention._modules.get(NAME) is not self:
             raise RuntimeError(
-                f"another module has taken the place of the gates at {self.path!r}, which hooks "
-                f"still call: name the system in modules_to_save=['{NAME}.system'] of peft; start "
-                f"a process for each device in place of nn.DataParallel"
+                f"another module has taken the place of the gates at {self.path!r}: give peft "
+                f"modules_to_save=['{NAME}.system']; start a process for each device in place of "
+                f"nn.DataParallel"
             )
         self._hook(attention)
         self.hidden = args[0] if args else kwargs[self.first]
@@ -145,14 +140,9 @@ class HeadGates(nn.Module):
 
     def change(self, projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Before the projection: what the heads have read becomes what the system makes of it."""
-        heads, hidden = args[0], self.hidden
-        self.hidden = None
+        heads, hidden, self.hidden = args[0], self.hidden, None
         if hidden is None or heads.shape[:2] != hidden.shape[:2]:
-            raise RuntimeError(
-                f"the output projection of the attention at {self.path!r} gets "
-                f"{tuple(heads.shape)}, expected one (batch, queries, heads * head_dim) in each "
-                f"call of the attention: no gates can be over its heads"
-            )
+            self._refuse(f"with {tuple(heads.shape)}")
         parameter = next(self.system.parameters(), heads)
         made = self.system(
             hidden.to(parameter.device, parameter.dtype),
@@ -166,26 +156,22 @@ class HeadGates(nn.Module):
         """After the attention: its projection must have been called."""
         if self.hidden is not None:
             self.hidden = None
-            raise RuntimeError(
-                f"the attention at {self.path!r}, a {type(attention).__name__}, does not call its "
-                f"output projection {self.projection!r}: no gates can be over its heads"
-            )
+            self._refuse("never")
+
+    def _refuse(self, how: str) -> NoReturn:
+        raise RuntimeError(
+            f"the attention at {self.path!r} calls its output projection, {self.projection!r}, "
+            f"{how}, expected once, with (batch, queries, heads * head_dim): no gates can be there"
+        )
 
     def _hook(self, attention: nn.Module) -> None:
         """Hooks the projection; also what has taken its place since, such as LoRA's module."""
         projection = attention.get_submodule(self.projection)
-        if self.hooked is None or self.hooked[0] is not projection:
-            if self.hooked is not None:
-                self.hooked[1].remove()
-            self.hooked = projection, projection.register_forward_pre_hook(self.change)
-
-    def remove(self) -> None:
-        """Takes the hooks away."""
-        assert self.hooked is not None
-        self.stack.users -= 1
-        of_stack = [] if self.stack.users else [self.stack.handle]
-        for handle in (*self.handles, self.hooked[1], *of_stack):
-            handle.remove()
+        if self.hooked != [projection]:
+            for former in self.hooked:
+                unhook(former)
+            _keep(projection, projection.register_forward_pre_hook(self.change))
+            self.hooked = [projection]
 
 
 def _farthest(place: Place, gate_window: int | None) -> int | None:
@@ -203,14 +189,20 @@ def _farthest(place: Place, gate_window: int | None) -> int | None:
     return window if window and (gate_window or window + 1) > window else None
 
 
-def forget_losses(model: nn.Module, args: object) -> None:
+def hook_losses(model: nn.Module) -> None:
+    """Has a model of transformers add the losses of its systems to its own, in training."""
+    before = model.register_forward_pre_hook(_forget_losses)
+    _keep(model, before, model.register_forward_hook(_add_losses, with_kwargs=True))
+
+
+def _forget_losses(model: nn.Module, args: object) -> None:
     """Before a model: systems that are not called in this pass, such as an encoder's, add none."""
     for module in model.modules():
         if isinstance(module, System):
             module.routing_loss = None
 
 
-def add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: Any) -> Any:
+def _add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: Any) -> Any:
     """After a model in training: adds the losses of its systems to that of its output.
 
     Where batches are summed up before a step, `num_items_in_batch` is how many labels they have
@@ -227,9 +219,8 @@ def add_losses(model: nn.Module, args: object, kwargs: dict[str, Any], output: A
     learns = any(p.requires_grad for system in adding for p in system.parameters())
     if learns and torch.is_grad_enabled() and not added.requires_grad:
         raise RuntimeError(
-            "the losses of the systems over the heads have no gradient, which reentrant gradient "
-            "checkpointing takes away: give gradient_checkpointing_enable() or TrainingArguments "
-            "the checkpointing option use_reentrant=False"
+            "reentrant gradient checkpointing takes the gradient of the gates' losses away: give "
+            "gradient_checkpointing_enable() or TrainingArguments the option use_reentrant=False"
         )
     if items is not None and labels is not None:
         shifted = getattr(model, "loss_type", None) == "ForCausalLM"  # so the Trainer counts

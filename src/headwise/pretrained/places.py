@@ -54,21 +54,16 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class Place:
-    """An attention module of a model: its path, and the paths from it to what its heads have.
-
-    Its `site` is `encoder_self`, `decoder_self` (what is causal) or `decoder_cross`; its layer is
-    counted from 0 in its stack, the innermost model of transformers around it; `layout` is what the
-    caller has said of it.
-    """
+    """An attention module of a model, and where it has its heads."""
 
     path: str
     module: nn.Module
     projection_path: str
     num_heads: int
-    site: str
-    layer: int
-    stack: str
-    layout: HeadLayout | None
+    site: str  # `encoder_self`, `decoder_self` (what is causal) or `decoder_cross`
+    layer: int  # from 0 in its stack
+    stack: str  # the path of the innermost model of transformers around it
+    layout: HeadLayout | None  # what the caller has said of it
 
     @property
     def projection(self) -> Any:
@@ -89,11 +84,7 @@ class Place:
 def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) -> list[Place]:
     """The attention modules of a model whose heads are known, in the order they stand in.
 
-    Args:
-        layouts: where modules of further classes have their heads, by the class's name.
-
-    Raises:
-        ValueError: there is none; a layout names what a module does not have.
+    Raises `ValueError` if there is none, or `layouts` name what a module does not have.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model is a {type(model).__name__}, expected a model that is loaded")
@@ -174,7 +165,7 @@ def _widths(projection: Any) -> tuple[int, int]:
 
 
 def _unknown(model: nn.Module) -> str:
-    """What to do about a model without known heads: the last map in an attention may be its."""
+    """What to do about a model without known heads."""
     if any(isinstance(module, System) for module in model.modules()):
         return (
             f"model is a {type(model).__name__} with systems of headwise's own, expected a model "
@@ -182,14 +173,10 @@ def _unknown(model: nn.Module) -> str:
         )
     said = f"model is a {type(model).__name__} without an attention whose heads are known"
     for module in filter(_is_attention, model.modules()):
-        own = [name for name in vars(module) if "head" in name and "dim" not in name]
-        for name, part in reversed([*module.named_modules()]):
-            reads = re.search(r"(^|[._])[qkv]+([._]|$)|query|key|value|attn|gate|router", name)
-            for count in () if reads or not name else (*_COUNTS, *own):
-                heads, width = _attribute(module, count), _widths(part)[0]
-                if width and isinstance(heads, int) and heads > 0 == width % heads:
-                    return (
-                        f"{said}: say where they are, as by layouts={{{type(module).__name__!r}: "
-                        f"headwise.HeadLayout(projection={name!r}, num_heads={count!r})}}"
-                    )
-    return f"{said}: no attention in it takes the hidden states first and has a map for its output"
+        maps = [name for name, part in module.named_modules() if name and _widths(part)[0]]
+        return (
+            f"{said}: say where they are, as by layouts={{{type(module).__name__!r}: "
+            f"headwise.HeadLayout(projection=..., num_heads=...)}}, its linear maps being "
+            f"{', '.join(maps) or 'none'}"
+        )
+    return f"{said}: no attention in it takes the hidden states first"

@@ -54,12 +54,12 @@ def prune_heads(
         heads: the numbers of the heads to remove, by the path of their attention module, or by its
             layer if that has one attention; such as `head_importance(model, data).least(3)`. Of
             heads that share their keys, as many go of each group, or whole groups.
-        layouts: where attention modules of further classes have their heads, by the class's name.
+        layouts: as in `gate_heads`.
 
     Raises:
-        ValueError: no such attention or head; no head would be left, or groups of unequal sizes;
-            the model has gates; heads have other weights than plain linear maps, such as norms of
-            their own, sinks, or biases of positions (T5). Nothing has changed then.
+        ValueError: no such head; no head left, or groups of unequal sizes; heads that have other
+            weights than plain linear maps, such as norms of their own, sinks, or biases of
+            positions (T5). Nothing has changed then.
 
     Example:
         >>> import headwise as hw
@@ -71,8 +71,8 @@ def prune_heads(
     every = places(model, layouts)
     if not any(isinstance(module, PreTrainedModel) for module in model.modules()):
         raise ValueError(
-            f"model is a {type(model).__name__} that holds no model of transformers, expected one: "
-            f"build attention of your own with fewer heads"
+            f"model is a {type(model).__name__} that holds no model of transformers: build "
+            f"attention of your own with fewer heads"
         )
     if any(isinstance(module, System) for module in model.modules()):
         raise ValueError(
@@ -105,25 +105,24 @@ def load_pruned(
     """Loads a model of which `headwise.prune_heads` has removed heads, or one with all of them.
 
     Args:
-        kind: the class of the model, such as `transformers.GPT2LMHeadModel`; one for another type
-            of model is an error (`ValueError`).
+        kind: the class of the model, such as `transformers.GPT2LMHeadModel`.
         folder: where its `save_pretrained` has written, or a name on the hub.
-        layouts: as in `prune_heads`.
+        layouts: as in `gate_heads`.
         options: those of `from_pretrained`.
     """
 
     def start(model: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         if config.model_type != type(config).model_type:
             raise ValueError(
-                f"kind is {kind.__name__}, but {folder} has a model of the type "
-                f"{config.model_type!r}, expected its class: {', '.join(config.architectures)}"
+                f"kind is {kind.__name__}, but {folder} has a {config.model_type}, expected its "
+                f"class: {', '.join(config.architectures)}"
             )
         kind.__init__(model, config, *args, **kwargs)
         left = vars(config).pop(HEADS_LEFT, {})
         every = {_base_path(model, p.path): p for p in places(model, layouts)} if left else {}
-        gone = {path: {*range(p.num_heads)} - {*left.get(path, range(p.num_heads))}
-                for path, p in every.items()}  # fmt: skip
-        _prune(model, [_cut(every[path], heads) for path, heads in gone.items() if heads])
+        cuts = [_cut(each, {*range(each.num_heads)} - {*left[path]})
+                for path, each in every.items() if path in left]  # fmt: skip
+        _prune(model, cuts)
 
     # from_pretrained makes a model of its class and reads weights into it, piece by piece.
     smaller: Any = type(kind.__name__, (kind,), {"__init__": start, "__module__": kind.__module__})
@@ -137,8 +136,8 @@ def _cut(place: Place, removed: set[Any]) -> _Cut:
     count, dim = place.num_heads, place.sizes()["head_dim"]
     if any(isinstance(head, bool) for head in removed) or not removed < {*range(count)}:
         raise ValueError(
-            f"heads of {place.path!r} are {sorted(removed)}, expected some of the numbers from 0 "
-            f"to {count - 1}, and not all: it has {count} heads"
+            f"heads of {place.path!r} are {sorted(removed)}, expected some of 0 to {count - 1}, "
+            f"and not all"
         )
     maps = _maps_of(place, dim)
     outputs = [each.weight.size(int(isinstance(each, Conv1D))) for each in maps.values()]
@@ -156,7 +155,7 @@ def _cut(place: Place, removed: set[Any]) -> _Cut:
     if len({*left.tolist()} - {0}) > 1:
         raise ValueError(
             f"heads of {place.path!r} leave {left.tolist()} heads in its {keys} groups that share "
-            f"keys, expected as many in each: remove as many of each group, or whole groups"
+            f"keys, expected as many in each, or none"
         )
     k = left > 0
     parts = {1: [torch.cat([q, k, k])], 2: [q, torch.cat([k, k])], 3: [q, k, k]}[len(maps)]
@@ -189,9 +188,8 @@ def _maps_of(place: Place, dim: int) -> dict[str, Any]:
     if others or not linear:
         raise ValueError(
             f"heads of {place.path!r} cannot be removed: {type(module).__name__} has "
-            f"{', '.join(others[:4]) or 'other maps'}, expected plain linear maps whose order of "
-            f"heads is known alone; merge adapters, load it unquantised, name maps by layouts=, or "
-            f"compute without these heads by headwise.ablated"
+            f"{', '.join(others[:4]) or 'other maps'}, expected plain linear maps alone; merge "
+            f"adapters, load it unquantised, name maps by layouts=, or use headwise.ablated"
         )
     return maps
 

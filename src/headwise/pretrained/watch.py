@@ -25,18 +25,12 @@ def record(
     Args:
         model: a headwise model, a model of transformers, or any module that holds systems of
             headwise or of your own. Compiled models run as they are written meanwhile.
-        layouts: where attentions of transformers have their heads that are not found, by the
-            class's name.
+        layouts: as in `headwise.gate_heads`.
 
     Yields:
-        A dictionary: for the path of each system, in the order in which they stand, the decisions
-        of the passes so far, their tensors detached. A system over the heads of transformers has
-        the path of the attention, which `headwise.ablated` and `headwise.prune_heads` take too.
-        Systems that decide nothing, such as standard attention, are left out. `frame()` makes a
-        table of it.
-
-    Raises:
-        ValueError: the model holds no system, nor attention of transformers that is known.
+        The decisions of the passes so far, detached, by the path of the system that made them; a
+        system over the heads of transformers has that of the attention. Systems that decide
+        nothing, such as standard attention, are left out. `frame()` makes a table of it.
 
     Example:
         >>> import torch
@@ -75,26 +69,21 @@ def ablated(
 ) -> Iterator[None]:
     """While this context is open, the systems of a model compute otherwise in evaluation.
 
-    A forward pass in training mode, in which ablations change nothing, is an error meanwhile. A
-    copy of a system that is made meanwhile has no ablation. Contexts that are open at once add up.
+    A forward pass in training mode, in which ablations change nothing, is an error (`ValueError`)
+    meanwhile. Contexts that are open at once add up.
 
     Args:
         model: a headwise model, a plain model of transformers, or any module that holds systems.
         where: the path of a system in the model, or of a module that holds a single one, such as an
-            attention of transformers; or the number of a layer that has one: its ablation is
-            `name`. Or a mapping for all systems of a kind: the name of a system, as plans have it,
-            to the name of an ablation, or to a mapping with the key `name` and the ablation's
-            option. The attentions of a plain model are of the kind `standard`.
+            attention of transformers; or the number of a layer that has one. Or a mapping for all
+            systems of a kind: the name of a system, as plans have it, to the name of an ablation,
+            or to a mapping with the key `name` and the ablation's option. The attentions of a plain
+            model are of the kind `standard`.
         name: the ablation of the system at a path, one of its `edits`; `headwise.heads.ablation`
             says what each does. Without it, the one option says which units are left out:
-            `expert=3` is the ablation `without-expert` with that option, `head=[0, 1]` leaves out
-            two heads.
-        layouts: as in `record`.
+            `expert=3` is the ablation `without-expert`, `head=[0, 1]` leaves out two heads.
+        layouts: as in `headwise.gate_heads`.
         options: of the ablation of the system at a path.
-
-    Raises:
-        ValueError: there is no such path, system, ablation or option, or an option does not fit
-            the sizes of the model; or, later, an ablated system computes in training mode.
 
     Example:
         >>> import torch
@@ -115,9 +104,8 @@ def ablated(
 def attention_noted(model: nn.Module, note: Callable[[str, Tensor], None]) -> Iterator[None]:
     """While this context is open, attentions with a system over their heads note their weights.
 
-    `note` is called after each call of an attention, with its path and the weights of
-    transformers' `output_attentions`, `(batch, heads, queries, keys)`. Models of transformers
-    compute attention eagerly meanwhile, since faster functions make no weights.
+    `note` is called with the path of an attention and its weights, `(batch, heads, queries, keys)`.
+    Models compute attention eagerly meanwhile, since faster functions make no weights.
     """
 
     def look(path: str, attention: nn.Module, args: object, output: Any) -> None:
