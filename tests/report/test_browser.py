@@ -32,7 +32,14 @@ def pages(tmp_path_factory):
             ("train", recipes[1], "--system", name[:3], "--output", images / "runs" / name)
             for name in explored
         ),
-        ("explore", *pairs[0], "one two three", "--output", translation / "explored.html"),
+        (
+            "explore",
+            *pairs[0],
+            "--text",
+            "one two three",
+            "--output",
+            translation / "explored.html",
+        ),
         ("explore", *pairs[1], "--output", images / "explored.html"),
     ):
         done = run(*command)

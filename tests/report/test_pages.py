@@ -42,7 +42,7 @@ def made(tmp_path_factory):
     compared = answer("compare", recipe, "--seeds", "1,2", "--output", out)
     analysed = answer("analyse", out / "mae-seed1", out / "moa-seed1", "--output", folder / "a")
     explored = folder / "explored.html"
-    done = run("explore", out / "moa-seed1", f"one two {ATTACK}", "--output", explored)
+    done = run("explore", out / "moa-seed1", "--text", f"one two {ATTACK}", "--output", explored)
     assert done.exit_code == 0, done.output
     pages = {
         "comparison": out / "report.html",

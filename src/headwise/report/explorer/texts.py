@@ -73,8 +73,8 @@ def plain_input(plain: Plain, source: Source) -> Input:
     text = given_text(source)
     if text is None:
         raise ValueError(
-            f"{plain.name} is a model without data, expected a text for it to read: give one "
-            f"behind the model, or by --text or --input"
+            f"{plain.name} is a model without data, expected a text for it to read: give one by "
+            f"--text or --input"
         )
     return any_input(plain.model, plain.tokenizer, text, source.target)
 
