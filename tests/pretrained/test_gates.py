@@ -109,6 +109,7 @@ def test_attentions_of_ones_own_take_gates_by_a_layout():
     layouts = {"OwnAttention": hw.HeadLayout(projection="out", num_heads="heads")}
     refused({"OwnAttention", "'outer'"}, hw.gate_heads, model,
             layouts={"OwnAttention": hw.HeadLayout("outer")})  # fmt: skip
+    refused({"'GPT'"}, hw.gate_heads, model, layouts={**layouts, "GPT": hw.HeadLayout()})
     hw.gate_heads(model, layouts=layouts)
     assert_near(model(x), before)
     assert not torch.allclose(train_at_random(model)(x), before)

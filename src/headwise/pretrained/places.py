@@ -88,12 +88,14 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model is a {type(model).__name__}, expected a model that is loaded")
+    layouts = layouts or {}
     found: list[Place] = []
+    named: set[str] = set()  # the classes of modules, and their bases: FSDP makes subclasses
     stacks = [path for path, module in model.named_modules() if isinstance(module, PreTrainedModel)]
     for path, module in model.named_modules():
-        kinds = [base.__name__ for base in type(module).__mro__]  # FSDP makes subclasses
-        layout = {kind: each for kind, each in (layouts or {}).items() if kind in kinds}
-        given = next(iter(layout.values()), None)
+        kinds = [base.__name__ for base in type(module).__mro__]
+        named |= {*kinds}
+        given = next((layouts[kind] for kind in kinds if kind in layouts), None)
         if given is None and not _is_attention(module):
             continue
         projection, heads = _heads(module, given or HeadLayout())
@@ -106,6 +108,8 @@ def places(model: nn.Module, layouts: Mapping[str, HeadLayout] | None = None) ->
             found.append(Place(path, module, projection, heads, *where))
         elif given is not None:
             raise ValueError(f"{path!r}, a {kinds[0]}, lacks what layouts says of it: {given}")
+    for kind in layouts.keys() - named:
+        raise ValueError(f"layouts name {kind!r}, which is the class of no module of the model")
     if not found:
         raise ValueError(_unknown(model))
     return found
