@@ -46,14 +46,14 @@ def compare(
     recipe: Annotated[
         str, Argument(metavar="RECIPE", help="Name of a recipe, or path of a .yaml file.")
     ] = "interface-strings",
-    systems: Annotated[str | None, Option(help="standard,moa: the first is the baseline.")] = None,
-    seeds: Annotated[str | None, Option(help="1,2,3: each trains every system.")] = None,
-    datasets: Annotated[str | None, Option(help="Names, separated by commas.")] = None,
+    systems: Annotated[str | None, Option(help="Systems: a,b. The first is the baseline.")] = None,
+    seeds: Annotated[str | None, Option(help="Train every system with each: 1,2,3.")] = None,
+    datasets: Annotated[str | None, Option(help="Data sets of the recipe: a,b.")] = None,
     output: Annotated[
         Path | None, Option(help="Folder for runs and report.", show_default="runs/RECIPE")
     ] = None,
     jobs: Annotated[int, Option(min=1, metavar="N", help="Train N runs at a time.")] = 1,
-    nproc: Annotated[int, Option(min=1, metavar="N", help="Share runs by N processes.")] = 1,
+    nproc: Annotated[int, Option(min=1, metavar="N", help="Share each run among N processes.")] = 1,
     on: Annotated[
         str | None, Option(metavar="ray://HOST:PORT", help="Train on the machines of a cluster.")
     ] = None,
@@ -191,8 +191,8 @@ def train(
     recipe: Annotated[
         str, Argument(metavar="RECIPE|FOLDER", help="A recipe, or the folder of a run, to go on.")
     ],
-    system: Annotated[str | None, Option(help="Of the recipe; without, it is as it is.")] = None,
-    dataset: Annotated[str | None, Option(help="Of the recipe; without, its `data`.")] = None,
+    system: Annotated[str | None, Option(help="A system of the recipe.")] = None,
+    dataset: Annotated[str | None, Option(help="A data set of the recipe.")] = None,
     output: Annotated[
         Path | None, Option(help="Folder for the run.", show_default="runs/RECIPE-SYSTEM")
     ] = None,

@@ -81,26 +81,23 @@ def compare(
 
     def train(runs: Sequence[Run], after_each: Callable[[], None]) -> None:
         tasks = {run.folder: run.task for run in runs}
-        if tasks:
-            train_all(list(tasks), console, tasks=tasks, after_each=after_each, on=on, **how)
+        train_all(list(tasks), console, tasks=tasks, after_each=after_each, on=on, **how)
 
-    with cluster(on):
-        planned = plan(
-            file, systems, seeds, folder, console, datasets=datasets, match=match, grid=grid
-        )
+    wanted: dict[str, Any] = {"datasets": datasets, "match": match, "grid": grid}
+    with cluster(on):  # one that does not answer is told first
+        planned = plan(file, systems, seeds, folder, console, **wanted)
         with locked(folder):
             tries = [run for of in planned for run in of.claim(of.tries())]
             train(tries, lambda: _tidy(tries))
             runs = [of.claim(of.ready(console)) for of in planned]
 
             def write_what_there_is() -> None:
-                found = _found(planned, runs, command)
-                if found is not None and found.missing:  # the last is written below, with times
+                if (found := _found(planned, runs, command)) is not None:
                     write(found)
 
             train([run for of in runs for run in of], write_what_there_is)
             say(console, "timing steps and generation", "dim")
-            found = _found(planned, runs, command)
+            found = _found(planned, runs, command, times=True)
             assert found is not None
             write(found)
     return found
@@ -114,27 +111,29 @@ def _tidy(tries: Sequence[Run]) -> None:
 
 
 def _found(
-    planned: Sequence[OneDataset], runs: Sequence[Sequence[Run]], command: str
+    planned: Sequence[OneDataset],
+    runs: Sequence[Sequence[Run]],
+    command: str,
+    *,
+    times: bool = False,  # runs at work would disturb them
 ) -> Comparison | Benchmark | None:
     """What there is to compare; None without any result."""
-    results = [[run.result() for run in of_dataset] for of_dataset in runs]
-    # Steps and generation are timed at the end: runs at work would disturb that.
-    is_last = all(result for of_dataset in results for result in of_dataset)
+    of_datasets = list(zip(planned, runs, strict=True))
     comparisons = {
-        of.name or "": summary(of, of_dataset, command, times=is_last)
-        for of, of_dataset, found in zip(planned, runs, results, strict=True)
-        if any(found)
+        of.name or "": summary(of, of_dataset, command, times=times)
+        for of, of_dataset in of_datasets
+        if any(run.result() for run in of_dataset)
     }
-    first = planned[0]
+    first, recipe = planned[0], planned[0].file.recipe
     if not comparisons or first.name is None:
         return comparisons.get("")
-    title = f"{first.file.recipe.title or first.file.recipe.task}: {', '.join(first.systems)}"
     missing = [
         f"{of.name} {run.folder.name}"
-        for of, of_dataset, found in zip(planned, runs, results, strict=True)
-        for run, result in zip(of_dataset, found, strict=True)
-        if result is None
+        for of, of_dataset in of_datasets
+        for run in of_dataset
+        if run.result() is None
     ]
+    title = f"{recipe.title or recipe.task}: {', '.join(first.systems)}"
     return Benchmark(title=title, comparisons=comparisons, missing=missing)
 
 
