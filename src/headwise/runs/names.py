@@ -46,12 +46,13 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
 def is_plain(folder: Path) -> bool:
     """Whether a command's argument is a model of transformers, or a name on the hub, and no run."""
     if not folder.exists():
-        # A name on the hub is OWNER/NAME. Where the first is a folder, one is meant, and mistyped.
-        if len(folder.parts) == 2 and not folder.parent.exists():
+        # A name on the hub is NAME or OWNER/NAME; where the owner is a folder, one is meant.
+        parent = folder.parent
+        if len(folder.parts) <= 2 and (parent == Path() or not parent.exists()):
             return True
         raise FolderError(
             f"there is no folder {folder}, expected that of a run of headwise or of a model of "
-            f"transformers, or a name on the hub, OWNER/NAME"
+            f"transformers, or a name on the hub"
         )
     is_run = (folder / RECIPE).exists() or any(folder.glob(f"*/{MODEL}"))
     if not is_run and not (folder / CONFIG).exists():
