@@ -357,7 +357,7 @@ def test_an_analysis_is_whole_and_finite(world):
 
 
 def test_the_explorer_shows_the_decisions_of_record(world, tmp_path):
-    options = [TEXT] if world.task in MODELS else []
+    options = ["--text", TEXT] if world.task in MODELS else []
     options += ["--target", "un deux"] if world.task == "translation" else []
     for system in ("mae", "moa"):
         page = answer(
