@@ -202,6 +202,11 @@ def test_masks_are_drawn_by_epoch_and_index_and_are_fixed_outside_training():
     for part in ("validation", "test"):
         assert labels(part, range(6), 0) == labels(part, range(6), 1)
     assert labels("validation", range(6), 0) != labels("test", range(6), 0) != first
+    for epoch in (0, 1):
+        rows = labels("train", range(len(own.items())), epoch)
+        rows = sorted([token for token in row if token != -100] for row in rows)
+        batches = own.epoch(epoch, 400)
+        assert rows == sorted(row[row != -100].tolist() for b in batches for row in b["labels"])
 
 
 # --- probes -----------------------------------------------------------------------------------

@@ -162,6 +162,21 @@ def test_losses_that_systems_add_count_once_whatever_is_accumulated(tmp_path):
     assert found == pytest.approx(total / sum(map(count, batches)) + added, rel=1e-6)
 
 
+def test_gates_take_their_steps_on_all_batches_that_are_accumulated(tmp_path):
+    joined, plan = Joined(), {"encoder_self": {"system": "mae", "gate_dropout": 0.0}}
+    model, rules = toy.model(plan), {"mae": {"unit": "steps", "learning_rate": 0.5}}
+    data = (joined.data, toy.Reversals(12, seed=1))
+    how = {"gradient_accumulation": 2, "max_steps": 1, "rules": rules}
+    found = toy.train(tmp_path, model, data=data, collate=joined, **how).weights[0]
+    batches = [toy.join([joined.data[i] for i in batch]) for batch in joined.batches[:2]]
+    model = toy.model(plan).train()
+    sum(summed_loss(model, batch, SMOOTHING) for batch in batches).backward()
+    for name, weight in model.named_parameters():
+        if ".gate." in name:
+            expected = weight - 0.5 * weight.grad / sum(map(count, batches))
+            torch.testing.assert_close(found[name], expected.detach(), rtol=1e-7, atol=1e-9)
+
+
 def test_half_precision_is_near_and_its_weights_are_not_halved(tmp_path):
     """On a processor, `auto` and `tf32` are float32, to the bit."""
     found = {
