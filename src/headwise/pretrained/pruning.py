@@ -90,7 +90,8 @@ def prune_heads(
             )
         given: Any = removed.tolist() if hasattr(removed, "tolist") else removed
         numbers = given if isinstance(given, Iterable) else [given]
-        chosen.setdefault(found[0].path, (found[0], set()))[1].update(numbers)
+        plain = (each.tolist() if hasattr(each, "tolist") else each for each in numbers)
+        chosen.setdefault(found[0].path, (found[0], set()))[1].update(plain)
     _prune(model, [_cut(place, removed) for place, removed in chosen.values() if removed])
     return model
 
