@@ -55,21 +55,22 @@ OWN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 
 
 def course(name: str, folder: Path, *, stopped: bool = False, **settings: Any) -> list[Any]:
-    """Losses, validation losses, and the final weights, of a scenario in this process.
+    """Losses, validation losses, and the last weights, of a scenario in this process.
 
     Where it is `stopped`, a signal comes to the second process, and the training goes on.
     """
     attention, of_scenario, options = (SCENARIOS | OWN)[name]
 
-    def train(**more: Any) -> toy.Trained:
+    def train(**more: Any) -> tuple[Any, toy.Trained]:
         model = toy.model(attention, **options)
-        return toy.train(folder, model, **{**LAST, **of_scenario, **settings, **more})
+        return model, toy.train(folder, model, **{**LAST, **of_scenario, **settings, **more})
 
     if stopped:
         with pytest.raises(toy.Interrupted):
             train(collate=toy.Signalled(3 if os.environ["RANK"] == "1" else 0))
-    run = train()
-    weights = {name: weight.tolist() for name, weight in sorted(run.model.state_dict().items())}
+    model, run = train()
+    whole = run.model if settings.get("fsdp") else model  # which each process has for itself
+    weights = {name: weight.tolist() for name, weight in sorted(whole.state_dict().items())}
     return [run.losses, run.validations, weights]
 
 

@@ -181,7 +181,7 @@ FALLS = {"schedule": "plateau", "plateau": {"patience": 2, "factor": 0.1}, "pati
 MAE = {"rules": {"mae": {"period": 2, "unit": "steps"}}, "gradient_accumulation": 2}
 COURSES = {
     "waits": ("standard", {**TOO_FAST, **FALLS, "max_steps": 14, "log_every": 4}),
-    "takes turns": ("mae", {**MAE, "max_steps": 7, "log_every": 3, "evaluate_every": 3}),
+    "takes turns": ("mae", {**MAE, "max_steps": 9, "log_every": 3, "evaluate_every": 3}),
     "averages": (
         "weighted",
         {"precision": "bf16", "final_model": "average", "average_last": 2, "log_every": 5}
@@ -190,7 +190,7 @@ COURSES = {
 }
 
 
-@pytest.mark.parametrize("calls", [(4, 3), (7, 2, 5)])
+@pytest.mark.parametrize("calls", [(4, 3), (7, 2, 10)])
 @pytest.mark.parametrize("course", COURSES)
 def test_a_run_that_was_stopped_has_the_records_of_one_that_was_not(tmp_path, course, calls):
     """Its means of losses, its patience and its rate; dropout and rules go on as they would."""
