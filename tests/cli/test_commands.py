@@ -86,7 +86,6 @@ AT_ONCE = [  # a line, how it ends, and what it says
     ("evaluate . --set training.seed=2", 2, ["recipe.yaml"]),
     ("predict runs/missing", 2, ["runs/missing"]),
     ("analyse no/such/run", 2, ["no/such/run"]),
-    ("analyse runs/missing", 2, ["runs/missing"]),
     ("explore no/such/run", 2, ["no/such/run"]),
 ]
 

@@ -64,7 +64,7 @@ def clear_errors(when_stopped: str = "") -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has closed it
         raise typer.Exit(0) from None
     except (ValueError, OSError) as error:
-        own = {getattr(sys.modules[name], "__file__", "") for name in imported}
+        own = {getattr(sys.modules.get(name), "__file__", "") for name in imported}
         if own & {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # whoever has written the module needs the traceback
         print_error(str(error))

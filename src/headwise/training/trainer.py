@@ -92,7 +92,6 @@ class Trainer:
         label: str = "training",
         console: Console | None = None,
     ) -> None:
-        torch.set_flush_denormal(True)  # a CPU is many times slower with numbers that small
         torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
         self._settings, self._folder, self._accelerator = settings, folder, accelerator
         self._train, self._validation = train, validation
@@ -166,7 +165,11 @@ class Trainer:
                     if now.total == 0:
                         self._validate()
                         self._save()
-                self._loop(stop)
+                torch.set_flush_denormal(True)  # a CPU is many times slower with so small numbers
+                try:
+                    self._loop(stop)
+                finally:
+                    torch.set_flush_denormal(False)
         self._tell_why_it_ended()
         return now
 
