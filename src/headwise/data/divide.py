@@ -145,7 +145,7 @@ def hashes(keys: Iterable[Any]) -> Hashes:
 
 
 def by_hash(rows: datasets.Dataset, shares: Mapping[str, float]) -> Parts:
-    """Divides rows by the hashes of their keys; what no share takes is the training part."""
+    """Divides rows into parts by the hashes of their keys; the rest is the training part."""
     place = column_of(rows, KEY) / 2**64
     begins = np.cumsum([0.0, *shares.values()])
     parts = {

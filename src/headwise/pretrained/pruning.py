@@ -43,7 +43,7 @@ def prune_heads(
     *,
     layouts: Mapping[str, HeadLayout] | None = None,
 ) -> Model:
-    """Removes heads of a plain model of transformers for good, in place, and returns it.
+    """Removes heads from a plain transformers model for good; the model is changed and returned.
 
     It is smaller and faster, and computes what it does while these heads are `hw.ablated`, up to
     rounding. Make optimizers afterwards: its weights are new parameters. `save_pretrained` writes

@@ -196,11 +196,6 @@ class Recipe(Settings):
         run = Path(str(self.pretrained).replace(SEED, str(self.training.seed))).expanduser()
         return run if (run / "config.json").is_file() else run / "model"
 
-    def own_modules(self) -> list[str]:
-        """The modules of classes that the recipe names as module:Class."""
-        named = f"{self.model.get('attention')} {self.task} {self.training.rules}"
-        return sorted(set(re.findall(r"([\w.]+):[A-Za-z_]", named)))
-
 
 # --- reading ------------------------------------------------------------------------------------
 

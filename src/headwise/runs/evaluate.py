@@ -166,7 +166,7 @@ def open_part(
     recipe = read_recipe(run, changes)
     parts = [*PARTS, *recipe.data.tests]
     if part not in parts:
-        raise ValueError(f"--part is {part!r}, {one_of(part, parts)}, the parts of {run}")
+        raise ValueError(f"--part is {part!r}, of which {run} has none, {one_of(part, parts)}")
     return Opened(run, recipe, task_of(run, recipe, console), part)
 
 

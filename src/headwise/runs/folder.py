@@ -37,7 +37,6 @@ from headwise.runs.names import (
     READ_AGAIN,
     RECIPE,
     RESULT,
-    TRIES,
     FolderError,
     check_run,
 )
@@ -197,18 +196,6 @@ def remove_models(folder: Path) -> None:
     """Removes the model and the checkpoints of a finished run, of which the figures are left."""
     for used in (folder / MODEL, *folder.glob("checkpoint-*")):
         remove(used)
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """Returns the folders of the finished runs in a folder, sorted; tries of `--tune` are none."""
-    found = sorted(path.parent for path in folder.rglob(RESULT))
-    found = [run for run in found if TRIES not in run.relative_to(folder).parts]
-    if not found:
-        raise FolderError(
-            f"{folder} has no finished run, expected a folder that `headwise train` or `headwise "
-            f"compare` has made"
-        )
-    return found
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

@@ -72,7 +72,7 @@ class Wish:
                 raise ValueError(f"{name} is not for a run of {task}: leave it out")
 
     def lines(self, default: list[str] | None = None) -> list[str]:
-        """The texts of the command: the lines of its files, and what is no file itself.
+        """Returns the texts to read: the lines of each input that is a file, and each other input.
 
         Without any it is the default, or else what standard input has.
         """

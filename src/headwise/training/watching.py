@@ -104,7 +104,10 @@ class Watch:
 
 
 class StopSignal:
-    """Notes Ctrl-C or SIGTERM in `came`; a second one acts at once. What is ignored stays so."""
+    """Notes in `came` that Ctrl-C or SIGTERM has come; a second one ends the program at once.
+
+    A signal that the process ignores stays ignored.
+    """
 
     def __init__(self) -> None:
         self.came = False
