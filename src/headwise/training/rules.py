@@ -22,7 +22,7 @@ from headwise.ops.checks import did_you_mean
 
 
 class TrainingRules:
-    """The rules of training of all systems in a model; ``headwise.training_rules`` is the name by which a loop makes it.
+    """The rules of training of all systems in a model, made by ``headwise.training_rules``.
 
     Args:
         model: any module that holds systems, without `DistributedDataParallel` around it.
