@@ -86,7 +86,7 @@ class System(nn.Module):
         ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
         follows_rule: the object of its rule that somebody trains it by, set by
-            `headwise.training_rules`; false if nobody does.
+            ``headwise.training_rules``; false if nobody does.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
     """
 
