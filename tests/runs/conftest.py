@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ def recipe(tmp_path_factory):
         # Each training ends with a collection, which then leaves out what the libraries hold.
         gc.freeze()
         yield write_world(folder)
-    sys.modules.pop("trouble_maker", None)  # the next module has another
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ can be changed and looked for.
 
 import importlib
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +78,7 @@ def write_world(folder: Path) -> Path:
         write_part(folder, part, seed=number)
     module = TROUBLE.format(trouble=str(folder / "trouble"))
     (folder / "trouble_maker.py").write_text(module, encoding="utf-8")
+    sys.modules.pop("trouble_maker", None)  # of another world, whose troubles are its own
     importlib.invalidate_caches()
     importlib.import_module("trouble_maker")
     return recipe
