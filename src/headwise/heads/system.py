@@ -16,7 +16,7 @@ from headwise.heads.rules import Rule, UntrainedRuleWarning
 
 
 class Routing(NamedTuple):
-    """What a system decided about its heads.
+    """The decision of a system about its heads: their weights, and which of them are chosen.
 
     Attributes:
         weights: the weight of each expert, head, branch or mechanism, `(batch, time, units)`;
@@ -34,7 +34,9 @@ class Routing(NamedTuple):
 
 @dataclass
 class AttentionOutput:
-    """What a system returns: two results, as of `nn.MultiheadAttention`, and what it decided.
+    """What a call of a system returns: its output, its attention weights, and its decision.
+
+    It unpacks into two results, as those of `nn.MultiheadAttention`: output and weights.
 
     Attributes:
         output: `(batch, time, embed_dim)`.
@@ -66,7 +68,7 @@ torch.export.register_dataclass(AttentionOutput)  # so that PyTorch finds the te
 
 
 class System(nn.Module):
-    """A module that a plan can put into a model, and what it says of itself.
+    """Base class of all systems: modules that replace an attention, or a larger part of a layer.
 
     Attributes:
         replaces: the part of a layer whose place it takes: `"attention"`; `"feed-forward"`, an
@@ -86,7 +88,7 @@ class System(nn.Module):
         ablations: those in force, which change its decisions in evaluation; see `headwise.ablated`.
         routing_loss: the loss of its last call, or None; `headwise.auxiliary_loss` sums them.
         follows_rule: the object of its rule that somebody trains it by, set by
-            ``headwise.training_rules``; false if nobody does.
+            `headwise.training_rules`; false if nobody does.
         holds_residual: whether its output is that of the layer, residual sums and norms included.
     """
 
@@ -212,14 +214,17 @@ class System(nn.Module):
 
 
 def _note(system: System | None, learned: bool = False, is_used: bool = False) -> None:
-    """Notes that a gradient has come to the output of a system's last call, or to its loss."""
+    """Remembers that the backward pass has reached the output of a system's last call, or its loss.
+
+    The next call then knows whether the loss is trained by.
+    """
     if system is not None:
         came = system._came
         system._came = (came[0] or learned, came[1] or is_used)
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor:
-    """The sum of the losses that the systems of a model added in its last forward pass.
+    """Returns the sum of the losses that the systems in a model gave in its last forward pass.
 
     Systems whose paper adds a loss, such as MoA's and MoH's for balance, have it in
     `out.routing.loss`, its coefficients already in it. Models that use the output alone, such as
@@ -255,10 +260,10 @@ def is_repeated() -> bool:
 
 
 def _check_place(parent: nn.Module, name: str, child: Any) -> None:
-    """Raises `ValueError` where a system takes a place of PyTorch's that is none for it.
+    """Raises `ValueError` if a system is put into a module of PyTorch that would use it wrongly.
 
-    No call could tell: a batch of sequences looks like a sequence of batches, and the feed-forward
-    of PyTorch's layer comes after the call.
+    A call could not tell: a batch of sequences looks like a sequence of batches, and the
+    feed-forward of PyTorch's layer comes after the call.
     """
     if not isinstance(child, System):
         return

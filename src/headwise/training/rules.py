@@ -22,7 +22,7 @@ from headwise.ops.checks import did_you_mean
 
 
 class TrainingRules:
-    """The rules of training of all systems in a model, made by ``headwise.training_rules``.
+    """The rules of training of all systems in a model, made by `headwise.training_rules`.
 
     Args:
         model: any module that holds systems, without `DistributedDataParallel` around it.
@@ -259,7 +259,7 @@ class RulesMixin:
     The optimizer gets the groups of `TrainingRules.parameter_groups`, at the learning rate and
     weight decay of the arguments; a Trainer that was given an optimizer keeps it.
 
-    `rule_settings` are the `settings` of `TrainingRules`.
+    `rule_settings` are the `settings` of `training_rules`.
     """
 
     rule_settings: Mapping[str, Any] = {}
