@@ -78,7 +78,11 @@ def _read(name: str) -> Document:
     elif name in shipped_recipes():
         text = shipped_recipes()[name]
     else:
-        hint = ", or the path of a file that ends in .yaml" if path.is_file() else ""
+        hint = ""
+        if path.is_file():
+            hint = ", or the path of a file that ends in .yaml"
+        elif len(path.parts) > 1 and not path.exists():
+            hint = f"; there is no file or folder {name} either"
         raise RecipeError(
             f"there is no recipe {shown(name)}, {one_of(name, shipped_recipes())}{hint}"
         )

@@ -75,7 +75,8 @@ def _analyse_texts(
 ) -> AnalysisRecord:
     """Analyses models of no run on the lines of a text."""
     if request.text is None:
-        raise ValueError(f"{plain[0]} is a model without data, expected --text FILE for it to read")
+        kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
+        raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
     if plain != folders or request.changes or request.data or request.part != "test":
         raise ValueError(
             "--text is given, expected models of no run alone, and neither --set, --data nor "

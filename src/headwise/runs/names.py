@@ -32,7 +32,8 @@ def check_run(folder: Path, changes: Sequence[str] = (), keys: Sequence[str] = R
         raise FolderError(
             f"{folder} holds several runs, name one of them: {', '.join(inside)}"
             if inside
-            else f"{folder} is not a run of headwise: it has no {RECIPE}"
+            else f"{folder} {'has no ' + RECIPE if folder.is_dir() else 'is no folder'}, expected "
+            f"the folder of a run, which headwise train or compare has made"
         )
     for change in changes:
         path = change.partition("=")[0].strip()
