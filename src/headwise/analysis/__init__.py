@@ -1,1 +1,1 @@
-"""The numbers: what training and heads come to, statistics, cost and speed. No page, no table."""
+"""What trained models decide, what their parts are worth, and what may be chance: numbers alone."""

@@ -63,6 +63,11 @@ def attentions(model: nn.Module) -> dict[str, Attention]:
     }
 
 
+def place(path: str, system: System) -> str:
+    """How records and pages call a system: `encoder_self.2`, or its path where no model told it."""
+    return f"{system.site}.{system.layer}" if system.site else path
+
+
 class Decisions(dict[str, list[Routing]]):
     """What the systems of a model decided: path of the system to a `Routing` for each pass.
 

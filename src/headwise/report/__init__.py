@@ -1,1 +1,1 @@
-"""What a person looks at: tables, figures, pages and the explorer."""
+"""Pages: the report of a comparison, the analysis of a model, and the explorer."""

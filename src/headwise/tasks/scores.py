@@ -103,6 +103,13 @@ _OF_ROWS: dict[str, Callable[[np.ndarray], float]] = {"pearson": _pearson, "spea
 # percent; of a classification a row is [1 if right else 0, 1]. perplexity, bits: of nats and of
 # what they are counted over. bleu, chrf: of sacrebleu's counts. pearson, spearman: of two numbers.
 STATISTICS = ("mean", *_OF_TOTALS, *_OF_ROWS)
+# The ranges of those that have one.
+_BOUNDS = {
+    **dict.fromkeys(("accuracy", "bleu", "chrf"), (0.0, 100.0)),
+    **dict.fromkeys(("pearson", "spearman"), (-100.0, 100.0)),
+    "perplexity": (1.0, math.inf),
+    "bits": (0.0, math.inf),
+}
 
 
 def statistic_of(
@@ -203,6 +210,11 @@ class Score(Record):
     def of_resamples(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Returns the score of each resample; see `statistic_of`."""
         return statistic_of(self.statistic, rows, counts, self.options)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value that such a score can have."""
+        return _BOUNDS.get(self.statistic, (-math.inf, math.inf))
 
     @property
     def interval(self) -> tuple[float, float] | None:

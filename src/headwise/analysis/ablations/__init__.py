@@ -1,1 +1,0 @@
-"""What it costs a model to do without parts of its systems."""
