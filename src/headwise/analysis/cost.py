@@ -1,0 +1,147 @@
+"""What a model costs: its parameters, and the multiply-accumulates (MACs) of one forward pass.
+
+Models are built on the meta device, where they take no memory and compute nothing.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from headwise.models.config import TransformerConfig
+from headwise.models.for_tasks import CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier
+from headwise.models.inspect import systems
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.speech import SpeechEnhancer
+
+_MODELS = (CausalLM, MaskedLM, Seq2SeqLM, SequenceClassifier, SpeechEnhancer)
+
+
+class Parameters(NamedTuple):
+    """The number of parameters of each part of a model; shared parameters count once."""
+
+    embeddings: int = 0  # source, target and output embeddings, and learned positions
+    attention: int = 0  # maps of queries, keys and values, and of what the heads read
+    routing: int = 0  # what decides how heads are combined, such as a router
+    feed_forward: int = 0
+    rest: int = 0  # norms, and what is outside the layers
+
+    @property
+    def total(self) -> int:
+        """The number of all parameters."""
+        return sum(self)
+
+
+class Cost(NamedTuple):
+    """What a model costs."""
+
+    parameters: Parameters
+    # MACs of all products but those of queries with keys and of attention weights with values, as
+    # table 1 of the MoA paper counts them.
+    linear_macs: int
+    macs: int  # of all products
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Returns the number of parameters of a model; shared parameters count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def model_cost(config: TransformerConfig, lengths: Mapping[str, int]) -> Cost:
+    """Returns what the model of a configuration costs.
+
+    MACs are those of products of matrices, as PyTorch's counter finds them in a forward pass over
+    one input. Softmax, norms, activations and biases do not count, nor do the iterations of routing
+    by agreement. MoH computes all heads and multiplies those that are not selected by zero, so that
+    all count; of MoA's experts those that a token has chosen count, as its paper does.
+
+    Args:
+        config: of any of headwise's models.
+        lengths: of one input in each stack of the model: `{"encoder": 10, "decoder": 10}` is a
+            source and a target of ten tokens, `{"decoder": 128}` a text of a language model.
+
+    Raises:
+        ValueError: `lengths` has not the stacks of the model.
+
+    Example:
+        >>> import headwise as hw
+        >>> cost = model_cost(hw.Seq2SeqLMConfig(), {"encoder": 10, "decoder": 10})
+        >>> cost.parameters.total, cost.linear_macs
+        (60522496, 604241920)
+    """
+    stacks = list(dict.fromkeys(site.partition("_")[0] for site in config.depths()))
+    if set(stacks) != set(lengths):
+        raise ValueError(
+            f"lengths is {dict(lengths)}, expected a length for each stack of the model: "
+            f"{', '.join(stacks)}"
+        )
+    in_order = [lengths[stack] for stack in stacks]
+    kind = next(kind for kind in _MODELS if isinstance(config, kind.config_class))
+    try:
+        return _counted(kind, config, in_order, "meta")
+    except Exception:  # a system of a user may read values, which the meta device lacks
+        with torch.random.fork_rng([]):
+            return _counted(kind, config, in_order, "cpu")
+
+
+def _counted(
+    kind: type[HeadwiseModel], config: TransformerConfig, lengths: list[int], device: str
+) -> Cost:
+    with torch.device(device):
+        model = kind(config).eval()
+        if isinstance(model, SpeechEnhancer):
+            inputs = [torch.ones(1, *lengths, model.config.num_bins)]
+        else:
+            inputs = [torch.ones(1, length, dtype=torch.long) for length in lengths]
+    names = (model.main_input_name, "decoder_input_ids")
+    products, attention = FlopCounterMode(display=False), _AttentionMacs()
+    with torch.no_grad(), products, attention:
+        model(**dict(zip(names, inputs, strict=False)))
+    linear = products.get_total_flops() // 2
+    return Cost(_parameters(model), linear, linear + attention.macs)
+
+
+class _AttentionMacs(TorchFunctionMode):
+    """Counts the products of PyTorch's attention, and computes none of them."""
+
+    macs = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        q, k, v = args[:3]
+        self.macs += math.prod(q.shape[:-1]) * k.size(-2) * (q.size(-1) + v.size(-1))
+        return q.new_zeros(*q.shape[:-1], v.size(-1))
+
+
+def _parameters(model: nn.Module) -> Parameters:
+    of_routing: set[Tensor] = set()
+    of_systems: set[Tensor] = set()
+    for system in systems(model).values():
+        for name, parameter in system.named_parameters():
+            of_systems.add(parameter)
+            if name.startswith(system.routing_parameters):
+                of_routing.add(parameter)
+    counts = dict.fromkeys(Parameters._fields, 0)
+    for name, parameter in model.named_parameters():
+        if parameter in of_routing:
+            part = "routing"
+        elif "norm" in name:
+            part = "rest"
+        elif ".ffn_" in name:
+            part = "feed_forward"
+        elif parameter in of_systems:
+            part = "attention"
+        elif {"embedding", "positions", "lm_head"} & set(name.split(".")):
+            part = "embeddings"
+        else:
+            part = "rest"
+        counts[part] += parameter.numel()
+    return Parameters(**counts)

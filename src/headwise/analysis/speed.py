@@ -1,0 +1,203 @@
+"""How long models take, system against system: steps of training, and generation.
+
+Models are measured in turns: a round runs each of them on the same inputs, one after the other, and
+ratios are taken within a round, so that a machine whose speed drifts does not matter. The median
+over rounds counts. Its interval is that of order statistics, whatever the distribution of times is:
+the number of rounds below the true median has a binomial distribution with probability 1/2 (Conover
+1999, *Practical Nonparametric Statistics*, section 3.2).
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from headwise.models.inspect import systems
+from headwise.models.modeling import HeadwiseModel
+from headwise.models.plan import system_class
+from headwise.tasks.scores import Record
+from headwise.training.loss import own_draws
+from headwise.training.rules import TrainingRules, training_rules
+
+Batch = dict[str, Tensor]
+_TEXTS, _TOKENS = 8, 32  # how many texts are continued at once, and by how many tokens
+
+
+class OverRounds(Record):
+    """The median of a figure over the rounds of a measurement, with its 95% interval."""
+
+    value: float  # the median over rounds
+    # Lower end of the interval of the median; with fewer than six rounds, which have none, the
+    # lowest figure.
+    low: float
+    high: float  # upper end, or the highest figure
+    rounds: int  # number of rounds
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Self:
+        """The median of one figure per round.
+
+        >>> print(OverRounds.of([1.2, 1.0, 1.1, 1.3, 1.4, 1.6, 1.5, 9.0, 1.7]))
+        value=1.4 low=1.1 high=1.7 rounds=9
+        """
+        from scipy.stats import quantile_test  # takes a second
+
+        low, high = min(figures), max(figures)
+        if len(figures) >= 6:
+            low, high = quantile_test(figures, p=0.5).confidence_interval(0.95)
+        value = statistics.median(figures)
+        return cls(value=value, low=float(low), high=float(high), rounds=len(figures))
+
+
+class Rounds(NamedTuple):
+    """How often a measurement is repeated, behind one round that is not counted."""
+
+    least: int  # so often in any case
+    most: int
+    seconds: float = 0.0  # between the two, no further round begins after this time
+
+
+class DecodingSpeed(NamedTuple):
+    """How fast a model generates."""
+
+    tokens_per_second: OverRounds
+    relative_time: OverRounds  # time for a token divided by the first model's, within each round
+
+
+def relative_step_times(
+    models: Mapping[str, HeadwiseModel],
+    settings: Mapping[str, Mapping[str, Any]],
+    batches: Sequence[Batch],
+    rounds: Rounds,
+) -> dict[str, OverRounds]:
+    """The time of each model's forward and backward pass divided by that of the first.
+
+    Where the rule of a system takes further passes, their share is part of the time. Parameters do
+    not change, but running statistics do.
+
+    Args:
+        models: name to model.
+        settings: name to the settings of its rules, as `training.rules` of a recipe.
+        batches: of one round.
+        rounds: how often all models are measured.
+    """
+    rules = {name: _rules(model, settings[name]) for name, model in models.items()}
+
+    def measure(name: str) -> float:
+        return sum(_step_seconds(models[name], rules[name], batch) for batch in batches)
+
+    torch.set_flush_denormal(True)  # as in training
+    try:
+        return _relative(_in_turns(models, measure, rounds))
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def step_seconds(
+    model: HeadwiseModel, settings: Mapping[str, Any], batches: Sequence[Batch]
+) -> float:
+    """The seconds of a model's forward and backward pass, the median over batches."""
+    rules = _rules(model, settings)
+    _step_seconds(model, rules, batches[0])  # the first takes longer
+    return statistics.median(_step_seconds(model, rules, batch) for batch in batches)
+
+
+def decoding_speeds(
+    models: Mapping[str, HeadwiseModel], rounds: Rounds
+) -> dict[str, DecodingSpeed]:
+    """How many tokens each model generates in a second, and its time per token over the first's.
+
+    All models continue the same random texts by the same number of tokens, each the most probable
+    one. The result is empty if the models generate nothing.
+    """
+    first = next(iter(models.values()))
+    if not first.can_generate():
+        return {}
+    longest = getattr(first.config, "max_positions", None) or 2 * _TOKENS
+    number = min(_TOKENS, longest // 2)
+    # What a model reads does not change how long it takes.
+    given = torch.arange(_TEXTS * number).reshape(_TEXTS, number) % first.config.vocab_size
+
+    def measure(name: str) -> float:
+        model: Any = models[name].eval()
+        texts = given.to(model.device)
+        length = {"min_new_tokens": number, "max_new_tokens": number, "do_sample": False}
+        mask = torch.ones_like(texts)
+        seconds = _seconds(model, lambda: model.generate(texts, attention_mask=mask, **length))
+        return seconds / (_TEXTS * number)
+
+    seconds = _in_turns(models, measure, rounds)
+    relative = _relative(seconds)
+    return {
+        name: DecodingSpeed(OverRounds.of([1 / each for each in own]), relative[name])
+        for name, own in seconds.items()
+    }
+
+
+def _in_turns(
+    models: Mapping[str, HeadwiseModel], measure: Callable[[str], float], rounds: Rounds
+) -> dict[str, list[float]]:
+    """What is measured of each model in each round."""
+    found: dict[str, list[float]] = {name: [] for name in models}
+    for name in models:
+        measure(name)
+    start = time.perf_counter()
+    for done in range(rounds.most):
+        if done >= rounds.least and time.perf_counter() - start > rounds.seconds:
+            break
+        for name in models:
+            found[name].append(measure(name))
+    return found
+
+
+def _relative(seconds: Mapping[str, Sequence[float]]) -> dict[str, OverRounds]:
+    first = next(iter(seconds.values()))
+    return {
+        name: OverRounds.of([a / b for a, b in zip(own, first, strict=True)])
+        for name, own in seconds.items()
+    }
+
+
+def _rules(model: HeadwiseModel, settings: Mapping[str, Any]) -> TrainingRules:
+    """The rules of a model, whose systems then compute as in training; nothing is updated."""
+    there = {type(system).rule for system in systems(model).values()}
+    own = {name: of for name, of in settings.items() if system_class(name).rule in there}
+    rules = training_rules(model, total_steps=1_000_000, settings=own)
+    rules.attach(torch.optim.SGD(rules.parameter_groups(lr=0.0)))
+    return rules
+
+
+def _step_seconds(model: Any, rules: TrainingRules, batch: Batch) -> float:
+    model.train()
+    with own_draws():
+        seconds = _seconds(model, lambda: model(**batch).loss.backward())
+    model.zero_grad(set_to_none=True)
+    for rule in rules.rules.values():
+        if rule.steps_before:  # the first step has all that such a rule does once in `period`
+            seconds += _seconds_before(model, rules, batch) / getattr(rule.settings, "period", 1)
+    return seconds
+
+
+def _seconds_before(model: Any, rules: TrainingRules, batch: Batch) -> float:
+    """The seconds of what rules compute before a step; parameters are then as they were."""
+    moved = [p for rule in rules.rules.values() for p in rule.without_optimizer()]
+    before = [p.detach().clone() for p in moved]
+    with own_draws():
+        seconds = _seconds(model, lambda: rules.before_step(lambda: model(**batch).loss))
+    with torch.no_grad():
+        for parameter, value in zip(moved, before, strict=True):
+            parameter.copy_(value)
+    return seconds
+
+
+def _seconds(model: HeadwiseModel, run: Callable[[], object]) -> float:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
