@@ -18,8 +18,10 @@ from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.gates import load_gates
 from headwise.pretrained.hooks import NAME
 from headwise.pretrained.pruning import HEADS_LEFT, load_pruned
+from headwise.tasks.scores import spread
 from headwise.tasks.task import Positions
 
+_HIDDEN = 7  # one token in so many is hidden from a masked language model
 _UNSET = 10**9  # tokenizers that know no limit say 10³⁰
 
 
@@ -160,6 +162,22 @@ def text_batch(
     if task == "translation" and (batch.get("labels", batch["input_ids"]) == IGNORED_LABEL).any():
         batch["decoder_attention_mask"] = (batch["labels"] != IGNORED_LABEL).long()
     return {name: tensor.to(_device(model)) for name, tensor in batch.items()}
+
+
+def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
+    """Hides one token in seven from a masked language model, and labels them.
+
+    They are spread evenly over each text, and are the same each time. Special tokens are not hidden.
+    """
+    ids = batch["input_ids"].clone()
+    labels = torch.full_like(ids, IGNORED_LABEL)
+    special = torch.tensor([*tokenizer.all_special_ids], device=ids.device)
+    for row, to_predict in zip(ids, labels, strict=True):
+        words = (~torch.isin(row, special)).nonzero()[:, 0].tolist()
+        hidden = spread(words[len(words) // (2 * _HIDDEN) :], -(-len(words) // _HIDDEN))
+        to_predict[hidden] = row[hidden]
+        row[hidden] = tokenizer.mask_token_id
+    return {**batch, "input_ids": ids, "labels": labels}
 
 
 def describe_text(
