@@ -14,7 +14,7 @@ from headwise.runs.names import MODEL, READ_AGAIN, check_run, is_plain
 from headwise.training.watching import say, silence_libraries
 
 if TYPE_CHECKING:
-    from headwise.analysis.statistics.estimates import Difference
+    from headwise.analysis.statistics import Estimate
     from headwise.runs.evaluate import Opened
     from headwise.tasks.scores import Outcome
 
@@ -51,7 +51,7 @@ def evaluate(
     for folder in folders:
         check_run(folder, changes or [])
 
-    from headwise.analysis.ablations.named import parse_ablations
+    from headwise.analysis.ablations import parse_ablations
     from headwise.data.divide import lines_of
     from headwise.runs.evaluate import check_same_items, compare, evaluate_part, open_part
 
@@ -67,8 +67,7 @@ def evaluate(
     if as_json:
         document, *others = map(_scores, opened, outcomes)
         for other in others:
-            tested = None if difference is None else difference.model_dump()
-            document |= {"against": other, "difference": tested}
+            document |= {"against": other, "difference": difference}
         print_json(document)
         return
     for line in lines_of({opened[0].part: opened[0].task.facts[opened[0].part]}):
@@ -79,7 +78,7 @@ def evaluate(
             say(console, f"{each.run}{note}", style="bold")
         for score in outcome.scores:
             say(console, f"{score}  {score.note}".rstrip())
-    if against is not None:
+    if difference is not None:
         say(console, _in_words(difference, outcomes[0]))
 
 
@@ -93,20 +92,18 @@ def _scores(opened: "Opened", outcome: "Outcome") -> dict[str, Any]:
     }
 
 
-def _in_words(difference: "Difference | None", outcome: "Outcome") -> str:
+def _in_words(difference: "Estimate", outcome: "Outcome") -> str:
     """How the first scores of two runs differ, with interval and p, and what these leave out."""
-    from headwise.report.formatting import p_value
-
-    if difference is None:
-        return "There are too few items, or no finite scores, to test the difference."
-    score = outcome.scores[0]
+    score, p = outcome.scores[0], difference.p
     value, low, high = (
         f"{number:+.{score.digits + 1}f}"
         for number in (difference.value, difference.low, difference.high)
     )
+    if difference.why:
+        return f"difference of {score.name}: {value}, without interval and test: {difference.why}"
+    chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     return (
-        f"difference of {score.name}: {value} [{low}, {high}], "
-        f"{p_value(difference.p_value)} over items\n"
+        f"difference of {score.name}: {value} [{low}, {high}], {chance} over items\n"
         f"These are single runs: interval and p hold the chance of the items, and nothing of that "
         f"of training. With other seeds the difference may be another."
     )
@@ -150,47 +147,53 @@ def predict(
             typer.echo(line)
 
 
-@command(
-    "Look inside",
-    "headwise analyse runs/lm-pydoc-moa --ablations model",
-    when_stopped="The same command goes on from here.",
-)
+@command("Look inside", "headwise analyse runs/lm-pydoc-moa --ablations model")
 def analyse(
     models: Models,
     text: Annotated[Path | None, Option(help="Of models of no run: a file with items.")] = None,
     part: Part = "test",
     data: OtherData = None,
-    against: Against = None,
-    ablations: Annotated[Literal["none", "model", "units", "all"], Option()] = "units",
+    ablations: Annotated[Literal["none", "model", "units"], Option()] = "units",
     output: Page = None,
     changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
-    """Write a page on what the heads of models do: entropy, load, tokens, ablations.
+    """Write a page on what the heads of models do: what each is worth, and what goes to it.
 
     MODEL are folders of finished runs on the same data, which are shown side by side. With --text
     they are folders of models of transformers, or names on the Hugging Face hub, which read each
     line; a translation model source, tab, target; a classifier text, tab, class.
 
-    The ablations show what something is worth. They take most of the time: model ablates all
-    modules of a system at once; units removes each unit of each module too; all also leaves each
-    unit alone. A stopped analysis of a run goes on where it was stopped.
+    The ablations show what something is worth, and take most of the time. Of model, all modules of
+    a system are changed at once; of units, each head and each expert is removed too.
     """
-    _check_models(models if against is None else [*models, against], changes, *READ_AGAIN)
+    _check_models(models, changes, *READ_AGAIN)
 
-    from headwise.report.analysing import Request, analyse_runs
-    from headwise.report.analysis_page.page import PAGE
+    from headwise.report.analysing import PAGE, analyse_runs
 
     silence_libraries()
     console, folder = Console(stderr=as_json), (output or _beside(models[0])).expanduser()
-    request = Request(models, part, against, data or [], ablations, changes or [], text)
-    record = analyse_runs(request, folder, command_line(), console)
+    found = analyse_runs(
+        models,
+        folder,
+        console,
+        part=part,
+        data=data or [],
+        changes=changes or [],
+        level=ablations,
+        text=text,
+        command=command_line(),
+    )
     if as_json:
-        print_json({"page": folder / PAGE, **record.model_dump()})
+        of_models = [
+            {"name": each.name, "data": each.data, "findings": each.findings} for each in found
+        ]
+        print_json({"page": folder / PAGE, "tables": folder / TABLES, "models": of_models})
         return
-    for finding in record.findings:
-        say(console, finding)
+    for each in found:
+        for finding in each.findings:
+            say(console, f"{each.name}: {finding}" if len(found) > 1 else finding)
     say(console, f"analysis: {folder / PAGE}")
 
 

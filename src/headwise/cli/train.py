@@ -22,17 +22,13 @@ from headwise.cli.app import (
 )
 from headwise.messages import shown
 from headwise.settings import LARGEST_SEED
-from headwise.training.watching import say, silence_libraries
+from headwise.training.watching import duration, say, silence_libraries
 
 if TYPE_CHECKING:
-    from headwise.analysis.results import Benchmark, Comparison
     from headwise.runs.plan import OneDataset
 
 _GOES_ON = "The same command goes on from here."
-# What --json leaves out, and files of the runs have: curves, decisions, samples, pictures.
-_LONG_OF_RUN: Any = {"history", "attention", "courses", "snapshots", "words"}
-_OF_SYSTEMS = {"__all__": {"how_soon": True, "runs": {"__all__": _LONG_OF_RUN}}}
-_LONG: Any = {"samples": True, "pictures": True, "recipe": True, "systems": _OF_SYSTEMS}
+_LONG = {"history"}  # what --json leaves out, and result.json of a run has
 _TUNE = """Try these values of a key of `model` or `training` with every system, and train its seeds
     with the best for the validation loss. Several --tune: all combinations."""
 
@@ -87,10 +83,8 @@ def compare(
     numbers = _numbers(seeds) if seeds is not None else []
     check_names(recipe, names, data, changes or [])
 
-    from headwise.files import write_text
     from headwise.recipes.recipe import load_recipe
-    from headwise.report.comparison import write_report
-    from headwise.report.table import results_table
+    from headwise.report.comparison import results, results_table, verdict, write_report
     from headwise.runs.compare import compare, run_to_look_into
     from headwise.runs.launching import RunsFailed
     from headwise.runs.plan import plan
@@ -114,14 +108,9 @@ def compare(
             _print_commands(planned, folder, nproc, console)
         return
     report = folder / "report.html"
-
-    def write(found: "Comparison | Benchmark") -> None:
-        write_text(folder / "comparison.json", found.model_dump_json(indent=1))
-        write_report(found, report)
-
-    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": imported, "write": write}
+    how |= {"jobs": jobs, "nproc": nproc, "on": on, "modules": imported, "write": write_report}
     try:
-        found = compare(file, names, numbers, folder, command_line(), console, **how)
+        runs = compare(file, names, numbers, folder, command_line(), console, **how)
     except (KeyboardInterrupt, RunsFailed) as error:
         if report.is_file():
             say(console, f"report as far as it goes: {report}")
@@ -130,12 +119,18 @@ def compare(
         print_error(str(error))
         raise typer.Exit(1) from None
     if as_json:
-        of_datasets = {"comparisons": {"__all__": _LONG}}
-        print_json({"report": report, **found.model_dump(exclude=_LONG | of_datasets)})
+        of_runs = [
+            {"folder": run.folder, **result.model_dump(exclude=_LONG)}
+            for run in runs
+            if (result := run.result()) is not None
+        ]
+        found = results(folder).to_dict("records")
+        print_json({"report": report, "results": found, "runs": of_runs})
     else:
-        console.print(results_table(found), crop=False)
+        console.print(results_table(folder), crop=False)
+        say(console, verdict(folder))
         say(console, f"report: {report}")
-        print_next_commands(console, run_to_look_into(found, folder))
+        print_next_commands(console, run_to_look_into(runs))
 
 
 def _numbers(seeds: str) -> list[int]:
@@ -149,7 +144,6 @@ def _numbers(seeds: str) -> list[int]:
 
 
 def _print_forecast(planned: "list[OneDataset]", console: Console, as_json: bool) -> None:
-    from headwise.report.rendering import duration
     from headwise.runs.plan import forecast
 
     found = forecast(planned, console)
@@ -217,7 +211,6 @@ def train(
     else:
         check_names(recipe, filter(None, [system]), filter(None, [dataset]), changes or [])
 
-    from headwise.analysis.results import diverged
     from headwise.recipes.recipe import load_recipe
     from headwise.runs.folder import claim
     from headwise.runs.process import end_with_parent
@@ -239,12 +232,12 @@ def train(
     if result is None:  # of torchrun the main process tells it
         return
     if as_json:
-        print_json({"model": folder / "model", **result.model_dump(exclude=_LONG_OF_RUN)})
+        print_json({"model": folder / "model", **result.model_dump(exclude=_LONG)})
     else:
         scores = "".join(f"  {score}" for score in result.scores)
         say(console, f"validation loss {result.validation_loss:.3f}{scores}")
         say(console, f"model: {folder / 'model'}")
-    if diverged(result):
+    if result.diverged:
         print_error(f"the training has diverged: its validation loss is {result.validation_loss}")
         raise typer.Exit(1)
     if not as_json:

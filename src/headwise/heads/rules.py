@@ -125,5 +125,5 @@ class Rule:
         """The optimizer has taken its step."""
 
     def record(self) -> dict[str, dict[str, list[float]]]:
-        """What is worth following over the training: path of a system to name to numbers."""
+        """What to follow over the training: path of a system to name to a number of each unit."""
         return {}

@@ -19,6 +19,9 @@ _METRICS = {"chrF": "chrf", "Pearson": "pearsonr", "Spearman": "spearmanr"}
 def write_card(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> None:
     """Writes how the model of a run is used, and its data, scores and recipe."""
     of_parts = {"test": result.scores, **result.tests}
+    plan = task.model_class.config_class.from_pretrained(folder / MODEL).systems()
+    systems = dict.fromkeys(of_layer["system"] for site in plan.values() for of_layer in site)
+    systems.pop("standard", None)
     path, called = recipe.data.path, recipe.data.called
     is_elsewhere = path is None or path in task.built_in or Path(path).exists()
     on_hub = None if is_elsewhere else path
@@ -38,7 +41,7 @@ def write_card(folder: Path, task: Task, recipe: Recipe, result: RunResult) -> N
     read_by_hub = ModelCardData(  # the license is for the user to add
         library_name="headwise",
         pipeline_tag=task.pipeline,
-        tags=["headwise", recipe.task, *result.words],
+        tags=["headwise", recipe.task, *systems],
         datasets=[on_hub] if on_hub else None,
         metrics=list(dict.fromkeys(map(_metric, result.scores))),
         model_name=f"{recipe.task}-{result.system}",

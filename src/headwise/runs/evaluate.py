@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from headwise.analysis.results import RunResult
-from headwise.analysis.statistics.estimates import Difference
-from headwise.analysis.statistics.seeds_and_items import compare_outcomes
+from headwise.analysis.statistics import Estimate, Scores, contrast
 from headwise.data.load import DataError
 from headwise.data.settings import PARTS
 from headwise.files import write_bytes, write_text
@@ -205,12 +204,8 @@ def evaluate_part(opened: Opened, console: Console, ablations: Mapping[str, Any]
     return evaluate(model_of(opened), opened.task, opened.part, settings, console, label)
 
 
-def compare(outcome: Outcome, other: Outcome) -> Difference | None:
-    """Returns the difference of the first score of a run to that of another, over the items.
-
-    Returns:
-        None if there are fewer than ten items, or no finite scores.
-    """
+def compare(outcome: Outcome, other: Outcome) -> Estimate:
+    """Returns the difference of the first score of a run to that of another, over the items."""
     first, second = outcome.scores[0], other.scores[0]
     if (first.name, first.note) != (second.name, second.note):
         raise ValueError(
@@ -218,7 +213,7 @@ def compare(outcome: Outcome, other: Outcome) -> Difference | None:
             f"expected scores that are computed alike; give both the same settings with "
             f"--set evaluation.KEY=VALUE"
         )
-    return compare_outcomes({"run": [outcome], "other": [other]}, "other")[1]["run"]
+    return contrast(Scores.of([first]), Scores.of([second]))
 
 
 def check_same_items(run: Opened, other: Opened) -> None:

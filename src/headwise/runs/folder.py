@@ -12,7 +12,8 @@
     result.json       its figures; once it is there the run is finished
 
 A folder of a comparison has a folder for each run, `tries/SYSTEM/` with those of `--tune`,
-`comparison.yaml` in place of `recipe.yaml`, and the pages.
+`comparison.yaml` in place of `recipe.yaml`, `comparison.json` that says what is compared, and the
+report with its tables.
 """
 
 import os

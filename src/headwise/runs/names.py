@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RECIPE, INPUTS, RESULT, MODEL = "recipe.yaml", "inputs.sha256", "result.json", "model"
+COMPARISON = "comparison.json"  # of the folder of a comparison
 ENCODER, TRIES = "encoder", "tries"
 CONFIG = "config.json"  # of a model of transformers
 LOG = "log.txt"  # what a run prints that another process has started

@@ -1,5 +1,6 @@
 """One run: it trains and evaluates what the recipe of its folder says, or goes on where it was."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -12,13 +13,13 @@ from rich.console import Console
 from transformers import set_seed
 
 from headwise.analysis.cost import count_parameters, model_cost
-from headwise.analysis.decisions.snapshots import Snapshots, decides, record_attention
-from headwise.analysis.history import courses_of, curves, decision_courses
+from headwise.analysis.decided import look_at
 from headwise.analysis.results import EarlyStop, RunResult
-from headwise.analysis.words import words_of
 from headwise.data.divide import lines_of
 from headwise.data.stream import Stream, StreamBatches
 from headwise.files import write_text
+from headwise.heads.attention import MultiHeadAttention
+from headwise.models.inspect import place, systems
 from headwise.models.modeling import HeadwiseModel
 from headwise.recipes.pretrained import digest_weights
 from headwise.recipes.recipe import Recipe, task_class
@@ -153,7 +154,6 @@ def _train(
     kind = type(model)  # another one when processes divide it
     with as_evaluated(model, recipe.evaluation, console, recipe.system):
         pass  # an ablation that does not fit the model: found before training
-    looks = Snapshots(task, settings.batch_tokens)
     progress = Trainer(
         model,
         train,
@@ -161,8 +161,7 @@ def _train(
         settings,
         folder,
         accelerator,
-        measure=task.monitor,
-        snapshot=looks if settings.snapshots and decides(model) else None,
+        measure=_measure(task, model, settings),
         label=folder.resolve().name,
         console=console,
     ).fit()
@@ -170,6 +169,16 @@ def _train(
         write_model(kind, settings, folder, task.save)
     accelerator.wait_for_everyone()
     return progress
+
+
+def _measure(
+    task: Task, model: HeadwiseModel, settings: TrainingSettings
+) -> Callable[[HeadwiseModel], dict[str, float]]:
+    """Returns what measures a model at validations: its task, and what its systems decide."""
+    if not (settings.snapshots and _units(model)):
+        return task.monitor
+    look = look_at(task, settings.batch_tokens)
+    return lambda model: task.monitor(model) | look(model)
 
 
 def _evaluated(
@@ -191,18 +200,21 @@ def _evaluated(
         early_stop=stopped if progress.step < progress.total else None,
         seconds=progress.seconds,
         validation_loss=mean_loss(model, validation.epoch()),
-        history=curves(progress.history),
+        history=progress.history,
+        units=_units(model),
         scores=[],
-        attention=[],
-        courses=courses_of(model, progress.history),
-        snapshots=decision_courses(model, progress.history),
-        words=words_of(model),
     )
     if recipe.evaluation.test:
         outcome = evaluate(model, task, TEST, recipe.evaluation, console, folder.resolve().name)
         write_outcome(outcome, folder, task)
-        test = cast(Batches, batches(task, TEST, settings))
-        found = record_attention(model, test.epoch(), result.snapshots)
-        kept = {"scores": without_rows(outcome.scores), "attention": found}
-        result = result.model_copy(update=kept)
+        result = result.model_copy(update={"scores": without_rows(outcome.scores)})
     return result
+
+
+def _units(model: HeadwiseModel) -> dict[str, str]:
+    """The place of each system that decides something, and what its decisions weigh."""
+    return {
+        place(path, system): system.unit
+        for path, system in systems(model).items()
+        if type(system) is not MultiHeadAttention  # standard attention decides nothing
+    }

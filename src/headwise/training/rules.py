@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from headwise.heads.rules import Moment, Rule, UntrainedRuleWarning, rule_settings
 from headwise.heads.system import System, auxiliary_loss
 from headwise.messages import cut
+from headwise.models.inspect import place
 from headwise.models.parameters import decayed_parameters
 from headwise.models.plan import rule_name, system_name
 from headwise.ops.checks import did_you_mean
@@ -195,9 +196,15 @@ class TrainingRules:
         """Goes on where `state_dict` was taken."""
         self.step = state["step"]
 
-    def record(self) -> dict[str, dict[str, dict[str, list[float]]]]:
-        """What the rules follow over the training: name of the system to path to numbers."""
-        return {name: record for name, rule in self.rules.items() if (record := rule.record())}
+    def record(self) -> dict[str, float]:
+        """What the rules follow over the training: `alpha encoder_self.2/5` is that of unit 5."""
+        return {
+            f"{name} {place(path, rule.systems[path])}/{unit}": value
+            for rule in self.rules.values()
+            for path, followed in rule.record().items()
+            for name, values in followed.items()
+            for unit, value in enumerate(values)
+        }
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self._check_step(optimizer)

@@ -98,8 +98,8 @@ class TrainingSettings(Settings):
     project `headwise`."""
     snapshots: bool = True
     """Whether each validation, and the start of the run, also records what the systems of heads
-    decide on a few sequences of the validation part: entropy, shares, mean weights, and what
-    explains the decisions. It changes nothing else."""
+    decide on a few sequences of the validation part: entropy, shares, and what explains the
+    decisions. It changes nothing else."""
     patience: Count | None = None
     """Number of validations in a row without a new best loss after which the run stops early. By
     default it never does. Schedules still follow max_steps or epochs."""

@@ -61,7 +61,8 @@ class Progress:
     waited: int = 0  # validations since the best one
     slowed: float = 1.0  # factor of the learning rate, for `schedule: plateau`
     ended: bool = False  # by patience, or by a validation loss that is no number
-    history: list[dict[str, Any]] = field(default_factory=list)  # of records with `step`, `seconds`
+    # A row for each step at which something was recorded, with `step` and `seconds`.
+    history: list[dict[str, float]] = field(default_factory=list)
 
 
 class Trainer:
@@ -72,9 +73,8 @@ class Trainer:
         train, validation: the batches of this process.
         settings, folder: how to train, and where checkpoints go.
         accelerator: of `accelerator_for`.
-        measure: figures of the model to follow beside the validation loss. The main process alone
-            calls it, at each validation.
-        snapshot: what else to record of it, which JSON can hold; called before the first step too.
+        measure: figures of the model to follow beside the validation loss, by name. The main
+            process alone calls it, before the first step and at each validation.
         label, console: of the bar.
     """
 
@@ -88,14 +88,13 @@ class Trainer:
         accelerator: accelerate.Accelerator,
         *,
         measure: Callable[[Any], dict[str, float]] | None = None,
-        snapshot: Callable[[Any], dict[str, Any]] | None = None,
         label: str = "training",
         console: Console | None = None,
     ) -> None:
         torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
         self._settings, self._folder, self._accelerator = settings, folder, accelerator
         self._train, self._validation = train, validation
-        self._looks = {"measured": measure, "snapshot": snapshot}
+        self._measure = measure
         self._is_main, self._world = accelerator.is_main_process, accelerator.num_processes
         precision, device = settings.precision, accelerator.device.type
         if precision == "auto" and device == "cuda":  # some that lack bf16 emulate it, slowly
@@ -161,8 +160,10 @@ class Trainer:
             with self._watch.over(now.step, now.total), StopSignal() as stop:
                 if not is_resumed:
                     accelerate.utils.set_seed(self._settings.seed, device_specific=True)
-                    self._note(recorded=self._rules.record(), **self._look("snapshot"))
-                    if now.total == 0:
+                    self._note(self._rules.record())
+                    if now.total:
+                        self._note(self._measured())
+                    else:
                         self._validate()
                         self._save()
                 torch.set_flush_denormal(True)  # a CPU is many times slower with so small numbers
@@ -185,9 +186,9 @@ class Trainer:
             if logs:  # of the steps since the last time
                 loss = self._accelerator.reduce(self._loss_sum, "mean") / settings.log_every
                 self._loss_sum = torch.zeros_like(self._loss_sum)
-                self._note(loss=float(loss), learning_rate=self._rate)
+                self._note({"loss": float(loss), "learning_rate": self._rate})
             if is_last or now.step % max(settings.log_every, now.total // 200) == 0:
-                self._note(recorded=self._rules.record())
+                self._note(self._rules.record())
             if validates:
                 self._validate()
             is_stopped = stop.came
@@ -247,22 +248,24 @@ class Trainer:
 
     # Records and validations
 
-    def _note(self, **found: Any) -> None:
-        now, found = self._now, {name: value for name, value in found.items() if value != {}}
+    def _note(self, found: dict[str, float]) -> None:
+        """Adds figures to the row of this step."""
+        now = self._now
         if not found:
             return
         now.seconds = time.monotonic() - self._started
-        now.history.append({"step": now.step, "seconds": now.seconds, **found})
-        figures = {name: value for name, value in found.items() if isinstance(value, float)}
-        self._watch.show(**figures)
-        measured = {f"eval_{name}": value for name, value in found.get("measured", {}).items()}
-        self._accelerator.log(figures | measured, now.step)
+        if not now.history or now.history[-1]["step"] != now.step:
+            now.history.append({"step": now.step})
+        now.history[-1] |= {"seconds": now.seconds, **found}
+        self._watch.show(**{name: found[name] for name in ("loss", "eval_loss") if name in found})
+        # Of single units (`share encoder_self.2/5`) there are too many for a logger.
+        self._accelerator.log({n: value for n, value in found.items() if "/" not in n}, now.step)
 
     def _validate(self) -> None:
         now, settings = self._now, self._settings
         self._share_buffers()
         loss = mean_loss(self._bare, self._validation.epoch(), self._autocast())
-        self._note(eval_loss=loss, **self._look("measured", "snapshot"))
+        self._note({"eval_loss": loss, **self._measured()})
         self._model.train()
         now.waited += 1
         if loss < now.best:
@@ -272,11 +275,12 @@ class Trainer:
         is_patient = settings.patience is None or now.waited < settings.patience
         now.ended = not is_patient or not math.isfinite(loss)  # later steps mend no weights
 
-    def _look(self, *names: str) -> dict[str, Any]:
-        """What the main process finds when it looks at the model, of which it may have a part."""
-        looks = {name: look for name in names if (look := self._looks[name]) is not None}
+    def _measured(self) -> dict[str, float]:
+        """What the main process measures of the model, of which it may have a part."""
+        if self._measure is None:
+            return {}
         model = self._bare
-        if looks and self._is_divided:
+        if self._is_divided:
             weights = self._collected(model.state_dict())
             with own_draws():
                 model = self._kind(model.config).to(model.dtype)
@@ -285,11 +289,11 @@ class Trainer:
         if not self._is_main:
             return {}
         with aside_of_training(model.to(self._accelerator.device)), self._autocast():
-            return {name: look(model) for name, look in looks.items()}
+            return self._measure(model)
 
     def _tell_why_it_ended(self) -> None:
         now = self._now
-        *_, loss = (record["eval_loss"] for record in now.history if "eval_loss" in record)
+        *_, loss = (row["eval_loss"] for row in now.history if "eval_loss" in row)
         where = f"at step {now.step:,} of {now.total:,}"
         if not math.isfinite(loss):
             self._watch.say(

@@ -53,6 +53,20 @@ def figures_of(progress: Mapping[str, Any]) -> str:
     return " ".join(text.format(progress[key]) for key, text in texts.items() if key in progress)
 
 
+def duration(seconds: float) -> str:
+    """Returns hours, minutes and seconds.
+
+    >>> duration(59.6), duration(754), duration(7384)
+    ('1 min 0 s', '12 min 34 s', '2 h 3 min')
+    """
+    if not math.isfinite(seconds):
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def say(console: Console, text: str, style: str | None = None) -> None:
     """Prints text as it is, which the terminal may wrap: a path in it can be copied."""
     console.print(text, style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
