@@ -1,0 +1,361 @@
+"""What the systems of a model decide on data: a row for each decision, padding left out.
+
+`headwise.analysis.questions` has what the papers ask of these rows.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.questions import entropy, explained, load
+from headwise.heads.system import Routing, System
+from headwise.models.inspect import evaluating, place, systems
+from headwise.models.plan import system_name
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.pretrained.watch import record
+from headwise.tasks.task import Positions, Task
+from headwise.training.batches import token_batches
+
+Batch = Mapping[str, Tensor]
+Describe = Callable[[Batch], Mapping[str, Positions]]
+_FEW_SEQUENCES, _FEW_BATCHES = 32, 2  # of what `look_at` reads
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """What one system of a model decided.
+
+    A row is one decision: of a position, of a sequence, or the only one, if a system decides the
+    same for everything.
+
+    Attributes:
+        path: of the module in the model.
+        system: what plans call the system.
+        site, layer: where it stands. In a model that does not tell its systems, the site is empty,
+            and the layer is the number of the system.
+        place: both in a word, as `encoder_self.2`; the path where the site is empty.
+        unit: what its decisions weigh: expert, head, branch, mechanism.
+        weights: `(rows, units)`, each row scaled to sum 1; even where all weights are 0.
+        chosen: `(rows, chosen)`, the numbers of the units chosen; None if the system chooses none.
+        rows: of each row the `sequence` from 0 on, and the `position` in it, padding not counted;
+            or, if a decision holds for a sequence, the `length` of that. Then the name of the
+            `token`, the name of the class for each label of the task, missing where there is none,
+            and each quantity, such as loudness; only those that hold for the whole row.
+        positions: the same for each position that a decision holds for; its index is the number of
+            the row. It is `rows` itself if each position has a decision.
+        sequences: how many sequences were read.
+        word: what the tokens are called: word, subword, colour.
+    """
+
+    path: str
+    system: str
+    site: str
+    layer: int
+    place: str
+    unit: str
+    weights: np.ndarray
+    chosen: np.ndarray | None
+    rows: pd.DataFrame
+    positions: pd.DataFrame
+    sequences: int
+    word: str
+
+    @property
+    def decides(self) -> Literal["position", "sequence", "everything"]:
+        """What a decision, a row, holds for."""
+        if "position" in self.rows:
+            return "position"
+        return "sequence" if "sequence" in self.rows else "everything"
+
+    @property
+    def labels(self) -> list[str]:
+        """The columns of `rows` that divide these into classes; quantities do not."""
+        of_rows = self.rows.drop(columns="sequence", errors="ignore")
+        return [*of_rows.select_dtypes(exclude="float")]
+
+    @property
+    def goes_to(self) -> np.ndarray:
+        """`(rows, units)`: 1 at the chosen units; without a choice at that of largest weight.
+
+        Units that have the largest weight together share the 1.
+        """
+        if self.chosen is not None:
+            found = np.zeros_like(self.weights)
+            np.put_along_axis(found, self.chosen, 1.0, axis=1)
+            return found
+        leads = self.weights == self.weights.max(1, keepdims=True)
+        return leads / leads.sum(1, keepdims=True)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """How each decision is shared among the units, `(rows, units)`; a row sums to 1.
+
+        The chosen units share it evenly. Where experts or mechanisms compete, it goes to the one of
+        largest weight. Elsewhere the weights are the shares.
+        """
+        if self.chosen is None and self.unit not in ("expert", "mechanism"):
+            return self.weights
+        return self.goes_to / self.goes_to.sum(1, keepdims=True)
+
+
+def collect(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    describe: Describe | None = None,
+    *,
+    limit: int = 50_000,
+) -> list[Decided]:
+    """Returns what the systems of a model decide on batches, in the order in which they stand.
+
+    The model is in evaluation mode meanwhile. Reading ends before the first sequence by which a
+    system would have decided on more than `limit` positions, so that all systems have the same
+    whole sequences. Of longer data this is a sample: give batches in random order.
+
+    Args:
+        model: a headwise model, a model of transformers, or any module that holds systems.
+        batches: keyword arguments of its forward. Positions are padding where `attention_mask` is
+            0, if the system was not told its padding. In the decoder of an encoder-decoder model,
+            so are the positions behind the last label that is not -100.
+        describe: what stands at the positions of a batch, see `Task.describe`.
+        limit: how many positions are read; sequences, where their positions are not known.
+
+    Raises:
+        ValueError: the model holds no system.
+
+    Example:
+        >>> import headwise as hw
+        >>> sizes = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1}
+        >>> model = hw.CausalLM(hw.CausalLMConfig(**sizes, attention="gated"))
+        >>> (decided,) = collect(model, [{"input_ids": torch.randint(9, (2, 5))}])
+        >>> decided.place, decided.weights.shape, decided.sequences
+        ('decoder_self.0', (10, 2), 2)
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    read = 0
+    with record(model) as decisions, evaluating(model), torch.no_grad():
+        places = systems(model)
+        found: dict[str, list[_Call]] = {path: [] for path in places}
+        for batch in batches:
+            batch = _with_decoder_mask(model, batch)
+            model(**{name: tensor.to(device) for name, tensor in batch.items()})
+            described = describe(batch) if describe else {}
+            size = fits = len(next(iter(batch.values())))
+            for path, routings in decisions.items():
+                at, mask = _known(model, places[path], described, batch)
+                made = [_call(routing, at, mask, read) for routing in routings]
+                room = limit - sum(len(call.positions) for call in found[path])
+                fits = min(fits, _fitting(made, room) - read)
+                found[path] += made
+            decisions.clear()
+            decisions.begins.clear()
+            read += int(max(fits, 1 - read))  # one sequence at least
+            if fits < size:
+                break
+    return [
+        _joined(path, system, number, calls, read)
+        for number, (path, system) in enumerate(places.items())
+        if (calls := found[path])
+    ]
+
+
+def look_at(task: Task, batch_tokens: int) -> Callable[[nn.Module], dict[str, float]]:
+    """Returns what finds figures of a model's decisions on a few validation sequences.
+
+    These are up to 32 sequences, spread evenly over the part, that fit in two batches of so many
+    tokens. The keys of the figures are those of `RunResult.history`.
+    """
+
+    @cache
+    def batches() -> list[tuple[Batch, Mapping[str, Positions]]]:
+        part = task.stored("validation")
+        made = [task.collate(part.__getitems__(of)) for of in _few(part.lengths, batch_tokens)]
+        return [(batch, task.describe(batch)) for batch in made]
+
+    def look(model: nn.Module) -> dict[str, float]:
+        described = iter([positions for _, positions in batches()])
+        found: dict[str, float] = {}
+        for d in collect(model, (batch for batch, _ in batches()), lambda _: next(described)):
+            figures = entropy(d)
+            found[f"entropy {d.place}"] = figures["mean"]
+            found[f"low entropy {d.place}"] = figures["10%"]
+            found[f"even entropy {d.place}"] = figures["even"]
+            found |= {f"share {d.place}/{unit}": share for unit, share in load(d).items()}
+            found |= {f"explained {d.place}/{label}": explained(d, label) for label in d.labels}
+        return {key: round(float(x), 5) for key, x in found.items() if math.isfinite(x)}
+
+    return look
+
+
+def _few(lengths: Any, batch_tokens: int) -> list[list[int]]:
+    """The indices of a few sequences of a part, in batches."""
+    total = len(lengths)
+    for number in range(min(_FEW_SEQUENCES, total), 0, -1):
+        chosen = np.arange(number) * total // number
+        batches = token_batches(np.asarray(lengths)[chosen], batch_tokens)
+        if len(batches) <= _FEW_BATCHES:
+            break
+    return [chosen[batch].tolist() for batch in batches]
+
+
+def _is_pair(model: nn.Module) -> bool:
+    """Whether a model has an encoder and a decoder, which read different sequences."""
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+
+
+def _with_decoder_mask(model: nn.Module, batch: Batch) -> Batch:
+    """A batch whose decoder is told its padding, which a model knows from its loss alone."""
+    labels = batch.get("labels")
+    if not _is_pair(model) or "decoder_attention_mask" in batch:
+        return batch
+    if labels is None or labels.dim() != 2:
+        return batch
+    is_real = (labels != IGNORED_LABEL).flip(1).cumsum(1).flip(1) > 0
+    return {**batch, "decoder_attention_mask": is_real.long()}
+
+
+def _known(
+    model: nn.Module, system: System, described: Mapping[str, Positions], batch: Batch
+) -> tuple[Positions | None, Tensor | None]:
+    """What stands at the positions on which a system decides, and their mask, 0 at padding."""
+    stack = system.site.partition("_")[0]
+    if _is_pair(model):
+        mask = "decoder_attention_mask" if stack == "decoder" else "attention_mask"
+        return described.get(stack), batch.get(mask)
+    return next(iter(described.values()), None), batch.get("attention_mask")
+
+
+class _Call(NamedTuple):
+    """What a system decided when it was called once, as `Decided` has it."""
+
+    weights: np.ndarray
+    chosen: np.ndarray | None
+    rows: pd.DataFrame
+    positions: pd.DataFrame  # `rows`, unless one row holds for several positions
+    word: str
+
+
+def _call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
+    """What a system decided in one call, when so many sequences had been read before."""
+    weights = routing.weights.float().cpu()
+    total = weights.sum(-1, keepdim=True)
+    weights = (weights / total).where(total != 0, 1 / weights.size(-1))
+    is_real = _is_real(routing, at, mask)
+    at = at if at is not None and at.shape == tuple(is_real.shape) else None
+    sequence = is_real.nonzero()[:, 0]
+    positions = pd.DataFrame({"sequence": sequence + read})
+    positions["position"] = (is_real.cumsum(1) - 1)[is_real]  # padding may stand on the left
+    for name, values in _labels(at):
+        positions[name] = values[is_real] if values.ndim == 2 else values[sequence]
+    if weights.dim() == 3:
+        taken, rows = is_real, positions
+    elif weights.dim() == 2 and not is_real.size(1):  # positions are not known
+        taken = torch.ones(len(weights), dtype=torch.bool)
+        rows = positions = pd.DataFrame({"sequence": np.arange(len(weights)) + read})
+    elif weights.dim() == 2:
+        taken = is_real.any(1)
+        rows = pd.DataFrame({"sequence": taken.nonzero()[:, 0] + read})
+        rows["length"] = is_real.sum(1)[taken]
+        for name, values in _labels(at):
+            if values.ndim == 1:
+                rows[name] = values[taken]
+        positions.index = pd.Index((taken.cumsum(0) - 1)[sequence].numpy())
+    else:
+        taken, rows = torch.tensor(True), pd.DataFrame(index=[0])
+        positions = rows
+    chosen = None if routing.indices is None else routing.indices.cpu()[taken].numpy()
+    word = "token" if at is None else at.word
+    return _Call(weights[taken].numpy(), chosen, rows, positions, word)
+
+
+def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Tensor:
+    """Boolean `(batch, time)`, `False` at padding; `(batch, 0)` where positions are not known."""
+    padding = routing.padding
+    if padding is None and mask is not None:
+        padding = mask == 0
+    shape = tuple(routing.weights.shape[:2])
+    if routing.weights.dim() < 3:
+        shape = (len(routing.weights), 0) if at is None else at.shape
+        shape = shape if padding is None else tuple(padding.shape)
+    if padding is None or padding.shape != shape:
+        return torch.ones(shape, dtype=torch.bool)
+    return ~padding.cpu()
+
+
+def _labels(at: Positions | None) -> Iterator[tuple[str, Any]]:
+    """Each label and quantity, and what it is at each position, or of each sequence."""
+    if at is None:
+        return
+    if at.tokens is not None:
+        yield "token", _named(at.tokens, at.names)
+    for label, (numbers, names) in at.classes.items():
+        yield label, _named(numbers, dict(enumerate(names)))
+    for name, values in at.levels.items():
+        yield name, values.double().cpu().numpy()
+
+
+def _named(numbers: Tensor, names: Mapping[int, str]) -> np.ndarray:
+    """The names of numbers, and None of those that are negative."""
+    known, at = np.unique(numbers.cpu().numpy(), return_inverse=True)
+    found = [names.get(number, str(number)) if number >= 0 else None for number in known.tolist()]
+    return np.array(found, dtype=object)[at.reshape(numbers.shape)]
+
+
+def _fitting(made: list[_Call], room: int) -> float:
+    """The first sequence that goes beyond so many positions; infinity if there is none."""
+    columns = [call.positions["sequence"] for call in made if "sequence" in call.positions]
+    decided = np.sort(np.concatenate([[], *columns]))
+    return decided[room] if len(decided) > room else math.inf
+
+
+def _joined(path: str, system: System, number: int, calls: list[_Call], read: int) -> Decided:
+    """What all calls of a system decided on the sequences that were read."""
+    # What holds for everything is one decision, not one for each batch.
+    by_row = "sequence" in calls[0].rows
+    calls = [_cut(call, read) for call in calls] if by_row else calls[:1]
+    rows = _stacked([call.rows for call in calls])
+    positions = rows
+    if calls[0].positions is not calls[0].rows:
+        positions = _stacked([call.positions for call in calls])
+        before = np.cumsum([0, *(len(call.rows) for call in calls)])
+        numbers = [call.positions.index + n for call, n in zip(calls, before, strict=False)]
+        positions.index = pd.Index(np.concatenate(numbers))
+    chosen = [call.chosen for call in calls if call.chosen is not None]
+    return Decided(
+        path=path,
+        system=system_name(type(system)),
+        site=system.site,
+        layer=system.layer if system.site else number,
+        place=place(path, system),
+        unit=system.unit,
+        weights=np.concatenate([call.weights for call in calls]),
+        chosen=np.concatenate(chosen) if chosen else None,
+        rows=rows,
+        positions=positions,
+        sequences=read,
+        word=calls[0].word,
+    )
+
+
+def _cut(call: _Call, read: int) -> _Call:
+    """The decisions on the first sequences alone."""
+    number = int((call.rows["sequence"] < read).sum())
+    rows, chosen = call.rows[:number], call.chosen
+    positions = rows
+    if call.positions is not call.rows:
+        positions = call.positions[call.positions["sequence"] < read]
+    chosen = None if chosen is None else chosen[:number]
+    return _Call(call.weights[:number], chosen, rows, positions, call.word)
+
+
+def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Frames one below the other; names become categories, which take little memory."""
+    found = pd.concat(parts, ignore_index=True) if parts[0].columns.size else parts[0]
+    names = found.select_dtypes(exclude="number").columns
+    return found.astype(dict.fromkeys(names, "category"))

@@ -1,0 +1,199 @@
+"""What the papers ask of decisions: each question is a function of `Decided`.
+
+Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads* (MAE),
+https://arxiv.org/abs/2005.06537; Zhang et al. 2022, *Mixture of Attention Heads* (MoA),
+https://arxiv.org/abs/2210.05144; Lamb et al. 2021, *Transformers with Competitive Ensembles of
+Independent Mechanisms* (TIM), https://arxiv.org/abs/2103.00336.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit, xlogy
+
+if TYPE_CHECKING:
+    from headwise.analysis.decided import Decided
+
+_NORMAL = 1.959963984540054  # its quantile for an interval of 95%
+
+
+def entropy(d: "Decided") -> pd.Series:
+    """How undecided a system is: the entropy of its rows of weights w, -Σ w ln w, in nats.
+
+    It is 0 if one unit has all weight, and ln N if N units weigh alike; MAE, section 5.1. Its low
+    percentiles show the rows in which one unit has nearly all: TIM, figure 3.
+
+    Returns:
+        `mean` over the rows, with a 95% interval from `low` to `high`; the percentiles `10%` and
+        `90%`; and `even`, the entropy if all units, or all that are chosen, had equal weights. The
+        interval takes sequences as independent, not the rows of one sequence: that of the ratio
+        of two sums over sequences (Cochran 1977, *Sampling Techniques*, chapter 6). It is NaN
+        with less than two sequences, or if one decision holds for everything.
+    """
+    w = d.weights.astype(np.float64)
+    rows = pd.Series(-xlogy(w, w).sum(1))  # NaN of negative weights
+    mean, (bottom, top) = rows.mean(), rows.quantile([0.1, 0.9])
+    half = np.nan
+    if d.decides != "everything":
+        off = (rows - mean).groupby(d.rows["sequence"].to_numpy()).sum()
+        freedom = len(off) - 1
+        if freedom:
+            error = np.sqrt((off**2).sum() * len(off) / freedom) / len(rows)
+            half = stdtrit(freedom, 0.975) * error
+    even = np.log(w.shape[1] if d.chosen is None else d.chosen.shape[1])
+    found = {"mean": mean, "low": mean - half, "high": mean + half}
+    return pd.Series({**found, "10%": bottom, "90%": top, "even": even})
+
+
+def load(d: "Decided") -> pd.Series:
+    """The share of the decisions that goes to each unit; the shares sum to 1.
+
+    MAE, table 8, and MoA, figures 3 and 4. `Decided.shares` says how a decision is shared.
+    """
+    return pd.Series(d.shares.mean(0), name=d.place)
+
+
+def pmi(d: "Decided", label: str = "token", top: int = 10, least: int = 5) -> pd.DataFrame:
+    """The tokens, or classes of another label, that most go to each unit.
+
+    They are found by pointwise mutual information, ln p(unit | token) / p(unit): MAE, table 6, and
+    MoA, table 4. A token goes to the chosen units of the decision on it, or to the unit of largest
+    weight. Tokens are ranked by the lower end of the interval, so that rare ones do not lead by
+    chance; those with less than `least` decisions are left out.
+
+    Returns:
+        A row for each unit and each of its `top` tokens, with `unit`, `name`, `occurrences`,
+        `pmi`, and its 95% interval from `low` to `high`, by Wilson's of p(unit | token), with as
+        many trials as there are decisions: a token twice in a sequence that is decided on as a
+        whole is in one decision.
+    """
+    at = d.positions[d.positions[label].notna()]
+    names = at[label].to_numpy()
+    goes = pd.DataFrame(d.goes_to[at.index]).groupby(names)
+    p, overall, occurrences = goes.mean(), d.goes_to[at.index].mean(0), goes.size()
+    decisions = at["sequence"] if _is_of_sequences(at, label) else at.index.to_series()
+    n = decisions.groupby(names).nunique()
+    found = []
+    for unit in p:
+        of_unit = p[unit][(n >= least) & (p[unit] > 0)]
+        low, high = _wilson(of_unit, n[of_unit.index])
+        best = low.nlargest(top).index
+        table = {"pmi": of_unit, "low": low, "high": high}
+        table = {name: np.log(column[best] / overall[unit]) for name, column in table.items()}
+        named = pd.DataFrame({"occurrences": occurrences[best], **table}).rename_axis("name")
+        found.append(named.reset_index().assign(unit=unit))
+    columns = ["unit", "name", "occurrences", "pmi", "low", "high"]
+    return pd.concat(found, ignore_index=True)[columns]
+
+
+def _wilson(p: pd.Series, n: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """The 95% interval of shares of so many (Wilson 1927, https://doi.org/10.2307/2276774)."""
+    z = _NORMAL**2 / n
+    centre, half = (p + z / 2) / (1 + z), np.sqrt(z * (p * (1 - p) + z / 4)) / (1 + z)
+    return (centre - half).clip(0), (centre + half).clip(upper=1)
+
+
+def ranges(d: "Decided", top: int = 12) -> pd.DataFrame:
+    """The least, mean and greatest weight that each unit has where frequent tokens stand.
+
+    TIM, figure 4 (left). A mean that differs from that of other tokens says that a unit prefers
+    the token. A least and a greatest weight that are far apart say that this depends on what
+    stands around it.
+
+    Returns:
+        A row for each of the `top` most frequent tokens and each unit, with `token`,
+        `occurrences`, `unit`, `least`, `mean` and `greatest`.
+    """
+    at = d.positions[d.positions["token"].notna()]
+    counts = at["token"].astype(object).value_counts().iloc[:top]
+    found = []
+    for token, occurrences in counts.items():
+        weights = d.weights[at.index[at["token"] == token]]
+        table = {"least": weights.min(0), "mean": weights.mean(0), "greatest": weights.max(0)}
+        named = {"token": token, "occurrences": occurrences, "unit": range(weights.shape[1])}
+        found.append(pd.DataFrame({**named, **table}))
+    return pd.concat(found, ignore_index=True)
+
+
+def explained(d: "Decided", label: str) -> float:
+    """How much of the decisions a label explains: 1 is all, about 0 nothing.
+
+    It is the share of the variance of the weights w that lies between the C classes of a label, of
+    which class c has n_c of the N rows, less what is expected by chance p (Kelley 1935, *An
+    Unbiased Correlation Ratio Measure*, https://doi.org/10.1073/pnas.21.9.554):
+
+        η² = Σ_c n_c ‖w̄_c - w̄‖² / Σ ‖w - w̄‖²,    ε² = (η² - p) / (1 - p),    p = (C - 1) / (N - 1).
+
+    By chance it falls a little below 0. With the side of an image as label, η² is what we read in
+    TIM, figure 2. If all rows of a sequence have the same class, a row is the mean over a sequence:
+    its positions resemble each other, and would count as more evidence than they are. Positions and
+    lengths are divided into the classes 0, 1, 2 to 3, 4 to 7, and so on.
+
+    Args:
+        d: the decisions.
+        label: one of `d.labels`.
+
+    Returns:
+        NaN if nothing varies, or if each row has a class of its own.
+    """
+    rows = d.rows[d.rows[label].notna()]
+    w, classes = pd.DataFrame(d.weights[rows.index].astype(np.float64)), rows[label]
+    if pd.api.types.is_numeric_dtype(classes):
+        classes = pd.Series(np.frexp(classes)[1], classes.index)
+    if len(rows) and _is_of_sequences(rows, label):
+        sequence = rows["sequence"].to_numpy()
+        w, classes = w.groupby(sequence).mean(), classes.groupby(sequence).first()
+    of_class = w.groupby(classes.to_numpy())
+    total = ((w - w.mean()) ** 2).to_numpy().sum()
+    # Of equal weights rounding may leave a little.
+    if not total > 1e-12 * (w**2).to_numpy().sum() or len(w) <= len(of_class):
+        return np.nan
+    between = ((of_class.transform("mean") - w.mean()) ** 2).to_numpy().sum()
+    chance = (len(of_class) - 1) / (len(w) - 1)
+    return float((between / total - chance) / (1 - chance))
+
+
+def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFrame:
+    """How alike systems decide, such as those of the layers of a stack.
+
+    Of systems with two units it is the correlation of the weights of their first units: TIM,
+    figures 3 and 4. Of others, whose units have no order in common, it is the RV coefficient of
+    their weights (Robert and Escoufier 1976, https://doi.org/10.2307/2347233), with the covariances
+    S of the weights of two systems
+
+        RV = tr(S_xy S_yx) / √(tr(S_xx²) tr(S_yy²)),
+
+    which is linear CKA: 1 if the weights of one are those of the other, renumbered or scaled. With
+    two units it is the square of the correlation.
+
+    Args:
+        modules: what systems decided on the same rows.
+        levels: quantities of the rows, such as loudness, to compare the decisions with.
+
+    Returns:
+        A square table by the places of the systems, and the levels behind them. NaN where the
+        weights do not vary.
+    """
+    of_levels = {level: modules[0].rows[[level]].to_numpy(float) for level in levels}
+    columns = {**{d.place: d.weights for d in modules}, **of_levels}
+    centred = {name: x.astype(float) - x.mean(0, dtype=float) for name, x in columns.items()}
+    if all(d.weights.shape[1] == 2 for d in modules):
+        return pd.DataFrame({name: x[:, 0] for name, x in centred.items()}).corr()
+    size = {name: np.linalg.norm(x.T @ x) for name, x in centred.items()}
+    with np.errstate(invalid="ignore"):
+        return pd.DataFrame(
+            {
+                name: {
+                    other: np.linalg.norm(x.T @ y) ** 2 / np.float64(size[name] * size[other])
+                    for other, y in centred.items()
+                }
+                for name, x in centred.items()
+            }
+        )
+
+
+def _is_of_sequences(rows: pd.DataFrame, label: str) -> bool:
+    """Whether all rows of a sequence have the same class."""
+    return bool((rows.groupby("sequence")[label].nunique() == 1).all())
