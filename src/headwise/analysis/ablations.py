@@ -1,0 +1,288 @@
+"""What it costs a trained model to do without a part: it is evaluated again under each ablation.
+
+    table 5 of Peng et al. 2020 (MAE) and table 3 of Ahmed et al. 2017 (Weighted Transformer)
+
+Nothing is trained again. The difference to the whole model is paired over the test items, so that
+its interval and test hold for this model; they say nothing about models of other seeds.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.losses import item_losses
+from headwise.analysis.statistics import Scores, change, corrected
+from headwise.heads.ablation import meaning_of, option_of
+from headwise.heads.system import System
+from headwise.models.inspect import ablated, check_ablations, evaluating, place, systems
+from headwise.models.modeling import HeadwiseModel
+from headwise.ops.checks import one_of
+from headwise.pretrained.gates import observed
+from headwise.recipes.recipe import Evaluation
+from headwise.tasks.scores import Score
+from headwise.tasks.task import Each, Task
+from headwise.training.loss import own_draws
+from headwise.yaml import read_yaml
+
+Level = Literal["none", "model", "units"]
+Quality = Callable[[], Score]  # evaluates a model as it is when called
+_DRAWS = 5  # of a random ablation, whose result is the mean over them
+_COLUMNS = (
+    *("ablation", "path", "place", "unit", "options", "meaning", "draws", "value", "difference"),
+    *("low", "high", "p", "corrected_p", "cost", "share", "why"),
+)
+
+
+class _Ablation(NamedTuple):
+    name: str  # one of the `edits` of a system
+    options: dict[str, int]
+    systems: dict[str, System]  # those that it changes, by their paths
+    is_of_one: bool  # whether it removes a unit of one system, or else changes all of a kind
+    draws: int = 1
+
+    def __str__(self) -> str:
+        path = f" at {next(iter(self.systems)) or 'the model'}" if self.is_of_one else ""
+        return self.name + "".join(f", {key}={value}" for key, value in self.options.items()) + path
+
+
+def ablate(
+    model: nn.Module,
+    quality: Quality,
+    level: Level = "units",
+    *,
+    track: Callable[[Sequence[Any]], Iterable[Any]] = iter,
+) -> pd.DataFrame:
+    """Evaluates a model without and with each ablation of its systems, one ablation at a time.
+
+    The model is in evaluation mode meanwhile; it, its gradients and random draws are as before
+    afterwards. A plain model of transformers is one of standard attentions, whose heads are
+    removed.
+
+    Args:
+        model: a model of headwise or of transformers, or any module that holds systems.
+        quality: evaluates the model as it is when called, always on the same items in the same
+            order, see `of_task`, `of_loss` and `of_numbers`.
+        level: `"model"` is what changes all systems of a kind at once, such as equal weights;
+            `"units"` also removes each expert, head or branch of each system; `"none"` is nothing.
+        track: goes through the ablations and shows how far it is, such as `rich.progress.track`.
+
+    Returns:
+        A row for each ablation, the costliest first, with the columns
+
+        - `ablation`, `meaning`: its name, see `headwise.heads.ablation`, and what it does;
+        - `path`, `place`: of the system that is changed; empty if all of a kind are;
+        - `unit`, `options`: what is removed or weighed, such as expert, and which,
+          `{"expert": 3}`;
+        - `value`, `draws`: the score, the mean over so many random draws; 1 if nothing is drawn;
+        - `difference`, `low`, `high`: the value minus that of the whole model, with its 95%
+          interval;
+        - `p`, `corrected_p`: of the test that there is no difference; corrected by Holm's method,
+          over the table. `why` says why there is no interval or test;
+        - `cost`: how much worse the score is, whether it is higher or lower;
+        - `share`: the cost divided by the score of the whole model. Of a score of which higher is
+          better it is the part that is lost: with 1 all of it is. Of a loss or a perplexity it is
+          the growth: with 1 it doubles. NaN if the score is not positive.
+
+        Its `attrs` have `score`, the name of the score, `value`, that of the whole model,
+        `lower_is_better`, `digits`, its number of decimals, and `items`, how many there are.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = nn.ModuleDict({"first": hw.MultiHeadAttention(16, num_heads=4)})
+        >>> x = torch.randn(20, 5, 16)
+        >>> size = of_numbers(lambda: layer["first"](x).output.square().mean((1, 2)), name="size")
+        >>> table = ablate(layer, size)
+        >>> len(table), table.attrs["score"], table["options"].iloc[0].keys()
+        (4, 'size', dict_keys(['head']))
+    """
+    one_of(level=(level, ("none", "model", "units")))
+    with observed(model), evaluating(model):
+        ablations = _ablations(model, level)
+        if not ablations:
+            return pd.DataFrame(columns=_COLUMNS)
+        whole = _measured(quality)
+        unchanged = Scores.of([whole])
+        estimates, values = [], []
+        for ablation in track(ablations):
+            drawn = Scores.of([_under(model, ablation, draw, quality) for draw in _draws(ablation)])
+            estimates.append(change(drawn, unchanged))
+            values.append(drawn.values.mean() if len(drawn.values) else math.nan)
+    sign = 1 if whole.lower_is_better else -1
+    rows = []
+    for ablation, found, value in zip(ablations, corrected(estimates), values, strict=True):
+        path, system = next(iter(ablation.systems.items()))
+        cost = sign * found.value + 0.0  # never -0.0
+        rows.append(
+            {
+                "ablation": ablation.name,
+                "path": path if ablation.is_of_one else "",
+                "place": place(path, system) if ablation.is_of_one else "",
+                "unit": option_of(ablation.name) if ablation.is_of_one else system.unit,
+                "options": ablation.options,
+                "meaning": meaning_of(ablation.name),
+                "draws": ablation.draws,
+                "value": value,
+                "difference": found.value,
+                "low": found.low,
+                "high": found.high,
+                "p": found.p,
+                "corrected_p": found.corrected_p,
+                "cost": cost,
+                "share": cost / whole.value if whole.value > 0 else math.nan,
+                "why": found.why,
+            }
+        )
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    table = table.sort_values("cost", ascending=False, kind="stable", ignore_index=True)
+    table.attrs |= {"score": whole.name, "value": whole.value, "digits": whole.digits}
+    table.attrs |= {"lower_is_better": whole.lower_is_better, "items": len(whole.rows)}
+    return table
+
+
+def of_task(model: HeadwiseModel, task: Task, part: str, evaluation: Evaluation) -> Quality:
+    """The first score of a task on a part of its data. A translation is generated each time."""
+    return lambda: task.evaluate(model, part, evaluation, Each()).scores[0]
+
+
+def of_loss(
+    model: nn.Module, batches: Sequence[Mapping[str, Any]], name: str = "nats per token"
+) -> Quality:
+    """The mean loss per label, where the model is given all labels before the one it predicts.
+
+    One pass over the batches is much faster than to generate text, and a loss shows smaller
+    differences than BLEU does.
+
+    Args:
+        model: gives `logits` and `loss`, as models of headwise and of transformers do.
+        batches: arguments of the model, with `labels`.
+        name: of the score.
+    """
+
+    def measure() -> Tensor:
+        found = [torch.stack(item_losses(model, batch), 1).double().cpu() for batch in batches]
+        return torch.cat(found)
+
+    return of_numbers(measure, higher_is_better=False, name=name)
+
+
+def of_numbers(
+    measure: Callable[[], Any], *, higher_is_better: bool = True, name: str = "quality"
+) -> Quality:
+    """The mean of the numbers that a function returns, one for each item of test data.
+
+    Args:
+        measure: returns an array, a tensor or a list of shape `(items,)`, in the same order each
+            time; or `(items, 2)`, a total and a count for each item, such as the loss of its
+            tokens and their number: the score is the sum of all totals divided by that of all
+            counts.
+        higher_is_better: whether larger numbers are better; not of a loss.
+        name: of the score.
+    """
+
+    def score() -> Score:
+        measured = measure()
+        if isinstance(measured, Tensor):
+            measured = measured.detach().to("cpu", torch.float64)
+        rows = np.asarray(measured, dtype=np.float64)
+        if rows.ndim == 1 and len(rows):
+            rows = np.stack([rows, np.ones_like(rows)], axis=1)
+        if rows.ndim != 2 or rows.shape[1] != 2 or not len(rows):
+            raise ValueError(
+                f"the quality has the shape {rows.shape}, expected (items,): a number for each "
+                f"item; or (items, 2): a total and a count for each"
+            )
+        return Score.of(name, rows, "ratio", lower_is_better=not higher_is_better, digits=3)
+
+    return score
+
+
+def parse_ablations(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Reads ablations as the command line gives them: `SYSTEM=NAME[,OPTION=VALUE]` each.
+
+    A value is YAML; a list has its commas in brackets.
+
+    >>> parse_ablations(["mae=without-expert,expert=[0, 2]"])
+    {'mae': {'name': 'without-expert', 'expert': [0, 2]}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        system, _, rest = (part.strip() for part in text.partition("="))
+        name, comma, option = (part.strip() for part in rest.partition(","))
+        key, equals, value = (part.strip() for part in option.partition("="))
+        if not (system and name) or (comma and not (key and equals)):
+            raise ValueError(
+                f"ablation is {text!r}, expected SYSTEM=NAME, or with an option "
+                f"SYSTEM=NAME,OPTION=VALUE"
+            )
+        if system in found:
+            raise ValueError(f"ablation is {text!r}, but {system} has one already")
+        try:
+            found[system] = {"name": name} | ({key: read_yaml(value)} if comma else {})
+        except ValueError as error:
+            raise ValueError(f"ablation is {text!r}: {error}") from None
+    check_ablations(found)
+    return found
+
+
+def _ablations(model: nn.Module, level: Level) -> list[_Ablation]:
+    """What changes all systems of a kind, kind by kind, and then what removes a unit of one."""
+    of_all: list[_Ablation] = []
+    of_one: list[_Ablation] = []
+    kinds: dict[Any, dict[str, Any]] = {}
+    for path, system in systems(model).items() if level != "none" else ():
+        kinds.setdefault((type(system), system.edits), {})[path] = system
+    for (_, edits), alike in kinds.items():
+        for name in edits:
+            option = option_of(name)
+            if option in (None, "seed", "top_k"):
+                of_all += _of_all(name, option, alike)
+            elif level == "units" and name.startswith("without-"):
+                of_one += _of_each(name, str(option), alike)
+    return of_all + of_one
+
+
+def _of_all(name: str, option: str | None, alike: Mapping[str, Any]) -> list[_Ablation]:
+    """An ablation of all systems of a kind that decide, with each value that fits them all."""
+    those = {path: system for path, system in alike.items() if system.num_units > 1}
+    if not those:
+        return []
+    if option == "top_k":  # fewer than a system has in force anyway
+        least = min(getattr(of, "top_k", None) or of.num_units for of in those.values())
+        return [_Ablation(name, {option: k}, those, False) for k in range(1, least)]
+    return [_Ablation(name, {}, those, False, _DRAWS if option == "seed" else 1)]
+
+
+def _of_each(name: str, unit: str, alike: Mapping[str, Any]) -> list[_Ablation]:
+    """An ablation of one unit after the other, in one system after the other."""
+    found = []
+    for path, system in alike.items():
+        units = system.num_heads if unit == "head" else system.num_units
+        for number in range(units if units > 1 else 0):
+            found.append(_Ablation(name, {unit: number}, {path: system}, True))
+    return found
+
+
+def _draws(ablation: _Ablation) -> Iterable[dict[str, int]]:
+    return [{"seed": draw} if ablation.draws > 1 else {} for draw in range(ablation.draws)]
+
+
+def _under(
+    model: nn.Module, ablation: _Ablation, draw: Mapping[str, int], quality: Quality
+) -> Score:
+    with ExitStack() as stack:
+        for path in ablation.systems:
+            stack.enter_context(ablated(model, path, ablation.name, **ablation.options, **draw))
+        return _measured(quality)
+
+
+def _measured(quality: Quality) -> Score:
+    # What an evaluation draws, such as masks, is the same under all ablations.
+    with torch.no_grad(), own_draws():
+        torch.manual_seed(0)
+        return quality()

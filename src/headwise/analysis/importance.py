@@ -1,0 +1,210 @@
+"""How much each head of a model matters to its loss: by the gradient, or by removing the head."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.analysis.losses import item_losses
+from headwise.heads.attention import Attention, Read
+from headwise.models.inspect import ablated, attentions, evaluating, observe
+from headwise.ops.checks import one_of
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.pretrained.gates import observed
+from headwise.pretrained.places import HeadLayout
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Head(NamedTuple):
+    path: str
+    site: str
+    layer: int
+    head: int
+    importance: float
+    low: float
+    high: float
+
+
+class HeadImportance(list[Head]):
+    """The heads of a model, the most important first.
+
+    `importance` is the mean over items, `low` and `high` the ends of its 95% interval (Student's
+    t); `path`, `site` and `layer` are those of the head's attention.
+    """
+
+    def frame(self) -> Any:
+        """A DataFrame of pandas with a row for each head."""
+        import pandas  # takes long
+
+        return pandas.DataFrame(self)
+
+    def least(self, number: int, *, group: int = 1) -> dict[str, list[int]]:
+        """The least important heads, by the paths of attentions, as `headwise.prune_heads` takes.
+
+        Each attention keeps its most important head. With `group`, heads that share their keys, so
+        many one behind another, go together: `number` counts these groups, and the sum of their
+        importance ranks them.
+        """
+        sums: dict[tuple[str, int], float] = defaultdict(float)
+        for head in reversed(self):
+            sums[head.path, head.head // group] += head.importance
+        order = sorted(sums, key=lambda unit: sums[unit])
+        kept = dict(order)  # the last that is put in is the most important
+        free = [(path, unit) for path, unit in order if kept[path] != unit]
+        if not 0 <= number <= len(free):
+            raise ValueError(
+                f"number is {number}, expected 0 to {len(free)}: of {len(order)} "
+                f"{'heads' if group == 1 else 'groups'} each of {len(kept)} attentions keeps one"
+            )
+        found: dict[str, list[int]] = {}
+        for path, unit in sorted(free[:number], key=lambda each: each[1]):
+            found.setdefault(path, []).extend(range(unit * group, (unit + 1) * group))
+        return found
+
+
+def head_importance(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    by: Literal["gradient", "removal"] = "gradient",
+    loss: Loss | None = None,
+    normalized: bool = False,
+    layouts: Mapping[str, HeadLayout] | None = None,
+) -> HeadImportance:
+    """Measures how much each head of a model matters to its loss, on average over items.
+
+    By gradient, as Michel et al. 2019, *Are Sixteen Heads Really Better than One?*,
+    https://arxiv.org/abs/1905.10650, rank heads:
+
+        I_h = E_x |∂L(x)/∂ξ_h| = E_x |Att_h(x)ᵀ ∂L(x)/∂Att_h(x)|
+
+    with L(x) the loss of an item, Att_h(x) what head h has read at all of its positions, and ξ_h =
+    1 a mask over it: one forward and one backward pass. By removal, the loss without the head, as
+    under `headwise.ablated`, minus that with it: a forward pass for each head. The model computes
+    as in evaluation.
+
+    Args:
+        model: of transformers, of headwise, or any module with attentions of headwise.
+        data: batches, or one: mappings to arguments of the model, with `labels`; or what `loss`
+            takes.
+        by: `"gradient"` or `"removal"`.
+        loss: called with the model and a batch, it returns the loss of each item, `(items,)`; by
+            default the mean cross entropy, or squared error of real numbers, over the labels other
+            than -100 of each item that has some.
+        normalized: whether to divide by the L2 norm over the heads of an attention, as the paper.
+        layouts: as in `headwise.gate_heads`.
+
+    Raises:
+        ValueError: the model has no known attention, no item has a label, or the loss of a batch is
+            not what `loss` is to return.
+
+    Example:
+        >>> import headwise as hw
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4))
+        >>> tokens = torch.randint(50, (8, 16))
+        >>> len(hw.head_importance(model, {"input_ids": tokens, "labels": tokens}))
+        8
+    """
+    one_of(by=(by, ("gradient", "removal")))
+    measure = _by_gradient if by == "gradient" else _by_removal
+    found: dict[str, list[Tensor]] = defaultdict(list)  # of each attention (items, heads)
+    with observed(model, layouts), evaluating(model):
+        places = attentions(model)
+        if not places:
+            raise ValueError(f"model is a {type(model).__name__} without a known attention")
+        for batch in [data] if isinstance(data, Mapping) else data:
+            for path, values in measure(model, batch, loss, places).items():
+                found[path].append(values.cpu().double())
+    heads = []
+    for path, batches in found.items():
+        items, attention = torch.cat(batches), places[path]
+        items = items / (items.mean(0).norm() if normalized else 1)
+        rows = enumerate(zip(*_intervals(items), strict=True) if len(items) else ())
+        heads += [Head(path, attention.site, attention.layer, head, *row) for head, row in rows]
+    if not heads:
+        raise ValueError(
+            f"data has no item with a label to predict, expected labels other than "
+            f"{IGNORED_LABEL}; the first token of a text is none for a causal model"
+        )
+    return HeadImportance(sorted(heads, key=lambda head: -head.importance))
+
+
+def _losses(model: nn.Module, batch: Any, loss: Loss | None) -> tuple[Tensor, Tensor]:
+    """The loss of each item, `(items,)`, and whether it counts."""
+    if loss is None:
+        totals, counts = item_losses(model, batch)
+        return totals / counts.clamp(min=1), counts > 0
+    losses = loss(model, batch)
+    if losses.dim() != 1:
+        raise ValueError(f"loss returns the shape {tuple(losses.shape)}, expected (items,)")
+    return losses, torch.ones_like(losses, dtype=torch.bool)
+
+
+def _by_gradient(
+    model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Attention]
+) -> dict[str, Tensor]:
+    """`(items, heads)` of each attention."""
+    if any("quantized.dynamic" in type(module).__module__ for module in model.modules()):
+        raise ValueError("by is 'gradient', which passes no quantised layer: expected 'removal'")
+    reads: list[tuple[str, Read]] = []
+    noted = observe(model, lambda path, read: reads.append((path, read)))
+    with ExitStack() as unfrozen, noted, torch.enable_grad():
+        for p in model.parameters():  # frozen ones would leave heads without a graph
+            if p.is_floating_point() and not p.requires_grad:
+                unfrozen.callback(p.requires_grad_(True).requires_grad_, False)
+        losses, counted = _losses(model, batch, loss)
+        heads, total = [read.heads for _, read in reads], losses.sum()
+        gradients = torch.autograd.grad(total, heads, allow_unused=True, materialize_grads=True)
+    found: dict[str, Tensor] = {}
+    for (path, read), gradient in zip(reads, gradients, strict=True):
+        dtype = torch.promote_types(gradient.dtype, torch.float32)
+        products = (read.heads.detach() * gradient).sum(-1, dtype=dtype)  # items, heads, time
+        # A module may be called several times.
+        found[path] = found.get(path, 0) + _of_heads(read, products)
+    return {path: values.abs()[counted] for path, values in found.items()}
+
+
+def _of_heads(read: Read, products: Tensor) -> Tensor:
+    """`(items, heads)`: sums over positions, each of which may have chosen its own heads."""
+    routing = read.routing
+    if routing is None or routing.indices is None or read.attention.unit == "head":
+        return products.sum(-1)
+    units, each = routing.weights.size(-1), read.attention.num_key_value_heads
+    # An ablation may leave fewer: the heads behind them count nothing.
+    indices = F.pad(routing.indices, (0, products.size(1) // each - routing.indices.size(-1)))
+    # A unit may have a head for each head of keys: those of the first head of keys come first.
+    indices = torch.cat([indices + head * units for head in range(each)], dim=-1)
+    sums = products.new_zeros(len(products), units * each)
+    return sums.scatter_add_(1, indices.flatten(1), products.transpose(1, 2).flatten(1))
+
+
+@torch.no_grad()
+def _by_removal(
+    model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Attention]
+) -> dict[str, Tensor]:
+    """`(items, heads)` of each attention."""
+    before, counted = _losses(model, batch, loss)
+    found = {}
+    for path, attention in places.items():
+        costs = []
+        for head in range(attention.num_heads):
+            with ablated(model, path, head=head):
+                costs.append(_losses(model, batch, loss)[0] - before)
+        found[path] = torch.stack(costs, 1)[counted]
+    return found
+
+
+def _intervals(items: Tensor) -> tuple[list[float], ...]:
+    """The means of `(items, heads)`, and the ends of their 95% intervals."""
+    from scipy.stats import t  # takes long
+
+    mean, spread = items.mean(0), items.std(0) if len(items) > 1 else items[0] * math.nan
+    half = float(t.ppf(0.975, len(items) - 1)) * spread / len(items) ** 0.5
+    return mean.tolist(), (mean - half).tolist(), (mean + half).tolist()
