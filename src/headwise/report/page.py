@@ -6,30 +6,50 @@ The tables of a page are saved beside it as CSV.
 
 import base64
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import matplotlib
+import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from headwise.files import write_text
 
-_TEMPLATE = Path(__file__).with_name("page.html.jinja")
+NONE = "–"  # where there is no number
+# Colour-blind readers can tell these colours apart. All are dark enough on white; a dark page
+# inverts the lightness of figures and keeps their hue.
+_COLOURS = ("#2b2f36", "#1f4fd0", "#c8420a", "#15805a", "#b8478c", "#7a2020", "#5b63c9", "#7d6608")
 _STYLE = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#888888",
     "axes.formatter.useoffset": False,
-    "grid.alpha": 0.3,
+    "axes.grid": True,
+    "axes.labelcolor": "#444444",
+    "axes.prop_cycle": matplotlib.cycler(color=_COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
     "figure.dpi": 72,
+    "font.size": 11,
+    "grid.color": "#bbbbbb",
+    "grid.alpha": 0.5,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text: a page is a third of the size
+    "svg.hashsalt": "headwise",
     "text.parse_math": False,  # names of users' own may hold a dollar
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
 }
+_MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
+_CELLS_WITH_NUMBERS = 300  # of a heat map
+_LONG = 40  # letters of a cell that is a text, whose lines are broken
 
 
 @dataclass
@@ -39,10 +59,13 @@ class Section:
     Attributes:
         title: of the section.
         says: a sentence or two: what was found, and how to read it.
-        table: shown below; a cell may be a text, with line breaks, or a number.
+        table: shown below; a cell is a number, or a text whose lines after the first are smaller.
+            A first line that ends with a star is bold.
         figures: shown behind it.
-        pictures: caption to a PNG in base64.
+        pictures: caption to a PNG in base64. The first line of a caption is a title, which those
+            that follow each other may share.
         more: title to a table, a text or sections, folded.
+        notes: how to read tables and figures, in small type.
     """
 
     title: str
@@ -51,6 +74,7 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
     pictures: dict[str, str] = field(default_factory=dict)
     more: dict[str, "pd.DataFrame | str | list[Section]"] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields its tables, also those that are folded, with their titles."""
@@ -71,13 +95,23 @@ def axes(columns: int = 1, height: float = 3.2, width: float = 5.2, **shared: An
         return figure, figure.subplots(1, columns, squeeze=False, **shared)[0]
 
 
+def look(number: int) -> dict[str, Any]:
+    """Colour, marker and dashes of the line of the n-th system, counted from 0."""
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+    }
+
+
 def heat(
     frame: pd.DataFrame, title: str = "", *, centre: float | None = None, form: str = "{:.2f}"
 ) -> Figure:
     """A matrix as coloured cells with their numbers; with a centre, in two colours around it."""
     figure, (plot,) = axes(height=0.8 + 0.3 * len(frame))
     values = frame.to_numpy(float)
-    limit = float(abs(values - (centre or 0)).max()) or 1.0
+    off = np.abs(values - (centre or 0))
+    limit = float(off[np.isfinite(off)].max(initial=0)) or 1.0
     low, high = (0.0, limit) if centre is None else (centre - limit, centre + limit)
     plot.imshow(
         values, cmap="Blues" if centre is None else "RdBu_r", aspect="auto", vmin=low, vmax=high
@@ -86,9 +120,13 @@ def heat(
     plot.set_yticks(range(frame.shape[0]), map(str, frame.index))
     plot.set_title(title, loc="left", fontsize=11)
     plot.grid(visible=False)
-    if frame.size <= 300:
-        for (row, column), value in pd.DataFrame(values).stack().items():
-            plot.text(column, row, form.format(value), ha="center", va="center", fontsize=9)
+    if frame.size <= _CELLS_WITH_NUMBERS:
+        for (row, column), value in np.ndenumerate(values):
+            if math.isfinite(value):
+                colour = "white" if off[row, column] > 0.6 * limit else "black"
+                text = form.format(value).replace("-", "−")
+                at = {"ha": "center", "va": "center", "fontsize": 9}
+                plot.text(column, row, text, color=colour, **at)
     return figure
 
 
@@ -97,11 +135,30 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
 
     >>> number(-0.5, 1), number(1234.5, 0), number(float("nan")), number(0.25, 2, sign=True)
     ('−0.5', '1,234', '–', '+0.25')
+    >>> number(-0.01, 1), number(0.01, 1, sign=True)
+    ('0.0', '0.0')
     """
-    if not abs(value) < float("inf"):
-        return "–"
-    text = f"{value:{'+' if sign else ''},.{digits}f}"
-    return text.replace("-", "−")
+    if not abs(value) < math.inf:
+        return NONE
+    text = f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
+    return text if text.strip("+−0.,") else text.lstrip("+−")
+
+
+def short(value: float) -> str:
+    """A number with three digits: a large one with a unit, a small one as a power of ten.
+
+    >>> short(1_534_208), short(930), short(61_200_000_000), short(999_999), short(-0.5)
+    ('1.53M', '930', '61.2G', '1.00M', '−0.5')
+    """
+    if not abs(value) < math.inf:
+        return NONE
+    unit = ""
+    for unit in ("", "k", "M", "G", "T", "P"):
+        text = f"{value:#.3g}".rstrip(".") if unit else f"{value:.3g}"
+        if abs(float(text)) < 1000:
+            break
+        value /= 1000
+    return text.replace("-", "−") + unit
 
 
 def write_page(path: Path, title: str, says: str, sections: Sequence[Section | None]) -> None:
@@ -110,16 +167,28 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
     Args:
         path: of the HTML file.
         title: of the page.
-        says: the finding, in a sentence or two, which is read first.
+        says: the finding, in a sentence or two, which is read first; a line is a paragraph.
         sections: in their order; None where there is nothing to show.
     """
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.tests["frame"] = lambda content: isinstance(content, pd.DataFrame)
     environment.tests["sections"] = lambda content: isinstance(content, list)
-    environment.filters |= {"image": _as_image, "csv": _as_link, "table": _as_table}
+    environment.filters |= {
+        "image": _as_image,
+        "about": _about,
+        "csv": _as_link,
+        "file": lambda name: f"{_file_name(name)}.csv",
+        "cells": _cells,
+        "by_title": _by_title,
+    }
     shown = [section for section in sections if section is not None]
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    html = template.render(title=title, says=says, sections=shown)
+    template = environment.get_template("page.html.jinja")
+    html = template.render(title=title, says=says.splitlines(), sections=shown)
     for section in shown:
         for name, table in section.tables():
             write_text(path.parent / "tables" / f"{_file_name(name)}.csv", _as_csv(table))
@@ -127,7 +196,10 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
 
 
 def _file_name(title: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-")[:100]
+    return re.sub(r"[^\w.+-]+", "-", title.lower()).strip("-.")[:100] or "table"
+
+
+# --- figures and pictures ---------------------------------------------------------------------
 
 
 def _as_image(figure: Figure) -> str:
@@ -138,19 +210,71 @@ def _as_image(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
+def _about(figure: Figure) -> str:
+    """What a figure shows, for those who do not see it: its titles, or the names of its axes."""
+    names = [
+        plot.get_title(loc="left") or plot.get_title() or plot.get_ylabel() or plot.get_xlabel()
+        for plot in figure.axes
+    ]
+    return "; ".join(dict.fromkeys(filter(None, names)))
+
+
+def _by_title(pictures: dict[str, str]) -> Iterator[tuple[str, list[tuple[list[str], str]]]]:
+    """Pictures that share a title, each with the further lines of its caption."""
+    found = [(*caption.partition("\n")[::2], png) for caption, png in pictures.items()]
+    for title, group in groupby(found, key=lambda each: each[0]):
+        yield title, [(rest.splitlines(), png) for _, rest, png in group]
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _cells(frame: pd.DataFrame) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
+    """The rows of a table, its header first: what stands at the head of a row, and its cells.
+
+    A cell is a list of lines. A name at the head of a row that stands above it is left out.
+    """
+    names = [_lines(name) if name is not None else [""] for name in frame.index.names]
+    yield names, [_lines(column) for column in frame.columns]
+    before: tuple[Any, ...] = ()
+    for label, row in zip(frame.index, frame.itertuples(index=False, name=None), strict=True):
+        labels = label if isinstance(label, tuple) else (label,)
+        same = [at for at in range(len(labels)) if labels[: at + 1] == before[: at + 1]]
+        shared = min(len(same), len(labels) - 1)
+        head = [[""] if at < shared else _lines(each) for at, each in enumerate(labels)]
+        yield head, [_lines(cell) for cell in row]
+        before = labels
+
+
+def _lines(cell: Any) -> list[str]:
+    """The lines of a cell as the page writes them."""
+    if isinstance(cell, str):
+        return [cell] if max(map(len, cell.split("\n"))) > _LONG else cell.split("\n")
+    if isinstance(cell, tuple):
+        return [line for each in cell for line in _lines(each) if line]
+    if isinstance(cell, bool | np.bool_):
+        return ["yes" if cell else "no"]
+    if isinstance(cell, Integral):
+        return [number(int(cell), 0)]
+    if cell is None or pd.isna(cell):
+        return [NONE]
+    return [number(cell, 0) if 1000 <= abs(cell) < 1e9 else f"{cell:.3g}".replace("-", "−")]
+
+
 def _as_csv(frame: pd.DataFrame) -> str:
-    """A table as CSV; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    """A table as CSV; an apostrophe comes before a text that a spreadsheet would run as a formula."""
 
     def plain(cell: Any) -> Any:
-        return f"'{cell}" if isinstance(cell, str) and cell[:1] in "=+-@" else cell
+        if (
+            isinstance(cell, str)
+            and cell[:1] in tuple("=+-@\t\r")
+            and re.search(r"[^\W\d]|[|(!=@]", cell)
+        ):
+            return f"'{cell}"
+        return cell
 
     return frame.map(plain).rename(index=plain, columns=plain).to_csv()
 
 
 def _as_link(frame: pd.DataFrame) -> str:
     return f"data:text/csv;base64,{base64.b64encode(_as_csv(frame).encode('utf-8-sig')).decode()}"
-
-
-def _as_table(frame: pd.DataFrame) -> Markup:
-    text = frame.to_html(border=0, na_rep="–", escape=True, float_format="{:.3g}".format)
-    return Markup(text.replace("\\n", "<br>").replace("\n", ""))  # escaped by pandas
