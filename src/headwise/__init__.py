@@ -38,7 +38,7 @@ _NAMES = {
     "pretrained.places": ["HeadLayout"],
     "pretrained.pruning": ["load_pruned", "prune_heads"],
     "pretrained.watch": ["ablated", "record"],
-    "report.analysis": ["Analysis"],
+    "report.analysing": ["Analysis", "analyse"],
     "report.explorer.page": ["Explored", "explore"],
     "training.rules": ["RulesMixin", "TrainingRules", "training_rules"],
 }

@@ -1,0 +1,357 @@
+"""`headwise.analyse` and `headwise analyse`: what the heads of models do on data, and a page."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import length_hint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from torch import Tensor, nn
+
+from headwise.analysis.ablations import Level, Quality, ablate, of_loss, of_numbers, of_task
+from headwise.analysis.decided import Batch, Decided, Describe, collect
+from headwise.analysis.results import machine, versions
+from headwise.data.load import lines
+from headwise.pretrained.gates import observed
+from headwise.pretrained.places import HeadLayout
+from headwise.report.open_model import (
+    check_finite,
+    describe_text,
+    hide_words,
+    longest_input,
+    open_plain,
+    task_of,
+    text_batch,
+)
+from headwise.report.page import Section, write_page
+from headwise.report.sections import analysis_sections, findings
+from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
+from headwise.runs.folder import distinct_names, read_result
+from headwise.runs.names import is_plain
+from headwise.tasks.task import Positions
+from headwise.training.watching import bars, say
+
+PAGE = "analysis.html"
+MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
+_SECOND = {"translation": "its translation", "classification": "its class"}
+
+
+@dataclass(eq=False)
+class Analysis:
+    """What the heads of a model do on data: what `headwise.analyse` has found.
+
+    Attributes:
+        decided: what each system of the model decided, a row for each decision, as numpy arrays
+            and a DataFrame of what stands there; empty if none decides anything, such as standard
+            attention.
+        ablations: a row for each ablation, the costliest first; None if none was made.
+        name: of the model, as the page shows it.
+        data: what it read, in words.
+        history: what a run recorded while it was trained.
+    """
+
+    decided: list[Decided]
+    ablations: pd.DataFrame | None = None
+    name: str = "model"
+    data: str = ""
+    history: Sequence[Mapping[str, float]] = field(default=(), repr=False)
+
+    @cached_property
+    def findings(self) -> list[str]:
+        """What was found, in sentences; shares are of the whole score."""
+        return findings(self.decided, self.ablations)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Returns the tables of the page by their titles."""
+        return dict(pair for section in _sections([self]) for pair in section.tables())
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the page `analysis.html` into a folder, and its tables as CSV into `tables`.
+
+        Returns:
+            The path of the page.
+        """
+        return write_analyses([self], Path(folder))
+
+
+def analyse(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    tokens: str | Mapping[str, str] | None = None,
+    names: Mapping[int, str] | Callable[[int], str] | None = None,
+    quality: Callable[[], Any] | None = None,
+    higher_is_better: bool = True,
+    level: Level = "units",
+    describe: Describe | None = None,
+    name: str = "model",
+    layouts: Mapping[str, HeadLayout] | None = None,
+) -> Analysis:
+    """Analyses what the heads of a model do on data, and what each of them is worth.
+
+    The batches are read once. Then `quality` measures the model once without any change, and once
+    for each ablation: each edit of all systems of a kind, and each head and expert removed. Model
+    and gradients are as before afterwards.
+
+    Args:
+        model: a headwise model, a plain model of transformers, or any module that holds systems of
+            headwise or of your own. It is in evaluation mode meanwhile.
+        batches: keyword arguments of its forward, batch by batch: a list, a `DataLoader`, or
+            anything else that can be gone through once. Positions where `attention_mask` is 0 are
+            padding. In the decoder of an encoder-decoder model, so are labels of -100 at the end.
+        tokens: name of the argument with the numbers of tokens, `(batch, time)`; for a model of two
+            stacks `{"encoder": name, "decoder": name}`. Negative numbers are no tokens.
+        names: the name of each token: a mapping, or a function such as
+            `tokenizer.convert_ids_to_tokens`. By default they are called by their numbers.
+        quality: measures the model as it is when called: a number for each item of test data, in an
+            order that stays the same; or a total and a count for each, `(items, 2)`, such as the
+            loss of its tokens and their number. Without it, nothing is ablated.
+        higher_is_better: whether larger numbers of `quality` are better: not of losses.
+        level: `"model"`: only what changes all systems of a kind at once is ablated; `"units"`:
+            each unit is removed too; `"none"`: nothing is ablated.
+        describe: returns what stands at the positions of a batch, by the stack (`encoder` or
+            `decoder`), as a task's `describe`; in the place of `tokens` and `names`, it may have
+            further labels.
+        name: of the model, as the page shows it.
+        layouts: as in `headwise.gate_heads`.
+
+    Raises:
+        ValueError: the model holds no system; there are no batches; a batch lacks what `tokens`
+            names; or `quality` returns other than the numbers it is expected to.
+
+    Example:
+        >>> import torch
+        >>> import headwise as hw
+        >>> model = hw.CausalLM(hw.CausalLMConfig(vocab_size=9, embed_dim=8, num_heads=2,
+        ...                                       ffn_dim=8, layers=1, attention="mae"))
+        >>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
+        >>> analysis = hw.analyse(model, batches, tokens="input_ids")
+        >>> analysis.decided[0].weights.shape
+        (120, 2)
+    """
+    console = Console(stderr=True)
+    described = describe or (_described(tokens, names) if tokens is not None else None)
+    measured = None
+    if quality is not None:
+        measured = of_numbers(quality, higher_is_better=higher_is_better)
+    with observed(model, layouts):
+        decided = _decided(model, batches, described, name, length_hint(batches), console)
+        ablations = _ablated(model, measured, level, name, console)
+    read = decided[0].sequences if decided else 0
+    return Analysis(decided, ablations, name, f"{read:,} sequences" if read else "")
+
+
+def analyse_runs(
+    models: Sequence[Path],
+    folder: Path,
+    console: Console,
+    *,
+    part: str = "test",
+    data: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    level: Level = "units",
+    text: Path | None = None,
+    command: str = "",
+) -> list[Analysis]:
+    """Analyses finished runs on the same data, or other models on a text, and writes their page.
+
+    Args:
+        models: folders of runs; with a text, folders of models of transformers, or names on the
+            hub.
+        folder: where the page is written.
+        console: for progress.
+        part, data, changes: what of the data of the runs is read, as `open_part` takes them.
+        level: which ablations are made, see `analyse`.
+        text: what models of no run read: a file with an item in each line.
+        command: what the user typed.
+    """
+    folders = list({model.resolve(): model for model in models}.values())
+    names = distinct_names(folders)
+    plain = [model for model in folders if is_plain(model)]
+    if plain and text is None:
+        kind = "is a model" if plain[0].is_dir() else "is no folder, at best a model on the hub"
+        raise ValueError(f"{plain[0]} {kind}, which has no data: add --text FILE for it to read")
+    if text is not None:
+        if plain != folders or changes or data or part != "test":
+            raise ValueError(
+                "--text is given, expected models of no run alone, and neither --set, --data nor "
+                "--part: a run reads its own data, which these options change"
+            )
+        found = [
+            _of_text(model, name, text, level, console)
+            for model, name in zip(folders, names, strict=True)
+        ]
+    else:
+        opened = [open_part(run, part, console, data=data, changes=changes) for run in folders]
+        for other in opened[1:]:
+            check_same_items(opened[0], other)
+        found = [
+            _of_run(run, name, level, console) for run, name in zip(opened, names, strict=True)
+        ]
+    write_analyses(found, folder, command)
+    return found
+
+
+def write_analyses(analyses: Sequence[Analysis], folder: Path, command: str = "") -> Path:
+    """Writes the page of analyses side by side; returns its path."""
+    several = len(analyses) > 1
+    says = "\n".join(
+        f"{f'{each.name}: ' if several else ''}{finding}"
+        for each in analyses
+        for finding in each.findings
+    )
+    title = f"What the heads of {', '.join(each.name for each in analyses)} do"
+    write_page(folder / PAGE, title, says, _sections(analyses, command))
+    return folder / PAGE
+
+
+def _sections(analyses: Sequence[Analysis], command: str = "") -> list[Section]:
+    made = [
+        *filter(None, [command]),
+        *(f"{each.name}: {each.data}" for each in analyses if each.data),
+        machine(),
+        ", ".join(f"{name} {version}" for name, version in versions().items()),
+    ]
+    found = analysis_sections(
+        {each.name: each.decided for each in analyses},
+        {each.name: each.ablations for each in analyses if each.ablations is not None},
+        {each.name: each.history for each in analyses},
+        "\n".join(made),
+    )
+    return [section for section in found if section is not None]
+
+
+# --- one model --------------------------------------------------------------------------------
+
+
+def _of_run(opened: Opened, name: str, level: Level, console: Console) -> Analysis:
+    model, task = model_of(opened), opened.task
+    check_finite(model, opened.run)
+    items, evaluation = task.stored(opened.part), opened.recipe.evaluation
+    order = task.batches(opened.part, opened.recipe.training.batch_tokens)
+    order = [order[number] for number in np.random.default_rng(0).permutation(len(order))]
+    batches = (task.collate(items.__getitems__(of)) for of in order)
+    with as_evaluated(model, evaluation, console, name):
+        decided = _decided(model, batches, task.describe, name, len(order), console)
+        quality = of_task(model, task, opened.part, evaluation)
+        ablations = _ablated(model, quality, level, name, console)
+    result = read_result(opened.run)
+    size = f"{opened.part}, {len(items):,} {task.item_name}"
+    if decided and decided[0].sequences < len(items):
+        size += f", of which {decided[0].sequences:,} for all but the ablations"
+    return Analysis(decided, ablations, name, size, result.history if result else ())
+
+
+def _of_text(model_name: Path, name: str, file: Path, level: Level, console: Console) -> Analysis:
+    model, tokenizer = open_plain(model_name)
+    batches, data = _lines(model, tokenizer, file)
+    task = task_of(model)
+    per = "example" if task == "classification" else "token"
+    quality = of_loss(model, batches, f"nats per {per}") if task else None
+    with observed(model):
+        described = describe_text(model, tokenizer)
+        decided = _decided(model, batches, described, name, len(batches), console)
+        ablations = _ablated(model, quality, level, name, console)
+    return Analysis(decided, ablations, name, data)
+
+
+def _lines(model: Any, tokenizer: Any, file: Path) -> tuple[list[dict[str, Tensor]], str]:
+    """The lines of a text as batches of one, each with labels; and in words, what of it is read.
+
+    Raises:
+        ValueError: a line lacks what the model needs, or there is none.
+    """
+    task, longest = task_of(model), longest_input(model, tokenizer)
+    batches: list[dict[str, Tensor]] = []
+    tokens, cut, rest = 0, 0, ""
+    for number, line in enumerate(lines(str(file)), 1):
+        if not line.strip():
+            continue
+        if tokens >= MOST_TOKENS:
+            rest = "; the rest of the file is left out"
+            break
+        text, _, second = line.partition("\t") if task in _SECOND else (line, "", "")
+        try:
+            if task in _SECOND and not second.strip():
+                raise ValueError(f"expected a text, a tab and {_SECOND[task]}")
+            batch = text_batch(model, tokenizer, [text], [second.strip()] if second else None)
+        except ValueError as error:
+            raise ValueError(f"{file}, line {number}: {error}") from error
+        if task == "masked-language-modelling":
+            batch = hide_words(batch, tokenizer)
+        tokens += batch["input_ids"].numel()
+        cut += batch["input_ids"].numel() == longest
+        batches.append(batch)
+    if not batches:
+        raise ValueError(f"{file} is empty, expected a text with an item in each line")
+    if task == "language-modelling" and all(each["input_ids"].numel() < 2 for each in batches):
+        raise ValueError(
+            f"no line of {file} has a token after the first, which is not predicted; expected "
+            f"lines of several tokens"
+        )
+    limit = f"; {cut:,} lines have {longest:,} tokens or more, of which these are read"
+    size = f"{file.name}, {len(batches):,} lines, {tokens:,} tokens"
+    return batches, f"{size}{limit if cut else ''}{rest}"
+
+
+def _decided(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    describe: Describe | None,
+    name: str,
+    number: int,
+    console: Console,
+) -> list[Decided]:
+    _say(console, f"{name}: {number:,} batches are read")
+    with bars(console, transient=True) as shown:
+        bar = shown.add_task(name, total=number or None, figures="batches read")
+        return collect(model, shown.track(batches, task_id=bar), describe)
+
+
+def _ablated(
+    model: nn.Module, quality: Quality | None, level: Level, name: str, console: Console
+) -> pd.DataFrame | None:
+    if quality is None or level == "none":
+        return None
+    _say(console, f"{name}: ablations are evaluated one by one")
+    with bars(console, transient=True) as shown:
+        bar = shown.add_task(name, total=None, figures="ablations")
+        return ablate(model, quality, level, track=lambda each: shown.track(each, task_id=bar))
+
+
+def _say(console: Console, text: str) -> None:
+    """Says what begins, where no bar shows it."""
+    if not (console.is_terminal or console.is_jupyter):
+        say(console, text)
+
+
+def _described(
+    tokens: str | Mapping[str, str], names: Mapping[int, str] | Callable[[int], str] | None
+) -> Describe:
+    """What finds the tokens of a batch by the names of arguments."""
+    stacks = ("encoder", "decoder")
+    arguments = dict.fromkeys(stacks, tokens) if isinstance(tokens, str) else tokens
+    if unknown := arguments.keys() - stacks:
+        raise ValueError(
+            f"tokens has the key {sorted(unknown)[0]!r}, expected 'encoder' and 'decoder' to the "
+            f"name of an argument each, or a single name"
+        )
+
+    def describe(batch: Batch) -> dict[str, Positions]:
+        found = {}
+        for stack, argument in arguments.items():
+            if argument not in batch:
+                raise ValueError(
+                    f"tokens names {argument!r}, which a batch lacks: it has {', '.join(batch)}"
+                )
+            known = names if isinstance(names, Mapping) else {}
+            if callable(names):
+                known = {n: str(names(n)) for n in batch[argument].unique().tolist() if n >= 0}
+            found[stack] = Positions.of_tokens(batch[argument], known)
+        return found
+
+    return describe

@@ -1,0 +1,462 @@
+"""The sections of the page of an analysis: each is a small function of what was found.
+
+First what was found, in sentences; then what each part is worth, and what goes to which unit; then
+the rest. Runs that are analysed together stand side by side, each under its name.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from pandas.api.types import is_float_dtype
+
+from headwise.analysis.decided import Decided
+from headwise.analysis.questions import alike, entropy, explained, load, pmi, ranges
+from headwise.analysis.statistics import SIGNIFICANT
+from headwise.report.page import Section, axes, heat, look, number
+
+Runs = Mapping[str, Sequence[Decided]]  # name of a run to what its systems decided
+Tables = Mapping[str, pd.DataFrame]  # name of a run to its ablations, see `ablate`
+Histories = Mapping[str, Sequence[Mapping[str, float]]]  # name of a run to its `history`
+
+_SITES = {
+    "encoder_self": "encoder self-attention",
+    "decoder_self": "decoder self-attention",
+    "decoder_cross": "cross-attention",
+}
+# What an ablation of all systems of a kind does.
+_DOES = {
+    "uniform": "all {units} weigh alike",
+    "random": "the {units} have random weights",
+    "largest": "only the {unit} of largest weight counts",
+    "without-largest": "the {unit} of largest weight is left out",
+    "top-k": "only the {top_k} {units} of largest weight count",
+}
+# What is recorded of each unit in training.
+_RECORDED = {"kappa": "κ", "alpha": "α", "share": "share of the decisions"}
+_COURSES = 3  # plots side by side
+_SHOWN = 8  # rows of a table that are not folded
+_DRAWN = 24  # rows of a figure
+_CLASSES = 16  # of more, those that go to each unit are listed
+_POINTS = 120  # of a curve
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def where(place: str) -> str:
+    """A place in words.
+
+    >>> where("decoder_cross.1"), where("blocks.3.attention")
+    ('cross-attention, layer 1', 'blocks.3.attention')
+    """
+    site, _, layer = place.rpartition(".")
+    return f"{_SITES[site]}, layer {layer}" if site in _SITES else place
+
+
+def plural(unit: str) -> str:
+    """Several of a unit.
+
+    >>> plural("branch"), plural("head")
+    ('branches', 'heads')
+    """
+    return f"{unit}{'es' if unit.endswith(('s', 'x', 'z', 'ch', 'sh')) else 's'}"
+
+
+def part(row: Any) -> str:
+    """What a row of a table of ablations changes, in words."""
+    if row.unit in row.options:
+        return f"{row.unit} {row.options[row.unit]}, {where(row.place)}"
+    text = _DOES.get(row.ablation, row.ablation)
+    return text.format(unit=row.unit, units=plural(row.unit), **row.options)
+
+
+def _single(table: pd.DataFrame) -> pd.DataFrame:
+    """The ablations that remove a unit of one system; others change all of a kind at once."""
+    return table[[row.unit in row.options for row in table.itertuples()]]
+
+
+def _named(runs: Mapping[str, Any], run: str, text: str) -> str:
+    """A title, with the name of its run where there are several."""
+    return text if len(runs) == 1 else f"{run}: {text}"
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 1 if abs(share) < 0.095 else 0)}%"
+
+
+def _change(table: pd.DataFrame, row: Any) -> str:
+    return number(row.difference, table.attrs["digits"] + 1, sign=True)
+
+
+# --- what was found ---------------------------------------------------------------------------
+
+
+def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list[str]:
+    """What was found of one model, in sentences; those on the whole score come first."""
+    of_score = [] if ablations is None else [*_of_parts(ablations), *_of_weights(ablations)]
+    return [*of_score, *_of_work(decided), *_of_label(decided)]
+
+
+def _of_parts(table: pd.DataFrame) -> Iterator[str]:
+    """Which part is worth most, and how many are worth nothing."""
+    units = _single(table)
+    if units.empty:
+        return
+    score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
+    best, last = units.iloc[0], units.iloc[-1]
+    if best.cost > 0:
+        chance = "" if best.corrected_p < SIGNIFICANT else ", which may be chance"
+        lost = "all" if best.share > 0.995 else _percent(best.share)
+        lost = (
+            f"{score} is {_percent(best.share)} worse"
+            if table.attrs["lower_is_better"]
+            else (f"{lost} of the {score} of {whole} is lost")
+        )
+        yield f"Without {part(best)}, which is worth most, {lost}{chance}."
+    needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
+    names = " or ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
+    yield (
+        f"Of the {len(units):,} {names}, {len(units) - needed:,} can be removed one at a time "
+        f"without a loss that is more than chance; the cheapest is {part(last)} "
+        f"({_change(table, last)})."
+    )
+
+
+def _of_weights(table: pd.DataFrame) -> Iterator[str]:
+    """What the learned weights are worth."""
+    for row in table[table["ablation"] == "uniform"].itertuples():
+        chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
+        yield (
+            f"If {part(row)}, the {table.attrs['score']} changes by {_change(table, row)}, "
+            f"{_percent(abs(row.share))} of the whole{chance}."
+        )
+
+
+def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
+    """How evenly the work is shared."""
+    for unit, of in _by_unit(decided).items():
+        multiples = pd.concat([load(d) * d.weights.shape[1] for d in of])
+        yield (
+            f"The busiest {unit} of a layer does {number(multiples.max(), 1)} times an even share "
+            f"of the work, and the least busy {number(multiples.min(), 1)} times."
+        )
+
+
+def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
+    """What the decisions depend on most."""
+    known = [(share, label, d) for d in decided for label, share in _explained(d).items()]
+    if known:
+        share, label, d = max(known, key=lambda each: each[0])
+        yield (
+            f"The {label} alone explains up to {_percent(share)} of the decisions "
+            f"({where(d.place)})."
+        )
+
+
+def _by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
+    """The systems that have several units, by what these are."""
+    found: dict[str, list[Decided]] = {}
+    for d in decided:
+        if d.weights.shape[1] > 1:
+            found.setdefault(d.unit, []).append(d)
+    return found
+
+
+def _labels(d: Decided) -> list[str]:
+    """What stands at the positions of a system: tokens, and the labels of the task."""
+    columns = {**d.rows, **d.positions}
+    return [
+        name
+        for name, values in columns.items()
+        if name not in ("sequence", "position", "length") and not is_float_dtype(values)
+    ]
+
+
+def _explained(d: Decided) -> dict[str, float]:
+    """How much of the decisions each label explains, by the name that pages give it."""
+    found = {label: explained(d, label) for label in _labels(d) if label in d.rows}
+    return {_word(d, label): share for label, share in found.items() if share == share}
+
+
+def _word(d: Decided, label: str) -> str:
+    return d.word if label == "token" else label
+
+
+# --- what each part is worth ------------------------------------------------------------------
+
+
+def of_ablations(ablated: Tables) -> Section | None:
+    """What a model loses without a part: MAE table 5, Weighted table 3 and section 4.5."""
+    ablated = {run: table for run, table in ablated.items() if len(table)}
+    if not ablated:
+        return None
+    items = next(iter(ablated.values())).attrs["items"]
+    says = (
+        "The trained model is evaluated once more without a part; nothing is trained again. "
+        f"A bold number, or a filled point, is more than chance (p < {SIGNIFICANT}). Two parts that "
+        "do the same work cost little one at a time, and much together."
+    )
+    note = (
+        f"Intervals and p are over the {items:,} items, and hold for this model alone: another "
+        f"seed may use other parts. p is corrected by Holm's method for all ablations of a model."
+    )
+    figures = [
+        figure
+        for run, table in ablated.items()
+        for figure in (_forest(ablated, run, table), *_maps(ablated, run, table))
+    ]
+    return Section(
+        "What each part is worth",
+        says,
+        pd.concat([_worth(ablated, run, table.head(_SHOWN)) for run, table in ablated.items()]),
+        figures,
+        more={
+            _named(ablated, run, f"All {len(table)} ablations"): table.drop(columns="options")
+            for run, table in ablated.items()
+        },
+        notes=[note],
+    )
+
+
+def _worth(ablated: Tables, run: str, table: pd.DataFrame) -> pd.DataFrame:
+    digits = table.attrs["digits"] + 1
+    rows = {}
+    for row in table.itertuples():
+        text = _change(table, row) + ("*" if row.corrected_p < SIGNIFICANT else "")
+        if row.low == row.low:
+            text += (
+                f"\n{number(row.low, digits, sign=True)} to {number(row.high, digits, sign=True)}"
+            )
+        without = f"without {part(row)}" if row.unit in row.options else part(row)
+        rows[_named(ablated, run, without)] = {
+            str(table.attrs["score"]): number(row.value, digits),
+            "Difference\n95% interval": text,
+            "Lost of the whole": _percent(row.share),
+            "p, corrected": number(row.corrected_p),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
+    top = table.head(_DRAWN)
+    figure, (plot,) = axes(height=1.0 + 0.25 * len(top), width=7.6)
+    at, colour = range(len(top)), look(1)["color"]
+    plot.axvline(0, color="grey", linewidth=0.8)
+    plot.hlines(at, top["low"], top["high"], color=colour)
+    filled = [colour if p < SIGNIFICANT else "white" for p in top["corrected_p"]]
+    plot.scatter(top["difference"], at, c=filled, edgecolors=colour, zorder=3)
+    plot.set_yticks(at, [part(row) for row in top.itertuples()])
+    plot.invert_yaxis()
+    plot.set_xlabel(f"change of the {table.attrs['score']}, 95% interval")
+    more = f" ({len(top)} of {len(table)})" if len(table) > len(top) else ""
+    plot.set_title(_named(ablated, run, f"the costliest first{more}"), loc="left", fontsize=11)
+    return figure
+
+
+def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
+    """Layers and units, with what each costs in percent of the whole score."""
+    units = _single(table)
+    sites = units["place"].str.rpartition(".")
+    numbers = [row.options[row.unit] for row in units.itertuples()]
+    units = units.assign(site=sites[0], layer=sites[2], number=numbers)
+    for (site, unit), some in units.groupby(["site", "unit"], sort=False):
+        costs = 100 * some.pivot_table("share", "layer", "number")
+        costs.index = [f"layer {layer}" for layer in costs.index]
+        title = f"{_SITES.get(site, site)}: % of the {table.attrs['score']} lost without {unit} n"
+        yield heat(costs, _named(ablated, run, title), centre=0, form="{:.1f}")
+
+
+# --- what goes to which unit ------------------------------------------------------------------
+
+
+def of_labels(runs: Runs) -> Section | None:
+    """What goes to each unit: MAE table 6, MoA table 4, and TIM figure 2 as numbers."""
+    found: list[tuple[float, str, Decided, str]] = []
+    for run, of in runs.items():
+        for d in of if any(len(d.weights.T) > 1 for d in of) else ():
+            for label in _labels(d):
+                share = explained(d, label) if label in d.rows else math.nan
+                found.append((share, run, d, label))
+    if not found:
+        return None
+    figures, shown, folded, seen = [], None, {}, set()
+    # Of each label, the system that it explains best is shown first.
+    for _, run, d, label in sorted(found, key=lambda each: math.isnan(each[0]) or -each[0]):
+        table = _by_class(d, label)
+        title = _named(runs, run, f"{_word(d, label)}, {where(d.place)}")
+        if len(table) > _CLASSES:
+            table = pmi(d, label)
+            if shown is None:
+                shown = table.head(6)
+        elif (run, label) not in seen:
+            figures.append(heat(table, f"{title}: % of its decisions", form="{:.0f}"))
+        seen.add((run, label))
+        folded[title] = table
+    units = " or ".join(dict.fromkeys(plural(d.unit) for _, _, d, _ in found))
+    says = ""
+    return Section(f"What goes to which {units}", says, shown, figures, more=folded)
+
+
+def _by_class(d: Decided, label: str) -> pd.DataFrame:
+    """How much of the decisions at each class goes to each unit, in percent."""
+    at = d.rows if label in d.rows else d.positions
+    shares = pd.DataFrame(100 * d.shares[at.index]).groupby(at[label].to_numpy()).mean()
+    return shares.rename(columns=f"{d.unit} {{}}".format)
+
+
+# --- the rest ---------------------------------------------------------------------------------
+
+
+def of_entropy(runs: Runs) -> Section | None:
+    """How undecided the decisions are: MAE section 5.1, TIM figure 3."""
+    rows = {}
+    for run, of in runs.items():
+        for d in of:
+            figures = entropy(d)
+            share = {"of even weights": _percent(figures["mean"] / figures["even"])}
+            rows[_named(runs, run, where(d.place))] = {**figures, **share}
+    says = (
+        "−Σ w ln w of a decision with the weights w, in nats: 0 if one has all the weight, and "
+        "`even` if all have equal weights. 10% and 90% are percentiles over the decisions."
+    )
+    return Section("", says, pd.DataFrame.from_dict(rows, orient="index")) if rows else None
+
+
+def of_load(runs: Runs) -> Section | None:
+    """How the work is shared: MAE table 8, MoA figures 3 and 4."""
+    figures = []
+    for run, of in runs.items():
+        for unit, some in _by_unit(of).items():
+            shares = pd.DataFrame([100 * load(d).rename(where(d.place)) for d in some])
+            title = _named(runs, run, f"% of the decisions that goes to each {unit}")
+            figures.append(heat(shares, title, form="{:.0f}"))
+    says = (
+        "How often an expert, a head or a mechanism is chosen; where none is chosen and they "
+        "compete, how often its weight is the largest; elsewhere its mean weight."
+    )
+    return Section("", says, figures=figures) if figures else None
+
+
+def of_explained(runs: Runs) -> Section | None:
+    """What explains the decisions: TIM figure 2."""
+    rows = {
+        _named(runs, run, where(d.place)): {label: _percent(x) for label, x in of_d.items()}
+        for run, of in runs.items()
+        for d in of
+        if (of_d := _explained(d))
+    }
+    says = (
+        "The share of the variance of the weights that lies between the classes of a label, less "
+        "what as many classes explain by chance (ε²): 100% if the label says all about a decision. "
+        "Labels go together, so that the shares do not add up."
+    )
+    return Section("", says, pd.DataFrame.from_dict(rows, orient="index")) if rows else None
+
+
+def of_layers(runs: Runs) -> Section | None:
+    """How alike the layers decide: TIM figures 3 and 4."""
+    figures = []
+    for run, of in runs.items():
+        for stack in dict.fromkeys(d.site.partition("_")[0] for d in of):
+            some = [d for d in of if d.site.partition("_")[0] == stack and "position" in d.rows]
+            if len(some) > 1 and len({d.weights.shape for d in some}) == 1:
+                levels = [name for name, x in some[0].rows.items() if is_float_dtype(x)]
+                title = _named(runs, run, "correlation of the weights of layers")
+                figures.append(heat(alike(some, levels), title, centre=0))
+    return Section("", "", figures=figures) if figures else None
+
+
+def of_ranges(runs: Runs) -> Section | None:
+    """The weights of frequent tokens: TIM figure 4, left."""
+    tables = {
+        _named(runs, run, where(d.place)): ranges(d)
+        for run, of in runs.items()
+        for d in of
+        if "token" in d.rows and len(d.weights.T) > 1
+    }
+    return Section("", "", more=tables) if tables else None
+
+
+def over_training(histories: Histories) -> Section | None:
+    """What runs recorded while they were trained: TIM figure 2, Weighted figure 3."""
+    figures: list[Figure] = []
+    for run, history in histories.items():
+        table = pd.DataFrame(history)
+        if "step" not in table:
+            continue
+        table = table.set_index("step")
+        plots = {
+            f"{_RECORDED[kind]}, {where(place)}": curves
+            for kind in _RECORDED
+            for place, curves in _curves(table, kind).items()
+        }
+        explained_by = _curves(table, "explained")
+        for label in dict.fromkeys(label for curves in explained_by.values() for label in curves):
+            of = {
+                where(at): curves[label] for at, curves in explained_by.items() if label in curves
+            }
+            plots[f"explained by the {label}"] = pd.DataFrame(of)
+        drawn = [(title, curves) for title, curves in plots.items() if curves.size]
+        for some in (drawn[n : n + _COURSES] for n in range(0, len(drawn), _COURSES)):
+            figure, panels = axes(len(some), height=2.7, width=3.9 * len(some))
+            for panel, (title, curves) in zip(panels, some, strict=True):
+                _draw(panel, curves)
+                panel.set_title(_named(histories, run, title), loc="left", fontsize=10)
+            figures.append(figure)
+    says = (
+        "At validations: how much of the decisions on a few sequences goes to each unit, and how "
+        "much a label explains. κ and α are those of the Weighted Transformer, smoothed by a mean "
+        "of three records as in its figure 3. The numbers name the highest and the lowest line."
+    )
+    return Section("", says, figures=figures) if figures else None
+
+
+def _curves(table: pd.DataFrame, kind: str) -> dict[str, pd.DataFrame]:
+    """What is recorded of a kind, by its place: a column a unit, or a label."""
+    found: dict[str, dict[str, pd.Series]] = {}
+    for name in table:
+        if name.startswith(f"{kind} "):
+            place, _, of = name.removeprefix(f"{kind} ").rpartition("/")
+            found.setdefault(place, {})[of] = table[name]
+    return {place: pd.DataFrame(of).dropna() for place, of in found.items()}
+
+
+def _draw(panel: Any, curves: pd.DataFrame) -> None:
+    some = curves.iloc[:: max(1, len(curves) // _POINTS)]
+    for at, values in enumerate(some.T.to_numpy()):
+        panel.plot(some.index, values, linewidth=1.4, color=look(at)["color"])
+    last = some.iloc[-1]
+    for name in dict.fromkeys([last.idxmax(), last.idxmin()]):
+        panel.text(some.index[-1], last[name], f" {name}", va="center", fontsize=9)
+    panel.set_xlabel("step")
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def analysis_sections(
+    runs: Runs, ablated: Tables, histories: Histories, made: str
+) -> list[Section | None]:
+    """The sections of a page of analyses side by side.
+
+    Args:
+        runs: name of a run to what its systems decided.
+        ablated: name of a run to its ablations.
+        histories: name of a run to what was recorded while it was trained.
+        made: how the page was made.
+    """
+    rest = {
+        "How undecided the decisions are": of_entropy(runs),
+        "How the work is shared": of_load(runs),
+        "What explains the decisions": of_explained(runs),
+        "How alike the layers decide": of_layers(runs),
+        "The weights of frequent tokens": of_ranges(runs),
+        "Over training": over_training(histories),
+    }
+    more: dict[str, Any] = {title: [section] for title, section in rest.items() if section}
+    more["How this page was made"] = made
+    counted = "Layers, heads and experts are counted from 0, as in the code."
+    return [of_ablations(ablated), of_labels(runs), Section("More", counted, more=more)]
