@@ -1,16 +1,43 @@
-"""The scripts in benchmarks find all that they import."""
+"""The scripts in benchmarks run in a tiny setting, and the numbers that they print are sound."""
 
-import runpy
-from pathlib import Path
+import json
+import math
+import sys
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+from benchmarks import chance, speed
+
+TINY = ("--dim", "16", "--heads", "2", "--batch", "2", "--time", "4", "--layers", "1")
+ONCE = ("--tokens", "2", "--rounds", "2", "--seconds", "0.0001", "--systems", "mae", "tim", "2K")
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_a_benchmark_can_be_started(script, monkeypatch):
-    if script.stem == "gated_pretrained":
-        pytest.importorskip("peft")
-    monkeypatch.syspath_prepend(str(script.parent))
-    assert runpy.run_path(str(script), run_name="not main")["__doc__"]
+@pytest.mark.parametrize("what", ["layer", "step", "decode"])
+def test_speed_is_measured_over_the_baseline(what, tmp_path, capsys, monkeypatch):
+    arguments = [what, *TINY, *ONCE, "--json", str(tmp_path / "found.json")]
+    monkeypatch.setattr(sys, "argv", ["speed.py", *arguments])
+    speed.main()
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    rows = {row["name"]: row for row in found["results"]}
+    over = {row["over"] for row in rows.values()}
+    assert over == (
+        {"nn.MultiheadAttention", "PyTorch's layer"} if what == "layer" else {"standard"}
+    )
+    assert all(rows[name]["value"] == 1 and rows[name]["low"] == 1 for name in over)
+    assert len(rows) - len(over) == {"layer": 5, "step": 4, "decode": 4}[what]
+    assert all(0 < row["low"] <= row["value"] <= row["high"] for row in rows.values())
+    printed = capsys.readouterr().out
+    assert all(f"{rows[name]['ms']:.3g}" in printed for name in rows)
+
+
+def test_chance_counts_the_differences_that_procedures_find(monkeypatch, capsys):
+    monkeypatch.setattr(chance, "CHUNK", 3)
+    plain = chance.Cell("accuracy", seeds=3, spread=0.0, lead=3.0)
+    for row in chance.judge(plain, 0):
+        assert row["headwise"] and row["first seed"] and row["resampled"]
+    for row in chance.judge(chance.Cell("accuracy", seeds=1, spread=3.0), 0):
+        assert not row["headwise"] and math.isnan(row["detectable"])  # single runs: no star
+    asked = ["several", "--worlds", "accuracy", "--comparisons", "3", "--processes", "1"]
+    monkeypatch.setattr(sys, "argv", ["chance.py", *asked])
+    chance.main()
+    assert "not corrected" in capsys.readouterr().out

@@ -1,0 +1,220 @@
+"""How often the test of a comparison errs, and what it finds, by simulation.
+
+    python benchmarks/chance.py none             # systems that are equally good
+    python benchmarks/chance.py detectable       # a true difference of the detectable size
+    python benchmarks/chance.py several          # five systems that are as good as the baseline
+    python benchmarks/chance.py none --worlds accuracy --comparisons 500    # about two minutes
+
+Scores are simulated: test items, a system's own way with each item, seeds, and a seed's own way
+with each item are independent draws. Where systems are equally good, a test at 5% should find a
+difference in 5% of the comparisons or less. Three procedures judge the same simulated scores:
+
+first seed    the paired bootstrap over the items of the first seed alone
+resampled     a bootstrap that draws seeds and items anew, both at once
+headwise      the test of the report, headwise.analysis.statistics
+
+A true difference of the size that the report calls detectable should be found in about 80% of the
+comparisons. Tables of five systems that are as good as the baseline should have a star in 5% or
+less, which Holm's correction is for.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from headwise.analysis.statistics import SIGNIFICANT, Scores, contrast, corrected
+from headwise.tasks.scores import Score
+
+SEEDS = (1, 3, 5)
+SPREADS = (0, 1, 3)  # of seeds, in standard errors of a difference over items
+CHUNK = 50  # comparisons of one call of a worker
+# Standard deviations of quality: of items, of systems' ways with items, of seeds' ways with items.
+ITEM, SYSTEM_AND_ITEM, SEED_AND_ITEM = 1.0, 0.4, 0.6
+
+
+class World(NamedTuple):
+    """A kind of score with simulated items.
+
+    Attributes:
+        items: how many there are.
+        rows: computes rows of numbers from the qualities of the items.
+        statistic: computes the score, see `Score.statistic`.
+        unit: a standard deviation of the qualities of seeds that moves the score by the standard
+            error of a difference over items, found by simulation.
+    """
+
+    items: int
+    rows: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    statistic: str
+    unit: float
+
+
+def right_or_wrong(generator: np.random.Generator, quality: np.ndarray) -> np.ndarray:
+    """1 for each item that is right, and 1."""
+    return np.stack([quality > -0.8, np.ones(len(quality))], axis=1)
+
+
+def matches(generator: np.random.Generator, quality: np.ndarray) -> np.ndarray:
+    """Lengths, matches and numbers of n-grams of sentences; n words match if n − 1 of them do."""
+    lengths = 4 + np.random.default_rng(0).poisson(8, len(quality))
+    probability = 1 / (1 + np.exp(-(0.3 + 0.6 * quality)))
+    made = np.maximum(1, lengths + generator.integers(-2, 3, len(quality)))
+    numbers = [np.maximum(0, made - order) for order in range(4)]
+    matched, left = [], made
+    for number in numbers:
+        left = generator.binomial(np.minimum(left, number), probability)
+        matched.append(left)
+    return np.stack([made, lengths, *matched, *numbers], axis=1)
+
+
+WORLDS = {
+    "accuracy": World(500, right_or_wrong, "accuracy", 0.083),
+    "BLEU": World(300, matches, "bleu", 0.085),
+}
+
+
+class Cell(NamedTuple):
+    """What is simulated: a kind of score, seeds, their spread, systems and the lead of the last."""
+
+    world: str
+    seeds: int
+    spread: float
+    systems: int = 2
+    lead: float = 0.0
+
+
+def simulate(cell: Cell, generator: np.random.Generator) -> list[Scores]:
+    """The scores of systems on the same items; the last system's quality is greater by the lead."""
+    world = WORLDS[cell.world]
+
+    def drawn(deviation: float) -> np.ndarray:
+        return deviation * generator.normal(size=world.items)
+
+    items, systems = drawn(ITEM), []
+    for system in range(cell.systems):
+        own = items + drawn(SYSTEM_AND_ITEM) + cell.lead * (system == cell.systems - 1)
+        runs = []
+        for _ in range(cell.seeds):
+            of_seed = cell.spread * world.unit * generator.normal()
+            rows = world.rows(generator, own + of_seed + drawn(SEED_AND_ITEM)).astype(float)
+            run = Score(name="", value=math.nan, statistic=world.statistic, rows=rows.tolist())
+            run.value = float(run.of_resamples(rows, np.ones((1, world.items)))[0])
+            runs.append(run)
+        systems.append(Scores.of(runs))
+    return systems
+
+
+def of_first_seed(system: Scores) -> Scores:
+    """What is known of a system after one run."""
+    return Scores(system.values[:1], system.resamples[:1], system.items)
+
+
+def resampled_p(one: Scores, other: Scores, generator: np.random.Generator) -> float:
+    """p of a bootstrap that draws seeds and items anew, both at once."""
+    drawn = []
+    for system in (one, other):
+        seeds, resamples = system.resamples.shape
+        chosen = generator.integers(seeds, size=(seeds, resamples))
+        drawn.append(system.resamples[chosen, np.arange(resamples)].mean(0))
+    differences = drawn[0] - drawn[1]
+    observed = abs(one.values.mean() - other.values.mean())
+    strayed = np.abs(differences - differences.mean()) >= observed
+    return (strayed.sum() + 1) / (len(differences) + 1)
+
+
+def judge(cell: Cell, chunk: int) -> list[dict[str, float]]:
+    """What the procedures say of some simulated comparisons."""
+    generator = np.random.default_rng([chunk, cell.seeds, cell.systems, round(10 * cell.spread)])
+    found = []
+    for _ in range(CHUNK):
+        baseline, *others = simulate(cell, generator)
+        table = corrected([contrast(each, baseline, tests=len(others)) for each in others])
+        first = contrast(of_first_seed(others[-1]), of_first_seed(baseline))
+        figures = {
+            "headwise": any(each.significant for each in table),
+            "not corrected": any(each.p < SIGNIFICANT and "seeds" in each.over for each in table),
+            "first seed": first.p < SIGNIFICANT,
+            "resampled": resampled_p(baseline, others[-1], generator) < SIGNIFICANT,
+            "detectable": table[-1].detectable,
+            "difference": table[-1].value,
+        }
+        found.append({name: float(figure) for name, figure in figures.items()})
+    return found
+
+
+def judged(cells: list[Cell], options: argparse.Namespace) -> list[pd.DataFrame]:
+    """What the procedures say of each cell: a row for each comparison."""
+    chunks = range(-(-options.comparisons // CHUNK))
+    with ProcessPoolExecutor(options.processes) as pool:
+        waiting = [(i, pool.submit(judge, c, n)) for i, c in enumerate(cells) for n in chunks]
+        made = [(i, each.result()) for i, each in track(waiting, "simulating", transient=True)]
+    return [
+        pd.DataFrame([row for i, rows in made if i == n for row in rows]) for n in range(len(cells))
+    ]
+
+
+def without_difference(options: argparse.Namespace) -> pd.DataFrame:
+    """How often each procedure finds a difference where there is none."""
+    cells = [Cell(w, seeds, s) for w in options.worlds for seeds in SEEDS for s in SPREADS]
+    shares = [
+        said[["first seed", "resampled", "headwise"]].mean() for said in judged(cells, options)
+    ]
+    return pd.DataFrame(cells)[["world", "seeds", "spread"]].join(pd.DataFrame(shares))
+
+
+def of_detectable_size(options: argparse.Namespace) -> pd.DataFrame:
+    """How often a difference of the detectable size is found, and how large it is."""
+    # How far a lead in quality moves a score, and how large a difference is detectable.
+    trial = [Cell(world, seeds, 1.0, lead=0.2) for world in options.worlds for seeds in SEEDS[1:]]
+    cells = [
+        cell._replace(lead=cell.lead * said["detectable"].median() / abs(said["difference"].mean()))
+        for cell, said in zip(trial, judged(trial, options), strict=True)
+    ]
+    found = judged(cells, options)
+    of_cells = pd.DataFrame(cells)[["world", "seeds", "spread"]]
+    size = [abs(said["difference"].mean()) for said in found]
+    return of_cells.assign(difference=size, found=[said["headwise"].mean() for said in found])
+
+
+def of_several_systems(options: argparse.Namespace) -> pd.DataFrame:
+    """How often a table of five systems without differences has a star."""
+    cells = [Cell(world, 3, 1.0, systems=6) for world in options.worlds]
+    shares = [said[["headwise", "not corrected"]].mean() for said in judged(cells, options)]
+    return pd.DataFrame(cells)[["world", "seeds", "spread"]].join(pd.DataFrame(shares))
+
+
+TABLES = {
+    "none": without_difference,
+    "detectable": of_detectable_size,
+    "several": of_several_systems,
+}
+
+
+def main() -> None:
+    """Simulates and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", help=f"some of {', '.join(TABLES)}; by default all")
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--comparisons", type=int, default=2000, help="of each row")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    for name in options.tables or TABLES:
+        found = TABLES[name](options)
+        table = Table(*found.columns, title=f"{name}, {options.comparisons:,} comparisons a row")
+        for row in found.itertuples(index=False):
+            table.add_row(*(f"{x:.3f}" if isinstance(x, float) else str(x) for x in row))
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Speed of every system beside standard attention, on any device.
+
+    python benchmarks/speed.py layer             # a layer, forward and backward: d=512, 16 × 128
+    python benchmarks/speed.py step              # a training step: 2 + 2 layers, d=128, 64 × 16
+    python benchmarks/speed.py decode            # greedy decoding: 6 + 6 layers, d=512, 16 texts
+    python benchmarks/speed.py decode --batch 1
+    python benchmarks/speed.py layer --device cuda --dtype bfloat16 --dim 2048 --time 512
+
+`layer` has attentions over `nn.MultiheadAttention`, and whole layers, as models build them, over
+`nn.TransformerEncoderLayer`: the Weighted Transformer and TIM take the place of more than an
+attention. `step` is forward, backward and Adam of an encoder-decoder with one system in all of its
+attentions, over our standard model; the rules of training do nothing there. `decode` has the same
+models translate random texts of 16 tokens into 32 tokens. Beside our standard model stands Marian,
+an encoder-decoder of transformers of the same size.
+
+A round measures all of them, one after the other, with `torch.utils.benchmark`. Ratios are taken
+within a round, so that a machine whose speed drifts does not matter. The table has the median over
+rounds with its 95% interval. Nothing is trained: weights are random, and routers are drawn such
+that tokens spread over all experts.
+"""
+
+import argparse
+import json
+import subprocess
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils import benchmark
+from transformers import MarianConfig, MarianMTModel
+
+import headwise as hw
+from headwise.analysis.results import machine, versions
+from headwise.analysis.speed import OverRounds
+from headwise.files import write_text
+from headwise.heads.rules import UntrainedRuleWarning
+from headwise.models.modeling import Layer
+
+VOCABULARY = 2_000
+TORCH_ATTENTION, TORCH_LAYER, STANDARD = "nn.MultiheadAttention", "PyTorch's layer", "standard"
+# What each measurement has where the command line does not say otherwise. `ffn` is the width of
+# feed-forwards over that of the model. `moa`: how many experts MoA has for each one that a token
+# chooses, and how wide these are over the heads of standard attention.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "layer": {"dim": 512, "ffn": 4, "batch": 16, "time": 128, "moa": [(1, 1), (4, 1), (8, 1)]},
+    "step": {"dim": 128, "ffn": 2, "batch": 64, "time": 16, "layers": 2, "moa": [(2, 2), (4, 2)]},
+    "decode": {"dim": 512, "ffn": 4, "batch": 16, "time": 16, "layers": 6, "moa": [(1, 1), (4, 1)]},
+}
+Run = Callable[[], object]
+
+
+class Contender(NamedTuple):
+    """What is measured."""
+
+    name: str
+    over: str  # the name of the one whose time is 1
+    run: Run
+
+
+def plans(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The plan of attention of each system, by the name that the table shows."""
+    heads, width = options.heads, options.dim // options.heads
+    sizes = [f"{heads}K{n * heads}E{times * width}D" for n, times in options.moa]
+    return {
+        STANDARD: {"system": "standard"},
+        "weighted": {"system": "weighted"},
+        "agreement, EM": {"system": "agreement", "layers": "all"},
+        "agreement, simple": {"system": "agreement", "routing": "simple", "layers": "all"},
+        "mae": {"system": "mae"},
+        "tim": {"system": "tim", "layers": "all"},
+        **{f"moa {size}": {"system": "moa", "size": size} for size in sizes},
+        "moh": {"system": "moh", "shared_heads": heads // 4, "top_k": heads // 2},
+        "gated": {"system": "gated"},
+        "differential": {"system": "differential"},
+    }
+
+
+# --- what is measured -------------------------------------------------------------------------
+
+
+def layers(options: argparse.Namespace) -> list[Contender]:
+    """Attentions, then whole layers, each behind the one of PyTorch."""
+    dim, heads = options.dim, options.heads
+    x = torch.randn(options.batch, options.time, dim, device=options.device, dtype=options.dtype)
+    attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+    of_torch = nn.TransformerEncoderLayer(dim, heads, options.ffn * dim, 0.0, batch_first=True)
+    of_torch_alone = partial(attention, need_weights=False)
+    found = [Contender(TORCH_ATTENTION, TORCH_ATTENTION, passes(attention, x, of_torch_alone))]
+    built = {name: encoder_layer(plan, options) for name, plan in plans(options).items()}
+    for name, layer in built.items():
+        if (system := layer.self_attention) is not None and system.replaces == "attention":
+            found.append(Contender(name, TORCH_ATTENTION, passes(system, x)))
+    found.append(
+        Contender(TORCH_LAYER, TORCH_LAYER, passes(of_torch, x, lambda x, *_: (of_torch(x),)))
+    )
+    for name, layer in built.items():
+        if name == STANDARD or name.startswith(("weighted", "agreement", "tim")):
+            run = passes(layer, x, lambda x, *_, layer=layer: layer(x, {}, {}))
+            found.append(Contender(f"layer, {name}", TORCH_LAYER, run))
+    return found
+
+
+def encoder_layer(plan: dict[str, Any], options: argparse.Namespace) -> Layer:
+    """A layer of an encoder, as models build it."""
+    config = hw.SequenceClassifierConfig(
+        embed_dim=options.dim,
+        num_heads=options.heads,
+        ffn_dim=options.ffn * options.dim,
+        layers=1,
+        attention={**plan, "layers": [0]},
+        dropout=0.0,
+    )
+    return spread(Layer(config, {s: of[0] for s, of in config.systems().items()}, 0))
+
+
+def passes(module: nn.Module, x: Tensor, call: Callable[..., Any] | None = None) -> Run:
+    """The forward and backward pass of self-attention, with gradients of input and weights."""
+    module.to(x.device, x.dtype).train()
+
+    def run() -> None:
+        y = x.detach().requires_grad_()
+        output = (call or module)(y, y, y)[0]
+        (output.float().square().mean() + hw.auxiliary_loss(module)).backward()
+        module.zero_grad(set_to_none=True)
+
+    return run
+
+
+def steps(options: argparse.Namespace) -> list[Contender]:
+    """Training steps on the same random texts."""
+    texts = torch.randint(3, VOCABULARY, (2, options.batch, options.time), device=options.device)
+
+    def training_step(model: Any) -> Run:
+        optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-4, fused=True)
+        called = torch.compile(model) if options.compile else model
+
+        def run() -> None:
+            called(input_ids=texts[0], labels=texts[1]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return run
+
+    # Each model compiles the same code anew; those beyond the limit would run as they are written.
+    torch._dynamo.config.recompile_limit = 64
+    found = {name: training_step(model) for name, model in models(options).items()}
+    return [Contender(name, STANDARD, run) for name, run in found.items()]
+
+
+def decoding(options: argparse.Namespace) -> list[Contender]:
+    """Greedy decoding of the same random texts into outputs of one length."""
+    texts = torch.randint(3, VOCABULARY, (options.batch, options.time), device=options.device)
+    length = {"min_new_tokens": options.tokens, "max_new_tokens": options.tokens}
+    how = {**length, "do_sample": False, "num_beams": 1, "attention_mask": torch.ones_like(texts)}
+    found = {name: partial(m.eval().generate, texts, **how) for name, m in models(options).items()}
+    return [Contender(name, STANDARD, run) for name, run in found.items()]
+
+
+def models(options: argparse.Namespace) -> dict[str, Any]:
+    """An encoder-decoder of each system, and Marian's of the same size."""
+    found: dict[str, Any] = {}
+    sizes = {"embed_dim": options.dim, "num_heads": options.heads}
+    for name, plan in plans(options).items():
+        config = hw.Seq2SeqLMConfig(
+            vocab_size=VOCABULARY,
+            ffn_dim=options.ffn * options.dim,
+            encoder_layers=options.layers,
+            decoder_layers=options.layers,
+            attention=plan,
+            dropout=0.0,
+            **sizes,
+        )
+        found[name] = spread(hw.Seq2SeqLM(config))
+    stack = {"layers": options.layers, "attention_heads": options.heads}
+    stack["ffn_dim"] = options.ffn * options.dim
+    marian = MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=options.dim,
+        activation_function="relu",
+        dropout=0.0,
+        pad_token_id=0,
+        eos_token_id=2,
+        forced_eos_token_id=None,
+        decoder_start_token_id=1,
+        **{f"{side}_{k}": value for side in ("encoder", "decoder") for k, value in stack.items()},
+    )
+    found["transformers' Marian"] = MarianMTModel(marian)
+    return {name: model.to(options.device, options.dtype) for name, model in found.items()}
+
+
+def spread(model: Any) -> Any:
+    """Draws routers anew, which start at zero: tokens spread over experts, as in training."""
+    for name, parameter in model.named_parameters():
+        if "router" in name:
+            nn.init.normal_(parameter)
+    return model
+
+
+# --- measuring --------------------------------------------------------------------------------
+
+
+def measure(contenders: list[Contender], options: argparse.Namespace) -> pd.DataFrame:
+    """A row for each contender; the first round only warms up."""
+    how: dict[str, Any] = {"num_threads": options.threads or torch.get_num_threads()}
+    if options.cpu_time:
+        how["timer"] = time.process_time
+    timers = [benchmark.Timer("run()", globals={"run": c.run}, **how) for c in contenders]
+    rounds = [
+        [timer.blocked_autorange(min_run_time=options.seconds).median for timer in timers]
+        for _ in track(range(options.rounds + 1), "measuring", transient=True)
+    ]
+    seconds = pd.DataFrame(rounds[1:], columns=[c.name for c in contenders])
+    found = []
+    for name, over, _ in contenders:
+        ratio = OverRounds.of((seconds[name] / seconds[over]).tolist())
+        milliseconds = 1e3 * float(seconds[name].median())
+        found.append({"name": name, "over": over, "ms": milliseconds, **ratio.model_dump()})
+    return pd.DataFrame(found)
+
+
+def table_of(found: pd.DataFrame, options: argparse.Namespace) -> Table:
+    """What is printed."""
+    shape = f"d={options.dim}, {options.heads} heads, batch {options.batch}, time {options.time}"
+    kind = str(options.dtype).removeprefix("torch.")
+    table = Table(
+        title=f"{options.what}: {shape}, {kind}{', compiled' if options.compile else ''}",
+        caption=f"{machine()}, torch {torch.__version__}, commit {commit()}, {options.rounds} "
+        f"rounds{', processor time' if options.cpu_time else ''}. A ratio is over the 1.00 above.",
+    )
+    for header in ("", "ms", "ratio", "95% interval"):
+        table.add_column(header, justify="right" if header else "left")
+    for row in found.itertuples():
+        is_baseline = row.name == row.over
+        interval = "" if is_baseline else f"{row.low:.2f} to {row.high:.2f}"
+        if is_baseline:
+            table.add_section()
+        table.add_row(row.name, f"{row.ms:.3g}", f"{row.value:.2f}", interval)
+    return table
+
+
+def commit() -> str:
+    """The commit of the code that is measured."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    """Measures and prints."""
+    options = parse_options()
+    torch.manual_seed(0)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    warnings.simplefilter("ignore", UntrainedRuleWarning)
+    contenders = {"layer": layers, "step": steps, "decode": decoding}[options.what](options)
+    chosen = [c for c in contenders if any(text in c.name for text in options.systems)]
+    needed = {c.over for c in chosen}
+    found = measure([c for c in contenders if c in chosen or c.name in needed], options)
+    Console().print(table_of(found, options))
+    if options.json:
+        asked = {key: str(value) for key, value in vars(options).items()}
+        about = {"commit": commit(), "machine": machine(), "versions": versions(), "options": asked}
+        about["results"] = found.to_dict("records")
+        write_text(options.json, json.dumps(about, indent=1) + "\n")
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line, with the defaults of what is measured."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=DEFAULTS)
+    parser.add_argument(
+        "--systems", nargs="+", default=[""], help="texts; those alone whose names contain one"
+    )
+    parser.add_argument("--dim", type=int, help="width of the model")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--time", type=int, help="tokens of a text")
+    parser.add_argument("--layers", type=int, help="of the encoder, and of the decoder")
+    parser.add_argument("--tokens", type=int, default=32, help="that are decoded")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", type=partial(getattr, torch), default=torch.float32)
+    parser.add_argument("--compile", action="store_true", help="compile the models of `step`")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each, a round, at least")
+    parser.add_argument("--threads", type=int, help="of PyTorch")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="time of this process, if others run beside it"
+    )
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    options = parser.parse_args()
+    for key, value in DEFAULTS[options.what].items():
+        if getattr(options, key, None) is None:
+            setattr(options, key, value)
+    return options
+
+
+if __name__ == "__main__":
+    main()
