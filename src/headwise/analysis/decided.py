@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ from headwise.tasks.task import Positions, Task
 from headwise.training.batches import token_batches
 
 Batch = Mapping[str, Tensor]
+Decides = Literal["position", "sequence", "everything"]
 Describe = Callable[[Batch], Mapping[str, Positions]]
 _FEW_SEQUENCES, _FEW_BATCHES = 32, 2  # of what `look_at` reads
 
@@ -42,6 +43,7 @@ class Decided:
             and the layer is the number of the system.
         place: both in a word, as `encoder_self.2`; the path where the site is empty.
         unit: what its decisions weigh: expert, head, branch, mechanism.
+        decides: what a decision, a row, holds for.
         weights: `(rows, units)`, each row scaled to sum 1; even where all weights are 0.
         chosen: `(rows, chosen)`, the numbers of the units chosen; None if the system chooses none.
         rows: of each row the `sequence` from 0 on, and the `position` in it, padding not counted;
@@ -60,19 +62,13 @@ class Decided:
     layer: int
     place: str
     unit: str
+    decides: Decides
     weights: np.ndarray
     chosen: np.ndarray | None
     rows: pd.DataFrame
     positions: pd.DataFrame
     sequences: int
     word: str
-
-    @property
-    def decides(self) -> Literal["position", "sequence", "everything"]:
-        """What a decision, a row, holds for."""
-        if "position" in self.rows:
-            return "position"
-        return "sequence" if "sequence" in self.rows else "everything"
 
     @property
     def labels(self) -> list[str]:
@@ -148,14 +144,14 @@ def collect(
             described = describe(batch) if describe else {}
             size = fits = len(next(iter(batch.values())))
             for path, routings in decisions.items():
-                at, mask = _known(model, places[path], described, batch)
-                made = [_call(routing, at, mask, read) for routing in routings]
+                known = _known(model, places[path], described, batch)
+                made = [_call(routing, *known, read) for routing in routings]
                 room = limit - sum(len(call.positions) for call in found[path])
-                fits = min(fits, _fitting(made, room) - read)
+                fits = min(fits, _fitting(made, room, read + size) - read)
                 found[path] += made
             decisions.clear()
             decisions.begins.clear()
-            read += int(max(fits, 1 - read))  # one sequence at least
+            read += max(fits, 1 - read)  # one sequence at least
             if fits < size:
                 break
     return [
@@ -234,44 +230,33 @@ def _known(
 class _Call(NamedTuple):
     """What a system decided when it was called once, as `Decided` has it."""
 
+    decides: Decides
     weights: np.ndarray
     chosen: np.ndarray | None
-    rows: pd.DataFrame
-    positions: pd.DataFrame  # `rows`, unless one row holds for several positions
+    positions: pd.DataFrame
     word: str
 
 
 def _call(routing: Routing, at: Positions | None, mask: Tensor | None, read: int) -> _Call:
     """What a system decided in one call, when so many sequences had been read before."""
-    weights = routing.weights.float().cpu()
+    weights = routing.weights.float().cpu()  # (batch, time, units) or less
     total = weights.sum(-1, keepdim=True)
     weights = (weights / total).where(total != 0, 1 / weights.size(-1))
+    decides: Decides = ("everything", "sequence", "position")[weights.dim() - 1]
     is_real = _is_real(routing, at, mask)
-    at = at if at is not None and at.shape == tuple(is_real.shape) else None
-    sequence = is_real.nonzero()[:, 0]
-    positions = pd.DataFrame({"sequence": sequence + read})
-    positions["position"] = (is_real.cumsum(1) - 1)[is_real]  # padding may stand on the left
-    for name, values in _labels(at):
-        positions[name] = values[is_real] if values.ndim == 2 else values[sequence]
-    if weights.dim() == 3:
-        taken, rows = is_real, positions
-    elif weights.dim() == 2 and not is_real.size(1):  # positions are not known
+    if decides == "everything":
+        taken, positions = torch.tensor(True), pd.DataFrame(index=[0])
+    elif not is_real.size(1):  # positions are not known
         taken = torch.ones(len(weights), dtype=torch.bool)
-        rows = positions = pd.DataFrame({"sequence": np.arange(len(weights)) + read})
-    elif weights.dim() == 2:
-        taken = is_real.any(1)
-        rows = pd.DataFrame({"sequence": taken.nonzero()[:, 0] + read})
-        rows["length"] = is_real.sum(1)[taken]
-        for name, values in _labels(at):
-            if values.ndim == 1:
-                rows[name] = values[taken]
-        positions.index = pd.Index((taken.cumsum(0) - 1)[sequence].numpy())
+        positions = pd.DataFrame({"sequence": np.arange(len(weights)) + read})
     else:
-        taken, rows = torch.tensor(True), pd.DataFrame(index=[0])
-        positions = rows
+        taken = is_real if decides == "position" else is_real.any(1)
+        positions = _positions(is_real, at, read)
+    if decides == "sequence":
+        positions.index = pd.factorize(positions["sequence"])[0]
     chosen = None if routing.indices is None else routing.indices.cpu()[taken].numpy()
     word = "token" if at is None else at.word
-    return _Call(weights[taken].numpy(), chosen, rows, positions, word)
+    return _Call(decides, weights[taken].numpy(), chosen, positions, word)
 
 
 def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Tensor:
@@ -288,44 +273,55 @@ def _is_real(routing: Routing, at: Positions | None, mask: Tensor | None) -> Ten
     return ~padding.cpu()
 
 
-def _labels(at: Positions | None) -> Iterator[tuple[str, Any]]:
-    """Each label and quantity, and what it is at each position, or of each sequence."""
-    if at is None:
-        return
+def _positions(is_real: Tensor, at: Positions | None, read: int) -> pd.DataFrame:
+    """What stands at the real positions of a batch."""
+    sequence, _ = is_real.nonzero(as_tuple=True)
+    number = is_real.cumsum(1)[is_real] - 1  # padding may stand on the left
+    found = pd.DataFrame({"sequence": sequence + read, "position": number})
+    if at is None or at.shape != is_real.shape:
+        return found
+
+    def there(values: Tensor) -> np.ndarray:
+        values = values.cpu()
+        return (values[is_real] if values.dim() == 2 else values[sequence]).numpy()
+
     if at.tokens is not None:
-        yield "token", _named(at.tokens, at.names)
+        found["token"] = _named(there(at.tokens), at.names)
     for label, (numbers, names) in at.classes.items():
-        yield label, _named(numbers, dict(enumerate(names)))
+        found[label] = _named(there(numbers), dict(enumerate(names)))
     for name, values in at.levels.items():
-        yield name, values.double().cpu().numpy()
+        found[name] = there(values.double())
+    return found
 
 
-def _named(numbers: Tensor, names: Mapping[int, str]) -> np.ndarray:
-    """The names of numbers, and None of those that are negative."""
-    known, at = np.unique(numbers.cpu().numpy(), return_inverse=True)
+def _named(numbers: np.ndarray, names: Mapping[int, str]) -> np.ndarray:
+    """The names of numbers; none of those that are negative."""
+    known, at = np.unique(numbers, return_inverse=True)
     found = [names.get(number, str(number)) if number >= 0 else None for number in known.tolist()]
-    return np.array(found, dtype=object)[at.reshape(numbers.shape)]
+    return np.array(found, dtype=object)[at]
 
 
-def _fitting(made: list[_Call], room: int) -> float:
-    """The first sequence that goes beyond so many positions; infinity if there is none."""
-    columns = [call.positions["sequence"] for call in made if "sequence" in call.positions]
-    decided = np.sort(np.concatenate([[], *columns]))
-    return decided[room] if len(decided) > room else math.inf
+def _fitting(made: list[_Call], room: int, otherwise: int) -> int:
+    """The number of the first sequence that goes beyond so many positions."""
+    columns = [call.positions["sequence"] for call in made if call.decides != "everything"]
+    decided = np.sort(np.concatenate(columns)) if columns else []
+    return int(decided[room]) if len(decided) > room else otherwise
 
 
 def _joined(path: str, system: System, number: int, calls: list[_Call], read: int) -> Decided:
     """What all calls of a system decided on the sequences that were read."""
-    # What holds for everything is one decision, not one for each batch.
-    by_row = "sequence" in calls[0].rows
-    calls = [_cut(call, read) for call in calls] if by_row else calls[:1]
-    rows = _stacked([call.rows for call in calls])
-    positions = rows
-    if calls[0].positions is not calls[0].rows:
-        positions = _stacked([call.positions for call in calls])
-        before = np.cumsum([0, *(len(call.rows) for call in calls)])
-        numbers = [call.positions.index + n for call, n in zip(calls, before, strict=False)]
-        positions.index = pd.Index(np.concatenate(numbers))
+    decides = calls[0].decides
+    if decides == "everything":
+        calls = calls[:1]  # one decision, not one for each batch
+    positions = pd.concat([call.positions for call in calls])
+    before = np.cumsum([0, *(len(call.weights) for call in calls[:-1])])  # rows of earlier calls
+    positions.index += np.repeat(before, [len(call.positions) for call in calls])
+    if decides != "everything":
+        positions = positions[positions["sequence"] < read]
+    kept = positions.index.unique()
+    positions.index = pd.factorize(positions.index)[0]
+    names = positions.select_dtypes(exclude="number").columns
+    positions = positions.astype(dict.fromkeys(names, "category"))  # which takes little memory
     chosen = [call.chosen for call in calls if call.chosen is not None]
     return Decided(
         path=path,
@@ -334,28 +330,21 @@ def _joined(path: str, system: System, number: int, calls: list[_Call], read: in
         layer=system.layer if system.site else number,
         place=place(path, system),
         unit=system.unit,
-        weights=np.concatenate([call.weights for call in calls]),
-        chosen=np.concatenate(chosen) if chosen else None,
-        rows=rows,
+        decides=decides,
+        weights=np.concatenate([call.weights for call in calls])[kept],
+        chosen=np.concatenate(chosen)[kept] if chosen else None,
+        rows=_of_sequences(positions) if decides == "sequence" else positions,
         positions=positions,
         sequences=read,
         word=calls[0].word,
     )
 
 
-def _cut(call: _Call, read: int) -> _Call:
-    """The decisions on the first sequences alone."""
-    number = int((call.rows["sequence"] < read).sum())
-    rows, chosen = call.rows[:number], call.chosen
-    positions = rows
-    if call.positions is not call.rows:
-        positions = call.positions[call.positions["sequence"] < read]
-    chosen = None if chosen is None else chosen[:number]
-    return _Call(call.weights[:number], chosen, rows, positions, call.word)
-
-
-def _stacked(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Frames one below the other; names become categories, which take little memory."""
-    found = pd.concat(parts, ignore_index=True) if parts[0].columns.size else parts[0]
-    names = found.select_dtypes(exclude="number").columns
-    return found.astype(dict.fromkeys(names, "category"))
+def _of_sequences(positions: pd.DataFrame) -> pd.DataFrame:
+    """A row for each sequence, with what is the same at all its positions."""
+    grouped = positions.groupby(level=0)
+    is_same = grouped.nunique(dropna=False).le(1).all()
+    rows = grouped.first()[is_same.index[is_same]]
+    if "position" in positions:
+        rows.insert(1, "length", grouped.size())
+    return rows

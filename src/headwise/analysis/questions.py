@@ -43,7 +43,7 @@ def entropy(d: "Decided") -> pd.Series:
             error = np.sqrt((off**2).sum() * len(off) / freedom) / len(rows)
             half = stdtrit(freedom, 0.975) * error
     even = np.log(w.shape[1] if d.chosen is None else d.chosen.shape[1])
-    found = {"mean": mean, "low": mean - half, "high": mean + half}
+    found = {"mean": mean, "low": max(mean - half, 0.0), "high": mean + half}
     return pd.Series({**found, "10%": bottom, "90%": top, "even": even})
 
 
