@@ -8,6 +8,9 @@ import scipy.stats
 from support import judged
 
 OURS, THEIRS = [3.1, 2.4, 3.9, 2.8], [2.0, 2.7, 1.6]
+# A correlation has no value in a resample in which one of the numbers is always the same.
+ONE_IN_FIFTY = [[float(n == 0), float(n)] for n in range(50)]
+ONE_CASE = judged.by_items([ONE_IN_FIFTY], "pearson")
 
 
 def interval(found):
@@ -25,7 +28,7 @@ def test_without_items_a_difference_is_welchs():
     expected = scipy.stats.ttest_ind(OURS, THEIRS, equal_var=False)
     found = judged.difference(judged.by_seeds(OURS), judged.by_seeds(THEIRS))
     assert found.value == pytest.approx(np.mean(OURS) - np.mean(THEIRS))
-    assert found.p_value == pytest.approx(expected.pvalue)
+    assert found.p == pytest.approx(expected.pvalue)
     assert interval(found) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert found.freedom == pytest.approx(expected.df)
 
@@ -45,7 +48,7 @@ def test_seeds_that_agree_leave_the_bootstrap_of_items():
     assert error == pytest.approx(scipy.stats.sem(ours - theirs), rel=0.1)
     value = (ours - theirs).mean()
     assert (found.value, found.error) == pytest.approx((value, error))
-    assert found.p_value == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 49))
+    assert found.p == pytest.approx(2 * scipy.stats.t.sf(abs(value) / error, 49))
 
 
 # --- both -------------------------------------------------------------------------------------
@@ -103,13 +106,35 @@ def test_a_mean_over_data_sets_counts_them_alike():
         )
         for seed in range(3)
     ]
-    found = judged.over_data_sets(several)
+    found = judged.over_data_sets(several, tests=2)
     variance = sum(each.error**2 for each in several) / 9
     doubt = sum((each.error / 3) ** 4 / each.freedom for each in several)
     assert found.value == pytest.approx(np.mean([each.value for each in several]))
     assert found.error == pytest.approx(math.sqrt(variance))
     half = scipy.stats.t.ppf(0.975, variance**2 / doubt) * found.error
     assert interval(found) == pytest.approx((found.value - half, found.value + half))
+    assert found.over == "seeds" and found.detectable > half
+    single = judged.difference(judged.by_items([drawn(30)]), judged.by_items([drawn(30, seed=1)]))
+    assert judged.over_data_sets([*several, single]).over == "items"
+    without = judged.over_data_sets([*several, judged.mean(judged.by_seeds([1.0]))])
+    assert math.isnan(without.p) and without.why == "a single seed"
+
+
+def test_a_change_of_one_model_is_paired_over_the_items_and_its_draws():
+    plain = drawn(40, mean=1.0)
+    change = 0.3 + 0.2 * drawn(40, seed=1)
+    found = judged.change(judged.by_items([plain + change]), judged.by_items([plain]))
+    assert found.error == pytest.approx(judged.resamples_of(change).std(ddof=1))
+    half = scipy.stats.t.ppf(0.975, 39) * found.error
+    assert interval(found) == pytest.approx((change.mean() - half, change.mean() + half))
+    assert found.over == "items" and not found.significant
+    draws = [plain + change, plain - change, plain + 3 * change]
+    drawn_anew = judged.change(judged.by_items(draws), judged.by_items([plain]))
+    assert drawn_anew.value == pytest.approx(change.mean())
+    assert drawn_anew.error > found.error and drawn_anew.freedom < 39
+    alike = judged.change(judged.by_items([plain + 0.5]), judged.by_items([plain]))
+    assert alike.p == pytest.approx(0.5**39, rel=1e-6)  # of the sign test
+    assert interval(alike) == pytest.approx((0.5, 0.5))
 
 
 # --- what says nothing ------------------------------------------------------------------------
@@ -120,31 +145,92 @@ def test_a_single_seed_is_never_significant():
     one, three = judged.by_items([ours]), judged.by_items([ours] * 3)
     for system in (one, three):
         found = judged.difference(system, judged.by_items([theirs]))
-        assert found.p_value < 0.01 and not found.significant and found.detectable is None
-        assert found.source == "items"
-        assert not judged.corrected({"ours": found})["ours"].significant
+        assert found.p < 0.01 and not found.significant and math.isnan(found.detectable)
+        assert found.over == "items"
+        assert not judged.corrected([found])[0].significant
     percentiles = np.percentile(judged.resamples_of(ours), [2.5, 97.5])
     assert interval(judged.mean(one)) == pytest.approx(tuple(percentiles))
     level = judged.difference(one, one)
-    assert (level.value, level.p_value, level.low, level.high) == (0.0, 1.0, 0.0, 0.0)
+    assert (level.value, level.p, level.low, level.high) == (0.0, 1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_few_items_judge_nothing(seeds):
     for items in (judged.LEAST_ITEMS - 1, judged.LEAST_ITEMS):
         pair = [judged.by_items(drawn(seeds, items, seed=seed)) for seed in range(2)]
-        assert (judged.difference(*pair) is not None) == (items == judged.LEAST_ITEMS)
-    assert judged.mean(judged.by_items(drawn(seeds, 1))).low is None
+        for found in (judged.difference(*pair), judged.change(*pair), judged.mean(pair[0])):
+            assert (
+                ("test items" in found.why) == math.isnan(found.p) == (items < judged.LEAST_ITEMS)
+            )
 
 
-def test_scores_without_variance_or_without_a_run_judge_nothing():
-    ours, theirs = judged.by_seeds([5.0, 5.0]), judged.by_seeds([4.0, 4.0])
-    assert judged.difference(ours, theirs) is None  # nothing says how much would be chance
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        # Nothing says how much would be chance.
+        (
+            judged.difference(judged.by_seeds([5.0] * 3), judged.by_seeds([4.0] * 3)),
+            "does not vary",
+        ),
+        (judged.difference(judged.by_seeds([5.0, 5.1]), judged.by_seeds([4.0])), "a single seed"),
+        (judged.difference(judged.by_seeds([5.0, 5.1]), judged.by_seeds([])), "no finite score"),
+        (judged.mean(judged.by_items([[math.nan] * 20] * 3)), "no finite score"),
+        (judged.difference(ONE_CASE, ONE_CASE), "resamples"),
+    ],
+)
+def test_what_cannot_be_tested_says_why(found, why):
+    assert math.isnan(found.p) and math.isnan(found.low) and not found.significant
+    assert why in found.why
+
+
+def test_equal_scores_are_level():
+    ours = judged.by_seeds([5.0, 5.0])
     level = judged.difference(ours, ours)
-    assert (level.value, level.p_value, level.significant, level.detectable) == (0, 1, False, None)
-    assert interval(judged.mean(ours)) == (5.0, 5.0)
-    nothing = judged.by_seeds([])
-    assert judged.mean(nothing) is None and judged.difference(ours, nothing) is None
+    assert (level.value, level.p, *interval(level)) == (0.0, 1.0, 0.0, 0.0)
+    assert not level.significant
+
+
+def test_runs_without_a_finite_score_do_not_count():
+    runs = drawn(3, 30)
+    with_lost = judged.by_items([*runs, [math.nan] * 30])
+    assert judged.mean(with_lost) == judged.mean(judged.by_items(runs))
+
+
+def test_a_run_without_items_leaves_the_test_to_the_seeds():
+    """What the items add to the seeds' variance is then not taken off: nothing else has it."""
+    runs = drawn(3, 12)
+    with_items, seeds = judged.by_items(runs), judged.by_seeds(runs.mean(1))
+    found = judged.difference(with_items, judged.by_seeds(THEIRS))
+    assert found == judged.difference(seeds, judged.by_seeds(THEIRS))
+
+
+def test_two_seeds_have_no_interval_where_these_are_all_the_chance():
+    """Student's t would make it twelve standard errors wide."""
+    two = judged.by_seeds([5.0, 5.4])
+    found = judged.mean(two)
+    assert found.why == "too few seeds" and math.isnan(found.low) and found.p < 1
+    assert judged.mean(judged.by_seeds([5.0, 5.4, 5.2])).why == ""
+
+
+def test_no_interval_leaves_the_range_of_its_score():
+    def right(number):
+        return [[1.0, 1.0]] * number + [[0.0, 1.0]] * (20 - number)
+
+    good, bad = (
+        judged.by_items([right(n) for n in numbers], "accuracy")
+        for numbers in ((20, 19, 20, 12), (0, 1, 0, 8))
+    )
+    assert interval(judged.mean(good))[1] == 100.0 and interval(judged.mean(bad))[0] == 0.0
+    assert interval(judged.difference(good, bad))[1] == 100.0
+    assert interval(judged.difference(bad, good))[0] == -100.0
+    assert interval(judged.over_data_sets([judged.mean(good)] * 2))[1] == 100.0
+
+
+def test_different_items_are_an_error():
+    ours, theirs = judged.by_items(drawn(2, 30)), judged.by_items(drawn(2, 31))
+    for compare in (judged.difference, judged.change):
+        with pytest.raises(ValueError, match="30 and 31 items"):
+            compare(ours, theirs)
 
 
 # --- many comparisons, power, errors ----------------------------------------------------------
@@ -152,22 +238,22 @@ def test_scores_without_variance_or_without_a_run_judge_nothing():
 
 def test_holms_correction_is_that_of_its_definition():
     for number in (1, 2, 5, 12):
-        p_values = [*np.random.default_rng(number).uniform(0, 0.3, number - 1), 0.02]
-        for each, found in zip(p_values, judged.holm(p_values), strict=True):
+        ps = [*np.random.default_rng(number).uniform(0, 0.3, number - 1), 0.02]
+        for each, found in zip(ps, judged.holm(ps), strict=True):
             # The largest of the products of all p-values up to this one in ascending order.
-            smaller = [p for p in p_values if p <= each]
-            expected = max((number - sum(p < q for p in p_values)) * q for q in smaller)
+            smaller = [p for p in ps if p <= each]
+            expected = max((number - sum(p < q for p in ps)) * q for q in smaller)
             assert found == pytest.approx(min(1.0, expected))
     assert judged.holm([0.02, 0.02, 0.9]) == pytest.approx([0.06, 0.06, 0.9])  # ties
 
 
 def test_differences_that_are_not_there_do_not_count_in_the_correction():
     pair = [judged.by_seeds(OURS), judged.by_seeds(THEIRS)]
-    found = judged.difference(*pair)
-    table = judged.corrected({"a": found, "none": None, "b": judged.difference(*pair[::-1])})
-    assert table["none"] is None
-    assert table["a"].corrected_p_value == pytest.approx(2 * found.p_value)
-    assert table["a"].p_value == found.p_value
+    found, none = judged.difference(*pair), judged.difference(pair[0], judged.by_seeds([1.0]))
+    first, missing, _ = judged.corrected([found, none, judged.difference(*pair[::-1])])
+    assert math.isnan(missing.corrected_p) and not missing.significant
+    assert first.corrected_p == pytest.approx(2 * found.p)
+    assert first.p == found.p
 
 
 @pytest.mark.parametrize("comparisons", [1, 5])

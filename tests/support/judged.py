@@ -4,61 +4,55 @@ headwise has no public name for its statistics, which users meet on pages and in
 builds them anew edits this file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from headwise.analysis.statistics import estimates, seeds_and_items
-from headwise.tasks.scores import LEAST_ITEMS, Score, resampled_scores
+from headwise.analysis import statistics
+from headwise.analysis.statistics import POWER, Estimate, Scores, change, corrected, holm
+from headwise.tasks.scores import LEAST_ITEMS, Score
 
-__all__ = ["LEAST_ITEMS"]
-POWER = estimates.POWER
-
-
-def by_items(runs: Sequence[Sequence[float]]) -> Any:
-    """A system by what each of its runs, one a seed, has on each test item; its score is a mean."""
-    rows = np.asarray(runs, dtype=float)
-    resamples = resampled_scores([_mean_of(run) for run in rows])
-    return seeds_and_items.Resampled(rows.mean(1), resamples, rows.shape[1])
+__all__ = ["LEAST_ITEMS", "POWER", "Scores", "change", "corrected", "holm"]
 
 
-def _mean_of(values: np.ndarray) -> Score:
-    return Score(name="mean", value=float(values.mean()), rows=values[:, None].tolist())
+def by_items(runs: Sequence[Sequence[float]], statistic: str = "mean") -> Scores:
+    """A system by what each of its runs, one a seed, has on each test item."""
+    return Scores.of([_score(run, statistic) for run in runs])
 
 
-def by_seeds(scores: Sequence[float]) -> Any:
+def _score(items: Any, statistic: str) -> Score:
+    rows = np.asarray(items, dtype=float).reshape(len(items), -1)
+    once = np.ones((1, len(rows)))
+    score = Score(name="score", value=0.0, statistic=statistic, rows=rows.tolist())
+    return score.model_copy(update={"value": float(score.of_resamples(rows, once)[0])})
+
+
+def by_seeds(scores: Sequence[float]) -> Scores:
     """A system by the scores of its runs alone."""
-    return seeds_and_items.Resampled(np.asarray(scores, dtype=float), None, 0)
+    return Scores(np.asarray(scores, dtype=float))
 
 
 def resamples_of(values: Sequence[float]) -> np.ndarray:
     """The mean of the values over each resample of the items."""
-    return resampled_scores([_mean_of(np.asarray(values, dtype=float))])[0]
+    found = by_items([values]).resamples
+    assert found is not None
+    return found[0]
 
 
-def mean(system: Any) -> Any:
-    """`value, low, high, error, freedom, source`, or None."""
-    return seeds_and_items.estimate(system)
+def mean(system: Scores) -> Estimate:
+    return statistics.contrast(system)
 
 
-def difference(system: Any, baseline: Any, comparisons: int = 1) -> Any:
-    """The same, and `p_value, significant, detectable`, or None."""
-    return seeds_and_items.difference(system, baseline, comparisons)
+def difference(system: Scores, baseline: Scores, tests: int = 1) -> Estimate:
+    return statistics.contrast(system, baseline, tests=tests)
 
 
-def difference_of_differences(last: Any, base: Any, first: Any, base_before: Any) -> Any:
-    return seeds_and_items.contrast([last, base, first, base_before])
+def difference_of_differences(
+    last: Scores, base: Scores, first: Scores, base_before: Scores
+) -> Estimate:
+    return statistics.contrast(last, base, first, base_before)
 
 
-def over_data_sets(differences: Sequence[Any]) -> Any:
-    return estimates.mean_difference(differences)
-
-
-def corrected(differences: Mapping[str, Any]) -> dict[str, Any]:
-    """The differences of a table, with `corrected_p_value` by Holm's method."""
-    return estimates.corrected(differences)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    return estimates.holm(p_values)
+def over_data_sets(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
+    return statistics.mean_of(estimates, tests)

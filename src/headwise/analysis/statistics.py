@@ -17,9 +17,9 @@ derivation, and a simulation of how often the test errs.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,8 @@ POWER = 0.8
 _LEAST_FREEDOM = 2.0
 
 Source = Literal["seeds and items", "seeds", "items", ""]
+Bounds = tuple[float, float]
+_NONE: Bounds = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,17 @@ class Scores:
     # systems; None of a score that is not made from items.
     resamples: np.ndarray | None = None
     items: int = 0
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # the range of the score
+    bounds: Bounds = _NONE  # the range of the score
 
     @classmethod
     def of(cls, runs: Sequence[Score]) -> "Scores":
         """One score of several runs; those without a finite one do not count."""
         found = [score for score in runs if math.isfinite(score.value)]
         values = np.array([score.value for score in found])
+        bounds = found[0].bounds if found else _NONE
         if not found or not all(score.rows for score in found):
-            return cls(values)
-        return cls(values, resampled_scores(found), len(found[0].rows), found[0].bounds)
+            return cls(values, bounds=bounds)
+        return cls(values, resampled_scores(found), len(found[0].rows), bounds)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Estimate:
     detectable: float = math.nan  # the true value that the test is made to find with `POWER`
     over: Source = ""  # whose chance it is; with "items" it is about the runs at hand alone
     why: str = ""  # why there is no interval, or no test
+    bounds: Bounds = _NONE  # the range of the true value, which no interval leaves
 
     @property
     def significant(self) -> bool:
@@ -75,28 +79,30 @@ class Estimate:
         return "seeds" in self.over and self.corrected_p < SIGNIFICANT
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A part of a variance, and half of the variance of its own estimate."""
+class _Component(NamedTuple):
+    """A component V of a variance, and what it adds to the sum in Satterthwaite's formula.
+
+    A sum of components has (Σ V)² / Σ terms degrees of freedom.
+    """
 
     variance: float
-    doubt: float
+    term: float  # V² over its degrees of freedom; half of the variance of this estimate of V
 
     @classmethod
-    def of_items(cls, resampled: np.ndarray, items: int) -> "_Part":
+    def of_items(cls, resampled: np.ndarray, items: int) -> "_Component":
         variance = float(resampled.var(ddof=1))
         return cls(variance, variance**2 / (items - 1))
 
     @classmethod
-    def of_seeds(cls, system: Scores) -> "_Part":
-        """What the seeds add to the variance of a mean over them."""
-        seeds = len(system.values)
-        among, by_items = float(system.values.var(ddof=1)), 0.0
-        if system.resamples is not None:
+    def of_seeds(cls, values: np.ndarray, resamples: np.ndarray | None) -> "_Component":
+        """What the seeds add to the variance of a mean over them, beside the items."""
+        seeds = len(values)
+        among, by_items = float(values.var(ddof=1)), 0.0
+        if resamples is not None:
             # What all seeds share is no difference between them.
-            own = system.resamples - system.resamples.mean(0)
+            own = resamples - resamples.mean(0)
             by_items = float(own.var(axis=1, ddof=1).sum() / (seeds - 1))
-        # The difference is as doubtful as its first term: resamples know the second one well.
+        # The difference varies as its first term does: resamples know the second one well.
         return cls(max(0.0, among - by_items) / seeds, (among / seeds) ** 2 / (seeds - 1))
 
 
@@ -108,31 +114,31 @@ def contrast(*systems: Scores, tests: int = 1) -> Estimate:
         tests: how many are made in one table; the detectable difference is that of the strictest
             of them after Holm's correction.
 
+    Raises:
+        ValueError: the systems are scored on different numbers of items.
+
     >>> found = contrast(Scores(np.array([5.0, 5.1, 4.9])), Scores(np.array([4.0, 4.2, 3.9])))
     >>> round(found.value, 2), found.significant, found.over
     (0.97, True, 'seeds')
     """
     signs = {1: (1,), 2: (1, -1), 4: (1, -1, -1, 1)}[len(systems)]
-    if not all(len(each.values) for each in systems):
-        return Estimate(math.nan, why="no finite score")
-    value = float(sum(s * each.values.mean() for s, each in zip(signs, systems, strict=True)))
+    none = _untested(systems, signs)
+    if math.isnan(none.value):
+        return none
     have_seeds = all(len(each.values) > 1 for each in systems)
-    have_items = all(each.resamples is not None for each in systems)
-    if not have_items:
+    if not all(each.resamples is not None for each in systems):
         if not have_seeds:
-            return Estimate(value, why="a single seed")
-        return _tested(value, map(_Part.of_seeds, systems), "seeds", _bounds(systems, signs), tests)
-    moved = sum(s * each.resamples.mean(0) for s, each in zip(signs, systems, strict=True))
-    items = systems[0].items
-    if items < LEAST_ITEMS:
-        return Estimate(value, why=f"fewer than {LEAST_ITEMS} test items")
-    if not np.isfinite(moved).all():
-        return Estimate(value, why="some resamples of the items have no score")
-    of_items = _Part.of_items(moved, items)
+            return replace(none, why="a single seed")
+        parts = [_Component.of_seeds(each.values, None) for each in systems]
+        return _tested(none, parts, "seeds", tests)
+    moved = _resampled(systems, signs)
+    if isinstance(moved, str):
+        return replace(none, why=moved)
+    of_items = _Component.of_items(moved, systems[0].items)
     if not have_seeds:
-        return _of_runs(value, moved, of_items)
-    parts = [of_items, *map(_Part.of_seeds, systems)]
-    return _tested(value, parts, "seeds and items", _bounds(systems, signs), tests)
+        return _of_runs(none, moved, of_items)
+    of_seeds = [_Component.of_seeds(each.values, each.resamples) for each in systems]
+    return _tested(none, [of_items, *of_seeds], "seeds and items", tests)
 
 
 def change(changed: Scores, unchanged: Scores) -> Estimate:
@@ -141,45 +147,44 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
     The model is the same, so that the items are all that may be chance; where the conditions are
     drawn, `changed` has a value for each draw. Where every resample of the items changes alike, p
     is that of the sign test.
+
+    Raises:
+        ValueError: the two are scored on different numbers of items.
     """
-    if not (len(changed.values) and len(unchanged.values)):
-        return Estimate(math.nan, why="no finite score")
-    value = float(changed.values.mean() - unchanged.values.mean())
+    none = _untested((changed, unchanged), (1, -1))
+    if math.isnan(none.value):
+        return none
     if changed.resamples is None or unchanged.resamples is None:
-        return Estimate(value, why="the score is not made from items")
-    if changed.items != unchanged.items:
-        raise ValueError(
-            f"the model is scored on {changed.items} items under a change and on {unchanged.items} "
-            f"without it, expected the same items in the same order"
-        )
-    moved = changed.resamples.mean(0) - unchanged.resamples.mean(0)
-    if changed.items < LEAST_ITEMS:
-        return Estimate(value, why=f"fewer than {LEAST_ITEMS} test items")
-    if not np.isfinite(moved).all():
-        return Estimate(value, why="some resamples of the items have no score")
-    parts = [_Part.of_items(moved, changed.items)]
+        return replace(none, why="the score is not made from items")
+    moved = _resampled((changed, unchanged), (1, -1))
+    if isinstance(moved, str):
+        return replace(none, why=moved)
+    parts = [_Component.of_items(moved, changed.items)]
     if len(changed.values) > 1:
-        parts.append(_Part.of_seeds(changed))
-    found = _tested(value, parts, "items")
-    if value and not found.error:
+        parts.append(_Component.of_seeds(changed.values, changed.resamples))
+    found = _tested(none, parts, "items")
+    if found.value and not found.error:
         p = 2 * 0.5**changed.items
-        return replace(found, p=p, corrected_p=p)
+        ends = {"low": found.value, "high": found.value}
+        return replace(found, **ends, p=p, corrected_p=p, why="")
     return found
 
 
 def mean_of(estimates: Sequence[Estimate], tests: int = 1) -> Estimate:
     """The mean of estimates on independent data sets, each counting alike."""
-    value, number = float(np.mean([each.value for each in estimates])), len(estimates)
+    number = len(estimates)
+    low, high = np.mean([each.bounds for each in estimates], axis=0).tolist()
+    none = Estimate(float(np.mean([each.value for each in estimates])), bounds=(low, high))
     if without := next((each for each in estimates if math.isnan(each.error)), None):
-        return Estimate(value, why=without.why)
+        return replace(none, why=without.why)
     variances = [(each.error / number) ** 2 for each in estimates]
     parts = [
-        _Part(v, v**2 / each.freedom if v else 0.0)
+        _Component(v, v**2 / each.freedom if v else 0.0)
         for v, each in zip(variances, estimates, strict=True)
     ]
     sources: set[Source] = {each.over for each in estimates}
     over: Source = sources.pop() if len(sources) == 1 else "seeds and items"
-    return _tested(value, parts, "items" if "items" in sources else over, tests=tests)
+    return _tested(none, parts, "items" if "items" in sources else over, tests)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -202,36 +207,54 @@ def corrected(table: Sequence[Estimate]) -> list[Estimate]:
     return [replace(each, corrected_p=p) for each, p in zip(table, adjusted, strict=True)]
 
 
-def _bounds(systems: Sequence[Scores], signs: Sequence[int]) -> tuple[float, float]:
-    """The range of a contrast."""
-    ends = [
-        sorted(sign * end for end in each.bounds) for sign, each in zip(signs, systems, strict=True)
-    ]
-    return sum(low for low, _ in ends), sum(high for _, high in ends)
+def _untested(systems: Sequence[Scores], signs: Sequence[int]) -> Estimate:
+    """The value of a contrast and its range."""
+    if not all(len(each.values) for each in systems):
+        return Estimate(math.nan, why="no finite score")
+    value, low, high = 0.0, 0.0, 0.0
+    for sign, each in zip(signs, systems, strict=True):
+        value += sign * float(each.values.mean())
+        ends = sorted(sign * end for end in each.bounds)
+        low, high = low + ends[0], high + ends[1]
+    return Estimate(value, bounds=(low, high))
 
 
-def _tested(
-    value: float,
-    of_parts: Iterable[_Part],
-    over: Source,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
-    tests: int = 1,
-) -> Estimate:
-    """Student's interval and test, from the parts of the variance."""
+def _resampled(systems: Sequence[Scores], signs: Sequence[int]) -> np.ndarray | str:
+    """A contrast on each resample of the items, or why the items cannot judge it."""
+    numbers = [each.items for each in systems]
+    if len(set(numbers)) > 1:
+        raise ValueError(
+            f"scores are of {' and '.join(map(str, numbers))} items, expected the same items in "
+            f"the same order"
+        )
+    if numbers[0] < LEAST_ITEMS:
+        return f"fewer than {LEAST_ITEMS} test items"
+    means: list[Any] = [each.resamples.mean(0) for each in systems if each.resamples is not None]
+    moved: np.ndarray = sum(sign * mean for sign, mean in zip(signs, means, strict=True))
+    return moved if np.isfinite(moved).all() else "some resamples of the items have no score"
+
+
+def _tested(none: Estimate, of: Sequence[_Component], over: Source, tests: int = 1) -> Estimate:
+    """Student's interval and test of a value, from the components of its variance."""
     from scipy import optimize, stats  # takes a second
 
-    parts = list(of_parts)
-    error, freedom = math.sqrt(sum(part.variance for part in parts)), _freedom(parts)
-    if not error:
-        return Estimate(value, value, value, 0.0, freedom, float(value == 0), over=over)
-    half = error * float(stats.t.ppf(0.975, freedom))
+    value = none.value
+    error, freedom = math.sqrt(sum(each.variance for each in of)), _freedom(of)
+    found = replace(none, error=error, freedom=freedom, over=over)
+    if error <= 1e-12 * abs(value):  # nothing varies, but for rounding
+        found = replace(found, error=0.0)
+        # Equal values are level. Of others nothing says how much would be chance.
+        if value:
+            return replace(found, why="the score does not vary")
+        return replace(found, low=0.0, high=0.0, p=1.0, corrected_p=1.0)
     p = float(2 * stats.t.sf(abs(value) / error, freedom))
-    found = Estimate(value, error=error, freedom=freedom, p=p, corrected_p=p, over=over)
+    found = replace(found, p=p, corrected_p=p)
     if freedom < _LEAST_FREEDOM:
-        found = replace(found, why="too few seeds for an interval")
+        found = replace(found, why=f"too few {'draws' if over == 'items' else 'seeds'}")
     else:
-        low, high = max(value - half, bounds[0]), min(value + half, bounds[1])
-        found = replace(found, low=low, high=high)
+        half = error * float(stats.t.ppf(0.975, freedom))
+        low, high = none.bounds
+        found = replace(found, low=max(value - half, low), high=min(value + half, high))
     if over == "items":
         return found
     critical = float(stats.t.ppf(1 - SIGNIFICANT / max(1, tests) / 2, freedom))
@@ -239,20 +262,22 @@ def _tested(
     return replace(found, detectable=error * float(optimize.brentq(missed, 0.0, 4 * critical)))
 
 
-def _freedom(parts: Sequence[_Part]) -> float:
-    variance, doubt = sum(part.variance for part in parts), sum(part.doubt for part in parts)
-    # A part that was taken off may leave less variance than doubt.
-    return max(1.0, variance**2 / doubt) if doubt else math.inf
+def _freedom(components: Sequence[_Component]) -> float:
+    """Degrees of freedom; at least one, since what is subtracted may leave less than the terms."""
+    variance = sum(each.variance for each in components)
+    terms = sum(each.term for each in components)
+    return max(1.0, variance**2 / terms) if terms else math.inf
 
 
-def _of_runs(value: float, moved: np.ndarray, of_items: _Part) -> Estimate:
+def _of_runs(none: Estimate, moved: np.ndarray, of_items: _Component) -> Estimate:
     """Of single runs, over items alone: percentiles, and the paired bootstrap's p.
 
     p is the share of resamples that deviate from their mean by at least the observed value; the
     observed items count as one resample more.
     """
-    low, high = np.percentile(moved, [2.5, 97.5])
-    strayed = np.abs(moved - moved.mean()) >= abs(value)
-    p = float((strayed.sum() + 1) / (len(moved) + 1)) if value else 1.0
+    low, high = np.percentile(moved, [2.5, 97.5]).tolist()
+    strayed = np.abs(moved - moved.mean()) >= abs(none.value)
+    p = float((strayed.sum() + 1) / (len(moved) + 1)) if none.value else 1.0
     error, freedom = math.sqrt(of_items.variance), _freedom([of_items])
-    return Estimate(value, float(low), float(high), error, freedom, p, p, over="items")
+    found = replace(none, low=low, high=high, error=error, freedom=freedom)
+    return replace(found, p=p, corrected_p=p, over="items")
