@@ -183,7 +183,7 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
         "about": _about,
         "csv": _as_link,
         "file": lambda name: f"{_file_name(name)}.csv",
-        "cells": _cells,
+        "rows": _rows,
         "by_title": _by_title,
     }
     shown = [section for section in sections if section is not None]
@@ -229,21 +229,22 @@ def _by_title(pictures: dict[str, str]) -> Iterator[tuple[str, list[tuple[list[s
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _cells(frame: pd.DataFrame) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
-    """The rows of a table, its header first: what stands at the head of a row, and its cells.
+def _rows(frame: pd.DataFrame) -> Iterator[tuple[list[list[str]], list[tuple[list[str], str]]]]:
+    """The rows of a table, its header first: the heads of a row, and its cells with their class.
 
-    A cell is a list of lines. A name at the head of a row that stands above it is left out.
+    A head or a cell is a list of lines. A head that the row above has too is left out.
     """
+    columns = [[_lines(cell) for cell in frame.iloc[:, at]] for at in range(frame.shape[1])]
+    kinds = [_kind(cells) for cells in columns]
     names = [_lines(name) if name is not None else [""] for name in frame.index.names]
-    yield names, [_lines(column) for column in frame.columns]
+    yield names, list(zip(map(_lines, frame.columns), kinds, strict=True))
     before: tuple[Any, ...] = ()
-    for label, row in zip(frame.index, frame.itertuples(index=False, name=None), strict=True):
-        labels = label if isinstance(label, tuple) else (label,)
-        same = [at for at in range(len(labels)) if labels[: at + 1] == before[: at + 1]]
-        shared = min(len(same), len(labels) - 1)
-        head = [[""] if at < shared else _lines(each) for at, each in enumerate(labels)]
-        yield head, [_lines(cell) for cell in row]
-        before = labels
+    for at, label in enumerate(frame.index):
+        heads = label if isinstance(label, tuple) else (label,)
+        same = [n for n in range(len(heads) - 1) if heads[: n + 1] == before[: n + 1]]
+        shown = [[""] if n in same else _lines(head) for n, head in enumerate(heads)]
+        yield shown, [(cells[at], kind) for cells, kind in zip(columns, kinds, strict=True)]
+        before = heads
 
 
 def _lines(cell: Any) -> list[str]:
@@ -261,8 +262,17 @@ def _lines(cell: Any) -> list[str]:
     return [number(cell, 0) if 1000 <= abs(cell) < 1e9 else f"{cell:.3g}".replace("-", "−")]
 
 
+def _kind(cells: Sequence[list[str]]) -> str:
+    """The class of a column: numbers stand right, and texts left, whose long lines are broken."""
+    if any(len(lines[0]) > _LONG for lines in cells):
+        return "long text"
+    texts = [lines[0] for lines in cells if lines[0] not in ("", NONE)]
+    without = [text for text in texts if not any(map(str.isdigit, text))]
+    return "text" if 2 * len(without) > len(texts) else ""
+
+
 def _as_csv(frame: pd.DataFrame) -> str:
-    """A table as CSV; an apostrophe comes before a text that a spreadsheet would run as a formula."""
+    """A table as CSV; a text that a spreadsheet would run as a formula gets an apostrophe."""
 
     def plain(cell: Any) -> Any:
         if (
