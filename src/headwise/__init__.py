@@ -39,7 +39,7 @@ _NAMES = {
     "pretrained.pruning": ["load_pruned", "prune_heads"],
     "pretrained.watch": ["ablated", "record"],
     "report.analysing": ["Analysis", "analyse"],
-    "report.explorer.page": ["Explored", "explore"],
+    "report.explore": ["Explored", "explore"],
     "training.rules": ["RulesMixin", "TrainingRules", "training_rules"],
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["systems", "testing"], _NAMES)

@@ -1,7 +1,6 @@
 """The commands for finished runs: evaluate, predict, analyse, explore."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -204,50 +203,45 @@ def explore(
     source: Annotated[Path | None, Option("--input", help="Text file, image or sound.")] = None,
     item: Annotated[int | None, Option(min=0, help="Number of an item of the data.")] = None,
     part: Part = "test",
-    target: Annotated[str | None, Option(help="What the decoder of a pair reads.")] = None,
+    target: Annotated[str | None, Option(help="What the decoder of a translation reads.")] = None,
+    without: Annotated[
+        Literal["none", "units", "heads"] | None,
+        Option(help="What is removed, one at a time.", show_default="units, if that is soon done"),
+    ] = None,
     output: Page = None,
     open_page: Annotated[
         bool, Option("--open", metavar="", help="Open it in the browser.")
     ] = False,
-    serve: Annotated[bool, Option("--serve", metavar="", help="Serve it, and write none.")] = False,
-    port: Annotated[int, Option(min=0, max=65535, help="Of --serve; 0 is any.")] = 8765,
     changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
 ) -> None:
-    """Write a page on which the heads of models are seen at work on one input, or serve it.
+    """Write a page on which the heads of models are seen at work on one input.
 
     MODEL are folders of finished runs of one task, which are shown side by side, folders of models
-    of transformers, or a name on the Hugging Face hub. Without a text they read the first item of
-    the test part. On a page that is served to this machine, until Ctrl-C, a text can be typed, and
-    heads or experts removed.
+    of transformers, or names on the Hugging Face hub. Without a text or a file they read the first
+    item of the test part.
+
+    The page also says what each part is worth on this input: without it the model computes once
+    more, ahead of time. A click then removes it. Parts are the units of a system (experts,
+    mechanisms, or heads); with --without heads also its heads, where these are not the units.
     """
     inputs = {"--text": text, "--input": source, "--item": item}
-    outputs = {"--serve": serve or None, "--output": output, "--json": as_json or None}
-    for given in (inputs, outputs if serve else {}):
-        if len(names := [name for name, value in given.items() if value is not None]) > 1:
-            raise ValueError(f"{' and '.join(names)} are given, expected one of them")
+    if len(given := [name for name, value in inputs.items() if value is not None]) > 1:
+        raise ValueError(f"{' and '.join(given)} are given, expected one of them")
     _check_models(models, changes, "evaluation")
 
     import webbrowser
 
-    from headwise.report.explorer.inputs import Source
-    from headwise.report.explorer.page import write_page
-    from headwise.report.explorer.recording import Explorer
-    from headwise.report.explorer.server import serve as serve_page
+    from headwise.report.explore import explore_runs
+    from headwise.report.inputs import Source
 
     silence_libraries()
-    explorer = Explorer(models, Source(text, target, source, part, item or 0), changes or [])
-    say(Console(stderr=True), "the models read the input", style="dim")
-    payload = explorer.record(served=serve, command=command_line())
-    if serve:
-        tell = partial(say, Console())
-        serve_page(payload, explorer.answer, port, tell, open_page=open_page)
-        return
-    page = (output or _beside(models[0]) / "explore.html").expanduser()
-    write_page(payload, page)
+    console, asked = Console(stderr=True), Source(text, target, source, part, item or 0)
+    explored = explore_runs(models, asked, changes or [], without, console)
+    page = explored.save((output or _beside(models[0]) / "explore.html").expanduser())
     if as_json:
-        print_json({"page": page})
+        print_json({"page": page, "removals": explored.removals.to_dict("records")})
     else:
         say(Console(), f"page: {page}")
     if open_page:

@@ -57,6 +57,13 @@ class Palette:
             colors = _centres(colors, counts[numbers], most_colors)
         return cls(height, width, colors)
 
+    @property
+    def names(self) -> dict[int, str]:
+        """What each token is called: `#rrggbb`, and `<bos>`."""
+        colors = np.broadcast_to(self.colors, (len(self.colors), 3))
+        names = {number: f"#{bytes(color).hex()}" for number, color in enumerate(colors)}
+        return {**names, self.bos_token_id: "<bos>"}
+
     def encode(self, images: np.ndarray) -> np.ndarray:
         """Returns `<bos>` and the nearest colour of each pixel, `(images, 1 + pixels)`."""
         from scipy.spatial import cKDTree

@@ -8,6 +8,7 @@ https://arxiv.org/abs/2103.00336. With x_i the colour of pixel i of n,
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -357,9 +358,8 @@ class Images(Task):
             "height": (level.expand_as(ids), ["upper", "lower"]),
             "brightness": (of_ids[ids], _SHADES),
         }
-        names = {number: f"#{bytes(color).hex()}" for number, color in enumerate(colors)}
-        names[self.palette.bos_token_id] = "<bos>"
-        return {"decoder": Positions.of_tokens(ids, names, "colour", classes)}
+        positions = Positions.of_tokens(ids, self.palette.names, "colour", classes)
+        return {"decoder": replace(positions, size=(height, width))}
 
     @classmethod
     def predict(

@@ -109,6 +109,7 @@ class Positions:
             the classes.
         levels: name of a quantity to its value at each position, `(batch, time)`: the loudness of
             a frame.
+        size: of images, height and width: the last positions are the pixels, row by row.
     """
 
     shape: tuple[int, int]
@@ -117,6 +118,7 @@ class Positions:
     word: str = "token"
     classes: Mapping[str, tuple[Tensor, list[str]]] = field(default_factory=dict)
     levels: Mapping[str, Tensor] = field(default_factory=dict)
+    size: tuple[int, int] | None = None
 
     @classmethod
     def of_tokens(

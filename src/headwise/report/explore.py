@@ -1,0 +1,538 @@
+"""`hw.explore` and `headwise explore`: a page on which models are seen at work on one input.
+
+The page holds what each head reads, what the systems decide, and what the output becomes without
+each head, expert or mechanism: a forward pass each, computed ahead, so that to remove one is a
+click that needs no server. It is one HTML file, whose script runs in any browser, offline.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import jinja2
+import numpy as np
+import torch
+import torch.nn.functional as F
+from markupsafe import Markup
+from rich.console import Console
+from torch import Tensor, nn
+
+from headwise.files import write_text
+from headwise.heads.attention import Read
+from headwise.heads.system import Routing, System
+from headwise.models.inspect import ablated, attentions, evaluating, observe, record, systems
+from headwise.models.plan import system_name
+from headwise.ops.labels import IGNORED_LABEL
+from headwise.pretrained.gates import observed
+from headwise.pretrained.places import HeadLayout
+from headwise.pretrained.watch import attention_noted
+from headwise.report.inputs import (
+    UNKNOWN,
+    Given,
+    Source,
+    frame_names,
+    loudness,
+    of_batch,
+    of_run,
+    of_text,
+    sound_uri,
+    text_of,
+)
+from headwise.report.open_model import check_finite, open_plain
+from headwise.runs.evaluate import as_evaluated
+from headwise.runs.folder import distinct_names, read_model, read_recipe
+from headwise.runs.names import is_plain
+from headwise.tasks.task import Positions
+from headwise.training.watching import bars
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Without = Literal["none", "units", "heads"]
+MOST_WEIGHTS = 150_000_000  # of attention, that a browser holds
+# Parameters times positions times removals that are computed if nobody has asked for them: some
+# minutes for two cores, some seconds for a GPU.
+_AFFORDED = {"cpu": 2e12, "cuda": 1e14}
+_BEST = 5  # tokens that are shown at each position
+_CLASSES = 10
+_FILES = Path(__file__).parent
+# Letters of JSON that mean something to HTML.
+_ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
+
+
+class Explored:
+    """A page on which the heads of models are seen at work on one input.
+
+    A notebook shows it where it is the value of a cell.
+
+    Attributes:
+        payload: all that the page shows, as JSON can hold it.
+    """
+
+    def __init__(self, title: str, says: str, models: list[dict[str, Any]]) -> None:
+        self.payload = {"title": title, "says": says, "models": models}
+
+    @property
+    def removals(self) -> "pd.DataFrame":
+        """What the output loses without each head, expert or mechanism, the most important first.
+
+        Its columns: `model`; `path` of the system; `part`, such as head, and its `number`; `loss`
+        without it; and `cost`, how much higher that is than the loss of the whole model.
+        """
+        import pandas as pd
+
+        rows = [
+            {"model": model["name"], **removal, "loss": loss, "cost": loss - model["losses"][0]}
+            for model in self.payload["models"]
+            for removal, loss in zip(model["removals"], model["losses"][1:], strict=True)
+        ]
+        columns = ["model", "path", "part", "number", "loss", "cost"]
+        table = pd.DataFrame(rows, columns=columns)
+        return table.sort_values("cost", ascending=False, ignore_index=True)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page to an HTML file that needs nothing beside it; returns its path."""
+        write_text(Path(path), self._html())
+        return Path(path)
+
+    def _html(self) -> str:
+        script, style = ((_FILES / f"explorer.{end}").read_text("utf-8") for end in ("js", "css"))
+        template = (_FILES / "explorer.html.jinja").read_text(encoding="utf-8")
+        hashes = {
+            f"{name}_hash": base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            for name, text in (("script", script), ("style", style))
+        }
+        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+        return environment.from_string(template).render(
+            title=self.payload["title"],
+            payload=Markup(json.dumps(self.payload, allow_nan=False).translate(_ESCAPES)),
+            script=Markup(script),
+            style=Markup(style),
+            **hashes,
+        )
+
+    def _repr_html_(self) -> str:
+        # In a frame of its own neither styles nor scripts of page and notebook meet.
+        return (
+            f'<iframe srcdoc="{html.escape(self._html())}" sandbox="allow-scripts" '
+            f'title="{html.escape(self.payload["title"])}" '
+            f'style="width: 100%; height: 720px; border: 0"></iframe>'
+        )
+
+
+def explore(
+    model: nn.Module,
+    inputs: Any,
+    text: str | None = None,
+    *,
+    target: str | None = None,
+    describe: Callable[[Mapping[str, Tensor]], dict[str, Positions]] | None = None,
+    without: Without | None = None,
+    name: str = "",
+    layouts: Mapping[str, HeadLayout] | None = None,
+) -> Explored:
+    """Shows a model at work on one input: what its heads read, and what each of them is worth.
+
+    Args:
+        model: a model of headwise or of transformers, or any module that holds systems of headwise
+            or of your own, and whose forward takes token ids, `(batch, time)`, as its first
+            argument.
+        inputs: a tokenizer of transformers; or, without a text, a batch of one sequence: a mapping
+            with the arguments of the model's forward and, if they are known, `labels`.
+        text: what the model reads. For a masked language model the tokenizer's mask stands for what
+            is to be filled in; without one some tokens are hidden. For a classifier a tab stands
+            between two texts.
+        target: what the decoder of a model with an encoder reads; by default what it writes.
+        describe: of a batch, what stands at its positions, such as `describe` of a task; numbers
+            of tokens without it.
+        without: what is removed, one at a time, in a forward pass each: the `"units"` of systems
+            (experts, mechanisms, or heads), also all `"heads"`, or `"none"`. By default units, if
+            that takes less than a minute.
+        name: of the model, as the page shows it.
+        layouts: where attentions of transformers have their heads, as in `headwise.gate_heads`.
+
+    Returns:
+        A page that a notebook shows; `save(path)` writes it to a file.
+
+    Raises:
+        ValueError: the text is empty, or longer than the model or a page can take; the model holds
+            no system, nor an attention of transformers that is known.
+
+    Example:
+        >>> import headwise as hw
+        >>> from headwise.data.tokenizers import TokenizerSettings, learned
+        >>> tokenizer = learned(2 * ["open the file"], TokenizerSettings(), "lines")
+        >>> config = hw.CausalLMConfig(vocab_size=len(tokenizer), embed_dim=16, num_heads=2,
+        ...                            ffn_dim=16, layers=1, attention="mae")
+        >>> page = hw.explore(hw.CausalLM(config), tokenizer, "open the")
+        >>> page.removals[["part", "number"]].values.tolist()  # the expert that matters most first
+        [['expert', 0], ['expert', 1]]
+    """
+    if text is None:
+        if not isinstance(inputs, Mapping):
+            raise ValueError("text is missing, expected what the model is to read")
+        stacks = (describe or _numbered)(inputs)
+        given = of_batch(model, inputs, stacks)
+    else:
+        given = of_text(model, inputs, text, target)
+    name, console = name or type(model).__name__, Console(stderr=True)
+    with observed(model, layouts):
+        return Explored(name, given.says, [_seen(name, model, given, without, console)])
+
+
+def explore_runs(
+    folders: Sequence[Path],
+    source: Source,
+    changes: Sequence[str],
+    without: Without | None,
+    console: Console,
+) -> Explored:
+    """Shows runs, models of transformers and names on the hub side by side on one input.
+
+    Raises:
+        ValueError: one of them cannot be read, or they do not read the same input.
+    """
+    names, models, given = distinct_names(folders), [], None
+    tasks: dict[str, str] = {}
+    for folder, name in zip(folders, names, strict=True):
+        before = given
+        with ExitStack() as stack:
+            if is_plain(folder):
+                model, tokenizer = open_plain(folder)
+                given = of_text(model, tokenizer, text_of(source), source.target)
+            else:
+                recipe = read_recipe(folder, changes, keys=("evaluation",))
+                tasks[name], model = recipe.task, read_model(folder)
+                check_finite(model, folder)
+                stack.enter_context(as_evaluated(model, recipe.evaluation, console, name))
+                given = of_run(folder, recipe, model, source, console)
+            if len(set(tasks.values())) > 1 or (before and before.digest != given.digest):
+                raise ValueError(
+                    f"{name} and {names[0]} have different tasks or data, so that they cannot be "
+                    f"shown side by side on one input: give runs of one task, and a --text if "
+                    f"their data differ"
+                )
+            stack.enter_context(observed(model))
+            models.append(_seen(name, model, given, without, console))
+    assert given is not None
+    return Explored(" and ".join(names), given.says, models)
+
+
+def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
+    """The tokens of a batch by their numbers."""
+    ids = {name: batch[name] for name in ("input_ids", "decoder_input_ids") if name in batch}
+    names = {number: str(number) for each in ids.values() for number in each.flatten().tolist()}
+    stacks = ("encoder", "decoder")
+    return {
+        stack: Positions.of_tokens(each, names)
+        for stack, each in zip(stacks, ids.values(), strict=False)
+    }
+
+
+# --- a model at work ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _seen(
+    name: str, model: nn.Module, given: Given, without: Without | None, console: Console
+) -> dict[str, Any]:
+    """What a page shows of a model on its input."""
+    longest = max(positions.shape[1] for positions in given.stacks.values())
+    heads = sum(attention.num_heads for attention in attentions(model).values())
+    if heads * longest**2 > MOST_WEIGHTS:
+        raise ValueError(
+            f"the input has {longest:,} positions, over which {heads} heads have "
+            f"{heads * longest**2:,} attention weights, expected at most {MOST_WEIGHTS:,}: give a "
+            f"shorter one"
+        )
+    with evaluating(model):
+        places = _places(model, given)
+        outputs = _Outputs(model, given)
+        outputs.add(model(**given.batch))
+        removals, note = _removals(model, without or "units"), ""
+        if without is None and len(removals) * _size(model) * longest > _afforded(model):
+            note = (
+                f"To remove each of the {len(removals):,} parts of so large a model takes many "
+                f'minutes: ask for it by --without units, in Python by without="units".'
+            )
+            removals = []
+        with bars(console, transient=True) as shown:
+            task = shown.add_task(name, total=len(removals), figures="parts removed")
+            for removal in shown.track(removals, task_id=task):
+                option = {removal["part"]: removal["number"]}
+                with ablated(model, removal["path"], f"without-{removal['part']}", **option):
+                    outputs.add(model(**given.batch))
+    return {
+        "name": name,
+        "stacks": {stack: _stack(each, given) for stack, each in given.stacks.items()},
+        "places": places,
+        "made": [_packed_in(made) for made in given.made],
+        "removals": removals,
+        "note": note,
+        **outputs.payload(),
+    }
+
+
+def _size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _afforded(model: nn.Module) -> float:
+    return _AFFORDED.get(next(model.parameters()).device.type, _AFFORDED["cuda"])
+
+
+def _removals(model: nn.Module, without: Without) -> list[dict[str, Any]]:
+    """All that can be removed from the systems of a model, one at a time."""
+    found = []
+    for path, system in systems(model).items():
+        able = [part for part in (system.unit, "head") if f"without-{part}" in system.edits]
+        parts = {"none": [], "units": able[:1], "heads": dict.fromkeys(able)}[without]
+        for part in parts:
+            number: Any = system.num_heads if part == "head" else system.num_units
+            found += [{"path": path, "part": part, "number": n} for n in range(number)]
+            if number == 1:  # nothing would be left
+                del found[-1]
+    return found
+
+
+def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
+    """What each attention of a model reads, and what its system decides."""
+    read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in systems(model)}
+
+    def system_of(path: str) -> str:
+        return max((each for each in read if f"{path}.".startswith(f"{each}.")), key=len)
+
+    def note(path: str, call: Read) -> None:
+        if not getattr(call.attention, "heads_are_given", False):  # then only the model knows them
+            is_cross = not call.inputs.is_self_attention
+            read[system_of(path)].append((is_cross, call.weights()[0].float().cpu()))
+
+    def note_given(path: str, weights: Tensor) -> None:
+        is_cross = systems(model)[path].site == "decoder_cross"
+        read[path].append((is_cross, weights[0].float().cpu()))
+
+    with record(model) as decided, observe(model, note), attention_noted(model, note_given):
+        model(**given.batch)
+    found = []
+    for path, system in systems(model).items():
+        routing = decided[path][-1] if path in decided else None
+        of_system = _of_system(path, system, routing, given)
+        for is_cross, weights in read[path] or [(False, None)]:
+            found.append({**of_system, **_attention(of_system, is_cross, weights, given)})
+    return found
+
+
+def _of_system(path: str, system: System, routing: Routing | None, given: Given) -> dict[str, Any]:
+    """Where a system stands, and the weights of its units: of each position, or of all."""
+    stack = system.site.partition("_")[0]
+    stack = stack if stack in given.stacks else next(iter(given.stacks))
+    found = {
+        "path": path,
+        "system": system_name(type(system)).rpartition(":")[2],
+        "site": system.site,
+        "layer": system.layer,
+        "stack": stack,
+        "unit": system.unit,
+        "units": 0,
+        "weights": None,
+        "chosen": None,
+    }
+    if routing is None:
+        return found
+    weights = routing.weights.float().cpu()
+    weights = weights[0] if weights.dim() > 1 else weights
+    weights = weights.view(-1, weights.size(-1))  # (positions or 1, units)
+    total = weights.sum(-1, keepdim=True)
+    weights = torch.where(total > 0, weights / total.clamp(min=1e-30), 1 / weights.size(-1))
+    found |= {"units": weights.size(-1), "weights": packed(weights.numpy())}
+    if routing.indices is not None:
+        found["chosen"] = routing.indices[0].tolist()
+    return found
+
+
+def _attention(
+    place: dict[str, Any], is_cross: bool, weights: Tensor | None, given: Given
+) -> dict[str, Any]:
+    """By which weights the heads of one attention read, `(heads, queries, keys)`."""
+    found: dict[str, Any] = {"keys": None, "heads": None}
+    if is_cross and place["site"].endswith("_self"):  # of a decoder's layer as a whole
+        found["site"] = "decoder_cross"
+    if weights is None:
+        return found
+    heads, queries, keys = weights.shape
+    positions = given.stacks[place["stack"]].shape[1]
+    if queries != positions:
+        raise ValueError(
+            f"the system {place['path']!r} reads {queries} positions, expected {positions}: one "
+            f"for each token of the input"
+        )
+    others = [stack for stack in given.stacks if stack != place["stack"]]
+    source = (others or [None])[0] if is_cross else place["stack"]
+    if source is not None and given.stacks[source].shape[1] == keys:
+        found["keys"] = source
+    units, unit = place["units"], place["unit"]
+    if unit in ("head", "branch", "mechanism") and units and heads % units == 0:
+        found["owner"] = [head * units // heads for head in range(heads)]
+    return {**found, "heads": packed(weights.numpy())}
+
+
+def _stack(positions: Positions, given: Given) -> dict[str, Any]:
+    """What stands at the positions of a stack."""
+    number, tokens = positions.shape[1], positions.tokens
+    stack: dict[str, Any] = {"word": "token", "tokens": frame_names(number)}
+    if tokens is not None:
+        ids = tokens[0].tolist()
+        # An embedding may have more rows than there are tokens.
+        stack["tokens"] = [positions.names.get(each, str(each)) for each in ids]
+    if positions.size is not None:
+        height, width = positions.size
+        stack |= {"word": "pixel", "height": height, "width": width}
+        stack["first"] = number - height * width
+    if given.sound is not None:
+        sound, rate = given.sound
+        stack |= {"word": "frame", "height": 1, "width": number, "first": 0, "rate": rate}
+        stack |= {"sound": sound_uri(sound, rate), "loudness": packed(loudness(sound, rate))}
+    return stack
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+class _Outputs:
+    """What a model makes of its input: as it is, and then without each of its parts.
+
+    A model of tokens or classes says how probable each is, and its loss is -log p of the true ones.
+    Of other outputs the loss is the squared error at each position, or of a single number. Where
+    nothing is known to be true, that is taken for true which the whole model says.
+    """
+
+    def __init__(self, model: Any, given: Given) -> None:
+        self.given, self.config = given, getattr(model, "config", None)
+        is_pair = getattr(self.config, "is_encoder_decoder", False)
+        self.is_shifted = getattr(model, "can_generate", bool)() and not is_pair
+        self.true: Tensor | None = None
+        self.losses: list[float] = []
+        self.ids: list[Tensor] = []
+        self.shares: list[Tensor] = []
+        self.real: list[Tensor] = []
+
+    def add(self, out: Any) -> None:
+        """Notes what a forward pass gave."""
+        logits = getattr(out, "logits", None)
+        if logits is None:
+            logits = out if isinstance(out, Tensor) else getattr(out, "output", None)
+            logits = out[0] if logits is None else logits
+            self.kind = "numbers"
+        else:
+            wide = logits.dim() == 3
+            labels = self.given.labels
+            is_number = logits.shape[1:] == (1,) or (labels is not None and labels.dim() == 3)
+            self.kind = "numbers" if is_number else "tokens" if wide else "classes"
+            if wide and not any(name.endswith("input_ids") for name in self.given.batch):
+                self.kind = "numbers"
+        logits = logits[0].float().cpu()
+        if not logits.isfinite().all():
+            raise ValueError(
+                "the output of the model has numbers that are not finite, expected finite ones: "
+                "the model has diverged, or its numbers are too large for its precision"
+            )
+        if logits.dim() == 1:
+            logits = logits.unsqueeze(0)  # (positions or 1, tokens, classes or width)
+        if self.kind == "numbers":
+            self._add_numbers(logits)
+        else:
+            self._add_shares(logits)
+
+    def _add_shares(self, logits: Tensor) -> None:
+        several = getattr(self.config, "problem_type", None) == "multi_label_classification"
+        logs = F.logsigmoid(logits) if several else logits.log_softmax(-1)
+        if self.true is None:
+            self.true = self._true(logs)
+        is_asked = self.true != IGNORED_LABEL
+        own = logs.gather(-1, self.true.clamp(min=0).unsqueeze(-1))[:, 0]
+        self.losses.append(float(-own[is_asked].mean()) if is_asked.any() else 0.0)
+        best = logs.topk(min(_CLASSES if self.kind == "classes" else _BEST, logs.size(-1)))
+        self.ids.append(best.indices)
+        self.shares.append(best.values.exp())
+        self.real.append(own.exp().masked_fill(~is_asked, 0.0))
+
+    def _true(self, logs: Tensor) -> Tensor:
+        """What is true at each position; what the whole model says where that is not known."""
+        labels, said = self.given.labels, logs.argmax(-1)
+        self.is_known = labels is not None and not (labels == UNKNOWN).any()
+        if labels is None:
+            return said
+        true = labels.cpu().view(-1).long()
+        if self.is_shifted:  # the label of the next position
+            true = F.pad(true[1:], (0, 1), value=IGNORED_LABEL)
+        return torch.where(true == UNKNOWN, said, true)
+
+    def _add_numbers(self, values: Tensor) -> None:
+        if self.true is None:
+            labels = self.given.labels
+            self.is_known = labels is not None
+            self.true = values if labels is None else labels.cpu().float().reshape(values.shape)
+        error = (values - self.true).square().mean(-1)
+        self.losses.append(float(error.mean()))
+        self.real.append(error)
+        if values.numel() == 1:
+            self.shares.append(values[0])
+
+    def payload(self) -> dict[str, Any]:
+        """All passes as arrays, whose first entry is the whole model."""
+        found = {"kind": self.kind, "is_known": self.is_known, "losses": self.losses}
+        found["real"] = packed(torch.stack(self.real).numpy(), "float32")
+        found["shifted"], found["over"] = self.is_shifted, list(self.given.stacks)[-1]
+        if self.kind == "numbers":
+            return {**found, "numbers": [float(each) for each in self.shares]}
+        assert self.true is not None
+        ids = torch.stack(self.ids)  # (passes, positions, best)
+        used, places = torch.cat([ids.flatten(), self.true.clamp(min=0)]).unique(
+            return_inverse=True
+        )
+        names = self._names()
+        return {
+            **found,
+            "names": [names.get(each, str(each)) for each in used.tolist()],
+            "ids": packed(places[: ids.numel()].view(ids.shape).numpy(), "uint32"),
+            "shares": packed(torch.stack(self.shares).numpy()),
+            "true": places[ids.numel() :].masked_fill(self.true < 0, -1).tolist(),
+        }
+
+    def _names(self) -> Mapping[int, str]:
+        if self.kind == "classes":
+            return getattr(self.config, "id2label", None) or {}
+        return list(self.given.stacks.values())[-1].names
+
+
+def _packed_in(made: dict[str, Any]) -> dict[str, Any]:
+    return {k: packed(v) if isinstance(v, np.ndarray) else v for k, v in made.items()}
+
+
+def packed(array: np.ndarray, kind: str = "") -> dict[str, Any]:
+    """An array for a browser: deflated and in base64, with its shape.
+
+    Weights take a byte each, of the root of their share of the largest, so that small ones have
+    finer steps; where some are negative, the byte of 0 is 128. Other kinds of NumPy stay as they
+    are.
+
+    >>> packed(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
+    [2, 2]
+    """
+    scale = 1.0
+    if not kind:
+        kind, scale = "root", float(np.abs(array).max(initial=0.0)) or 1.0
+        roots = np.sign(array) * np.sqrt(np.abs(array) / scale)
+        if array.min(initial=0.0) < 0:
+            kind, roots = "signed root", (roots * 127 + 128) / 255
+        data = (roots * 255).round().astype(np.uint8)
+    else:
+        data = array.astype(np.dtype(kind).newbyteorder("<"))
+    text = base64.b64encode(zlib.compress(data.tobytes())).decode("ascii")
+    return {"shape": list(array.shape), "kind": kind, "scale": scale, "data": text}
