@@ -16,7 +16,7 @@ from rich.text import Text
 from headwise.analysis.results import Benchmark, RunResult
 from headwise.analysis.speed import OverRounds
 from headwise.analysis.statistics import SIGNIFICANT, Estimate
-from headwise.report.page import NONE, Section, axes, look, number, short, write_page
+from headwise.report.page import NONE, Section, axes, legend, look, number, short, write_page
 from headwise.report.scores import (
     FOUND,
     Cell,
@@ -42,9 +42,10 @@ __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "wr
 PAGE = "report.html"
 _SAMPLES, _PICTURES = 12, 6  # shown at once
 _LETTERS = 22  # of a name in a figure
-_CURVES = 4  # figures of what heads do over training
+_CURVES = 6  # plots of a system over training
+_MOVES = 0.1  # of its mean, or of 1: a change that is worth a plot
 # What is recorded in training beside the figures that a task measures.
-_LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds")
+_LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds", "learning_rate")
 
 
 def write_report(folder: Path) -> Path:
@@ -264,8 +265,14 @@ def _notes(of: Comparison, cells: Sequence[Cell]) -> list[str]:
             f"A difference of single runs has an interval over test {items} alone, no p and no "
             f"star: one seed says nothing of training's own chance, and another may reverse it."
         )
-    why = dict.fromkeys(found.why for found in apart if not found.over and found.why)
-    return notes + [f"No test: {reason}." for reason in why]
+    why: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.difference is not None and cell.difference.why and not cell.difference.over:
+            why.setdefault(cell.difference.why, []).append(cell.system)
+    return notes + [
+        f"No test of {listed(list(dict.fromkeys(names)))}: {reason}."
+        for reason, names in why.items()
+    ]
 
 
 # --- quality ----------------------------------------------------------------------------------
@@ -365,7 +372,7 @@ def other_scores(of: Comparison) -> Section | None:
     if not cells:
         return None
     where_from = {TEST: ""} | {cell.test: f"{cell.test}\n" for cell in cells if cell.test != TEST}
-    table = scores_table(cells, lambda cell: where_from[cell.test] + cell.score.name)
+    table = scores_table(cells, lambda cell: where_from[cell.test] + _heading(cell.score.name))
     note = (
         f"Δ: the difference to {of.baseline}, which a star marks as significant (p < "
         f"{SIGNIFICANT}). p is corrected by Holm's method over the first scores of all further "
@@ -437,12 +444,13 @@ def over_steps(
             continue
         style, mean = look(at), _mean_curve(system, name)[start:]
         thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.8}
-        if pale:
-            plot.plot(_mean_curve(system, pale), color=style["color"], linewidth=1.2, alpha=0.4)
+        training = _mean_curve(system, pale) if pale else mean[:0]
+        plot.plot(training, color=style["color"], linewidth=1.2, alpha=0.4)
         for run in system.runs if len(system.runs) > 1 else []:
             plot.plot(curve(run, name)[start:], **thin, alpha=0.6)
         if len(mean):
-            ends.append((mean.min(), mean.iloc[0], bool(system.sound)))
+            first = max([mean.iloc[0], *training.iloc[:1]])
+            ends.append((mean.min(), first, bool(system.sound)))
             label = shortened(system.name) + ("" if system.sound else " (diverged)")
             every = max(1, len(mean) // 8)
             plot.plot(mean, **style, linewidth=2, markersize=5, markevery=every, label=label)
@@ -457,12 +465,8 @@ def over_steps(
     plot.locator_params(axis="x", nbins=5)
     plot.set_xlabel("Step")
     plot.set_ylabel(title)
-    _legend(figure)
+    legend(figure)
     return figure
-
-
-def _legend(figure: Figure) -> None:
-    figure.legend(loc="outside upper left", ncols=3, fontsize=10, columnspacing=1.2)
 
 
 def loss_over_loss(of: Comparison) -> Figure | None:
@@ -484,7 +488,7 @@ def loss_over_loss(of: Comparison) -> Figure | None:
     plot.invert_xaxis()
     plot.set_xlabel("Training loss")
     plot.set_ylabel("Validation loss at the same step")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
@@ -500,16 +504,13 @@ def how_soon(of: Comparison) -> pd.DataFrame | None:
     rows = {}
     for name, own in curves.items():
         steps = [step for each in own if (step := first_step(each, target)) is not None]
-        rows[name] = (
-            {
+        if own:
+            rows[name] = {
                 "Lowest validation loss": _over_seeds([c.min() for c in own], digits),
-                "at step": number(float(np.mean([c.idxmin() for c in own])), 0),
+                "At step": number(float(np.mean([c.idxmin() for c in own])), 0),
                 f"Steps to {number(target, digits)}": _over_seeds(steps, 0) if steps else "never",
                 "Seeds that reach it": f"{len(steps)} of {len(own)}",
             }
-            if own
-            else {}
-        )
     return _table(rows)
 
 
@@ -531,74 +532,90 @@ def first_step(losses: pd.Series, target: float) -> float | None:
 
 def heads(of: Comparison) -> Section | None:
     """What systems decide at the end of training, and what has changed until then."""
-    rows, histories = {}, {}
+    summary, places, courses = {}, {}, {}
     for system in of.systems:
         # Which expert has which number is chance, so that seeds have no mean.
         for run in system.sound[:1]:
-            last = {name: x for record in run.history for name, x in record.items()}
-            for place, unit in run.units.items():
-                rows[system.name, where(place)] = _decided(last, place, unit)
-            if moving := _moving(run):
-                histories[system.name] = moving
-    rows = {at: row for at, row in rows.items() if row}
-    if not rows:
+            found = _decided(run)
+            if len(found):
+                summary[system.name] = _in_short(found, run.units)
+                places |= {(system.name, at): row for at, row in _by_place(found).items()}
+            if course := over_training({system.name: _moving(run)}):
+                courses[f"{system.name} over training"] = [course]
+    if not summary:
         return None
-    table = pd.DataFrame.from_dict(rows, orient="index").fillna(NONE)
-    table.index = pd.MultiIndex.from_tuples(rows, names=["System", "Place"])
+    every = pd.DataFrame.from_dict(places, orient="index")
+    every.index = pd.MultiIndex.from_tuples(places, names=["System", "Place"])
     says = (
-        "On a few sequences of the validation part at the end of training, with the first seed. "
-        "Entropy is that of the weights of a decision, of which 100% are even weights. Explained: "
-        "how much of the decisions a label explains (ε²)."
+        "On a few sequences of the validation part at the end of training, with the first seed: "
+        "the entropy of the weights in percent of that of even weights, who gets most, and the "
+        "label that explains most of the decisions (ε²)."
     )
-    course = over_training(histories) if histories else None
-    figures = course.figures if course is not None else []
-    notes = [course.says] if course is not None else []
-    more: Any = {}
-    if figures[_CURVES:]:
-        more = {f"{len(figures) - _CURVES} more figures": [Section("", figures=figures[_CURVES:])]}
-    return Section("What the heads do", says, table, figures[:_CURVES], more=more, notes=notes)
+    return Section(
+        "What the heads do", says, _table(summary), more={"Every place": every, **courses}
+    )
 
 
-def _decided(last: Mapping[str, float], place: str, unit: str) -> dict[str, str]:
-    """The last figures of one place, see `RunResult.history`."""
-    found: dict[str, dict[str, float]] = {}
+def _decided(run: RunResult) -> pd.DataFrame:
+    """The last figures of each place, of which some are of each unit; see `RunResult.history`."""
+    last = {name: value for record in run.history for name, value in record.items()}
+    rows = []
     for name, value in last.items():
-        if _place(name) == place and math.isfinite(value):
-            kind = name.partition(f" {place}")[0]
-            found.setdefault(kind, {})[name.rpartition("/")[2]] = value
+        if (place := _place(name)) in run.units and math.isfinite(value):
+            kind, unit = name.partition(f" {place}")[0], name.rpartition("/")[2]
+            kind = f"explained by the {unit}" if kind == "explained" else kind
+            rows.append((where(place), kind, unit, value, run.units[place]))
+    return pd.DataFrame(rows, columns=["place", "kind", "unit", "value", "word"])
+
+
+def _in_short(found: pd.DataFrame, units: Mapping[str, str]) -> dict[str, str]:
+    """What stands out of the figures of a system."""
     row = {}
-    if "entropy" in found:
-        entropy, low, even = (
-            next(iter(found.get(kind, {"": math.nan}).values()))
-            for kind in ("entropy", "low entropy", "even entropy")
-        )
-        row = {
-            "Entropy": f"{number(100 * entropy / (even or 1), 0)}%\n{number(entropy, 2)} nats",
-            "10th percentile": number(low, 2),
-        }
-    for kind, name in (("share", "Share"), ("kappa", "κ"), ("alpha", "α")):
-        if kind in found:
-            most, least = (f(found[kind], key=found[kind].__getitem__) for f in (max, min))
-            for word, at in (("Largest", most), ("Smallest", least)):
-                row[f"{word} {name.lower()}"] = f"{number(found[kind][at], 3)}\n{unit} {at}"
-    for label, value in found.get("explained", {}).items():
-        row[f"Explained by the {label}"] = number(value, 2)
+    of_place = found.drop_duplicates(["place", "kind"]).pivot(index="place", columns="kind")[
+        "value"
+    ]
+    if "entropy" in of_place:
+        shares = 100 * of_place["entropy"] / of_place["even entropy"].where(lambda even: even > 0)
+        low, high = number(shares.min(), 0), number(shares.max(), 0)
+        row["Entropy"] = f"{high}%" if low == high else f"{low} to {high}%"
+    shares = found[found["kind"] == "share"]
+    if len(shares):
+        most = shares.loc[shares["value"].idxmax()]
+        row["Largest share"] = f"{number(most.value, 2)}\n{most.word} {most.unit}, {most.place}"
+    for kind, sign in (("kappa", "κ"), ("alpha", "α")):
+        values = found[found["kind"] == kind]["value"]
+        if len(values):
+            row[sign] = f"{number(values.min())} to {number(values.max())}"
+    labels = found[found["kind"].str.startswith("explained")]
+    if len(labels):
+        most = labels.loc[labels["value"].idxmax()]
+        row["Explained"] = f"{number(most.value, 2)}\n{most.kind.partition(' ')[2]}, {most.place}"
     return row
 
 
+def _by_place(found: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """The figures of each place; of those of units the largest and the smallest."""
+    rows: dict[str, dict[str, float]] = {}
+    for (place, kind), values in found.groupby(["place", "kind"], sort=False)["value"]:
+        several = {f"largest {kind}": values.max(), f"smallest {kind}": values.min()}
+        rows.setdefault(place, {}).update(several if len(values) > 1 else {kind: values.iloc[0]})
+    return rows
+
+
 def _moving(run: RunResult) -> list[dict[str, float]]:
-    """The history of those places and labels that change by more than they differ by chance."""
+    """The history of what changes most: not of weights that stay what they were at the start."""
     log = pd.DataFrame(run.history).set_index("step")
-    kept = []
-    for kind, least in (("kappa", 0.5), ("alpha", 0.5), ("share", 0.5), ("explained", 0)):
+    moved = {}
+    for kind in ("share", "kappa", "alpha", "explained"):
         for place in run.units:
-            part = log.filter(regex=f"^{kind} {place}/").dropna()
-            moved = (part.max() - part.min()).max() if len(part) > 1 else 0.0
-            if part.size and moved > max(0.05, least * part.to_numpy().mean()):
-                kept += list(part.columns)
-    if not kept:
-        return []
-    return log[kept].dropna(how="all").reset_index().to_dict("records")
+            part = log[[n for n in log if n.startswith(f"{kind} {place}/")]].dropna()
+            # Shares of many units are small, and so are their changes.
+            scale = 1.0 if kind == "explained" else part.to_numpy().mean() if part.size else 1.0
+            change = (part.max() - part.min()).max() / scale if len(part) > 1 else 0.0
+            if change > _MOVES:
+                moved[change, kind, place] = list(part)
+    kept = [name for at in sorted(moved, reverse=True)[:_CURVES] for name in moved[at]]
+    return log[kept].dropna(how="all").reset_index().to_dict("records") if kept else []
 
 
 def generation(of: Comparison) -> Section | None:

@@ -40,7 +40,6 @@ _STYLE = {
     "font.size": 11,
     "grid.color": "#bbbbbb",
     "grid.alpha": 0.5,
-    "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text: a page is a third of the size
     "svg.hashsalt": "headwise",
     "text.parse_math": False,  # names of users' own may hold a dollar
@@ -49,7 +48,7 @@ _STYLE = {
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _CELLS_WITH_NUMBERS = 300  # of a heat map
-_LONG = 40  # letters of a cell that is a text, whose lines are broken
+_LONG = 48  # letters of a cell that is a text, whose lines are broken
 
 
 @dataclass
@@ -93,6 +92,11 @@ def axes(columns: int = 1, height: float = 3.2, width: float = 5.2, **shared: An
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(1, columns, squeeze=False, **shared)[0]
+
+
+def legend(figure: Figure) -> None:
+    """The names of a figure's lines, above it."""
+    figure.legend(loc="outside upper left", ncols=3, fontsize=10, columnspacing=1.2, frameon=False)
 
 
 def look(number: int) -> dict[str, Any]:
@@ -266,9 +270,8 @@ def _kind(cells: Sequence[list[str]]) -> str:
     """The class of a column: numbers stand right, and texts left, whose long lines are broken."""
     if any(len(lines[0]) > _LONG for lines in cells):
         return "long text"
-    texts = [lines[0] for lines in cells if lines[0] not in ("", NONE)]
-    without = [text for text in texts if not any(map(str.isdigit, text))]
-    return "text" if 2 * len(without) > len(texts) else ""
+    first = [lines[0] for lines in cells if lines[0] not in ("", NONE)]
+    return "text" if 2 * sum(text[0].isalpha() for text in first) > len(first) else ""
 
 
 def _as_csv(frame: pd.DataFrame) -> str:

@@ -112,11 +112,13 @@ class Comparison:
             family = ("test" if test == TEST else "tests") if firsts[test] == score.name else "rest"
             families.setdefault(family, []).append((test, score))
         others = len(self.systems) - 1
-        return [
+        found = [
             cell
             for columns in families.values()
             for cell in _corrected(self.tested(columns, len(columns) * others))
         ]
+        order = [(test, score.name) for test, score in self.columns]
+        return sorted(found, key=lambda cell: order.index((cell.test, cell.score.name)))
 
     def tested(self, columns: Sequence[tuple[str, Score]], tests: int) -> list[Cell]:
         """The scores of some columns of a table that has so many differences."""
@@ -275,8 +277,8 @@ def on_one(of: Comparison) -> str:
         )
     if any(cell.mean.over == "items" for cell in known) and len(known) > 1:
         sentences.append(
-            "One seed says nothing of training's own chance, and another may reverse the order; "
-            "--seeds 1,2,3 tells."
+            "One seed says nothing of training's own chance, and another may reverse the order: "
+            "several seeds can tell."
         )
     return " ".join(sentences)
 
@@ -394,7 +396,7 @@ def _on_several(comparisons: Sequence[Comparison]) -> str:
         better, worse = sum(stars), len(stars) - sum(stars)
         if tested:
             sentences.append(
-                f"{system.name} is significantly better than {baseline} on {better} of "
-                f"{len(tested)} data sets, and significantly worse on {worse}."
+                f"{system.name} is significantly better than {baseline} on {better}, and "
+                f"significantly worse on {worse}, of {len(tested)} data sets."
             )
     return " ".join(sentences) or "No system has scores on all data sets."
