@@ -35,11 +35,12 @@ _DOES = {
     "top-k": "only the {top_k} {units} of largest weight count",
 }
 # What is recorded of each unit in training.
-_RECORDED = {"kappa": "κ", "alpha": "α", "share": "share of the decisions"}
+_RECORDED = {"kappa": "κ", "alpha": "α", "share": "share of the work"}
 _COURSES = 3  # plots side by side
 _SHOWN = 8  # rows of a table that are not folded
 _DRAWN = 24  # rows of a figure
 _CLASSES = 16  # of more, those that go to each unit are listed
+_LISTED, _LEADING = 8, 5  # tokens of a unit, and those of them that are not folded
 _POINTS = 120  # of a curve
 
 
@@ -68,9 +69,19 @@ def plural(unit: str) -> str:
 def part(row: Any) -> str:
     """What a row of a table of ablations changes, in words."""
     if row.unit in row.options:
-        return f"{row.unit} {row.options[row.unit]}, {where(row.place)}"
+        return f"{row.unit} {row.options[row.unit]} ({where(row.place)})"
     text = _DOES.get(row.ablation, row.ablation)
     return text.format(unit=row.unit, units=plural(row.unit), **row.options)
+
+
+def _short(place: str) -> str:
+    """A place in the few words that a figure has room for.
+
+    >>> _short("encoder_self.2")
+    'encoder self 2'
+    """
+    is_site = place.rpartition(".")[0] in _SITES
+    return place.replace("_", " ").replace(".", " ") if is_site else place
 
 
 def _single(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,34 +116,34 @@ def _of_parts(table: pd.DataFrame) -> Iterator[str]:
     units = _single(table)
     if units.empty:
         return
-    score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
     best, last = units.iloc[0], units.iloc[-1]
     if best.cost > 0:
-        chance = "" if best.corrected_p < SIGNIFICANT else ", which may be chance"
-        lost = "all" if best.share > 0.995 else _percent(best.share)
-        lost = (
-            f"{score} is {_percent(best.share)} worse"
-            if table.attrs["lower_is_better"]
-            else (f"{lost} of the {score} of {whole} is lost")
-        )
-        yield f"Without {part(best)}, which is worth most, {lost}{chance}."
+        yield f"Worth most is {part(best)}: without it, {_loss(table, best)}."
     needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
-    names = " or ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
+    names = " and ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
     yield (
         f"Of the {len(units):,} {names}, {len(units) - needed:,} can be removed one at a time "
-        f"without a loss that is more than chance; the cheapest is {part(last)} "
-        f"({_change(table, last)})."
+        f"without a loss that is more than chance. The cheapest is {part(last)}: without it, the "
+        f"{table.attrs['score']} changes by {_change(table, last)}."
     )
 
 
 def _of_weights(table: pd.DataFrame) -> Iterator[str]:
     """What the learned weights are worth."""
     for row in table[table["ablation"] == "uniform"].itertuples():
-        chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
-        yield (
-            f"If {part(row)}, the {table.attrs['score']} changes by {_change(table, row)}, "
-            f"{_percent(abs(row.share))} of the whole{chance}."
-        )
+        yield f"If {part(row)} in place of what was learned, {_loss(table, row)}."
+
+
+def _loss(table: pd.DataFrame, row: Any) -> str:
+    """What an ablation costs, as a share of the whole score."""
+    score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
+    chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
+    if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
+        return f"the {score} of {whole} changes by {_change(table, row)}{chance}"
+    if table.attrs["lower_is_better"]:
+        return f"the {score} of {whole} rises by {_percent(row.share)}{chance}"
+    lost = "all" if row.share > 0.995 else _percent(row.share)
+    return f"{lost} of the {score} of {whole} is lost{chance}"
 
 
 def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
@@ -195,9 +206,9 @@ def of_ablations(ablated: Tables) -> Section | None:
         return None
     items = next(iter(ablated.values())).attrs["items"]
     says = (
-        "The trained model is evaluated once more without a part; nothing is trained again. "
-        f"A bold number, or a filled point, is more than chance (p < {SIGNIFICANT}). Two parts that "
-        "do the same work cost little one at a time, and much together."
+        f"The trained model is evaluated once more without a part; nothing is trained again. Bold "
+        f"numbers and filled points are more than chance (p < {SIGNIFICANT}). Two parts that do "
+        f"the same work cost little one at a time, and much together."
     )
     note = (
         f"Intervals and p are over the {items:,} items, and hold for this model alone: another "
@@ -234,21 +245,27 @@ def _worth(ablated: Tables, run: str, table: pd.DataFrame) -> pd.DataFrame:
         rows[_named(ablated, run, without)] = {
             str(table.attrs["score"]): number(row.value, digits),
             "Difference\n95% interval": text,
-            "Lost of the whole": _percent(row.share),
-            "p, corrected": number(row.corrected_p),
+            "Share of the whole": _percent(row.share),
+            "p, corrected": "<0.001" if row.corrected_p < 0.001 else number(row.corrected_p),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
     top = table.head(_DRAWN)
-    figure, (plot,) = axes(height=1.0 + 0.25 * len(top), width=7.6)
+    figure, (plot,) = axes(height=1.0 + 0.25 * len(top), width=6.4)
     at, colour = range(len(top)), look(1)["color"]
     plot.axvline(0, color="grey", linewidth=0.8)
     plot.hlines(at, top["low"], top["high"], color=colour)
     filled = [colour if p < SIGNIFICANT else "white" for p in top["corrected_p"]]
     plot.scatter(top["difference"], at, c=filled, edgecolors=colour, zorder=3)
-    plot.set_yticks(at, [part(row) for row in top.itertuples()])
+    names = [
+        f"{_short(row.place)}: {row.unit} {row.options[row.unit]}"
+        if row.unit in row.options
+        else part(row)
+        for row in top.itertuples()
+    ]
+    plot.set_yticks(at, names)
     plot.invert_yaxis()
     plot.set_xlabel(f"change of the {table.attrs['score']}, 95% interval")
     more = f" ({len(top)} of {len(table)})" if len(table) > len(top) else ""
@@ -274,37 +291,62 @@ def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
 
 def of_labels(runs: Runs) -> Section | None:
     """What goes to each unit: MAE table 6, MoA table 4, and TIM figure 2 as numbers."""
-    found: list[tuple[float, str, Decided, str]] = []
-    for run, of in runs.items():
-        for d in of if any(len(d.weights.T) > 1 for d in of) else ():
-            for label in _labels(d):
-                share = explained(d, label) if label in d.rows else math.nan
-                found.append((share, run, d, label))
+    found = [
+        (explained(d, label) if label in d.rows else math.nan, run, d, label)
+        for run, of in runs.items()
+        for d in of
+        for label in _labels(d)
+        if d.weights.shape[1] > 1
+    ]
     if not found:
         return None
-    figures, shown, folded, seen = [], None, {}, set()
-    # Of each label, the system that it explains best is shown first.
-    for _, run, d, label in sorted(found, key=lambda each: math.isnan(each[0]) or -each[0]):
-        table = _by_class(d, label)
-        title = _named(runs, run, f"{_word(d, label)}, {where(d.place)}")
-        if len(table) > _CLASSES:
-            table = pmi(d, label)
-            if shown is None:
-                shown = table.head(6)
-        elif (run, label) not in seen:
-            figures.append(heat(table, f"{title}: % of its decisions", form="{:.0f}"))
-        seen.add((run, label))
-        folded[title] = table
+    # Of each label the place is shown where it explains most.
+    found.sort(key=lambda each: -each[0] if each[0] == each[0] else 1.0)
+    says, shown = "", None
+    drawn: dict[tuple[str, str], Figure] = {}
+    tables: dict[str, dict[str, pd.DataFrame]] = {}
+    for _, run, d, label in found:
+        word, place, shares = _word(d, label), where(d.place), _by_class(d, label)
+        of_label = tables.setdefault(_named(runs, run, f"{word}s of all layers"), {})
+        if len(shares) <= _CLASSES:
+            of_label[place] = shares
+            title = _named(runs, run, f"{word}, {place}: % that goes to each")
+            drawn.setdefault((run, label), heat(shares, title, form="{:.0f}"))
+            continue
+        of_label[place] = pmi(d, label, _LISTED).set_index("unit")
+        if shown is None:
+            shown = _leading(of_label[place], d.unit)
+            says = (
+                f"For each {d.unit} of the {place}, the table has the {word}s that go to it more "
+                f"often than others do, with ln p({d.unit} | {word}) / p({d.unit}) (PMI). Those "
+                f"that occur less than five times are left out; by chance one in 40 stands out. "
+            )
+            says = _named(runs, run, says)
+    if len({d.place for _, _, d, _ in found}) > 1:
+        says += "Shown is the layer whose decisions a label explains best; the others are folded."
     units = " or ".join(dict.fromkeys(plural(d.unit) for _, _, d, _ in found))
-    says = ""
-    return Section(f"What goes to which {units}", says, shown, figures, more=folded)
+    more: dict[str, Any] = {
+        title: pd.concat(of_label, names=["layer"]) for title, of_label in tables.items()
+    }
+    return Section(f"What goes to which {units}", says, shown, [*drawn.values()], more=more)
 
 
 def _by_class(d: Decided, label: str) -> pd.DataFrame:
     """How much of the decisions at each class goes to each unit, in percent."""
-    at = d.rows if label in d.rows else d.positions
+    at = d.positions if label in d.positions else d.rows
     shares = pd.DataFrame(100 * d.shares[at.index]).groupby(at[label].to_numpy()).mean()
     return shares.rename(columns=f"{d.unit} {{}}".format)
+
+
+def _leading(table: pd.DataFrame, unit: str) -> pd.DataFrame:
+    """The first tokens of each unit with their PMI: a column a unit."""
+    columns = {}
+    for at, of in table.groupby(level="unit"):
+        pairs = zip(of["name"].head(_LEADING), of["pmi"], strict=False)
+        columns[f"{unit} {at}"] = pd.Series(
+            [f"{name}\n{number(x, 1, sign=True)}" for name, x in pairs]
+        )
+    return pd.DataFrame(columns).rename(index=lambda rank: rank + 1)
 
 
 # --- the rest ---------------------------------------------------------------------------------
@@ -315,12 +357,18 @@ def of_entropy(runs: Runs) -> Section | None:
     rows = {}
     for run, of in runs.items():
         for d in of:
-            figures = entropy(d)
-            share = {"of even weights": _percent(figures["mean"] / figures["even"])}
-            rows[_named(runs, run, where(d.place))] = {**figures, **share}
+            found = entropy(d)
+            rows[_named(runs, run, where(d.place))] = {
+                "Mean": found["mean"],
+                "95% interval": f"{number(found['low'], 2)} to {number(found['high'], 2)}",
+                "10th percentile": found["10%"],
+                "90th percentile": found["90%"],
+                "If all weigh alike": found["even"],
+                "Mean, in % of that": _percent(found["mean"] / found["even"]),
+            }
     says = (
-        "−Σ w ln w of a decision with the weights w, in nats: 0 if one has all the weight, and "
-        "`even` if all have equal weights. 10% and 90% are percentiles over the decisions."
+        "The entropy −Σ w ln w of a decision with the weights w, in nats: 0 if one has all the "
+        "weight. The interval is over sequences."
     )
     return Section("", says, pd.DataFrame.from_dict(rows, orient="index")) if rows else None
 
@@ -330,8 +378,8 @@ def of_load(runs: Runs) -> Section | None:
     figures = []
     for run, of in runs.items():
         for unit, some in _by_unit(of).items():
-            shares = pd.DataFrame([100 * load(d).rename(where(d.place)) for d in some])
-            title = _named(runs, run, f"% of the decisions that goes to each {unit}")
+            shares = pd.DataFrame([100 * load(d).rename(_short(d.place)) for d in some])
+            title = _named(runs, run, f"% of the work of each {unit}")
             figures.append(heat(shares, title, form="{:.0f}"))
     says = (
         "How often an expert, a head or a mechanism is chosen; where none is chosen and they "
@@ -364,20 +412,36 @@ def of_layers(runs: Runs) -> Section | None:
             some = [d for d in of if d.site.partition("_")[0] == stack and "position" in d.rows]
             if len(some) > 1 and len({d.weights.shape for d in some}) == 1:
                 levels = [name for name, x in some[0].rows.items() if is_float_dtype(x)]
-                title = _named(runs, run, "correlation of the weights of layers")
-                figures.append(heat(alike(some, levels), title, centre=0))
-    return Section("", "", figures=figures) if figures else None
+                table = alike(some, levels).rename(index=_short)
+                table.columns = [name.replace(" ", "\n") for name in table.index]
+                figures.append(heat(table, _named(runs, run, stack), centre=0))
+    says = (
+        "The correlation of the weights of two layers, if these weigh two; else the RV "
+        "coefficient, less what is expected by chance: 1 if one decides as the other, whatever the "
+        "numbers of their experts, and about 0 if they decide independently."
+    )
+    return Section("", says, figures=figures) if figures else None
 
 
 def of_ranges(runs: Runs) -> Section | None:
     """The weights of frequent tokens: TIM figure 4, left."""
-    tables = {
-        _named(runs, run, where(d.place)): ranges(d)
-        for run, of in runs.items()
-        for d in of
-        if "token" in d.rows and len(d.weights.T) > 1
-    }
-    return Section("", "", more=tables) if tables else None
+    tables: dict[str, Any] = {}
+    for run, of in runs.items():
+        having = [d for d in of if "token" in d.positions and d.weights.shape[1] > 1]
+        if having:
+            d = max(having, key=lambda d: explained(d, "token") if "token" in d.rows else -1.0)
+            cells = ranges(d).assign(
+                cell=lambda x: [
+                    f"{number(row.mean, 2)}\n{number(row.least, 2)} to {number(row.greatest, 2)}"
+                    for row in x.itertuples()
+                ]
+            )
+            table = cells.pivot(index="token", columns="unit", values="cell")
+            tables[_named(runs, run, where(d.place))] = table.rename(
+                columns=f"{d.unit} {{}}".format
+            )
+    says = "The mean weight where a frequent token stands, and below it the least and the greatest."
+    return Section("", says, more=tables) if tables else None
 
 
 def over_training(histories: Histories) -> Section | None:
@@ -389,7 +453,7 @@ def over_training(histories: Histories) -> Section | None:
             continue
         table = table.set_index("step")
         plots = {
-            f"{_RECORDED[kind]}, {where(place)}": curves
+            f"{_RECORDED[kind]}, {_short(place)}": curves
             for kind in _RECORDED
             for place, curves in _curves(table, kind).items()
         }
