@@ -2,14 +2,12 @@
 # # A system of your own, in one file
 #
 # A new idea for the heads, from its equation to its comparison with standard attention. Here the
-# heads of a token share out a budget: the token has H shares in all, and gives more of them to the
+# heads of a token divide a budget: the token has H shares in all, and gives more of them to the
 # heads that it needs,
 #
 #     yₜ = Σᵢ sᵢ(t) oᵢ(t) Wᵢ,   s(t) = H · softmax(xₜ G).
 #
-# With G = 0 each head has one share, and the layer computes standard attention. What comes back:
-# that the system passes the checks that every system has to, and both systems on the same data,
-# with the report that `headwise compare` writes.
+# With G = 0 each head has one share, and the layer computes standard attention.
 #
 #     python examples/a_system_of_your_own.py
 
@@ -23,8 +21,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.recipes.recipe import RecipeFile
-from headwise.report.comparison import write_report
-from headwise.report.table import results_table
+from headwise.report.comparison import results_table, write_report
 from headwise.runs.compare import compare
 from headwise.testing import check_system
 
@@ -35,9 +32,8 @@ FOLDER = Path("runs/shared-budget")  # what it holds is not trained again
 
 # %% [markdown]
 # ## The system
-# `combine` gets what each head has read and returns the output with what has been decided. `decide`
-# lets an ablation change that. The rest says how the parameters start, which of them decide, and
-# which ablations there are.
+# `combine` gets what each head has read, and returns the output with what has been decided.
+# `decide` lets an ablation change that.
 
 
 # %%
@@ -70,25 +66,20 @@ class SharedBudget(hw.MultiHeadAttention):
 
 # %% [markdown]
 # ## Check it
-# `check_system` tries what models ask of every system, at every site: shapes down to an empty
-# batch, causality, padding, decoding with a cache and by beams, gradients, copies, half precision.
-# What only its author knows is the equation.
+# `check_system` tries what models ask of every system: shapes, causality, padding, decoding with a
+# cache, gradients, copies, half precision. What only its author knows is the equation.
 
 # %%
 check_system(SharedBudget)
 print("SharedBudget passes check_system")
-
-standard = hw.MultiHeadAttention(64, 8)
-x = torch.randn(2, 10, 64)
+standard, x = hw.MultiHeadAttention(64, 8), torch.randn(2, 10, 64)
 neutral = SharedBudget.from_attention(standard)
 print("without training it is standard attention:", torch.equal(neutral(x)[0], standard(x)[0]))
 
 # %% [markdown]
 # ## Compare it
 # A recipe is a YAML file or, as here, the same as a dictionary: from which of three installed
-# packages does a docstring come? A plan names a system of one's own as `module:Class`, here of this
-# program. With the class in a file `my_heads.py` and the recipe in a file, the same is
-# `headwise compare my-recipe.yaml --seeds 1,2,3 --import my_heads`.
+# packages does a docstring come? A plan names a system of one's own as `module:Class`.
 
 # %%
 RECIPE = {
@@ -96,14 +87,7 @@ RECIPE = {
     "data": {"path": "docstrings", "options": {"packages": PACKAGES}, "max_length": 24},
     "tokenizer": {"vocab_size": 2000},
     "model": {"layers": 2, "embed_dim": 64, "num_heads": 8, "ffn_dim": 128, "pooling": "mean"},
-    "training": {
-        "max_steps": STEPS,
-        "batch_tokens": 768,  # 32 texts
-        "learning_rate": 0.002,
-        "schedule": "linear",
-        "warmup_steps": STEPS // 10,
-        "evaluate_every": STEPS,
-    },
+    "training": {"max_steps": STEPS, "batch_tokens": 768, "learning_rate": 0.002},
     "systems": {
         "standard": {"description": "multi-head attention"},
         "budget": {
@@ -113,15 +97,7 @@ RECIPE = {
     },
 }
 transformers.utils.logging.disable_progress_bar()
-file = RecipeFile("shared-budget", RECIPE)
-found = compare(
-    file,
-    ["standard", "budget"],
-    SEEDS,
-    FOLDER,
-    command="python examples/a_system_of_your_own.py",
-    console=Console(),
-)
-Console(width=100).print(results_table(found))
-write_report(found, FOLDER / "report.html")
+file, command = RecipeFile("shared-budget", RECIPE), "python examples/a_system_of_your_own.py"
+compare(file, ["standard", "budget"], SEEDS, FOLDER, command, Console(), write=write_report)
+Console(width=100).print(results_table(FOLDER))
 print("report:", FOLDER / "report.html")
