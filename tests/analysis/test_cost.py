@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from support.tiny_tasks import SYSTEMS, answer, write_recipe
+from support.tiny_tasks import SYSTEMS, answer, run, write_recipe
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
+from headwise.analysis.cost import model_cost
 
 SIZES = {"vocab_size": 280, "embed_dim": 16, "num_heads": 4, "ffn_dim": 16}
 MODELS = {
@@ -74,3 +75,37 @@ def test_what_grows_with_a_setting_grows_in_the_cost(tmp_path):
     macs = [each["recipes"][0]["systems"]["standard"]["linear_macs"] for each in (small, large)]
     tokens = small["recipes"][0]["lengths"]["decoder"]
     assert macs[1] - macs[0] == tokens * 2 * 16 * (48 - 16)
+
+
+def test_the_table_has_what_the_answer_has(tmp_path):
+    recipe = write_recipe("translation", tmp_path)
+    (found,) = answer("cost", recipe, "--systems", "standard,mae", "--lengths", "7,5")["recipes"]
+    assert found["lengths"] == {"encoder": 7, "decoder": 5}
+    printed = run("cost", recipe, "--systems", "standard,mae", "--lengths", "7,5").stdout
+    for system, cost in found["systems"].items():
+        (row,) = [line.split() for line in printed.splitlines() if line.split()[:1] == [system]]
+        numbers = [*cost["parameters"].values(), cost["linear_macs"], cost["macs"]]
+        units = {"k": 1e3, "M": 1e6}
+        read = [float(each.rstrip("kM")) * units.get(each[-1], 1) for each in row[1:]]
+        assert read == pytest.approx(numbers, rel=0.005)
+    assert "7 positions in the encoder and 5 positions in the decoder" in " ".join(printed.split())
+    assert run("cost", recipe, "--lengths", "7").exit_code
+
+
+class Asking(hw.MultiHeadAttention):
+    """A system that reads values, which nothing has where a model takes no memory."""
+
+    def combine(self, heads, inputs, choice):
+        return super().combine(heads * float(heads.detach().sum() > 0), inputs, choice)
+
+
+def test_a_system_that_reads_values_is_counted_too():
+    own, standard = (
+        hw.CausalLMConfig(**SIZES, layers=1, attention=f"{__name__}:Asking" if asks else "standard")
+        for asks in (True, False)
+    )
+    state = torch.get_rng_state()
+    assert model_cost(own, {"decoder": 9}) == model_cost(standard, {"decoder": 9})
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ValueError, match=r"encoder.*expected .*decoder"):
+        model_cost(own, {"encoder": 9})

@@ -81,7 +81,6 @@ def cost(
     lengths: Annotated[
         str | None, Option(help="Positions to count for.", show_default="the task's")
     ] = None,
-    papers: Annotated[bool, Option("--papers", metavar="", help="What papers print.")] = False,
     changes: Changes = None,
     as_json: Json = False,
     modules: Import = None,
@@ -93,43 +92,50 @@ def cost(
     """
     from headwise.recipes.names import check_names
 
-    asked = parse_names("--systems", systems)
-    named = recipes or ([] if papers else ["interface-strings"])
+    asked, named = parse_names("--systems", systems), recipes or ["interface-strings"]
     for name in named:
         check_names(name, asked, changes=changes or [])
 
     from headwise.analysis.cost import model_cost
     from headwise.recipes.recipe import load_recipe, task_class
-    from headwise.report.cost import cost_table, papers_summary, papers_tables
 
-    console = Console(quiet=as_json)
-    document: dict[str, Any] = {}
-    if papers:
-        from headwise.analysis.papers import published_figures
-
-        published = published_figures()
-        document["papers"] = [
-            {**vars(of), "figures": [{**vars(f), "agrees": f.agrees} for f in of.figures]}
-            for of in published
-        ]
-        for table in papers_tables(published):
-            console.print(table)
-        say(console, papers_summary(published))
+    document = []
     for file in [load_recipe(name, changes or []) for name in named]:
         file.check_comparable()
         task, name = task_class(file.recipe.task), Path(file.name).stem
         dataset = None if file.has_data else file.dataset_names[0]
         systems_of = {of: file.system(of, dataset) for of in asked or file.system_names}
-        configs = {of: task.config(r) for of, r in (systems_of or {"model": file.recipe}).items()}
         counted = _lengths(lengths, task.cost_lengths(file.recipe))
+        costs = {
+            of: model_cost(task.config(recipe), counted)
+            for of, recipe in (systems_of or {"model": file.recipe}).items()
+        }
         if not as_json:
-            console.print(cost_table(name, configs, counted))
-            continue
-        costs = {of: _in_json(model_cost(config, counted)) for of, config in configs.items()}
-        found = {"recipe": name, "lengths": counted, "systems": costs}
-        document.setdefault("recipes", []).append(found)
+            _print_costs(name, counted, costs)
+        in_json = {of: _in_json(cost) for of, cost in costs.items()}
+        document.append({"recipe": name, "lengths": counted, "systems": in_json})
     if as_json:
-        print_json(document)
+        print_json({"recipes": document})
+
+
+def _print_costs(name: str, lengths: dict[str, int], costs: dict[str, "Cost"]) -> None:
+    """Prints a table of 80 columns."""
+    from headwise.report.page import short
+
+    table = Table(Column("system", style="bold", overflow="fold"), title=name, box=None)
+    parts = ("embed-\ndings", "atten-\ntion", "routing", "feed-\nforward", "rest", "para-\nmeters")
+    for header in (*parts, "linear\nMACs", "MACs"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for system, cost in costs.items():
+        numbers = (*cost.parameters, cost.parameters.total, cost.linear_macs, cost.macs)
+        table.add_row(Text(system), *map(short, numbers))
+    counted = [f"{length} positions in the {stack}" for stack, length in lengths.items()]
+    table.caption = (
+        f"MACs: {' and '.join(counted)}; the linear ones without the products of attention. Sizes "
+        f"are those of the recipe: little data may give a smaller vocabulary."
+    )
+    table.caption_justify = "left"
+    Console().print(table)
 
 
 def _in_json(cost: "Cost") -> dict[str, Any]:
