@@ -1,199 +1,457 @@
-"""Each question to the decisions of a model equals a loop of a few lines, whatever the system."""
+"""Each question to decisions equals a loop of a few lines over them, whatever system decides."""
 
 import math
 from collections import defaultdict
+from statistics import fmean
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
-from support.analysed import analysed
+from hypothesis import given
+from hypothesis import strategies as st
+from support import architectures
 from support.tiny_models import PLANS, inputs, model
+from torch import nn
 
 import headwise as hw
+from headwise.analysis.decided import Decided, collect, look_at
+from headwise.analysis.questions import alike, entropy, explained, load, pmi, ranges
+from headwise.tasks.task import Positions
 
-SYSTEMS = [name for name in PLANS if name != "standard"]
-MODELS = {
-    **{name: lambda kind, name=name, **options: model(kind, name, **options) for name in SYSTEMS},
-    "own": lambda kind, **options: model(kind, "support.analysed:Shared", **options),
-}
+SIDES = ["left", "right"]
 
 
-def padded(count=3, rows=4, time=9):
-    """Batches of tokens, the ends of whose rows are padding."""
-    batches = []
+class Own(hw.MultiHeadAttention):
+    """A system of a user's own: each head's share of a sum over the entries of the input."""
+
+    def combine(self, heads, inputs, choice):
+        output, _ = super().combine(heads, inputs, choice)
+        return output, hw.Routing(inputs.query.unflatten(-1, (self.num_heads, -1)).sum(-1).abs())
+
+
+SYSTEMS = {**PLANS, "own": f"{Own.__module__}:Own"}
+del SYSTEMS["standard"]
+# Of a model that reads all of a sequence, experts of MAE are weighed once for the whole of it.
+SUBJECTS = [(kind, name) for kind in ("causal", "classifier") for name in SYSTEMS]
+
+
+def batches(kind, count=3, rows=4, time=9):
+    """Batches whose rows have different lengths; padding stands on the right, then on the left."""
+    made = []
     for seed in range(count):
-        given = inputs("causal", rows, time, seed=seed)
         mask = torch.ones(rows, time, dtype=torch.long)
-        for row in range(rows):
-            mask[row, time - row :] = 0
-        batches.append({**given, "attention_mask": mask})
-    return batches
+        for row in range(1, rows):
+            mask[row, time - 2 * row :] = 0
+        mask = mask.flip(1) if seed % 2 else mask
+        made.append({**inputs(kind, rows, time, seed=seed), "attention_mask": mask})
+    return made
 
 
-def decisions(made, batches):
-    """Of each part the rows `(token, position, weights, chosen)` of real tokens."""
-    found = defaultdict(list)
-    for batch in batches:
+def describe(batch):
+    """A class of each position and of each sequence, and a quantity."""
+    ids = batch["input_ids"]
+    classes = {"side": (ids % 2, SIDES), "first": (ids[:, 0] % 3 - 1, ["one", "two"])}
+    names = {number: f"token {number}" for number in range(99)}
+    described = Positions(tuple(ids.shape), ids, names, "word", classes, {"level": ids.sin()})
+    return {"any": described}
+
+
+class Row(NamedTuple):
+    """A decision of a sequence, made for some places and the tokens there."""
+
+    sequence: int | None
+    first: int | None  # the class of the sequence
+    at: list[tuple[int, int]]
+    weights: list[float]
+    chosen: list[int] | None
+
+    @property
+    def goes(self) -> dict[int, float]:
+        """How much of the row goes to its chosen units, or to that of largest weight."""
+        if self.chosen is not None:
+            return dict.fromkeys(self.chosen, 1.0)
+        best = [unit for unit, weight in enumerate(self.weights) if weight == max(self.weights)]
+        return dict.fromkeys(best, 1 / len(best))
+
+
+def decisions(made: nn.Module, data: Any) -> dict[str, list[Row]]:
+    """The rows of each system, by loops over what `hw.record` has."""
+    found, before = defaultdict(list), 0
+    for batch in data:
+        ids, masks = batch["input_ids"].tolist(), batch["attention_mask"].tolist()
         with hw.record(made) as recorded, torch.no_grad():
             made(**batch)
-        for path, calls in recorded.items():
-            for routing in calls:
-                for row, real in enumerate(batch["attention_mask"]):
-                    for t in range(int(real.sum())):
-                        found[path].append(_row(batch, routing, row, t))
+        for path, (routing,) in recorded.items():
+            w = routing.weights / routing.weights.sum(-1, keepdim=True)
+            for n, (tokens, mask) in enumerate(zip(ids, masks, strict=True)):
+                real = [t for t, is_real in enumerate(mask) if is_real]
+                at = [(place, tokens[t]) for place, t in enumerate(real)]
+                of = (before + n, tokens[0] % 3 - 1)
+                if w.dim() == 3:
+                    for place, t in enumerate(real):
+                        k = None if routing.indices is None else routing.indices[n, t].tolist()
+                        found[path].append(Row(*of, [at[place]], w[n, t].tolist(), k))
+                elif w.dim() == 2:
+                    found[path].append(Row(*of, at, w[n].tolist(), None))
+                elif not found[path]:
+                    found[path].append(Row(None, None, [], w.tolist(), None))
+        before += len(ids)
     return found
 
 
-def _row(batch, routing, row, t):
-    weights = routing.weights
-    if weights.dim() == 3:
-        weights = weights[row, t] if weights.size(1) > 1 else weights[row, 0]
-    elif weights.dim() == 2:
-        weights = weights[row]
-    chosen = None if routing.indices is None else routing.indices[row, t].tolist()
-    return int(batch["input_ids"][row, t]), t, (weights / weights.sum()).tolist(), chosen
-
-
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=SUBJECTS, ids=" ".join)
 def asked(request):
-    """A causal model, its rows by plain loops, and what the analysis says."""
-    made = MODELS[request.param]("causal")
-    batches = padded()
-    return decisions(made, batches), analysed(made, batches)
+    """Of each system what it decided, and the same as rows."""
+    kind, name = request.param
+    made = model(kind, SYSTEMS[name])
+    data = batches(kind)
+    found, rows = collect(made, data, describe), decisions(made, data)
+    assert [d.path for d in found] == [*rows]
+    return [(d, rows[d.path]) for d in found]
 
 
-def by_position(rows, answers):
-    """The parts that decide at each position, as the answers tell."""
-    return {path: of for path, of in rows.items() if path in answers["ranges"]}
+def near(expected):
+    return pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
 
 
-def mean(values):
-    values = list(values)
-    return math.fsum(values) / len(values)
+def test_what_a_row_is(asked):
+    for d, rows in asked:
+        assert d.weights == near(np.array([row.weights for row in rows]))
+        assert (d.chosen is None) == (rows[0].chosen is None)
+        assert d.chosen is None or d.chosen.tolist() == [row.chosen for row in rows]
+        assert d.sequences == 12 and d.place.startswith(d.site) and d.word == "word"
+        if d.decides == "everything":
+            assert len(d.rows) == 1
+            continue
+        at = [(number, place, token) for number, row in enumerate(rows) for place, token in row.at]
+        assert d.positions.index.tolist() == [number for number, *_ in at]
+        assert d.positions["position"].tolist() == [place for _, place, _ in at]
+        assert d.positions["token"].tolist() == [f"token {token}" for *_, token in at]
+        assert d.positions["side"].tolist() == [SIDES[token % 2] for *_, token in at]
+        assert d.positions["level"].tolist() == near([math.sin(token) for *_, token in at])
+        assert d.rows["sequence"].tolist() == [row.sequence for row in rows]
+        of_all = ["first"] if d.decides == "sequence" else ["token", "side", "first"]
+        assert d.labels == ["length" if d.decides == "sequence" else "position", *of_all]
+        if d.decides == "sequence":
+            assert d.rows["length"].tolist() == [len(row.at) for row in rows]
 
 
-def test_entropy_equals_a_plain_loop(asked):
-    rows, answers = asked
-    assert set(answers["entropy"]) == set(rows) and rows
-    for path, of in by_position(rows, answers).items():
-        found, _ = answers["entropy"][path]
-        expected = mean(-sum(w * math.log(w) for w in weights if w > 0) for *_, weights, _ in of)
-        assert found == pytest.approx(expected, abs=1e-5)
+def test_entropy(asked):
+    for d, rows in asked:
+        each = [-sum(w * math.log(w) for w in row.weights if w > 0) for row in rows]
+        if min(min(row.weights) for row in rows) < 0:
+            each = [math.nan]  # of no distribution, as branches may have in a random model
+        found = entropy(d)
+        even = math.log(len(rows[0].chosen or rows[0].weights))
+        assert found[["mean", "even"]].tolist() == near([fmean(each), even])
+        assert found[["10%", "90%"]].tolist() == near(np.quantile(each, [0.1, 0.9]).tolist())
+        if d.decides == "everything":
+            assert found[["low", "high"]].isna().all()
+            continue
+        # The variance of a ratio of sums over sequences, and Student's t with 12 of them.
+        off = defaultdict(float)
+        for row, value in zip(rows, each, strict=True):
+            off[row.sequence] += value - found["mean"]
+        error = math.sqrt(12 / 11 * sum(x**2 for x in off.values())) / len(rows)
+        ends = [max(found["mean"] - 2.200985 * error, 0), found["mean"] + 2.200985 * error]
+        ends[1] = min(ends[1], math.log(len(rows[0].weights)))
+        assert found[["low", "high"]].tolist() == near(ends)
 
 
-def test_load_equals_a_plain_loop(asked):
-    rows, answers = asked
-    for path, of in by_position(rows, answers).items():
-        found, units = answers["load"][path], len(of[0][2])
-        leads, chosen = [0.0] * units, [0.0] * units
-        for _, _, weights, indices in of:
-            best = [unit for unit in range(units) if weights[unit] == max(weights)]
-            for unit in best:
-                leads[unit] += 1 / len(best) / len(of)
-            for unit in indices or ():
-                chosen[unit] += 1 / len(indices) / len(of)
-        weight = [mean(weights[unit] for *_, weights, _ in of) for unit in range(units)]
-        assert found["rows"] == len(of)
-        assert found["leads"] == pytest.approx(leads)
-        assert found["weight"] == pytest.approx(weight)
-        works = leads
-        if of[0][3] is not None:
-            assert found["chosen"] == pytest.approx(chosen)
-            works = chosen
-        expected = units * sum(f * p for f, p in zip(works, weight, strict=True))
-        assert found["balance"] == pytest.approx(expected)
+def test_load(asked):
+    for d, rows in asked:
+        by_weight = d.unit in ("head", "branch") and d.chosen is None
+        shares = np.zeros(d.weights.shape[1])
+        for row in rows:
+            total = sum(row.goes.values())
+            for unit, weight in enumerate(row.weights):
+                shares[unit] += weight if by_weight else row.goes.get(unit, 0) / total
+        assert load(d).tolist() == near((shares / len(rows)).tolist())
 
 
-def test_tokens_of_a_unit_by_pointwise_mutual_information(asked):
-    rows, answers = asked
-    for path, of in by_position(rows, answers).items():
-        goes = [
-            dict.fromkeys(indices, 1.0)
-            if indices is not None
-            else {weights.index(max(weights)): 1.0}
-            for *_, weights, indices in of
-        ]
-        total = sum(sum(units.values()) for units in goes)
-        for unit, leading in enumerate(answers["tokens"][path]):
-            p_unit = sum(units.get(unit, 0.0) for units in goes) / total
-            for name, pmi in leading.items():
-                of_token = [
-                    units for (token, *_), units in zip(of, goes, strict=True) if str(token) == name
-                ]
-                at = sum(units.get(unit, 0.0) for units in of_token)
-                p_given = at / sum(sum(units.values()) for units in of_token)
-                assert pmi == (pytest.approx(math.log(p_given / p_unit)) if at else -math.inf)
+@pytest.mark.parametrize(
+    ("label", "of"), [("token", "token {}".format), ("side", lambda token: SIDES[token % 2])]
+)
+def test_pmi(asked, label, of):
+    for d, rows in asked:
+        if d.decides == "everything":
+            continue
+        found = pmi(d, label, top=50, least=2).set_index(["unit", "name"])
+        occurrences, decided, goes = defaultdict(int), defaultdict(set), defaultdict(float)
+        for number, row in enumerate(rows):
+            for _, token in row.at:
+                occurrences[of(token)] += 1
+                decided[of(token)].add(number)
+                for unit, share in row.goes.items():
+                    goes[unit, of(token)] += share
+        for (unit, name), taken in goes.items():
+            assert ((unit, name) in found.index) == (len(decided[name]) >= 2)
+            if len(decided[name]) >= 2:
+                overall = sum(x for (u, _), x in goes.items() if u == unit)
+                overall /= sum(occurrences.values())
+                p, n, z = taken / occurrences[name], len(decided[name]), 1.959964
+                row = found.loc[unit, name]
+                assert row["occurrences"] == occurrences[name]
+                assert row["pmi"] == near(math.log(p / overall))
+                for end in ("low", "high"):  # Wilson's: where the score test just rejects
+                    q = overall * math.exp(row[end])
+                    assert (p - q) ** 2 == near(z**2 * q * (1 - q) / n)
 
 
-def test_weights_that_a_token_gets(asked):
-    rows, answers = asked
-    for path, of in by_position(rows, answers).items():
-        for token, units in answers["ranges"][path].items():
-            weights = [weights for found, _, weights, _ in of if found == token]
-            for unit, (least, average, greatest) in units.items():
-                of_unit = [row[unit] for row in weights]
-                expected = (min(of_unit), mean(of_unit), max(of_unit))
-                assert (least, average, greatest) == pytest.approx(expected)
+def test_ranges(asked):
+    for d, rows in asked:
+        if d.decides == "everything":
+            continue
+        found = ranges(d, top=3)
+        weights = defaultdict(list)
+        for row in rows:
+            for _, token in row.at:
+                weights[f"token {token}"].append(row.weights)
+        counts = sorted(map(len, weights.values()), reverse=True)[:3]
+        assert found.groupby("token")["occurrences"].first().sort_values().tolist() == counts[::-1]
+        for row in found.itertuples():
+            of_unit = [each[row.unit] for each in weights[row.token]]
+            expected = (min(of_unit), fmean(of_unit), max(of_unit))
+            assert (row.least, row.mean, row.greatest) == near(expected)
 
 
-def test_the_share_of_decisions_that_tokens_explain(asked):
-    rows, answers = asked
-    for path, of in by_position(rows, answers).items():
-        weights = torch.tensor([weights for *_, weights, _ in of], dtype=torch.float64)
-        tokens = torch.tensor([token for token, *_ in of])
-        between = sum(
-            (tokens == token).sum()
-            * (weights[tokens == token].mean(0) - weights.mean(0)).square().sum()
-            for token in tokens.unique()
-        )
-        expected = between / (weights - weights.mean(0)).square().sum()
-        assert answers["explained"][path, "token"] == pytest.approx(expected.item(), rel=1e-6)
+def epsilon(pairs):
+    """ε² of pairs of a class and weights; None if nothing varies, or each has its own class."""
+    groups, mean = defaultdict(list), np.mean([w for _, w in pairs], 0)
+    for of, weights in pairs:
+        groups[of].append(weights)
+    total = sum(((w - mean) ** 2).sum() for _, w in pairs)
+    if total < 1e-12 or len(groups) == len(pairs):
+        return None
+    between = sum(len(of) * ((np.mean(of, 0) - mean) ** 2).sum() for of in groups.values())
+    chance = (len(groups) - 1) / (len(pairs) - 1)
+    return (between / total - chance) / (1 - chance)
 
 
-def test_likeness_of_layers_equals_a_plain_loop(asked):
-    rows, answers = asked
-    for paths, likeness in answers["layers"].items():
-        for i, one in enumerate(paths):
-            for j, other in enumerate(paths):
-                if one in answers["ranges"] and other in answers["ranges"]:
-                    x, y = (
-                        torch.tensor([w for *_, w, _ in rows[path]], dtype=torch.float64)
-                        for path in (one, other)
-                    )
-                    assert likeness[i][j] == pytest.approx(_rv(x, y), abs=1e-6)
+def test_explained(asked):
+    for d, rows in asked:
+        for label in d.labels:
+            if label == "first":  # a class of sequences: a sequence counts once
+                of = {row.sequence: row.first for row in rows if row.first >= 0}
+                means = [[r.weights for r in rows if r.sequence == number] for number in of]
+                pairs = list(zip(of.values(), (np.mean(w, 0) for w in means), strict=True))
+            else:
+                classes = {
+                    "position": lambda row: row.at[0][0].bit_length(),  # 0, 1, 2 to 3, 4 to 7, ...
+                    "length": lambda row: len(row.at).bit_length(),
+                    "token": lambda row: row.at[0][1],
+                    "side": lambda row: row.at[0][1] % 2,
+                }
+                pairs = [(classes[label](row), np.array(row.weights)) for row in rows]
+            found, expected = explained(d, label), epsilon(pairs)
+            assert math.isnan(found) if expected is None else found == near(expected)
 
 
-def _rv(x, y):
-    """The RV coefficient, less what rows in random order have."""
-    x, y = x - x.mean(0), y - y.mean(0)
-    xx, yy, xy = x.T @ x, y.T @ y, x.T @ y
-    rv = (xy * xy).sum() / ((xx * xx).sum() * (yy * yy).sum()).sqrt()
-    beta = [s.trace() ** 2 / (s @ s).trace() for s in (xx, yy)]
-    chance = (beta[0] * beta[1]).sqrt() / (len(x) - 1)
-    return ((rv - chance) / (1 - chance)).item()
+def test_alike(asked):
+    some = [d for d, _ in asked if d.decides != "everything"]
+    levels = ["level"] if some and "level" in some[0].rows else []
+    if not some:
+        return
+    found = alike(some, levels)
+    columns = [d.weights.astype(float) for d in some]
+    columns += [d.rows[levels].to_numpy() for d in some[:1] if levels]
+    for i, x in enumerate(columns):
+        for j, y in enumerate(columns):
+            if some[0].weights.shape[1] == 2:
+                expected = np.corrcoef(x[:, 0], y[:, 0])[0, 1]
+            else:  # by products of rows, not of columns
+                xx, yy = ((z - z.mean(0)) @ (z - z.mean(0)).T for z in (x, y))
+                norm = np.linalg.norm(xx) * np.linalg.norm(yy)
+                chance = np.trace(xx) * np.trace(yy) / norm / (len(x) - 1)
+                expected = ((xx * yy).sum() / norm - chance) / (1 - chance)
+            assert found.iloc[i, j] == near(expected)
 
 
-@pytest.mark.parametrize("name", ["mae", "moa", "agreement", "own"])
-def test_padding_and_the_size_of_batches_change_nothing(name):
-    made = MODELS[name]("causal")
-    batches = padded(count=2)
+# --- laws of all questions ----------------------------------------------------------------------
+
+
+def answers(found):
+    """What the questions say of decisions, in numbers."""
+    return {
+        (d.path, question): values
+        for d in found
+        for question, values in {
+            "entropy": entropy(d).tolist(),
+            "load": load(d).tolist(),
+            "pmi": pmi(d, least=1).drop(columns="name").to_numpy() if "token" in d.positions else 0,
+            "explained": [explained(d, label) for label in d.labels],
+        }.items()
+    }
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for key, values in one.items():
+        np.testing.assert_allclose(values, other[key], rtol=1e-4, atol=1e-5, err_msg=str(key))
+
+
+@pytest.mark.parametrize(("kind", "name"), SUBJECTS)
+def test_padding_and_the_size_of_batches_change_nothing(kind, name):
+    made, data = model(kind, SYSTEMS[name]), batches(kind, count=2)
     alone = [
-        {
-            key: x[row : row + 1, : int(batch["attention_mask"][row].sum())]
-            for key, x in batch.items()
-        }
-        for batch in batches
+        {"input_ids": batch["input_ids"][row : row + 1, batch["attention_mask"][row].bool()]}
+        for batch in data
         for row in range(4)
     ]
-    together, apart = analysed(made, batches), analysed(made, alone)
-    for question in ("entropy", "load", "explained"):
-        for key, found in together[question].items():
-            _assert_close(found, apart[question][key])
+    together = [{key: torch.cat([batch[key] for batch in data]) for key in data[0]}]
+    assert_same(answers(collect(made, data, describe)), answers(collect(made, together, describe)))
+    assert_same(answers(collect(made, data, tokens)), answers(collect(made, alone, tokens)))
 
 
-def _assert_close(found, expected):
-    if isinstance(found, dict):
-        assert found.keys() == expected.keys()
-        for key, value in found.items():
-            _assert_close(value, expected[key])
-    else:
-        assert found == pytest.approx(expected, abs=1e-6)
+def tokens(batch):
+    return {"any": Positions.of_tokens(batch["input_ids"], {})}
+
+
+@pytest.mark.parametrize("name", ["mae", "moa", "weighted"])
+def test_a_sample_has_the_same_whole_sequences_of_all_systems(name):
+    made, data = model("seq2seq", SYSTEMS[name]), batches("seq2seq")
+    whole = collect(made, data)
+    for limit, read in ((40, 4), (1, 1)):  # 9 positions a sequence in the decoder; one at least
+        read = 12 if name == "weighted" else read
+        for all_of_it, d in zip(whole, collect(made, data, limit=limit), strict=True):
+            assert d.sequences == read
+            if d.decides == "everything":
+                continue
+            number = (all_of_it.rows["sequence"] < read).sum()
+            pd.testing.assert_frame_equal(d.rows, all_of_it.rows[:number])
+            assert np.array_equal(d.weights, all_of_it.weights[:number])
+            assert d.positions["sequence"].unique().tolist() == [*range(read)]
+
+
+@pytest.mark.parametrize("system", ["mae", "moh"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "bart"])
+def test_gated_models_of_transformers_without_padding(name, system):
+    made = architectures.gate(name, system)
+    batch = architectures.labelled(name, made)
+    batch = {key: batch[key] for key in ("input_ids", "attention_mask", "labels") if key in batch}
+    if name in architectures.PAIRS:  # of which the decoder is told nothing but by the labels
+        batch["attention_mask"] = (~architectures.padding(*batch["input_ids"].shape)).long()
+    alone = []
+    for row, mask in enumerate(batch["attention_mask"].bool()):
+        labels = batch["labels"][row : row + 1]
+        labels = labels[labels != -100][None] if name in architectures.PAIRS else labels[:, mask]
+        alone.append({"input_ids": batch["input_ids"][row : row + 1, mask], "labels": labels})
+    together, apart = collect(made, [batch]), collect(made, alone)
+    assert [d.path for d in together] == [d.path for d in apart] and together
+    for d, other in zip(together, apart, strict=True):
+        assert d.site and d.weights == pytest.approx(other.weights, abs=1e-4)
+        assert d.rows["sequence"].tolist() == other.rows["sequence"].tolist()
+
+
+class Plain(nn.Module):
+    """A module of a user's own, which tells its systems neither places nor padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = hw.MixtureOfAttentiveExperts(16, 4)
+        self.second = hw.GatedAttention(16, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x).output).output
+
+
+def test_a_module_of_ones_own_in_training():
+    made = Plain()
+    first, second = collect(made, [{"x": torch.randn(3, 5, 16)}])
+    assert made.training and made.second.training
+    assert (first.place, first.layer, second.place, second.layer) == ("first", 0, "second", 1)
+    assert (first.decides, [*first.rows], first.system) == ("sequence", ["sequence"], "mae")
+    assert (second.decides, len(second.rows), second.labels) == ("position", 15, ["position"])
+
+
+def test_a_model_without_a_system():
+    with pytest.raises(ValueError, match="Linear without any system"):
+        collect(nn.Linear(2, 2), [])
+
+
+@pytest.mark.parametrize("name", [n for n in PLANS if n not in ("standard", "tim")])
+def test_even_weights_have_the_entropy_of_their_number(name):
+    made = model("causal", SYSTEMS[name])
+    with hw.ablated(made, {name: "uniform"}):
+        found = collect(made, batches("causal"))
+    for d in found:
+        units = d.weights.shape[1] if d.chosen is None else d.chosen.shape[1]
+        assert entropy(d)[["mean", "10%", "90%", "even"]].tolist() == near([math.log(units)] * 4)
+
+
+def decided(weights, chosen=None, unit="expert", **columns):
+    rows = pd.DataFrame({"sequence": range(len(weights)), **columns})
+    of_system = ("path", "mae", "", 0, "path", unit, "position")
+    return Decided(*of_system, weights, chosen, rows, rows, len(weights), "token")
+
+
+@given(st.integers(2, 8), st.integers(2, 5))
+def test_a_label_that_decides_explains_all_and_one_that_is_drawn_nothing(classes, units):
+    random = np.random.default_rng(classes * units)
+    label = np.arange(60) % classes
+    of_class = random.dirichlet(np.ones(units), classes)
+    assert explained(decided(of_class[label], label=label.astype(str)), "label") == near(1)
+    weights = random.dirichlet(np.ones(units), 60)
+    drawn = [
+        explained(decided(weights, label=random.permutation(label).astype(str)), "label")
+        for _ in range(100)
+    ]
+    assert abs(fmean(drawn)) < 4 * np.std(drawn) / 10
+
+
+def test_a_model_that_diverged_has_no_answers():
+    weights = np.full((6, 2), np.nan)
+    d = decided(weights, token=list("aabbcc"), sequence=[0, 0, 1, 1, 2, 2])
+    assert entropy(d)[["mean", "low", "high"]].isna().all() and load(d).isna().all()
+    assert pmi(d, least=1).empty and math.isnan(explained(d, "token"))
+    assert ranges(d)["mean"].isna().all() and alike([d, d]).isna().all(axis=None)
+
+
+# --- what a run keeps ---------------------------------------------------------------------------
+
+
+class Few:
+    """A task whose items are sequences of tokens, of these lengths."""
+
+    def __init__(self, lengths):
+        self.lengths, self.read = lengths, []
+
+    def stored(self, part):
+        assert part == "validation"
+        return self
+
+    def __getitems__(self, indices):
+        self.read.append(indices)
+        return [torch.arange(index, index + self.lengths[index]) % 20 + 3 for index in indices]
+
+    def collate(self, items):
+        mask = [torch.ones(len(item), dtype=torch.long) for item in items]
+        made = {"input_ids": items, "attention_mask": mask}
+        return {key: nn.utils.rnn.pad_sequence(x, batch_first=True) for key, x in made.items()}
+
+    describe = staticmethod(describe)
+
+
+@pytest.mark.parametrize("name", ["mae", "moa", "weighted"])
+def test_what_a_validation_looks_at(name):
+    task, made = Few([5, 3, 8, 8, 2] * 20), model("causal", SYSTEMS[name])
+    look = look_at(task, 64)
+    found = look(made)
+    assert found == look(made)
+    assert len(task.read) <= 2 and 8 <= sum(map(len, task.read)) <= 32  # and they are read once
+    assert all(max(task.lengths[i] for i in of) * len(of) <= 64 for of in task.read)
+    data = [task.collate(task.__getitems__(of)) for of in task.read[:2]]
+    expected = {}
+    for d in collect(made, data, describe):
+        figures = zip(("", "low ", "even "), entropy(d)[["mean", "10%", "even"]], strict=True)
+        expected |= {f"{which}entropy {d.place}": value for which, value in figures}
+        expected |= {f"share {d.place}/{unit}": share for unit, share in load(d).items()}
+        expected |= {f"explained {d.place}/{label}": explained(d, label) for label in d.labels}
+    expected = {key: value for key, value in expected.items() if math.isfinite(value)}
+    assert expected and found == pytest.approx(expected, abs=1e-5)
+
+
+def test_standard_attention_decides_nothing():
+    assert look_at(Few([5, 3]), 64)(model("causal", "standard")) == {}

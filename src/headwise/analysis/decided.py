@@ -87,7 +87,8 @@ class Decided:
             np.put_along_axis(found, self.chosen, 1.0, axis=1)
             return found
         leads = self.weights == self.weights.max(1, keepdims=True)
-        return leads / leads.sum(1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # none leads in a model that diverged
+            return leads / leads.sum(1, keepdims=True)
 
     @property
     def shares(self) -> np.ndarray:
@@ -146,8 +147,11 @@ def collect(
             for path, routings in decisions.items():
                 known = _known(model, places[path], described, batch)
                 made = [_call(routing, *known, read) for routing in routings]
-                room = limit - sum(len(call.positions) for call in found[path])
-                fits = min(fits, _fitting(made, room, read + size) - read)
+                if made[0].decides != "everything":
+                    # The sequence of each position, in order: which is the first without room?
+                    here = np.sort(np.concatenate([call.positions["sequence"] for call in made]))
+                    room = limit - sum(len(call.positions) for call in found[path])
+                    fits = min(fits, int(here[room]) - read) if len(here) > room else fits
                 found[path] += made
             decisions.clear()
             decisions.begins.clear()
@@ -299,13 +303,6 @@ def _named(numbers: np.ndarray, names: Mapping[int, str]) -> np.ndarray:
     known, at = np.unique(numbers, return_inverse=True)
     found = [names.get(number, str(number)) if number >= 0 else None for number in known.tolist()]
     return np.array(found, dtype=object)[at]
-
-
-def _fitting(made: list[_Call], room: int, otherwise: int) -> int:
-    """The number of the first sequence that goes beyond so many positions."""
-    columns = [call.positions["sequence"] for call in made if call.decides != "everything"]
-    decided = np.sort(np.concatenate(columns)) if columns else []
-    return int(decided[room]) if len(decided) > room else otherwise
 
 
 def _joined(path: str, system: System, number: int, calls: list[_Call], read: int) -> Decided:

@@ -43,8 +43,9 @@ def entropy(d: "Decided") -> pd.Series:
             error = np.sqrt((off**2).sum() * len(off) / freedom) / len(rows)
             half = stdtrit(freedom, 0.975) * error
     even = np.log(w.shape[1] if d.chosen is None else d.chosen.shape[1])
-    found = {"mean": mean, "low": max(mean - half, 0.0), "high": mean + half}
-    return pd.Series({**found, "10%": bottom, "90%": top, "even": even})
+    low, high = max(mean - half, 0.0), min(mean + half, np.log(w.shape[1]))
+    found = {"mean": mean, "low": low, "high": high, "10%": bottom, "90%": top, "even": even}
+    return pd.Series(found)
 
 
 def load(d: "Decided") -> pd.Series:
@@ -158,15 +159,17 @@ def explained(d: "Decided", label: str) -> float:
 def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFrame:
     """How alike systems decide, such as those of the layers of a stack.
 
-    Of systems with two units it is the correlation of the weights of their first units: TIM,
-    figures 3 and 4. Of others, whose units have no order in common, it is the RV coefficient of
-    their weights (Robert and Escoufier 1976, https://doi.org/10.2307/2347233), with the covariances
-    S of the weights of two systems
+    Of systems with two units it is the correlation r of the weights of their first units: TIM,
+    figures 3 and 4. Of others, whose units have no order in common, it is the RV coefficient
+    (Robert and Escoufier 1976, https://doi.org/10.2307/2347233), which is linear CKA: with the
+    covariances S of the weights of two systems on N rows
 
-        RV = tr(S_xy S_yx) / √(tr(S_xx²) tr(S_yy²)),
+        RV = tr(S_xy S_yx) / √(tr(S_xx²) tr(S_yy²)).
 
-    which is linear CKA: 1 if the weights of one are those of the other, renumbered or scaled. With
-    two units it is the square of the correlation.
+    It is 1 if the weights of one are those of the other, renumbered or scaled, and r² of two units.
+    By chance it is E = √(β_x β_y) / (N - 1) with β = tr(S)² / tr(S²) (Josse, Pagès and Husson 2008,
+    *Testing the Significance of the RV Coefficient*). We give (RV - E) / (1 - E): about 0, or a
+    little below, if two systems decide independently.
 
     Args:
         modules: what systems decided on the same rows.
@@ -176,22 +179,30 @@ def alike(modules: Sequence["Decided"], levels: Sequence[str] = ()) -> pd.DataFr
         A square table by the places of the systems, and the levels behind them. NaN where the
         weights do not vary.
     """
-    of_levels = {level: modules[0].rows[[level]].to_numpy(float) for level in levels}
-    columns = {**{d.place: d.weights for d in modules}, **of_levels}
-    centred = {name: x.astype(float) - x.mean(0, dtype=float) for name, x in columns.items()}
+    columns = {d.place: d.weights for d in modules}
+    columns |= {level: modules[0].rows[[level]].to_numpy() for level in levels}
+    centred = {name: _centred(x) for name, x in columns.items()}
     if all(d.weights.shape[1] == 2 for d in modules):
         return pd.DataFrame({name: x[:, 0] for name, x in centred.items()}).corr()
-    size = {name: np.linalg.norm(x.T @ x) for name, x in centred.items()}
-    with np.errstate(invalid="ignore"):
-        return pd.DataFrame(
-            {
-                name: {
-                    other: np.linalg.norm(x.T @ y) ** 2 / np.float64(size[name] * size[other])
-                    for other, y in centred.items()
-                }
-                for name, x in centred.items()
-            }
-        )
+    return pd.DataFrame(
+        {name: {other: _rv(x, y) for other, y in centred.items()} for name, x in centred.items()}
+    )
+
+
+def _centred(x: np.ndarray) -> np.ndarray:
+    """Columns without their means; exactly 0 where they do not vary but by rounding."""
+    x = x.astype(np.float64)
+    off = x - x.mean(0)
+    return np.where((off**2).sum(0) > 1e-12 * (x**2).sum(0), off, 0.0)
+
+
+def _rv(x: np.ndarray, y: np.ndarray) -> float:
+    """The RV coefficient of centred columns without what is expected by chance."""
+    norm = float(np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
+    chance = (x**2).sum() * (y**2).sum() / norm / (len(x) - 1) if norm else 1.0
+    if not chance < 1:  # nothing varies, or there are so few rows that all seem alike
+        return np.nan
+    return float((np.linalg.norm(x.T @ y) ** 2 / norm - chance) / (1 - chance))
 
 
 def _is_of_sequences(rows: pd.DataFrame, label: str) -> bool:
