@@ -37,6 +37,7 @@ from headwise.training.watching import bars, say
 
 PAGE = "analysis.html"
 MOST_TOKENS = 20_000  # that are read of a text: an analysis makes a pass for each head
+_FINDINGS = 3  # of each model, where several are side by side
 _SECOND = {"translation": "its translation", "classification": "its class"}
 
 
@@ -202,7 +203,7 @@ def write_analyses(analyses: Sequence[Analysis], folder: Path, command: str = ""
     says = "\n".join(
         f"{f'{each.name}: ' if several else ''}{finding}"
         for each in analyses
-        for finding in each.findings
+        for finding in (each.findings[:_FINDINGS] if several else each.findings)
     )
     title = f"What the heads of {', '.join(each.name for each in analyses)} do"
     write_page(folder / PAGE, title, says, _sections(analyses, command))

@@ -15,7 +15,7 @@ from pandas.api.types import is_float_dtype
 from headwise.analysis.decided import Decided
 from headwise.analysis.questions import alike, entropy, explained, load, pmi, ranges
 from headwise.analysis.statistics import SIGNIFICANT
-from headwise.report.page import Section, axes, heat, look, number
+from headwise.report.page import NONE, Section, axes, heat, look, number
 
 Runs = Mapping[str, Sequence[Decided]]  # name of a run to what its systems decided
 Tables = Mapping[str, pd.DataFrame]  # name of a run to its ablations, see `ablate`
@@ -89,9 +89,14 @@ def _single(table: pd.DataFrame) -> pd.DataFrame:
     return table[[row.unit in row.options for row in table.itertuples()]]
 
 
-def _named(runs: Mapping[str, Any], run: str, text: str) -> str:
+def _named(runs: Mapping[str, Any], run: str, text: str, between: str = ": ") -> str:
     """A title, with the name of its run where there are several."""
-    return text if len(runs) == 1 else f"{run}: {text}"
+    return text if len(runs) == 1 else f"{run}{between}{text}"
+
+
+def _together(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The tables of runs as one."""
+    return pd.concat(tables, names=["model"]) if len(tables) > 1 else next(iter(tables.values()))
 
 
 def _percent(share: float) -> str:
@@ -222,7 +227,7 @@ def of_ablations(ablated: Tables) -> Section | None:
     return Section(
         "What each part is worth",
         says,
-        pd.concat([_worth(ablated, run, table.head(_SHOWN)) for run, table in ablated.items()]),
+        _together({run: _worth(table.head(_SHOWN)) for run, table in ablated.items()}),
         figures,
         more={
             _named(ablated, run, f"All {len(table)} ablations"): table.drop(columns="options")
@@ -232,7 +237,7 @@ def of_ablations(ablated: Tables) -> Section | None:
     )
 
 
-def _worth(ablated: Tables, run: str, table: pd.DataFrame) -> pd.DataFrame:
+def _worth(table: pd.DataFrame) -> pd.DataFrame:
     digits = table.attrs["digits"] + 1
     rows = {}
     for row in table.itertuples():
@@ -242,7 +247,7 @@ def _worth(ablated: Tables, run: str, table: pd.DataFrame) -> pd.DataFrame:
                 f"\n{number(row.low, digits, sign=True)} to {number(row.high, digits, sign=True)}"
             )
         without = f"without {part(row)}" if row.unit in row.options else part(row)
-        rows[_named(ablated, run, without)] = {
+        rows[without] = {
             str(table.attrs["score"]): number(row.value, digits),
             "Difference\n95% interval": text,
             "Share of the whole": _percent(row.share),
@@ -283,18 +288,17 @@ def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
         costs = 100 * some.pivot_table("share", "layer", "number")
         costs.index = [f"layer {layer}" for layer in costs.index]
         title = f"{_SITES.get(site, site)}: % of the {table.attrs['score']} lost without {unit} n"
-        yield heat(costs, _named(ablated, run, title), centre=0, form="{:.1f}")
+        yield heat(costs, _named(ablated, run, title, "\n"), centre=0, form="{:.1f}")
 
 
 # --- what goes to which unit ------------------------------------------------------------------
 
 
-def of_labels(runs: Runs) -> Section | None:
+def of_labels(decided: Sequence[Decided], run: str = "") -> Section | None:
     """What goes to each unit: MAE table 6, MoA table 4, and TIM figure 2 as numbers."""
     found = [
-        (explained(d, label) if label in d.rows else math.nan, run, d, label)
-        for run, of in runs.items()
-        for d in of
+        (explained(d, label) if label in d.rows else math.nan, d, label)
+        for d in decided
         for label in _labels(d)
         if d.weights.shape[1] > 1
     ]
@@ -303,15 +307,15 @@ def of_labels(runs: Runs) -> Section | None:
     # Of each label the place is shown where it explains most.
     found.sort(key=lambda each: -each[0] if each[0] == each[0] else 1.0)
     says, shown = "", None
-    drawn: dict[tuple[str, str], Figure] = {}
+    drawn: dict[str, Figure] = {}
     tables: dict[str, dict[str, pd.DataFrame]] = {}
-    for _, run, d, label in found:
+    for _, d, label in found:
         word, place, shares = _word(d, label), where(d.place), _by_class(d, label)
-        of_label = tables.setdefault(_named(runs, run, f"{word}s of all layers"), {})
+        of_label = tables.setdefault(f"{run} {word}, all layers".strip(), {})
         if len(shares) <= _CLASSES:
             of_label[place] = shares
-            title = _named(runs, run, f"{word}, {place}: % that goes to each")
-            drawn.setdefault((run, label), heat(shares, title, form="{:.0f}"))
+            title = f"{word}, {place}:\n% that goes to each"
+            drawn.setdefault(label, heat(shares, title, form="{:.0f}"))
             continue
         of_label[place] = pmi(d, label, _LISTED).set_index("unit")
         if shown is None:
@@ -321,14 +325,14 @@ def of_labels(runs: Runs) -> Section | None:
                 f"often than others do, with ln p({d.unit} | {word}) / p({d.unit}) (PMI). Those "
                 f"that occur less than five times are left out; by chance one in 40 stands out. "
             )
-            says = _named(runs, run, says)
-    if len({d.place for _, _, d, _ in found}) > 1:
+    if len({d.place for _, d, _ in found}) > 1:
         says += "Shown is the layer whose decisions a label explains best; the others are folded."
-    units = " or ".join(dict.fromkeys(plural(d.unit) for _, _, d, _ in found))
+    units = " or ".join(dict.fromkeys(plural(d.unit) for _, d, _ in found))
+    title = f"What goes to which {units}{f' of {run}' if run else ''}"
     more: dict[str, Any] = {
         title: pd.concat(of_label, names=["layer"]) for title, of_label in tables.items()
     }
-    return Section(f"What goes to which {units}", says, shown, [*drawn.values()], more=more)
+    return Section(title, says, shown, [*drawn.values()], more=more)
 
 
 def _by_class(d: Decided, label: str) -> pd.DataFrame:
@@ -354,23 +358,25 @@ def _leading(table: pd.DataFrame, unit: str) -> pd.DataFrame:
 
 def of_entropy(runs: Runs) -> Section | None:
     """How undecided the decisions are: MAE section 5.1, TIM figure 3."""
-    rows = {}
-    for run, of in runs.items():
-        for d in of:
-            found = entropy(d)
-            rows[_named(runs, run, where(d.place))] = {
-                "Mean": found["mean"],
-                "95% interval": f"{number(found['low'], 2)} to {number(found['high'], 2)}",
-                "10th percentile": found["10%"],
-                "90th percentile": found["90%"],
-                "If all weigh alike": found["even"],
-                "Mean, in % of that": _percent(found["mean"] / found["even"]),
-            }
+    tables = {run: pd.DataFrame([_undecided(d) for d in of]) for run, of in runs.items() if of}
     says = (
         "The entropy −Σ w ln w of a decision with the weights w, in nats: 0 if one has all the "
         "weight. The interval is over sequences."
     )
-    return Section("", says, pd.DataFrame.from_dict(rows, orient="index")) if rows else None
+    return Section("", says, _together(tables)) if tables else None
+
+
+def _undecided(d: Decided) -> pd.Series:
+    found = entropy(d)
+    figures = {
+        "Mean": found["mean"],
+        "95% interval": f"{number(found['low'], 2)} to {number(found['high'], 2)}",
+        "10th percentile": found["10%"],
+        "90th percentile": found["90%"],
+        "If all weigh alike": found["even"],
+        "Mean, in % of that": _percent(found["mean"] / found["even"]) if found["even"] else NONE,
+    }
+    return pd.Series(figures, name=where(d.place))
 
 
 def of_load(runs: Runs) -> Section | None:
@@ -390,18 +396,17 @@ def of_load(runs: Runs) -> Section | None:
 
 def of_explained(runs: Runs) -> Section | None:
     """What explains the decisions: TIM figure 2."""
-    rows = {
-        _named(runs, run, where(d.place)): {label: _percent(x) for label, x in of_d.items()}
+    tables = {
+        run: pd.DataFrame([pd.Series(found, name=where(d.place)) for d, found in known])
         for run, of in runs.items()
-        for d in of
-        if (of_d := _explained(d))
+        if (known := [(d, found) for d in of if (found := _explained(d))])
     }
     says = (
         "The share of the variance of the weights that lies between the classes of a label, less "
-        "what as many classes explain by chance (ε²): 100% if the label says all about a decision. "
+        "what as many classes explain by chance (ε²): 1 if the label says all about a decision. "
         "Labels go together, so that the shares do not add up."
     )
-    return Section("", says, pd.DataFrame.from_dict(rows, orient="index")) if rows else None
+    return Section("", says, _together(tables)) if tables else None
 
 
 def of_layers(runs: Runs) -> Section | None:
@@ -460,7 +465,7 @@ def over_training(histories: Histories) -> Section | None:
         explained_by = _curves(table, "explained")
         for label in dict.fromkeys(label for curves in explained_by.values() for label in curves):
             of = {
-                where(at): curves[label] for at, curves in explained_by.items() if label in curves
+                _short(at): curves[label] for at, curves in explained_by.items() if label in curves
             }
             plots[f"explained by the {label}"] = pd.DataFrame(of)
         drawn = [(title, curves) for title, curves in plots.items() if curves.size]
@@ -523,4 +528,5 @@ def analysis_sections(
     more: dict[str, Any] = {title: [section] for title, section in rest.items() if section}
     more["How this page was made"] = made
     counted = "Layers, heads and experts are counted from 0, as in the code."
-    return [of_ablations(ablated), of_labels(runs), Section("More", counted, more=more)]
+    of_each = [of_labels(of, run if len(runs) > 1 else "") for run, of in runs.items()]
+    return [of_ablations(ablated), *of_each, Section("More", counted, more=more)]
