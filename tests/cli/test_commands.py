@@ -134,11 +134,14 @@ LINES: dict[str, Callable[[Any], list[str]]] = {  # to what the text has of the 
     ],
     COMPARE: lambda of: [
         of["report"],
-        *(each["name"] for each in of["systems"]),
-        *(f"{each['runs'][0]['validation_loss']:.3f}" for each in of["systems"]),
+        *(each["system"] for each in of["results"]),
+        *(f"{each['validation_loss']:.3f}" for each in of["runs"]),
     ],
     "predict compared/mae-seed1 --text one --text two": lambda of: of["predictions"],
-    "analyse compared/mae-seed1 --ablations none": lambda of: [*of["findings"], of["page"]],
+    "analyse compared/mae-seed1 --ablations none": lambda of: [
+        *of["findings"]["mae-seed1"],
+        of["page"],
+    ],
     "explore compared/mae-seed1": lambda of: [of["page"]],
     "cost tiny.yaml --systems standard,mae": lambda of: list(of["recipes"][0]["systems"]),
     "recipes": lambda of: [f"{each['name']} " for each in of],

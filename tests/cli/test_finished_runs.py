@@ -91,7 +91,7 @@ def test_runs_are_compared_on_the_same_items(world, moa):
     difference = found["scores"][0]["value"] - found["against"]["scores"][0]["value"]
     assert found["difference"]["value"] == pytest.approx(difference)
     itself = answer("evaluate", moa, "--against", moa)["difference"]
-    assert (itself["value"], itself["p_value"]) == (0, 1)
+    assert (itself["value"], itself["p"], itself["over"]) == (0, 1, "items")
     ablated = answer("evaluate", moa, "--against", world / "moa", "--ablate", ONE_EXPERT)
     assert ablated["against"]["scores"] == found["scores"] != ablated["scores"]
 

@@ -6,7 +6,7 @@ import socket
 import time
 
 import pytest
-from support.run_folders import OWN_CODE, comparison, has_checkpoint, headwise, result, runs
+from support.run_folders import OWN_CODE, has_checkpoint, headwise, missing, result, runs
 from support.tiny_tasks import start
 
 pytestmark = pytest.mark.nightly
@@ -86,7 +86,7 @@ def test_runs_on_a_cluster_are_those_of_one_process_and_one_that_raises_is_told(
     assert {name: result(run) for name, run in there.items()} == {
         name: result(run) for name, run in here.items()
     }
-    assert comparison(tmp_path / "runs")["missing"] == ["troubled-seed1"]
+    assert missing(tmp_path / "runs") == ["troubled-seed1"]
 
 
 @pytest.mark.parametrize("who", ["run", "worker"])

@@ -19,7 +19,9 @@ from support.run_folders import (
     compare,
     comparison,
     files_of,
+    found,
     headwise,
+    missing,
     recipe_of,
     result,
     rows,
@@ -36,9 +38,7 @@ from support.small_world import (
     watched,
     write_part,
 )
-from support.tiny_tasks import read_json, write_recipe
-
-from headwise.analysis.results import Comparison
+from support.tiny_tasks import answer, write_recipe
 
 SEEDS = ("--seeds", "1,2")
 
@@ -121,32 +121,65 @@ def test_all_runs_are_scored_on_the_test_part_and_their_rows_give_the_score(comp
 
 
 def test_means_and_intervals_over_seeds_and_items_follow_from_the_rows(compared):
-    systems = comparison(compared.folder)["systems"]
     of = {
         name: judged.by_items([right(compared.runs[f"{name}-seed{seed}"]) for seed in (1, 2)])
-        for name in systems
+        for name in ("standard", "gated")
     }
-    said = [next(iter(systems[name]["estimates"].values())) for name in ("standard", "gated")]
-    said.append(systems["gated"]["difference"])
-    difference = judged.difference(of["gated"], of["standard"])
-    expected = [judged.mean(of["standard"]), judged.mean(of["gated"]), difference]
-    for found, wanted in zip(said, expected, strict=True):
-        for key in ("value", "error", "freedom", "low", "high"):
-            assert found[key] == pytest.approx(getattr(wanted, key))
-    assert said[-1]["p_value"] == said[-1]["corrected_p_value"] == pytest.approx(difference.p_value)
-    assert systems["standard"]["difference"] is None
+    for name, system in of.items():
+        said, wanted = found(compared.folder, name), judged.mean(system)
+        assert said["value"] == pytest.approx(wanted.value) and said["why"] == wanted.why
+        for end in ("low", "high"):
+            assert said[end] == pytest.approx(getattr(wanted, end), nan_ok=True)
+    wanted = judged.difference(of["gated"], of["standard"])
+    assert said["difference"] == pytest.approx(wanted.value)
+    assert said["p"] == said["corrected_p"] == pytest.approx(wanted.p)
+    assert math.isnan(found(compared.folder, "standard")["difference"])
 
 
 def test_of_single_runs_the_difference_is_over_the_items_alone_in_pairs(compared, copied, recipe):
     compare(recipe, copied, "standard,gated", "--seeds", "1")  # which are finished
     paired = right(compared.runs["gated-seed1"]) - right(compared.runs["standard-seed1"])
-    said = comparison(copied)["systems"]["gated"]["difference"]
+    said = found(copied, "gated")
     error = paired.std() / math.sqrt(PARTS["test"])
-    assert said["value"] == pytest.approx(paired.mean(), abs=1e-9)
-    assert said["error"] == pytest.approx(error, rel=0.12)
+    assert said["difference"] == pytest.approx(paired.mean(), abs=1e-9)
+    assert said["diff_over"] == "items"
     one_item = 100 / PARTS["test"]
-    for end, deviations in (("low", -1.96), ("high", 1.96)):
+    for end, deviations in (("diff_low", -1.96), ("diff_high", 1.96)):
         assert said[end] == pytest.approx(paired.mean() + deviations * error, abs=one_item)
+
+
+def test_comparison_json_says_what_is_compared_and_its_times(compared):
+    of = comparison(compared.folder)
+    assert of["runs"] == {name: name.partition("-seed")[0] for name in compared.runs}
+    assert list(of["systems"]) == ["standard", "gated"] == list(of["step_times"])
+    assert of["step_times"]["standard"]["value"] == 1.0
+    assert all(size["rows"] == PARTS[part] for part, size in of["facts"].items())
+    assert not of["decoding_times"]  # a classifier generates nothing
+
+
+def test_the_history_of_a_run_has_a_row_for_each_step_at_which_something_was_recorded(compared):
+    run = compared.runs["gated-seed1"]
+    rows = json.loads((run / "result.json").read_text())["history"]
+    steps = [row["step"] for row in rows]
+    assert steps == sorted(set(steps))
+    validated = [row["step"] for row in rows if "eval_loss" in row]
+    assert validated == list(range(EVALUATE_EVERY, STEPS + 1, EVALUATE_EVERY))
+    assert all(type(value) in (int, float) for row in rows for value in row.values())
+
+
+def test_what_systems_decide_is_followed_over_the_training(recipe, tmp_path):
+    answer("train", recipe, "--system", "gated", "--output", tmp_path / "run",
+           "--set", "training.snapshots=true", *OWN_CODE)  # fmt: skip
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert set(found["units"].values()) == {"head"}
+    (place, *_), rows = found["units"], found["history"]
+    looked = [row for row in rows if f"entropy {place}" in row]
+    assert [row["step"] for row in looked] == list(range(0, STEPS + 1, EVALUATE_EVERY))
+    for row in looked:
+        shares = [value for key, value in row.items() if key.startswith(f"share {place}/")]
+        assert sum(shares) == pytest.approx(1, abs=1e-4)
+        assert 0 < row[f"low entropy {place}"] <= row[f"entropy {place}"]
+        assert row[f"entropy {place}"] <= row[f"even entropy {place}"]
 
 
 # What is finished, and what fails
@@ -158,9 +191,7 @@ def test_another_system_and_seed_train_only_what_is_new(compared):
         assert after[name] == compared.first[name]
 
 
-def test_the_same_command_again_trains_nothing_and_reads_back_what_was_written(
-    compared, copied, recipe
-):
+def test_the_same_command_again_trains_nothing(compared, copied, recipe):
     def written():
         return {
             path: path.stat().st_mtime_ns
@@ -171,8 +202,6 @@ def test_the_same_command_again_trains_nothing_and_reads_back_what_was_written(
     before = written()
     compare(recipe, copied, "standard,gated", *SEEDS)
     assert written() == before
-    text = (copied / "comparison.json").read_text()
-    assert json.loads(Comparison.model_validate_json(text).model_dump_json()) == json.loads(text)
 
 
 def test_a_further_test_set_is_scored_without_training(compared, copied, recipe):
@@ -187,7 +216,7 @@ def test_a_further_test_set_is_scored_without_training(compared, copied, recipe)
             == PARTS["validation"]
         )
         assert result(run) == result(compared.runs[name])
-    assert comparison(copied)["systems"]["gated"]["tests"]["more"]["difference"] is not None
+    assert math.isfinite(found(copied, "gated", "more")["difference"])
 
 
 def test_a_dry_run_writes_nothing_and_tells_what_is_left(copied, recipe, tmp_path):
@@ -219,24 +248,21 @@ def test_printed_commands_train_what_the_command_would(compared, recipe, tmp_pat
         assert result(run) == result(compared.runs[name])
     assert headwise(*arguments, "--print").stdout == ""
     headwise(*arguments)
-    assert comparison(folder)["missing"] == []
+    assert missing(folder) == []
 
 
 def test_of_runs_that_raise_or_diverge_the_others_know_nothing(compared, copied, recipe, trouble):
     trouble("raises")
     said = compare(recipe, copied, "standard,troubled,diverging", status=1)
     assert "troubled" in said and "no heads today" in said
-    read_json((copied / "comparison.json").read_text())  # which has no NaN
-    found = comparison(copied)
-    assert found["missing"] == ["troubled-seed1"] and "troubled" not in found["systems"]
-    (run,) = found["systems"]["diverging"]["runs"]
+    assert missing(copied) == ["troubled-seed1"]
+    run = result(copied / "diverging-seed1")
     assert math.isnan(float(run["validation_loss"]))
     assert run["steps"] == EVALUATE_EVERY  # it ends where it is seen
     # Its scores count for nothing, and are no difference.
-    assert not found["systems"]["diverging"]["estimates"]
-    assert found["systems"]["diverging"]["difference"] is None
-    (standard,) = found["systems"]["standard"]["estimates"].values()
-    assert standard["value"] == score(compared.runs["standard-seed1"])
+    of_diverging = found(copied, "diverging")
+    assert math.isnan(of_diverging["value"]) and math.isnan(of_diverging["difference"])
+    assert found(copied, "standard")["value"] == score(compared.runs["standard-seed1"])
     assert result(copied / "standard-seed1") == result(compared.runs["standard-seed1"])
 
 
@@ -266,10 +292,10 @@ def test_of_runs_side_by_side_those_that_raise_or_are_killed_take_no_other_with_
     for name, reason in failed.items():
         told = [line for line in said.splitlines() if name in line and reason in line]
         assert len(told) == 2  # when it failed, and at the end
-    assert comparison(copied)["missing"] == list(failed)
+    assert missing(copied) == list(failed)
     trouble(None)
     compare(recipe, copied, "gated,troubled", *SEEDS)
-    assert comparison(copied)["missing"] == []
+    assert missing(copied) == []
     # `troubled` is the standard system, once its trouble is over.
     for name, run in runs(copied).items():
         assert result(run) == result(compared.runs[name.replace("troubled", "standard")])

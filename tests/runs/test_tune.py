@@ -106,7 +106,7 @@ def test_of_equal_losses_the_first_is_chosen_and_a_choice_at_the_edge_is_told(co
     assert chosen == {"standard": [0.001], "gated": [0.02]}
     for system, ((rate,)) in chosen.items():
         assert recipe_of(copied / f"{system}-seed1")["training"]["learning_rate"] == rate
-    told = {name: of["tuning"]["notes"] for name, of in comparison(copied)["systems"].items()}
+    told = {name: of["notes"] for name, of in comparison(copied)["tuning"].items()}
     assert told["gated"] == []
     (note,) = told["standard"]
     assert f"{KEY}=0.001" in note and note in said.replace("\n", " ")

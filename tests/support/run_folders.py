@@ -1,6 +1,6 @@
 """What commands leave in the folders of runs; no other file of the tests of runs knows the layout.
 
-Figures stand in result.json, outcome.json and comparison.json.
+Figures stand in result.json and outcome.json, and comparison.json says what is compared.
 """
 
 import json
@@ -11,7 +11,10 @@ import yaml
 from click.testing import Result
 from safetensors.torch import load_file
 from support import tiny_tasks
+from support.tiny_tasks import read_json
 from torch import Tensor
+
+from headwise.report.comparison import results
 
 # What a command needs to import the classes that a recipe names.
 OWN_CODE = ("--import", "trouble_maker")
@@ -84,10 +87,19 @@ def runs(folder: Path) -> dict[str, Path]:
 
 
 def comparison(folder: Path) -> dict[str, Any]:
-    """What a comparison has found so far: `missing` runs, and `systems` to their records."""
-    found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    systems = {system["name"]: system for system in found["systems"]}
-    return {"missing": found["missing"], "systems": systems}
+    """What is compared, by the names of `headwise.analysis.results.Compared`."""
+    return read_json((folder / "comparison.json").read_text(encoding="utf-8"))
+
+
+def missing(folder: Path) -> list[str]:
+    """The runs of a comparison that are not finished."""
+    return [name for name in comparison(folder)["runs"] if name not in runs(folder)]
+
+
+def found(folder: Path, system: str, test: str = "test") -> dict[str, Any]:
+    """The first score of a system, with its mean and the difference to the baseline."""
+    table = results(folder)
+    return table[(table.system == system) & (table.test == test)].iloc[0].to_dict()
 
 
 class Try(NamedTuple):
@@ -100,7 +112,7 @@ class Try(NamedTuple):
 
 def tries(folder: Path, system: str) -> list[Try]:
     """What a comparison tried for a system, in order."""
-    tuning = comparison(folder)["systems"][system]["tuning"]
+    tuning = comparison(folder)["tuning"][system]
     return [
         Try(each["values"], float(each["validation_loss"]), number == tuning["chosen"])
         for number, each in enumerate(tuning["tries"])

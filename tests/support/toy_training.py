@@ -116,7 +116,7 @@ def fit(
     how: TrainingSettings,
     folder: Path,
     console: Console,
-    **looks: Any,
+    measure: Any,
 ) -> tuple[Any, Progress]:
     """Trains as a run does; returns the final model, and how the training went."""
     accelerator = accelerator_for(how, folder)
@@ -128,7 +128,7 @@ def fit(
     freeze_all_but(network, how.train)
     kind = type(network)
     trainer = Trainer(
-        network, train, validation, how, folder, accelerator, console=console, **looks
+        network, train, validation, how, folder, accelerator, console=console, measure=measure
     )
     progress = trainer.fit()
     if accelerator.is_main_process and not (folder / "model").is_dir():
@@ -143,7 +143,6 @@ def train(
     *,
     data: Any = None,
     collate: Any = join,
-    snapshot: Any = None,
     measure: Any = None,
     **settings: Any,
 ) -> Trained:
@@ -164,8 +163,7 @@ def train(
     with ExitStack() as stack:
         stack.callback(of_optimizers.register_optimizer_step_pre_hook(before).remove)
         stack.callback(of_optimizers.register_optimizer_step_post_hook(after).remove)
-        looks = {"snapshot": snapshot, "measure": measure}
-        final, run = fit(network, parts, collate, how, folder, console, **looks)
+        final, run = fit(network, parts, collate, how, folder, console, measure=measure)
     losses, validations = (
         {record["step"]: record[kind] for record in run.history if kind in record}
         for kind in ("loss", "eval_loss")

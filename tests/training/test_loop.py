@@ -315,16 +315,16 @@ def test_a_second_signal_acts_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
-def test_what_is_recorded_does_not_depend_on_who_looks(tmp_path):
-    """A look may draw and switch modes; the training goes on as without it."""
+def test_training_goes_on_as_if_nobody_measured(tmp_path):
+    """What measures may draw and switch modes; it does so before the first step too."""
 
-    def look(model) -> dict[str, float]:
+    def measure(model) -> dict[str, float]:
         return {"draw": float(torch.rand(())), "training": float(model.training)}
 
     plain = toy.train(tmp_path / "plain", toy.model(dropout=0.2))
-    seen = toy.train(tmp_path / "seen", toy.model(dropout=0.2), measure=look, snapshot=look)
+    seen = toy.train(tmp_path / "seen", toy.model(dropout=0.2), measure=measure)
     assert seen.losses == plain.losses and seen.validations == plain.validations
-    looks = [record for record in seen.history if "snapshot" in record]
-    assert [record["step"] for record in looks] == [0, 2, 4, 6]
-    assert ["measured" in record for record in looks] == [False, True, True, True]
-    assert all(record["snapshot"]["training"] == 0.0 for record in looks)
+    measured = [row for row in seen.history if "draw" in row]
+    assert [row["step"] for row in measured] == [0, 2, 4, 6]
+    assert ["eval_loss" in row for row in measured] == [False, True, True, True]
+    assert all(row["training"] == 0.0 for row in measured)

@@ -164,9 +164,8 @@ def change(changed: Scores, unchanged: Scores) -> Estimate:
         parts.append(_Component.of_seeds(changed.values, changed.resamples))
     found = _tested(none, parts, "items")
     if found.value and not found.error:
-        p = 2 * 0.5**changed.items
-        ends = {"low": found.value, "high": found.value}
-        return replace(found, **ends, p=p, corrected_p=p, why="")
+        value, p = found.value, 2 * 0.5**changed.items
+        return replace(found, low=value, high=value, p=p, corrected_p=p, why="")
     return found
 
 
