@@ -1,172 +1,81 @@
-"""The pages in a real browser: they run without errors and without a network, and fit a phone."""
+"""The report in a real browser: it fits a phone, and can be read on light and on dark."""
 
-import os
-import shutil
+import io
 
+import numpy as np
 import pytest
-from support.tiny_tasks import run, write_recipe
+from PIL import Image
+from support.compared import write_benchmark, write_compared
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-EXECUTABLE = next((path for name in NAMES if (path := shutil.which(name))), None)
+from headwise.report.comparison import write_report
 
-pytestmark = pytest.mark.skipif(
-    EXECUTABLE is None and os.environ.get("HEADWISE_BROWSER") != "required",
-    reason="there is no Chromium or Chrome",
-)
+LONG = "a-system-with-a-name-without-any-space-" * 3
+TEXT = "</p><script>alert(1)</script> & " + "word " * 90 + "w" * 400
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Pages of a translation and of images, by name."""
     folder = tmp_path_factory.mktemp("pages")
-    translation, images = folder / "translation", folder / "images"
-    for path in (translation, images):
-        path.mkdir()
-    recipes = [write_recipe(path.name, path) for path in (translation, images)]
-    explored = ("moa-seed1", "mae-seed1")
-    pairs = [[path / "runs" / name for name in explored] for path in (translation, images)]
-    for command in (
-        ("compare", recipes[0], "--systems", "mae,moa", "--output", translation / "runs"),
-        ("analyse", translation / "runs/moa-seed1", "--output", translation / "a"),
-        *(
-            ("train", recipes[1], "--system", name[:3], "--output", images / "runs" / name)
-            for name in explored
-        ),
-        (
-            "explore",
-            *pairs[0],
-            "--text",
-            "one two three",
-            "--output",
-            translation / "explored.html",
-        ),
-        ("explore", *pairs[1], "--output", images / "explored.html"),
-    ):
-        done = run(*command)
-        assert done.exit_code == 0, (command, done.output)
-    return {
-        "comparison": folder / "translation/runs/report.html",
-        "analysis": folder / "translation/a/analysis.html",
-        "explorer": folder / "translation/explored.html",
-        "explorer of images": folder / "images/explored.html",
-    }
+    systems = ("standard", "mae-7", LONG)
+    one = write_compared(folder / "one", systems, (1, 2), tests=["flickr", "coco"], text=TEXT)
+    several = write_benchmark(folder / "several", systems=systems[:2], seeds=(1,))
+    return {"one data set": write_report(one), "several data sets": write_report(several)}
 
 
-PAGES = ("comparison", "analysis", "explorer", "explorer of images")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=EXECUTABLE, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def opened(browser, pages):
-    """`opened(name, ...)` opens a page, whose errors and requests are looked at in the end."""
-    contexts, problems = [], []
-
-    def open_page(name, view="", **options):
-        contexts.append(browser.new_context(**options))
-        tab = contexts[-1].new_page()
-        tab.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        tab.on("console", lambda said: problems.extend([said.text] * (said.type == "error")))
-        tab.on(
-            "request",
-            lambda asked: problems.extend(
-                [asked.url] * (not asked.url.startswith(("file:", "data:", "blob:")))
-            ),
-        )
-        tab.goto(pages[name].as_uri() + view)
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not problems
+PAGES = ("one data set", "several data sets")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_can_be_read_on_light_and_on_dark(opened, name, scheme):
-    tab = opened(name, color_scheme=scheme)
-    ink, paper = tab.evaluate(
-        """() => {
-            const grey = (text) => {
-                const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number);
-                return a === 0 ? null : (r + g + b) / 765;
-            };
-            const of = (element, key) => grey(getComputedStyle(element)[key]);
-            const paper = of(document.body, "backgroundColor")
-                ?? of(document.documentElement, "backgroundColor") ?? 1;
-            return [of(document.body, "color"), paper];
-        }"""
-    )
-    assert abs(ink - paper) > 0.5
-    assert (paper < 0.5) == (scheme == "dark")
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_reaches_past_the_page(opened, name, width):
-    tab = opened(name, viewport={"width": width, "height": 800})
-    tab.wait_for_load_state()
+def test_nothing_reaches_past_the_page_but_tables_scroll_in_their_box(
+    opened, pages, name, width, scheme
+):
+    tab = opened(pages[name], viewport={"width": width, "height": 800}, color_scheme=scheme)
+    tab.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    wide = """() => [...document.querySelectorAll("table")].filter((table) =>
+        table.getBoundingClientRect().right > innerWidth).map((table) =>
+        [getComputedStyle(table.parentElement).overflowX, table.parentElement.clientWidth])"""
+    assert all(how == "auto" and box <= width for how, box in tab.evaluate(wide))
+    if width == 390:
+        assert tab.evaluate(wide)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_figures_are_dark_on_light_and_light_on_dark(opened, pages, scheme):
+    tab = opened(pages["one data set"], color_scheme=scheme)
+    for element in ("h1", ".says", "table tbody th", ".notes", "small", ".figures img"):
+        shot = Image.open(io.BytesIO(tab.locator(element).first.screenshot())).convert("L")
+        grey = np.asarray(shot, dtype=float)
+        paper = np.median(grey)
+        ink = grey.min() if scheme == "light" else grey.max()
+        assert (paper > 240) if scheme == "light" else (paper < 40), element
+        assert abs(ink - paper) > 110, element
+
+
+def test_on_a_phone_the_differences_come_before_the_table(opened, pages):
+    tab = opened(pages["one data set"], viewport={"width": 390, "height": 800})
+    tops = [tab.locator(each).first.bounding_box()["y"] for each in (".figures", "table")]
+    assert tops[0] < tops[1]
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    tops = [tab.locator(each).first.bounding_box()["y"] for each in (".figures", "table")]
+    assert tops[0] > tops[1]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_within_a_page_lead_somewhere(opened, name):
-    tab = opened(name)
-    dangling = tab.evaluate(
-        """() => [...document.querySelectorAll('a[href^="#"]')].map((a) => a.hash.slice(1))
-            .filter((id) => id && !id.includes("=") && !document.getElementById(id))"""
-    )
-    assert dangling == []
+def test_links_within_a_page_lead_somewhere(opened, pages, name):
+    dangling = """() => [...document.querySelectorAll('a[href^="#"]')]
+        .map((a) => a.hash.slice(1)).filter((id) => !document.getElementById(id))"""
+    tab = opened(pages[name])
+    assert tab.evaluate(dangling) == []
+    assert tab.locator("nav a").count() == tab.locator("h2").count() > 2
 
 
-TOKEN = ".token"
-
-
-def test_the_explorer_shows_the_text_and_what_a_token_reads(opened):
-    tab = opened("explorer")
-    tab.wait_for_selector(TOKEN)
-    text = "".join(tab.locator(TOKEN).all_inner_texts())
-    assert all(letter in text for letter in "onetwothree")
-    before = tab.locator("body").inner_text()
-    tab.locator(TOKEN).nth(1).click()
-    tab.wait_for_function("before => document.body.innerText !== before", arg=before)
-
-
-def test_the_explorer_follows_the_keyboard_and_keeps_its_view_in_the_address(opened):
-    tab = opened("explorer")
-    tab.wait_for_selector(TOKEN)
-    tab.locator(TOKEN).first.focus()
-    tab.keyboard.press("ArrowRight")
-    tab.wait_for_function("location.hash.includes('token')")
-    view, shown = tab.evaluate("location.hash"), tab.locator("body").inner_text()
-    again = opened("explorer", view)
-    again.wait_for_selector(TOKEN)
-    assert again.locator("body").inner_text() == shown
-    assert again.evaluate("location.hash") == view
-
-
-def test_the_explorer_shows_models_side_by_side(opened):
-    tab = opened("explorer")
-    tab.wait_for_selector(TOKEN)
-    text = tab.locator("body").inner_text()
-    assert "mae" in text and "moa" in text
-
-
-def test_the_explorer_draws_images_and_maps(opened):
-    tab = opened("explorer of images")
-    tab.wait_for_selector("canvas, svg, img, .token")
-    blank = tab.evaluate(
-        """() => [...document.querySelectorAll("canvas")].filter((c) => c.width && c.height)
-            .filter((c) => new Set(c.getContext("2d")
-                .getImageData(0, 0, c.width, c.height).data).size < 2).length"""
-    )
-    assert blank == 0
+def test_the_page_of_a_phone_shows_every_picture_and_figure(opened, pages):
+    tab = opened(pages["one data set"], viewport={"width": 390, "height": 800})
+    tab.evaluate("document.querySelectorAll('img').forEach((each) => { each.loading = 'eager' })")
+    tab.wait_for_function("[...document.images].every((each) => each.complete)")
+    sizes = tab.evaluate("[...document.images].map((each) => [each.naturalWidth, each.width])")
+    shown = [(natural, width) for natural, width in sizes if width]
+    assert len(shown) > 5 and all(natural > 0 and width <= 390 for natural, width in shown)

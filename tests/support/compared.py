@@ -25,10 +25,16 @@ def png(width: int = 40, shade: int = 90) -> bytes:
 
 
 def scores(system: str, seed: int, items: int, shift: float = 0.0) -> list[Score]:
-    """A score of which more is better, and one of which less is, on items that systems share."""
+    """A score of which more is better, and one of which less is, on items that systems share.
+
+    Without items there are values alone, as of a score of a whole test set.
+    """
     gain, _, _ = KNOWN.get(system, (1.0, 1.31, 0))
     shared = np.random.default_rng(7).normal(size=items)
     own = np.random.default_rng([seed, len(system)]).normal(size=items)
+    if not items:
+        value = 50 + shift + gain + np.random.default_rng([seed, len(system)]).normal()
+        return [Score(name="accuracy", value=value), Score(name="surprise", value=-value / 9)]
     good = (50 + shift + gain + 4 * shared + own + 0.1 * seed).clip(0, 100) / 100
     costs = 3 - 0.05 * gain + 0.2 * shared + 0.02 * own
     return [
@@ -50,7 +56,9 @@ def history(system: str, seed: int) -> list[dict[str, float]]:
                 row |= {f"low entropy {place}": 0.1, f"even entropy {place}": math.log(units)}
                 row |= {f"share {place}/{u}": (1 + u * step / 600) for u in range(units)}
                 total = sum(row[f"share {place}/{u}"] for u in range(units))
-                row |= {f"share {place}/{u}": row[f"share {place}/{u}"] / total for u in range(units)}
+                row |= {
+                    f"share {place}/{u}": row[f"share {place}/{u}"] / total for u in range(units)
+                }
                 row |= {f"explained {place}/side": step / 700}
             rows.append(row)
     return rows
@@ -66,9 +74,13 @@ def write_run(
     diverged: bool = False,
     text: str = "fine",
     shift: float = 0.0,
+    first: int = 0,
 ) -> None:
-    """A finished run."""
-    found = {name: scores(system, seed, items, shift - n) for n, name in enumerate(["", *tests])}
+    """A finished run; `first` is the number of the score that ranks systems."""
+    found = {
+        name: scores(system, seed, items, shift - n)[:: -1 if first else 1]
+        for n, name in enumerate(["", *tests])
+    }
     units = KNOWN.get(system, (0, 0, 0))[2]
     records = history(system, seed)
     if diverged:
@@ -90,7 +102,9 @@ def write_run(
     run = folder / f"{system}-seed{seed}"
     run.mkdir(parents=True, exist_ok=True)
     shown = [
-        Sample(given={"Source": f"Close {n} {text}", "Reference": f"Fermer {n}"}, made=f"{made} {n}")
+        Sample(
+            given={"Source": f"Close {n} {text}", "Reference": f"Fermer {n}"}, made=f"{made} {n}"
+        )
         for n, made in enumerate(["Fermer", text, f"{system} {text}"])
     ]
     drawn = [Picture.of(f"Map {text}", png(shade=len(system) * 9), f"Left: {text}")]
@@ -122,7 +136,10 @@ def write_compared(
         for s in systems
         for t in [KNOWN.get(s, (0, 1.31, 0))[1]]
     }
-    tries = [Try(values={"training.learning_rate": x}, validation_loss=x, steps=60, seconds=9) for x in (0.1, 0.2)]
+    tries = [
+        Try(values={"training.learning_rate": x}, validation_loss=x, steps=60, seconds=9)
+        for x in (0.1, 0.2)
+    ]
     found = Compared(
         title=f"Interface strings {text}",
         task="translation",
@@ -130,10 +147,14 @@ def write_compared(
         item_name="sentences",
         systems={s: f"about {s} {text}" if s != "standard" else "" for s in systems},
         runs={name: system for name, (system, _) in runs.items()},
-        tuning={systems[-1]: Tries(seed=1_000_000, tries=tries, chosen=0, notes=[f"the best {text}"])},
+        tuning={
+            systems[-1]: Tries(seed=1_000_000, tries=tries, chosen=0, notes=[f"the best {text}"])
+        },
         step_times=times,
         decoding_times=times,
-        decoding_speeds={s: OverRounds(value=900.0, low=850.0, high=950.0, rounds=7) for s in systems},
+        decoding_speeds={
+            s: OverRounds(value=900.0, low=850.0, high=950.0, rounds=7) for s in systems
+        },
         facts={"train": {"sentences": 2541, "file": f"data {text}"}, "test": {"sentences": 300}},
         recipe=f"title: {text}\n",
         command=f"headwise compare interface-strings --seeds 1 # {text}",
@@ -145,7 +166,9 @@ def write_compared(
     return folder
 
 
-def write_benchmark(folder: Path, datasets: Sequence[str] = ("first", "second"), **how: Any) -> Path:
+def write_benchmark(
+    folder: Path, datasets: Sequence[str] = ("first", "second"), **how: Any
+) -> Path:
     """The folder of a comparison on several data sets."""
     for number, name in enumerate(datasets):
         write_compared(folder / name, shift=3.0 * number, **how)

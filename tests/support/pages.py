@@ -4,6 +4,8 @@ And what the page of `headwise explore` holds for its browser.
 """
 
 import base64
+import csv
+import io
 import json
 import re
 import zlib
@@ -36,6 +38,7 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.rows: list[list[str]] = []
+        self.tables: list[list[list[str]]] = []  # the same rows, of each table
         self.text = ""
         self.html = path.read_text(encoding="utf-8")
         self._open: list[str] = []
@@ -48,8 +51,11 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self._open.append(tag)
+        if tag == "table":
+            self.tables.append([])
         if tag == "tr":
             self.rows.append([])
+            self.tables[-1].append(self.rows[-1])
         if tag in ("td", "th") and self.rows:
             self.rows[-1].append("")
 
@@ -77,6 +83,15 @@ class Page(HTMLParser):
         named += re.findall(r"url\(\s*['\"]?([^'\")]+)", self.html)
         named += re.findall(r"@import\s+['\"]?([^'\";]+)", self.html)
         return [address for address in named if not address.startswith(("data:", "#"))]
+
+    def saved(self) -> list[list[list[str]]]:
+        """The rows of the CSV behind the link of each table."""
+        found = []
+        for tag, attributes in self.elements:
+            if tag == "a" and "download" in attributes:
+                content = base64.b64decode((attributes["href"] or "").partition("base64,")[2])
+                found.append(list(csv.reader(io.StringIO(content.decode("utf-8-sig")))))
+        return found
 
     def handlers(self) -> list[str]:
         """Attributes whose values are scripts."""
@@ -124,21 +139,30 @@ class Explored(NamedTuple):
     tokens: dict[str, list[str]]  # the stacks to the names of what stands at their positions
     decisions: list[np.ndarray]  # of each system that decides: positions × units, or 1 × units
     chosen: list[list[list[int]] | None]  # of each of these, the units that each position chose
+    attention: list[np.ndarray]  # of each attention: heads × queries × keys
 
 
 def read_page(page: Path) -> Explored:
     """The first model of a page."""
-    model = payload(page)["runs"][0]
-    places = [place for place in model["places"] if place["units"]]
+    return explored(payload(page)["models"][0])
+
+
+def explored(model: dict[str, Any]) -> Explored:
+    """One model of a payload."""
+    deciding = [place for place in model["places"] if place["weights"]]
     return Explored(
         {name: stack["tokens"] for name, stack in model["stacks"].items()},
-        [_numbers(place["weights"]) for place in places],
-        [place["chosen"] for place in places],
+        [unpacked(place["weights"]) for place in deciding],
+        [place["chosen"] for place in deciding],
+        [unpacked(place["heads"]) for place in model["places"] if place["heads"]],
     )
 
 
-def _numbers(blob: dict[str, Any]) -> np.ndarray:
-    """An array whose numbers are a byte each, without signs."""
-    unpacked = zlib.decompress(base64.b64decode(blob["data"]), -zlib.MAX_WBITS)
-    steps = np.frombuffer(unpacked, np.uint8).reshape(blob["shape"])
-    return blob["scale"] * (steps / blob["levels"]) ** blob["power"]
+def unpacked(packed: dict[str, Any]) -> np.ndarray:
+    """An array of a payload, as the page unpacks it."""
+    data, kind = zlib.decompress(base64.b64decode(packed["data"])), packed["kind"]
+    if "root" not in kind:
+        return np.frombuffer(data, kind).reshape(packed["shape"])
+    zero, largest = (128, 127) if kind == "signed root" else (0, 255)
+    steps = np.frombuffer(data, np.uint8).reshape(packed["shape"]).astype(float) - zero
+    return packed["scale"] * np.sign(steps) * (steps / largest) ** 2

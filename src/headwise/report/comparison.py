@@ -532,7 +532,9 @@ def first_step(losses: pd.Series, target: float) -> float | None:
 
 def heads(of: Comparison) -> Section | None:
     """What systems decide at the end of training, and what has changed until then."""
-    summary, places, courses = {}, {}, {}
+    summary: dict[str, dict[str, str]] = {}
+    places: dict[tuple[str, str], dict[str, float]] = {}
+    courses: dict[str, Any] = {}
     for system in of.systems:
         # Which expert has which number is chance, so that seeds have no mean.
         for run in system.sound[:1]:

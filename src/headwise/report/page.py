@@ -8,7 +8,7 @@ import base64
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from numbers import Integral
@@ -20,6 +20,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from headwise.files import write_text
 
@@ -33,7 +34,7 @@ _STYLE = {
     "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.labelcolor": "#444444",
-    "axes.prop_cycle": matplotlib.cycler(color=_COLOURS),
+    "axes.prop_cycle": cycler(color=_COLOURS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.dpi": 72,
@@ -182,7 +183,7 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
     )
     environment.tests["frame"] = lambda content: isinstance(content, pd.DataFrame)
     environment.tests["sections"] = lambda content: isinstance(content, list)
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "image": _as_image,
         "about": _about,
         "csv": _as_link,
@@ -190,6 +191,7 @@ def write_page(path: Path, title: str, says: str, sections: Sequence[Section | N
         "rows": _rows,
         "by_title": _by_title,
     }
+    environment.filters |= filters
     shown = [section for section in sections if section is not None]
     template = environment.get_template("page.html.jinja")
     html = template.render(title=title, says=says.splitlines(), sections=shown)

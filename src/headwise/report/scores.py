@@ -370,8 +370,8 @@ def _of_others(known: Sequence[Cell], told: Cell | None, lost: Sequence[str]) ->
         for group, names in groups.items()
         if names
     ]
-    found = [f"Of the others, {'; '.join(parts)} the baseline."] if parts else []
-    return found + ([f"{listed(lost)} diverged."] if lost else [])
+    said = [f"Of the others, {'; '.join(parts)} the baseline."] if parts else []
+    return said + ([f"{listed(lost)} diverged."] if lost else [])
 
 
 def listed(names: Sequence[str]) -> str:

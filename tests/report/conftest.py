@@ -1,0 +1,46 @@
+"""A real browser, in which pages run without errors and without a network."""
+
+import os
+import shutil
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+EXECUTABLE = next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if EXECUTABLE is None and os.environ.get("HEADWISE_BROWSER") != "required":
+        pytest.skip("there is no Chromium or Chrome")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=EXECUTABLE, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """`opened(path, **options)` opens a page; in the end it had no errors and no requests."""
+    contexts, problems = [], []
+
+    def open_page(path, view="", **options):
+        contexts.append(browser.new_context(**options))
+        tab = contexts[-1].new_page()
+        tab.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        tab.on("console", lambda said: problems.extend([said.text] * (said.type == "error")))
+        tab.on(
+            "request",
+            lambda asked: problems.extend(
+                [asked.url] * (not asked.url.startswith(("file:", "data:", "blob:")))
+            ),
+        )
+        tab.goto(path.as_uri() + view)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems
