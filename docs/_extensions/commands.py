@@ -1,4 +1,4 @@
-"""What commands print, where a page has a block `{commands}` or `{papers}`."""
+"""What commands print, where a page has a block `{commands}`."""
 
 import os
 import subprocess
@@ -22,16 +22,10 @@ def commands() -> str:
     return text[text.index("## `headwise") :]
 
 
-def papers() -> str:
-    """The figures that papers print, beside ours."""
-    return f"```\n{_printed('headwise', 'cost', '--papers')}```\n"
-
-
 def _fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
-    for made in (commands, papers):
-        block = f"```{{{made.__name__}}}\n```\n"
-        if block in source[0]:
-            source[0] = source[0].replace(block, made())
+    block = "```{commands}\n```\n"
+    if block in source[0]:
+        source[0] = source[0].replace(block, commands())
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

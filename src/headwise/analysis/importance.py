@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.analysis.losses import item_losses
 from headwise.heads.attention import Attention, Read
-from headwise.models.inspect import ablated, attentions, evaluating, observe
+from headwise.models.inspect import ablated, attentions, evaluating, observe, systems
 from headwise.ops.checks import one_of
 from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.gates import observed
@@ -190,6 +190,13 @@ def _by_removal(
     model: nn.Module, batch: Any, loss: Loss | None, places: Mapping[str, Attention]
 ) -> dict[str, Tensor]:
     """`(items, heads)` of each attention."""
+    whole = systems(model)
+    for path, attention in places.items():
+        if path not in whole or "without-head" not in attention.edits:
+            raise ValueError(
+                f"by is 'removal', but single heads of {path}, {type(attention).__name__}, cannot "
+                f"be removed: expected 'gradient'"
+            )
     before, counted = _losses(model, batch, loss)
     found = {}
     for path, attention in places.items():
