@@ -204,17 +204,20 @@ def test_ranges(asked):
     for d, rows in asked:
         if d.decides == "everything":
             continue
-        found = ranges(d, top=3)
+        found = ranges(d, top=3, units=2)
         weights = defaultdict(list)
         for row in rows:
             for _, token in row.at:
                 weights[f"token {token}"].append(row.weights)
         counts = sorted(map(len, weights.values()), reverse=True)[:3]
-        assert found.groupby("token")["occurrences"].first().sort_values().tolist() == counts[::-1]
+        assert found["occurrences"].tolist() == [count for count in counts for _ in range(2)]
         for row in found.itertuples():
             of_unit = [each[row.unit] for each in weights[row.token]]
             expected = (min(of_unit), fmean(of_unit), max(of_unit))
             assert (row.least, row.mean, row.greatest) == near(expected)
+        for token, of in found.groupby("token"):
+            means = sorted(np.mean(weights[token], 0), reverse=True)
+            assert of["mean"].tolist() == near(means[:2])
 
 
 def epsilon(pairs):

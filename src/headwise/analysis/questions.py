@@ -96,16 +96,16 @@ def _wilson(p: pd.Series, n: pd.Series) -> tuple[pd.Series, pd.Series]:
     return (centre - half).clip(0), (centre + half).clip(upper=1)
 
 
-def ranges(d: "Decided", top: int = 12) -> pd.DataFrame:
-    """The least, mean and greatest weight that each unit has where frequent tokens stand.
+def ranges(d: "Decided", top: int = 12, units: int = 4) -> pd.DataFrame:
+    """The least, mean and greatest weight that units have where frequent tokens stand.
 
     TIM, figure 4 (left). A mean that differs from that of other tokens says that a unit prefers
     the token. A least and a greatest weight that are far apart say that this depends on what
     stands around it.
 
     Returns:
-        A row for each of the `top` most frequent tokens and each unit, with `token`,
-        `occurrences`, `unit`, `least`, `mean` and `greatest`.
+        A row for each of the `top` most frequent tokens and each of the `units` whose mean weight
+        is greatest there, with `token`, `occurrences`, `unit`, `least`, `mean` and `greatest`.
     """
     at = d.positions[d.positions["token"].notna()]
     counts = at["token"].astype(object).value_counts().iloc[:top]
@@ -114,7 +114,8 @@ def ranges(d: "Decided", top: int = 12) -> pd.DataFrame:
         weights = d.weights[at.index[at["token"] == token]]
         table = {"least": weights.min(0), "mean": weights.mean(0), "greatest": weights.max(0)}
         named = {"token": token, "occurrences": occurrences, "unit": range(weights.shape[1])}
-        found.append(pd.DataFrame({**named, **table}))
+        of_token = pd.DataFrame({**named, **table})
+        found.append(of_token.sort_values("mean", ascending=False, kind="stable")[:units])
     return pd.concat(found, ignore_index=True)
 
 
