@@ -36,7 +36,6 @@ from headwise.report.inputs import (
     UNKNOWN,
     Given,
     Source,
-    frame_names,
     loudness,
     of_batch,
     of_run,
@@ -59,6 +58,7 @@ MOST_WEIGHTS = 150_000_000  # of attention, that a browser holds
 # Parameters times positions times removals that are computed if nobody has asked for them: some
 # minutes for two cores, some seconds for a GPU.
 _AFFORDED = {"cpu": 2e12, "cuda": 1e14}
+_FRAME = 0.016  # seconds from one frame of a sound to the next
 _BEST = 5  # tokens that are shown at each position
 _CLASSES = 10
 _FILES = Path(__file__).parent
@@ -177,8 +177,8 @@ def explore(
     if text is None:
         if not isinstance(inputs, Mapping):
             raise ValueError("text is missing, expected what the model is to read")
-        stacks = (describe or _numbered)(inputs)
-        given = of_batch(model, inputs, stacks)
+        given = of_batch(model, inputs, {})
+        given.stacks = describe(inputs) if describe else _numbered(given.batch)
     else:
         given = of_text(model, inputs, text, target)
     name, console = name or type(model).__name__, Console(stderr=True)
@@ -225,14 +225,13 @@ def explore_runs(
 
 
 def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
-    """The tokens of a batch by their numbers."""
-    ids = {name: batch[name] for name in ("input_ids", "decoder_input_ids") if name in batch}
-    names = {number: str(number) for each in ids.values() for number in each.flatten().tolist()}
-    stacks = ("encoder", "decoder")
-    return {
-        stack: Positions.of_tokens(each, names)
-        for stack, each in zip(stacks, ids.values(), strict=False)
-    }
+    """The tokens of a batch by their numbers; other inputs by the numbers of their positions."""
+    read = [name for name in ("input_ids", "decoder_input_ids") if name in batch]
+    if not read:
+        batch, time = next(iter(batch.values())).shape[:2]
+        return {"input": Positions((batch, time))}
+    stacks = zip(("encoder", "decoder"), (batch[name] for name in read), strict=False)
+    return {stack: Positions.of_tokens(tokens, {}) for stack, tokens in stacks}
 
 
 # --- a model at work ------------------------------------------------------------------------------
@@ -385,18 +384,19 @@ def _attention(
 def _stack(positions: Positions, given: Given) -> dict[str, Any]:
     """What stands at the positions of a stack."""
     number, tokens = positions.shape[1], positions.tokens
-    stack: dict[str, Any] = {"word": "token", "tokens": frame_names(number)}
-    if tokens is not None:
-        ids = tokens[0].tolist()
-        # An embedding may have more rows than there are tokens.
-        stack["tokens"] = [positions.names.get(each, str(each)) for each in ids]
+    ids = range(number) if tokens is None else tokens[0].tolist()
+    # An embedding may have more rows than there are tokens.
+    names = [positions.names.get(each, str(each)) for each in ids]
+    stack: dict[str, Any] = {"word": "token", "tokens": names}
     if positions.size is not None:
         height, width = positions.size
         stack |= {"word": "pixel", "height": height, "width": width}
         stack["first"] = number - height * width
     if given.sound is not None:
         sound, rate = given.sound
-        stack |= {"word": "frame", "height": 1, "width": number, "first": 0, "rate": rate}
+        names = [f"{_FRAME * frame:.2f} s" for frame in range(number)]
+        stack |= {"word": "frame", "tokens": names, "rate": rate}
+        stack |= {"height": 1, "width": number, "first": 0}
         stack |= {"sound": sound_uri(sound, rate), "loudness": packed(loudness(sound, rate))}
     return stack
 
@@ -416,6 +416,7 @@ class _Outputs:
         self.given, self.config = given, getattr(model, "config", None)
         is_pair = getattr(self.config, "is_encoder_decoder", False)
         self.is_shifted = getattr(model, "can_generate", bool)() and not is_pair
+        self.is_next = is_pair or self.is_shifted
         self.true: Tensor | None = None
         self.losses: list[float] = []
         self.ids: list[Tensor] = []
@@ -465,7 +466,8 @@ class _Outputs:
     def _true(self, logs: Tensor) -> Tensor:
         """What is true at each position; what the whole model says where that is not known."""
         labels, said = self.given.labels, logs.argmax(-1)
-        self.is_known = labels is not None and not (labels == UNKNOWN).any()
+        is_told = labels is not None and not (labels == UNKNOWN).any()
+        self.is_known = is_told and not self.given.is_own
         if labels is None:
             return said
         true = labels.cpu().view(-1).long()
@@ -488,10 +490,14 @@ class _Outputs:
         """All passes as arrays, whose first entry is the whole model."""
         found = {"kind": self.kind, "is_known": self.is_known, "losses": self.losses}
         found["real"] = packed(torch.stack(self.real).numpy(), "float32")
-        found["shifted"], found["over"] = self.is_shifted, list(self.given.stacks)[-1]
+        found["is_next"], found["over"] = self.is_next, list(self.given.stacks)[-1]
+        own = "what it writes itself" if self.given.is_own else "what the whole model says"
+        what = "what is true" if self.is_known else own
         if self.kind == "numbers":
-            return {**found, "numbers": [float(each) for each in self.shares]}
+            measure = f"Loss: squared difference to {what}"
+            return {**found, "measure": measure, "numbers": [float(each) for each in self.shares]}
         assert self.true is not None
+        found["measure"] = f"Loss: mean of −log p of {what}, in nats"
         ids = torch.stack(self.ids)  # (passes, positions, best)
         used, places = torch.cat([ids.flatten(), self.true.clamp(min=0)]).unique(
             return_inverse=True

@@ -5,6 +5,7 @@ are read by the model of a run, as its task reads them.
 """
 
 import base64
+import inspect
 import io
 import wave
 from collections.abc import Mapping
@@ -37,10 +38,8 @@ from headwise.tasks.task import Positions, Task
 
 UNKNOWN = -1  # a label that is predicted, but not known
 MOST_TOKENS = 2048  # that a page shows
-_WRITTEN = 24  # tokens with which a language model goes on
 _HIDDEN = 7  # one token in so many is hidden from a masked language model
 _QUIET = 80  # decibels below the loudest that a spectrogram shows
-_FRAME = 0.016  # seconds from one frame to the next
 
 
 @dataclass
@@ -62,6 +61,7 @@ class Given:
         batch: keyword arguments of the model's forward, one sequence.
         labels: what is true of it, as the model takes labels; -100 where nothing is predicted, and
             `UNKNOWN` where that is not known. None: nothing is known.
+        is_own: whether the labels are what the model itself has written.
         stacks: what stands at the positions of each stack.
         made: what the model writes, draws or enhances, as the page shows it.
         says: what the input is, for the reader.
@@ -72,6 +72,7 @@ class Given:
     batch: dict[str, Tensor]
     labels: Tensor | None
     stacks: Mapping[str, Positions]
+    is_own: bool = False
     made: list[dict[str, Any]] = field(default_factory=list)
     says: str = ""
     sound: tuple[Waveform, int] | None = None
@@ -124,7 +125,7 @@ def of_text(
     names = token_names(tokenizer)
     if task == "translation":
         if target is None:
-            labels = _generated(model, batch, 2 * ids.size(1) + 20, longest)[:, 1:]
+            labels = _generated(model, batch, longest)
         else:
             labels = torch.tensor([into(text_target=target)["input_ids"]])
             _check_length(labels, longest, "the target")
@@ -134,22 +135,20 @@ def of_text(
         end = getattr(tokenizer, "eos_token_id", None)
         if ids.size(1) > 1 and ids[0, -1] == end:  # the text goes on
             batch = {name: tensor[:, :-1] for name, tensor in batch.items()}
-        labels = ids = batch["input_ids"]
-        if longest is None or ids.size(1) < longest:
-            written = _generated(model, batch, _WRITTEN, longest, greedy=True)[0, ids.size(1) :]
-            made = [{"label": "the model goes on", "text": tokenizer.decode(written)}]
+        labels = batch["input_ids"]
     elif task == "masked-language-modelling":
         batch["input_ids"], labels = _hidden(ids, tokenizer)
     elif not task:  # a module of any kind, which takes token ids first
-        stacks = {"input": Positions.of_tokens(ids, names)}
-        return of_batch(model, {"input_ids": ids}, stacks, says=text)
+        taken = list(inspect.signature(model.forward).parameters)
+        name = "input_ids" if "input_ids" in taken else taken[0]
+        return of_batch(model, {name: ids}, {"input": Positions.of_tokens(ids, names)}, says=text)
     given = of_batch(model, batch if labels is None else {**batch, "labels": labels}, {}, says=text)
     read = Positions.of_tokens(given.batch["input_ids"], names)
     given.stacks = {"decoder" if task == "language-modelling" else "encoder": read}
     if task == "translation":
         tokens = given.batch["decoder_input_ids"]
         given.stacks["decoder"] = Positions.of_tokens(tokens, token_names(into))
-    given.made = made
+    given.made, given.is_own = made, task == "translation" and target is None
     return given
 
 
@@ -162,21 +161,13 @@ def _check_length(ids: Tensor, longest: int | None, what: str) -> None:
             )
 
 
-def _generated(
-    model: Any, batch: dict[str, Tensor], new: int, longest: int | None, *, greedy: bool = False
-) -> Tensor:
-    """What a model writes; by its own kind of search, or always the most probable token."""
-    padding = getattr(model.config, "pad_token_id", None)
-    search = {"do_sample": False, "num_beams": 1} if greedy else {}
-    room = new if longest is None else longest - greedy * batch["input_ids"].size(1)
+def _generated(model: Any, batch: dict[str, Tensor], longest: int | None) -> Tensor:
+    """What a model of pairs writes, behind its start, by its own kind of search."""
+    most = 2 * batch["input_ids"].size(1) + 20
+    given = {name: tensor.to(model.device) for name, tensor in batch.items()}
     with torch.no_grad(), evaluating(model):
-        made: Tensor = model.generate(
-            **{name: tensor.to(model.device) for name, tensor in batch.items()},
-            **search,
-            max_new_tokens=min(new, room),
-            pad_token_id=0 if padding is None else padding,  # of which one text needs none
-        )
-    return made.cpu()
+        made = model.generate(**given, max_new_tokens=min(most, (longest or most + 1) - 1))
+    return made[:, 1:].cpu()
 
 
 def _hidden(ids: Tensor, tokenizer: Any) -> tuple[Tensor, Tensor]:
@@ -236,8 +227,7 @@ def _of_item(folder: Path, recipe: Any, model: Any, source: Source, console: Con
     given = of_batch(model, batch, task.describe(batch), says=says, digest=Task.digest(task, part))
     if recipe.task == "translation":
         source_alone = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        longest = model.config.max_positions
-        written = _generated(model, source_alone, 2 * batch["input_ids"].size(1) + 20, longest)
+        written = _generated(model, source_alone, model.config.max_positions)
         text = task.target.decode(written[0], skip_special_tokens=True)
         given.made = [{"label": "translation", "text": text}]
     elif isinstance(task, Images):
@@ -321,7 +311,3 @@ def sound_uri(sound: Waveform, rate: int) -> str:
 
 def data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def frame_names(number: int) -> list[str]:
-    return [f"{frame * _FRAME:.2f} s" for frame in range(number)]

@@ -1,0 +1,326 @@
+"""The page of `hw.explore`: what it holds is what the model computes, whole and with parts removed.
+
+In a browser: test_explorer_browser.
+"""
+
+import html
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from support import tiny_models
+from support.pages import Page, explored, payload, unpacked
+from support.tiny_tasks import answer, run, write_recipe
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
+)
+
+import headwise as hw
+from headwise.data.tokenizers import TokenizerSettings, learned
+
+STEP = 1 / 127  # of the largest of an array, at most
+IDS = torch.tensor([[5, 3, 9, 4, 7, 6]])
+PAIR = {"input_ids": IDS, "decoder_input_ids": IDS[:, :4]}
+ATTACK = "</script><script>alert(1)</script><!--<img src=//x.example/y onerror=z>"
+
+
+def of_model(page):
+    """The only model of a page."""
+    (model,) = page.payload["models"]
+    return model
+
+
+def gpt2():
+    return GPT2LMHeadModel(GPT2Config(vocab_size=23, n_embd=32, n_layer=2, n_head=4))
+
+
+def bert():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return BertForMaskedLM(BertConfig(vocab_size=23, intermediate_size=32, **sizes))
+
+
+def marian():
+    stacks = {f"{of}_{what}": 2 for of in ("encoder", "decoder") for what in ("layers",)}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, **stacks, **heads}
+    special = {"pad_token_id": 0, "decoder_start_token_id": 0}
+    return MarianMTModel(MarianConfig(vocab_size=23, **sizes, **special))
+
+
+@pytest.mark.parametrize("make", [gpt2, bert, marian])
+def test_attention_is_that_of_transformers(make):
+    model = make().eval()
+    batch = PAIR if make is marian else {"input_ids": IDS}
+    shown = explored(of_model(hw.explore(model, batch, without="none"))).attention
+    model.set_attn_implementation("eager")
+    out = model(**batch, output_attentions=True)
+    if make is marian:
+        pairs = zip(out.decoder_attentions, out.cross_attentions, strict=True)
+        expected = [*out.encoder_attentions, *(each for pair in pairs for each in pair)]
+    else:
+        expected = out.attentions
+    assert len(shown) == len(expected)
+    for found, attention in zip(shown, expected, strict=True):
+        assert found == pytest.approx(attention[0].detach().numpy(), abs=STEP)
+
+
+@pytest.mark.parametrize("system", tiny_models.PLANS)
+def test_a_causal_model_reads_nothing_later_and_shares_all_of_its_weight(system):
+    model = tiny_models.model("causal", system)
+    found = explored(of_model(hw.explore(model, {"input_ids": IDS}, without="none")))
+    assert found.attention
+    for heads in found.attention:
+        assert heads.shape[1:] == (6, 6)
+        assert not heads[:, ~np.tri(6, dtype=bool)].any()
+        if system == "differential":
+            assert heads.min() < 0 < heads.max()
+        else:
+            assert heads.sum(-1) == pytest.approx(1, abs=6 * STEP)
+    for weights in found.decisions:
+        assert weights.sum(-1) == pytest.approx(1, abs=len(weights.T) * STEP)
+    with hw.record(model) as decided:
+        model(IDS)
+    for shown, (routing,) in zip(found.decisions, decided.values(), strict=True):
+        weights = routing.weights.reshape(-1, routing.weights.size(-1))
+        expected = weights / weights.sum(-1, keepdim=True)
+        assert shown == pytest.approx(expected.detach().numpy(), abs=STEP)
+
+
+def losses_of(kind, model, batch):
+    """-log p of the labels where one is asked for, and the most probable there."""
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    if kind == "seq2seq":
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+    with torch.no_grad():
+        logits = model(**inputs).logits[0].float()
+    if kind == "speech":
+        return (logits - batch["labels"][0]).square().mean(-1), None
+    if kind == "regression":
+        return (logits - batch["labels"]).square(), None
+    labels = batch["labels"].flatten()
+    if kind == "causal":
+        logits, labels = logits[:-1], labels[1:]
+    logs = logits.view(-1, logits.size(-1)).log_softmax(-1)[labels >= 0]
+    return -logs.gather(1, labels[labels >= 0, None])[:, 0], logs.argmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "system"),
+    [
+        *(("causal", system) for system in tiny_models.PLANS),
+        *((kind, "mae") for kind in tiny_models.KINDS if kind not in ("causal", "adaptive")),
+    ],
+)
+def test_what_a_removal_shows_is_a_pass_under_ablated(kind, system):
+    model = tiny_models.model(kind, system).float()
+    batch = {name: x.float() if x.is_floating_point() else x
+             for name, x in tiny_models.inputs(kind, rows=1).items()}  # fmt: skip
+    batch.pop("decoder_input_ids", None)
+    is_images = kind == "images"
+    batch["labels"] = batch["input_ids"] if is_images else tiny_models.labels(kind, rows=1)
+    if batch["labels"].is_floating_point():
+        batch["labels"] = batch["labels"].float()
+    kind = "causal" if is_images else kind
+    shown = of_model(hw.explore(model, batch, without="heads"))
+    assert shown["removals"]
+    passes = zip([None, *shown["removals"]], shown["losses"], strict=True)
+    for number, (removal, loss) in enumerate(passes):
+        if removal is None:
+            expected, best = losses_of(kind, model, batch)
+        else:
+            option = {removal["part"]: removal["number"]}
+            with hw.ablated(model, removal["path"], **option):
+                expected, best = losses_of(kind, model, batch)
+        assert loss == pytest.approx(float(expected.mean()), rel=1e-4, abs=1e-6), removal
+        if best is not None:
+            asked = np.array(shown["true"]) >= 0
+            ids = unpacked(shown["ids"])[number][asked, 0]
+            names = [
+                model.config.id2label[n] if kind == "classifier" else str(n) for n in best.tolist()
+            ]
+            assert [shown["names"][each] for each in ids] == names
+            real = unpacked(shown["real"])[number][asked]
+            assert real == pytest.approx((-expected).exp().numpy(), rel=1e-3, abs=1e-6)
+
+
+def test_parts_are_units_or_heads_too_or_none():
+    model = tiny_models.model("seq2seq", "mae")
+    batch = {"input_ids": IDS, "labels": IDS}
+    parts = {asked: hw.explore(model, batch, without=asked).removals for asked in WITHOUT}
+    assert [len(parts[asked]) for asked in WITHOUT] == [0, 6 * 4, 6 * 8]
+    assert set(parts["units"]["part"]) == {"expert"}
+    assert parts["heads"]["cost"].is_monotonic_decreasing
+    # Standard attention has heads alone; an expert of MoA has no head of its own.
+    for system, part in (("standard", "head"), ("moa", "expert"), ("agreement", "head")):
+        found = hw.explore(tiny_models.model("causal", system), {"input_ids": IDS}, without="heads")
+        assert set(found.removals["part"]) == {part}
+
+
+WITHOUT = ("none", "units", "heads")
+
+
+def test_a_model_is_left_as_it_was():
+    model = gpt2().train()
+    modules, before = [*model.modules()], model.eval()(IDS).logits
+    model.train()
+    hw.explore(model, {"input_ids": IDS})
+    assert [*model.modules()] == modules and all(module.training for module in modules)
+    assert torch.equal(model.eval()(IDS).logits, before)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return learned([f"open the file {ATTACK}"] * 9, TokenizerSettings(vocab_size=300), "lines")
+
+
+def language_model(tokenizer, **options):
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "attention": "mae"}
+    return hw.CausalLM(hw.CausalLMConfig(vocab_size=len(tokenizer), **{**sizes, **options}))
+
+
+def test_hostile_tokens_are_text(tokenizer, tmp_path):
+    page = hw.explore(language_model(tokenizer), tokenizer, f"open {ATTACK}", name=ATTACK)
+    path = page.save(tmp_path / "page.html")
+    read = Page(path)
+    assert [tag for tag, _ in read.elements].count("script") == 2
+    assert not read.loads() and not read.handlers()
+    assert payload(path) == json.loads(json.dumps(page.payload))
+    text = "".join(explored(of_model(page)).tokens["decoder"])
+    assert "alert(1)" in text.replace("\u2581", " ")
+    (policy,) = [of["content"] for tag, of in read.elements if of.get("http-equiv")]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+    shown = page._repr_html_()
+    assert html.unescape(re.findall('srcdoc="(.*?)"', shown, re.DOTALL)[0]) == path.read_text(
+        "utf-8"
+    )
+    assert 'sandbox="allow-scripts"' in shown and "<script" not in shown
+
+
+class Own(nn.Module):
+    """A model of somebody else's, with a system in it, which reads its input whole or in part."""
+
+    def __init__(self, words, begin=0):
+        super().__init__()
+        self.embedding, self.begin = nn.Embedding(words, 16), begin
+        self.layer = hw.AgreementAttention(16, 4)
+
+    def forward(self, tokens):
+        return self.layer(self.embedding(tokens[:, self.begin :])).output
+
+
+def test_any_module_with_systems_is_shown_by_what_its_output_becomes(tokenizer):
+    torch.manual_seed(0)
+    model = Own(len(tokenizer)).eval()
+    shown = of_model(hw.explore(model, tokenizer, "open the"))
+    ids = tokenizer("open the", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        whole = model(ids)
+        with hw.ablated(model, "layer", head=2):
+            without = model(ids)
+    assert shown["losses"][0] == 0 and shown["removals"][2]["number"] == 2
+    assert shown["losses"][3] == pytest.approx(float((without - whole).square().mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text": ""}, "text is ''"),
+        ({"text": ["open", "save"]}, "expected a text"),
+        ({"text": "open " * 3000}, "expected 1 to 2,048"),
+        ({"text": "open", "target": "ouvrir"}, "target is given"),
+        ({}, "text is missing"),
+    ],
+)
+def test_bad_texts_are_refused(tokenizer, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        hw.explore(language_model(tokenizer), tokenizer, **arguments)
+
+
+def test_what_cannot_be_shown_is_refused(tokenizer):
+    narrow = language_model(tokenizer, positions="learned", max_positions=3)
+    with pytest.raises(ValueError, match="expected 1 to 3: the model reads no more"):
+        hw.explore(narrow, tokenizer, "open the file")
+    wide = language_model(tokenizer, embed_dim=80, num_heads=40)
+    with pytest.raises(ValueError, match="160,000,000 attention weights, expected at most"):
+        hw.explore(wide, {"input_ids": torch.zeros(1, 2000, dtype=torch.long)})
+    with pytest.raises(ValueError, match="expected 1: a page shows a single one"):
+        hw.explore(gpt2(), {"input_ids": IDS.expand(2, -1)})
+    with pytest.raises(ValueError, match="reads 2 positions, expected 3"):
+        hw.explore(Own(len(tokenizer), begin=1), tokenizer, "open the")
+    with pytest.raises(ValueError, match="without any"):
+        hw.explore(nn.Embedding(9, 4), {"input_ids": IDS})
+    broken = language_model(tokenizer)
+    broken.lm_head.weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="diverged"):
+        hw.explore(broken, tokenizer, "open the")
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of translation with two systems, and of classification."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = {}
+    for task, systems in (("translation", ("mae", "standard")), ("classification", ("moa",))):
+        (folder / task).mkdir()
+        recipe = write_recipe(task, folder / task)
+        for system in systems:
+            made[task, system] = folder / task / system
+            done = run("train", recipe, "--system", system, "--output", made[task, system])
+            assert done.exit_code == 0, done.output
+    return made
+
+
+def test_an_item_is_shown_with_what_is_true_of_it(runs, tmp_path):
+    for (task, system), folder in runs.items():
+        found = answer("explore", folder, "--item", 3, "--output", tmp_path / "page.html")
+        model = payload(tmp_path / "page.html")["models"][0]
+        assert model["is_known"] and len(found["removals"]) == len(model["removals"]) > 0
+        for removal in found["removals"]:
+            assert removal["cost"] == pytest.approx(removal["loss"] - model["losses"][0])
+        assert ("translation" in [made["label"] for made in model["made"]]) == (
+            task == "translation"
+        ), system
+    assert set(model["names"]) == {"long", "short"}
+
+
+def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
+    page = tmp_path / "page.html"
+    folders = runs["translation", "mae"], runs["translation", "standard"]
+    done = run("explore", *folders, folders[0] / "model", "--text", "one two", "--output", page)
+    assert done.exit_code == 0, done.output
+    models = payload(page)["models"]
+    assert [model["name"] for model in models] == ["mae", "standard", "model"]
+    assert len({tuple(model["stacks"]["encoder"]["tokens"]) for model in models}) == 1
+    assert models[0]["losses"] == pytest.approx(models[2]["losses"])  # a run, or its folder
+    assert not any(model["is_known"] for model in models)  # its own translation
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", "two", "--item", "1"], "--text and --item are given"),
+        (["--part", "tset"], "--part is 'tset'"),
+        (["--item", "9999"], "--item is 9999, but test has"),
+        (["--text", ""], "text is ''"),
+        (["--input", "no/such.txt"], "no/such.txt"),
+    ],
+)
+def test_what_the_command_cannot_do_is_said(runs, arguments, message):
+    done = run("explore", runs["translation", "mae"], *arguments)
+    assert done.exit_code == 2 and message in done.stderr.replace("\n", " "), done.output
+
+
+def test_runs_of_other_tasks_or_data_have_no_page_together(runs):
+    done = run("explore", *runs.values(), "--text", "one two")
+    assert done.exit_code == 2 and "different tasks or data" in done.stderr, done.output
