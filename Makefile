@@ -58,7 +58,6 @@ lint: install  ## ruff, import-linter and mypy
 	$(BIN)/mypy
 
 docs: install  ## the site of documentation: start at build/docs/index.html
-	$(BIN)/python -m evidence page
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 	@echo "documentation: build/docs/index.html"
 
@@ -72,4 +71,3 @@ lock:  ## renews the locks in requirements/: what is installed here, in the newe
 
 clean:
 	rm -rf $(VENV) $(VENV)-floor $(VENV)-newest runs build dist src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf docs/claims.md docs/claims

@@ -36,6 +36,7 @@ MARKS: dict[Kind, str] = {
     "not testable here": "≠",
     "not run": "–",
 }
+COLOURS = {"holds here": "#23906a", "does not hold here": "#e34a0a", "cannot be told": "#5a6270"}
 
 
 # --- runs that claims lack ----------------------------------------------------------------------
@@ -254,25 +255,25 @@ def results_page(verdicts: Mapping[str, Verdict], elsewhere: Mapping[str, Verdic
         "Of {} claims {} hold here, {} do not, {} cannot be told, {} are not testable here, and {} "
         "are not run.".format(len(claims), *numbers.values()),
         "![The difference of each test in units of its margin](pictures/claims-laptop.svg)",
-        "| | claim | verdict | measured |\n|---|---|---|---|",
+        "| | claim | verdict here | measured |\n|---|---|---|---|",
     ]
     for paper in catalogue().papers:
         text[-1] += f"\n| | **{paper.system}** ([paper]({paper.link})) | | |"
         for name, claim in paper.claims.items():
             found = verdicts[name]
             decided = next((f for f in found.findings if f.kind == found.kind), None)
-            said = decided.said if decided and found.kind != "not run" else ""
-            mark = f"{MARKS[found.kind]} {found}".replace("provisional: ", "")
-            text[-1] += f"\n| {name} | {claim.short} | {mark} | {said} |"
-    again = {name: found.kind for name, found in elsewhere.items() if found.kind in _TOLD}
+            said = decided.said if decided else ""
+            if decided and said and len(found.findings) > 1:
+                said = f"{decided.test}: {said}"
+            told = f"{MARKS[found.kind]} {found}".replace(" here", "").replace("provisional: ", "")
+            text[-1] += f"\n| {name} | {claim.short} | {told} | {said} |"
+    again = {name: found.kind for name, found in elsewhere.items() if found.kind in COLOURS}
     same = ", ".join(name for name, kind in again.items() if kind == verdicts[name].kind)
     other = ", ".join(name for name, kind in again.items() if kind != verdicts[name].kind)
     text.append(f"With other seeds, on another machine, {same} had the same verdict, {other} not.")
-    text.append("\n".join(f"- **{n}**, {c.short}: {c.cause}" for n, c in claims.items() if c.cause))
+    text.append("Why, as far as we know:")
+    text.append("\n".join(f"- **{name}**: {c.cause}" for name, c in claims.items() if c.cause))
     return "\n\n".join(text)
-
-
-_TOLD = ("holds here", "does not hold here", "cannot be told")
 
 
 def forest(verdicts: Mapping[str, Verdict]) -> bytes:
@@ -283,15 +284,14 @@ def forest(verdicts: Mapping[str, Verdict]) -> bytes:
     from matplotlib.figure import Figure
 
     rows = [(n, f) for n, found in verdicts.items() for f in found.findings if f.standing]
-    colours = dict(zip(_TOLD, ("#23906a", "#e34a0a", "#5a6270"), strict=True))
     fixed = {"svg.hashsalt": "", "svg.fonttype": "none", "text.parse_math": False}
     with matplotlib.rc_context(fixed):
         figure = Figure(figsize=(8, 0.8 + 0.22 * len(rows)), layout="constrained")
         plot, buffer = figure.subplots(), io.BytesIO()
         for row, (_, finding) in enumerate(rows):
             low, value, high = finding.standing or (0, 0, 0)
-            plot.plot([low, high], [row, row], color=colours[finding.kind])
-            plot.plot(value, row, "o", color=colours[finding.kind], markersize=4)
+            plot.plot([low, high], [row, row], color=COLOURS[finding.kind])
+            plot.plot(value, row, "o", color=COLOURS[finding.kind], markersize=4)
         plot.set_yticks(range(len(rows)), [f"{n} {MARKS[f.kind]} {f.test}" for n, f in rows])
         plot.axvline(0, color="#888", linewidth=0.8)
         plot.axvline(1, color="#888", linewidth=0.8, linestyle=":")
@@ -374,7 +374,7 @@ def page(
     with clear_errors():
         claims, other = catalogue().claims(), results.with_name("elsewhere")
         verdicts = {name: verdict(claim, results) for name, claim in claims.items()}
-        elsewhere = {name: verdict(c, other) for name, c in claims.items() if c.subjects}
+        elsewhere = {n: verdict(c, other) for n, c in claims.items() if c.experiment}
         text = output.read_text(encoding="utf-8")
         before, begin, rest = text.partition("<!-- verdicts: python -m evidence page -->\n")
         _, end, after = rest.partition("<!-- end of verdicts -->")

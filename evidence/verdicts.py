@@ -74,8 +74,11 @@ class Test(Declared):
     config: dict[str, Any] = {}  # of a model on which a figure is counted
 
     def __str__(self) -> str:
-        ends = f"between {self.at_least:g} and {self.at_most:g}"
-        return f"{self.of} {self.holds} than {self.than}" if self.than else f"{self.of} {ends}"
+        if self.than is not None:
+            return f"{self.of} {self.holds} than {self.than}"
+        ends = {"at least": self.at_least, "at most": self.at_most}
+        said = [f"{name} {end:,.7g}" for name, end in ends.items() if math.isfinite(end)]
+        return f"{self.of} {' and '.join(said)}"
 
 
 class Quantity(Declared):
@@ -88,8 +91,8 @@ class Claim(Declared):
     short: str
     says: str
     where: str
-    printed: str
-    quantity: Quantity | None = None
+    printed: str = "no figure"
+    quantity: Quantity = Quantity(kind="loss")
     experiment: str = ""
     tests: tuple[Test, ...] = ()
     model: str = ""  # of what is counted, its class, and its sizes
@@ -107,7 +110,7 @@ class Claim(Declared):
 
     @property
     def is_of_times(self) -> bool:
-        return self.quantity is not None and self.quantity.kind.startswith("time")
+        return self.quantity.kind.startswith("time")
 
 
 class Paper(Declared):
@@ -283,8 +286,8 @@ class Finding:
 
     test: str
     kind: Kind
-    said: str = ""  # the figures
-    beside: str = ""  # the difference of the score, where the loss decides
+    said: str = ""  # the difference or the number, with its interval
+    beside: str = ""  # what it is made of, and the difference of the score where the loss decides
     remark: str = ""
     # Low end, value and high end of the advantage of the first system, in margins.
     standing: tuple[float, float, float] | None = None
@@ -320,10 +323,10 @@ def verdict(claim: Claim, results: Path, data: str | None = None) -> Verdict:
         data: the hash of the data that runs count of; by default that of the most of them, since
             no test may compare runs on different data.
     """
-    if claim.quantity is None:
-        return Verdict("not testable here")
     if claim.model:
         return Verdict.of([counted(test, claim) for test in claim.tests])
+    if not claim.experiment:
+        return Verdict("not testable here")
     if claim.is_of_times:
         return Verdict.of([of_times(test, claim, results) for test in claim.tests])
     asked = {(each.system, each.dataset) for each in claim.subjects}
@@ -355,7 +358,6 @@ def verdict(claim: Claim, results: Path, data: str | None = None) -> Verdict:
 
 def on_runs(test: Test, claim: Claim, runs: Mapping[tuple[str, str | None], Runs]) -> Finding:
     """What the runs of each system on each data set say of a test."""
-    assert claim.quantity is not None
     loss_of = catalogue().experiments[claim.experiment].loss_of
     asked = [each for each in (test.of, test.than) if each is not None]
     of_systems = [runs[each.system, each.dataset] for each in asked]
@@ -379,10 +381,11 @@ def on_runs(test: Test, claim: Claim, runs: Mapping[tuple[str, str | None], Runs
         ends = f"[{number(estimate.low)}, {number(estimate.high)}]"
         miss = max(test.at_least - estimate.value, estimate.value - test.at_most)
         return Finding(str(test), kind, f"{means} {ends} {first.name}", miss=miss)
-    beside = ""
+    beside = f"{means}, {p_value(estimate)}"
     if claim.quantity.kind == "loss" and not test.of.without and not test.than.ablated:
         scores, other = found(Quantity(kind="score"))
-        beside = f"{scores[0].name} {in_words(other, scores[0].digits)}"
+        told = f"{in_words(other, scores[0].digits)} {scores[0].name}, {p_value(other)}"
+        beside = f"{beside}; {told}"
     low, value, high = advantage(estimate, first.higher_is_better)
     remark = ""
     if kind == "cannot be told":
@@ -394,7 +397,7 @@ def on_runs(test: Test, claim: Claim, runs: Mapping[tuple[str, str | None], Runs
     return Finding(
         str(test),
         kind,
-        f"{means} {first.name}: {in_words(estimate, first.digits)}",
+        f"{in_words(estimate, first.digits)} {first.name}",
         beside,
         remark,
         (low / test.margin, value / test.margin, high / test.margin),
@@ -442,8 +445,11 @@ def advantage(found: Estimate, higher_is_better: bool) -> tuple[float, float, fl
 
 def in_words(found: Estimate, digits: int) -> str:
     value, low, high = (number(x, digits, sign=True) for x in (found.value, found.low, found.high))
-    p = f"p = {found.p:.3f}" if found.p >= 0.0005 else "p < 0.001"
-    return f"{value} ({found.why})" if found.why else f"{value} [{low}, {high}], {p}"
+    return f"{value} [{low}, {high}]" if math.isfinite(found.low) else value
+
+
+def p_value(found: Estimate) -> str:
+    return f"p = {found.p:.3f}" if found.p >= 0.001 else "p < 0.001"
 
 
 def with_collapsed(finding: Finding, whole: Finding) -> Finding:
@@ -458,7 +464,7 @@ def with_collapsed(finding: Finding, whole: Finding) -> Finding:
 
 def of_times(test: Test, claim: Claim, results: Path) -> Finding:
     """The median of several measurements, between the ends of all of their intervals."""
-    key = "step" if claim.quantity and claim.quantity.kind == "time of a step" else "token"
+    key = "step" if claim.quantity.kind == "time of a step" else "token"
     every = [line[key] for line in lines(results, claim.experiment, "times")]
     found = [each[test.of.system] for each in every if test.of.system in each]
     if not found:
@@ -477,7 +483,7 @@ def counted(test: Test, claim: Claim) -> Finding:
     from headwise.analysis.cost import count_parameters, model_cost
 
     kind: Any = getattr(headwise, claim.model)
-    config, what = {**claim.config, **test.config}, claim.quantity.kind if claim.quantity else ""
+    config, what = {**claim.config, **test.config}, claim.quantity.kind
     if what == "parameters":  # that a system adds to the standard model
         with torch.device("meta"):
             ours = kind(kind.config_class(**config))
@@ -488,4 +494,4 @@ def counted(test: Test, claim: Claim) -> Finding:
         cost = model_cost(kind.config_class(**config), stacks)
         value = cost.linear_macs if what == "linear MACs" else cost.macs
     holds = judged(test, Estimate(value, value, value, over="seeds"))
-    return Finding(str(test), holds, f"{value:,.0f} {what}, printed: {test.printed}")
+    return Finding(str(test), holds, f"{value / 1e6:,.2f}M {what}, printed: {test.printed}")
