@@ -13,6 +13,7 @@ from support import toy_training as toy
 from torch import Tensor
 
 import headwise as hw
+from headwise.models.inspect import place, systems
 from headwise.training.watching import StopSignal, figures_of, last_progress
 
 SMOOTHING = 0.1  # of the models' configuration, in training alone
@@ -328,3 +329,19 @@ def test_training_goes_on_as_if_nobody_measured(tmp_path):
     assert [row["step"] for row in measured] == [0, 2, 4, 6]
     assert ["eval_loss" in row for row in measured] == [False, True, True, True]
     assert all(row["training"] == 0.0 for row in measured)
+
+
+def test_what_a_rule_follows_is_recorded_of_each_unit(tmp_path):
+    run = toy.train(tmp_path, toy.model("weighted"))
+    held = systems(run.model).items()
+    places = {place(path, system) for path, system in held if system.rule is not None}
+    followed = [row for row in run.history if any(key.startswith("alpha") for key in row)]
+    assert followed[0]["step"] == 0 and followed[-1]["step"] == run.steps
+    for row in followed:
+        names = {key.rpartition("/")[0] for key in row if "/" in key}
+        assert names == {f"{weight} {at}" for weight in ("alpha", "kappa") for at in places}
+        for name in names:  # a point of the simplex
+            assert sum(x for key, x in row.items() if key.startswith(f"{name}/")) == pytest.approx(
+                1
+            )
+    assert followed[0] != {**followed[-1], "step": 0}
