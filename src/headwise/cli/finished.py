@@ -185,10 +185,10 @@ def analyse(
         command=command_line(),
     )
     if as_json:
-        of_models = [
-            {"name": each.name, "data": each.data, "findings": each.findings} for each in found
-        ]
-        print_json({"page": folder / PAGE, "tables": folder / TABLES, "models": of_models})
+        findings = {each.name: each.findings for each in found}
+        data = {each.name: each.data for each in found}
+        paths = {"page": folder / PAGE, "tables": folder / "tables"}
+        print_json({**paths, "data": data, "findings": findings})
         return
     for each in found:
         for finding in each.findings:

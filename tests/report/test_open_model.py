@@ -1,0 +1,185 @@
+"""Models of no run, as `save_pretrained` writes them: opened, given texts, and analysed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as tf
+from support.tiny_tasks import answer, run, write_lines
+from torch.nn.functional import cross_entropy
+
+import headwise as hw
+from headwise.data.tokenizers import TokenizerSettings, learned
+from headwise.report.open_model import describe_text, hide_words, open_plain, text_batch
+
+TEXTS = ["open the file", "close the file again", "the kernel is dead", "read every page of it"]
+LONGEST = 24
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+BERT = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 16,
+    "max_position_embeddings": LONGEST,
+    "pad_token_id": 0,
+}
+STACKS = {
+    f"{stack}_{name}": number
+    for stack in ("encoder", "decoder")
+    for name, number in {"layers": 1, "attention_heads": 3, "ffn_dim": 16}.items()
+}
+PAIR = {"d_model": 24, "max_position_embeddings": LONGEST, "decoder_start_token_id": 0}
+CLASSES = {"id2label": {0: "short", 1: "long"}}
+GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": LONGEST, **IDS}
+MODELS = {
+    "gpt2": (tf.GPT2LMHeadModel, GPT2),
+    "bert": (tf.BertForMaskedLM, BERT),
+    # Its positions begin behind that of padding.
+    "roberta": (tf.RobertaForMaskedLM, {**BERT, "max_position_embeddings": LONGEST + 1}),
+    "classifier": (tf.BertForSequenceClassification, {**BERT, **CLASSES}),
+    "marian": (tf.MarianMTModel, {**PAIR, **STACKS, **IDS, "forced_eos_token_id": None}),
+}
+TARGETS = {"marian": ["close it", "it"], "classifier": ["long", "0"]}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The folder of each model, with its tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = learned(2 * TEXTS, TokenizerSettings(vocab_size=300), "masked")
+    for name, (kind, settings) in MODELS.items():
+        torch.manual_seed(0)
+        model = kind(kind.config_class(vocab_size=len(tokenizer), **settings))
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_texts_are_read_alone_as_together(saved, name):
+    """The loss of a batch with padding is that of its texts, a long one of which is cut."""
+    model, tokenizer = open_plain(saved / name)
+    texts, targets = ["open the file", "page " * 40], TARGETS.get(name)
+    batches = [text_batch(model, tokenizer, texts, targets)]
+    batches += [
+        text_batch(model, tokenizer, [text], targets and [targets[n]])
+        for n, text in enumerate(texts)
+    ]
+    assert batches[0]["input_ids"].shape == (2, LONGEST)
+    assert ("labels" in batches[0]) == (name not in ("bert", "roberta"))
+    if "labels" not in batches[0]:
+        batches = [hide_words(batch, tokenizer) for batch in batches]
+    totals = []
+    for batch in batches:
+        logits, labels = model(**batch).logits, batch["labels"]
+        if name == "gpt2":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        flat = logits.reshape(-1, logits.size(-1)), labels.flatten()
+        totals.append(float(cross_entropy(*flat, ignore_index=-100, reduction="sum")))
+    assert totals[0] == pytest.approx(totals[1] + totals[2], rel=1e-4)
+
+
+@torch.no_grad()
+def test_one_token_in_seven_is_hidden(saved):
+    model, tokenizer = open_plain(saved / "bert")
+    batch = text_batch(model, tokenizer, ["open the file close the file again"])
+    hidden = hide_words(batch, tokenizer)
+    ids, labels = hidden["input_ids"], hidden["labels"]
+    is_hidden = ids == tokenizer.mask_token_id
+    words = int((~torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))).sum())
+    assert is_hidden.sum() == -(-words // 7) and torch.equal(is_hidden, labels != -100)
+    assert torch.equal(torch.where(is_hidden, labels, ids), batch["input_ids"])
+
+
+def test_what_each_stack_reads(saved):
+    def read(name, texts, targets=None):
+        model, tokenizer = open_plain(saved / name)
+        described = describe_text(model, tokenizer)(text_batch(model, tokenizer, texts, targets))
+        return {
+            stack: [[of.names.get(n) for n in row] for row in of.tokens.tolist()]
+            for stack, of in described.items()
+        }
+
+    (alone, _) = read("gpt2", ["open the file", "it"])["decoder"]
+    assert "".join(filter(None, alone)).replace("▁", " ").endswith("open the file<eos>")
+    pair = read("marian", ["open it", "it"], ["close the file", "it"])
+    assert pair["decoder"][0][0] == "<pad>" and "▁close" in "".join(pair["decoder"][0])
+    assert pair["decoder"][1][-1] is None  # padding has no name
+
+
+@torch.no_grad()
+def test_pruned_heads_stay_away_and_gates_beside_a_model_are_loaded(saved, tmp_path):
+    model, tokenizer = open_plain(saved / "gpt2")
+    batch = text_batch(model, tokenizer, TEXTS[:1])
+    hw.prune_heads(model, {"transformer.h.1.attn": [1]})
+    expected = model(**batch).logits
+    model.save_pretrained(tmp_path / "pruned")
+    tokenizer.save_pretrained(tmp_path / "pruned")
+    torch.testing.assert_close(open_plain(tmp_path / "pruned")[0](**batch).logits, expected)
+    gated = shutil.copytree(saved / "gpt2", tmp_path / "gated")
+    hw.save_gates(hw.gate_heads(open_plain(gated)[0], "gated"), gated)
+    (found,) = answer(*_line(gated, tmp_path, TEXTS), "--ablations", "none")["findings"].values()
+    assert any("does" in said and "head" in said for said in found)
+
+
+def _line(model, folder, texts):
+    file = folder / "text.txt"
+    write_lines(file, texts)
+    return "analyse", model, "--text", file, "--output", folder / "page"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_analysed_on_a_text(saved, tmp_path, name):
+    second = {"marian": "\tclose it", "classifier": "\tlong"}.get(name, "")
+    found = answer(*_line(saved / name, tmp_path, [f"{text}{second}" for text in 3 * TEXTS]))
+    assert "12 lines" in found["data"][name]
+    layers = 1 if name == "marian" else 2
+    heads = 3 * layers * (3 if name == "marian" else 1)
+    (said,) = [said for said in found["findings"][name] if said.startswith("Of the")]
+    assert f"Of the {heads} heads" in said
+    assert Path(found["page"]).is_file()
+
+
+def test_models_side_by_side(saved, tmp_path):
+    two = saved / "gpt2", saved / "bert"
+    line = [*_line(two[0], tmp_path, 3 * TEXTS), two[1], "--ablations", "none"]
+    assert list(answer(*line)["data"]) == ["gpt2", "bert"]
+    assert "gpt2, bert" in (tmp_path / "page/analysis.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("analyse gpt2", "which has no data: add --text FILE"),
+        ("analyse gpt2 --text text --part train", "neither --set, --data nor --part"),
+        ("analyse gpt2 --text missing.txt", "missing.txt"),
+        ("analyse gpt2 --text nothing", "is empty, expected a text"),
+        ("analyse marian --text text", "line 1: expected a text, a tab and its translation"),
+        ("analyse classifier --text pairs", "the class is 'b', expected one of 0, short, 1, long"),
+        ("analyse empty --text text", "neither a run of headwise, which has a recipe.yaml, nor"),
+        ("analyse without --text text", "has no tokenizer, expected that of the model beside it"),
+        ("analyse broken --text text", "cannot be read that gives a model of transformers"),
+        ("analyse infinite --text text", "has weights that are not finite, the first in"),
+        ("analyse nobody/nothing --text text", "is no folder, and no name on the hub"),
+        ("analyse /no/such/folder --text text", "there is no folder /no/such/folder"),
+    ],
+)
+def test_what_is_wrong_is_said(saved, tmp_path, monkeypatch, line, said):
+    monkeypatch.chdir(shutil.copytree(saved, tmp_path / "here"))
+    for name in ("empty", "without", "broken"):
+        Path(name).mkdir()
+    Path("broken/config.json").write_text(json.dumps({}))
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path("gpt2") / name, "without")
+    if "infinite" in line:
+        model, tokenizer = open_plain("gpt2")
+        model.lm_head.weight.data[0] = torch.inf
+        model.save_pretrained("infinite")
+        tokenizer.save_pretrained("infinite")
+    for name, text in {"text": "open the file", "pairs": "a\tb", "nothing": " "}.items():
+        write_lines(Path(name), [text])
+    done = run(*line.split())
+    assert done.exit_code == 2 and said in done.output.replace("\n", ""), done.output
