@@ -4,6 +4,20 @@ Peng et al. 2020, *A Mixture of h − 1 Heads is Better than h Heads* (MAE),
 https://arxiv.org/abs/2005.06537; Zhang et al. 2022, *Mixture of Attention Heads* (MoA),
 https://arxiv.org/abs/2210.05144; Lamb et al. 2021, *Transformers with Competitive Ensembles of
 Independent Mechanisms* (TIM), https://arxiv.org/abs/2103.00336.
+
+>>> import torch
+>>> import headwise as hw
+>>> sizes = {"vocab_size": 9, "embed_dim": 8, "num_heads": 2, "ffn_dim": 8, "layers": 1}
+>>> model = hw.CausalLM(hw.CausalLMConfig(**sizes, attention="gated"))
+>>> batches = [{"input_ids": torch.randint(9, (3, 20))} for _ in range(2)]
+>>> (d,) = hw.analyse(model, batches, tokens="input_ids").decided
+>>> bool(entropy(d)["mean"] <= entropy(d)["even"]), round(float(load(d).sum()), 3)
+(True, 1.0)
+>>> pmi(d, least=2).columns.tolist()
+['unit', 'name', 'occurrences', 'pmi', 'low', 'high']
+>>> how_much = {label: explained(d, label) for label in d.labels}
+>>> list(how_much)
+['position', 'token']
 """
 
 from collections.abc import Sequence

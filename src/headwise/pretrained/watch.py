@@ -20,7 +20,7 @@ def record(
     """While this context is open, each forward pass of a model notes what its systems decide.
 
     The decisions of all passes stay in memory as long as the result does. For long data use
-    `headwise.Analysis`, which keeps only sums.
+    `headwise.analyse`, which keeps a sample.
 
     Args:
         model: a headwise model, a model of transformers, or any module that holds systems of
