@@ -3,6 +3,7 @@
 In a browser: test_explorer_browser.
 """
 
+import base64
 import html
 import json
 import re
@@ -10,6 +11,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support import tiny_models
 from support.pages import Page, explored, payload, unpacked
 from support.tiny_tasks import answer, run, write_recipe
@@ -59,7 +61,10 @@ def marian():
 def test_attention_is_that_of_transformers(make):
     model = make().eval()
     batch = PAIR if make is marian else {"input_ids": IDS}
-    shown = explored(of_model(hw.explore(model, batch, without="none"))).attention
+    model_shown = of_model(hw.explore(model, batch, without="none"))
+    shown = explored(model_shown).attention
+    crossing = [each["site"] for each in model_shown["places"] if each["keys"] != each["stack"]]
+    assert crossing == (2 * ["decoder_cross"] if make is marian else [])
     model.set_attn_implementation("eager")
     out = model(**batch, output_attentions=True)
     if make is marian:
@@ -204,6 +209,21 @@ def test_hostile_tokens_are_text(tokenizer, tmp_path):
     assert 'sandbox="allow-scripts"' in shown and "<script" not in shown
 
 
+def test_a_masked_text_is_asked_for_what_it_hides():
+    tokenizer = learned(["open the file", "close the file"] * 9, TokenizerSettings(), "masked")
+    sizes = {"embed_dim": 16, "num_heads": 4, "ffn_dim": 16, "layers": 1, "attention": "mae"}
+    model = hw.MaskedLM(hw.MaskedLMConfig(vocab_size=len(tokenizer), **sizes))
+    hidden = of_model(hw.explore(model, tokenizer, "close the file open the file"))
+    asked = np.flatnonzero(np.array(hidden["true"]) >= 0)
+    tokens = explored(hidden).tokens["encoder"]
+    assert len(asked) == 1 and tokens[asked[0]] == "<mask>" and hidden["is_known"]
+    assert hidden["names"][hidden["true"][asked[0]]] in ("▁open", "▁file", "▁the")
+    given = of_model(hw.explore(model, tokenizer, "open <mask> file"))
+    (place,) = np.flatnonzero(np.array(given["true"]) >= 0)
+    assert explored(given).tokens["encoder"][place] == "<mask>" and not given["is_known"]
+    assert given["losses"][0] == pytest.approx(-np.log(unpacked(given["real"])[0, place]), rel=1e-4)
+
+
 class Own(nn.Module):
     """A model of somebody else's, with a system in it, which reads its input whole or in part."""
 
@@ -266,24 +286,28 @@ def test_what_cannot_be_shown_is_refused(tokenizer):
 # --- the command ----------------------------------------------------------------------------------
 
 
+RUNS = [
+    *(("translation", "mae"), ("translation", "standard"), ("images", "tim")),
+    *(("speech-enhancement", "mae"), ("classification", "moa")),
+]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of translation with two systems, and of classification."""
-    folder = tmp_path_factory.mktemp("runs")
-    made = {}
-    for task, systems in (("translation", ("mae", "standard")), ("classification", ("moa",))):
-        (folder / task).mkdir()
+    """Runs of some tasks, by task and system."""
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+    for task, system in RUNS:
+        (folder / task).mkdir(exist_ok=True)
         recipe = write_recipe(task, folder / task)
-        for system in systems:
-            made[task, system] = folder / task / system
-            done = run("train", recipe, "--system", system, "--output", made[task, system])
-            assert done.exit_code == 0, done.output
+        made[task, system] = folder / task / system
+        done = run("train", recipe, "--system", system, "--output", made[task, system])
+        assert done.exit_code == 0, done.output
     return made
 
 
 def test_an_item_is_shown_with_what_is_true_of_it(runs, tmp_path):
     for (task, system), folder in runs.items():
-        found = answer("explore", folder, "--item", 3, "--output", tmp_path / "page.html")
+        found = answer("explore", folder, "--item", 1, "--output", tmp_path / "page.html")
         model = payload(tmp_path / "page.html")["models"][0]
         assert model["is_known"] and len(found["removals"]) == len(model["removals"]) > 0
         for removal in found["removals"]:
@@ -306,6 +330,30 @@ def test_models_are_shown_side_by_side_on_one_text(runs, tmp_path):
     assert not any(model["is_known"] for model in models)  # its own translation
 
 
+def test_an_image_and_a_sound_of_a_file_are_read_as_those_of_the_data(runs, tmp_path):
+    page, again = tmp_path / "page.html", tmp_path / "again.html"
+    for task, system in (("images", "tim"), ("speech-enhancement", "mae")):
+        assert run("explore", runs[task, system], "--output", page).exit_code == 0
+        first = payload(page)["models"][0]
+        stack = first["stacks"]["decoder"]
+        if task == "images":
+            file = tmp_path / "image.png"
+            colours = [tuple(bytes.fromhex(token[1:])) for token in stack["tokens"][1:]]
+            image = Image.new("RGB", (stack["width"], stack["height"]))
+            image.putdata(colours)
+            image.save(file)
+        else:
+            file = tmp_path / "sound.wav"
+            file.write_bytes(base64.b64decode(stack["sound"].partition(",")[2]))
+        done = run("explore", runs[task, system], "--input", file, "--output", again)
+        assert done.exit_code == 0, done.output
+        second = payload(again)["models"][0]
+        assert second["stacks"]["decoder"]["tokens"] == stack["tokens"]
+        for one, other in zip(explored(first).attention, explored(second).attention, strict=True):
+            assert one == pytest.approx(other, abs=2 * STEP)  # a file has steps of 16 bits
+        assert second["is_known"] == (task == "images")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -322,5 +370,9 @@ def test_what_the_command_cannot_do_is_said(runs, arguments, message):
 
 
 def test_runs_of_other_tasks_or_data_have_no_page_together(runs):
-    done = run("explore", *runs.values(), "--text", "one two")
+    done = run("explore", runs["translation", "mae"], runs["classification", "moa"], "--text", "a")
     assert done.exit_code == 2 and "different tasks or data" in done.stderr, done.output
+    for task in ("images", "speech-enhancement"):
+        (folder,) = [folder for (of, _), folder in runs.items() if of == task]
+        done = run("explore", folder, "--text", "a cat")
+        assert done.exit_code == 2 and "--text is for models of texts" in done.stderr

@@ -44,7 +44,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, pages):
-    """`opened(task, view, ...)` opens a page, whose errors and requests are looked at in the end."""
+    """`opened(task, view, ...)` opens a page, whose errors and requests are looked at at last."""
     contexts, problems = [], []
 
     def open_page(task, view="", **options):
@@ -71,7 +71,8 @@ def opened(browser, pages):
 def drawn(tab, selector):
     """The pixels of the first canvas of a kind."""
     return tab.locator(selector).first.evaluate(
-        "canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+        """canvas => [...canvas.getContext("2d")
+            .getImageData(0, 0, canvas.width, canvas.height).data]"""
     )
 
 
@@ -82,7 +83,7 @@ def test_a_page_fits_a_phone_and_can_be_read_on_light_and_dark(opened, task, sch
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     ink, paper = tab.evaluate(
         """() => ["color", "backgroundColor"].map((key) =>
-            getComputedStyle(document.body)[key].match(/\\\\d+/g).slice(0, 3)
+            getComputedStyle(document.body)[key].match(/\\d+/g).slice(0, 3)
                 .reduce((sum, each) => sum + Number(each), 0) / 765)"""
     )
     assert abs(ink - paper) > 0.5 and (paper < 0.5) == (scheme == "dark")

@@ -9,16 +9,13 @@ import base64
 import hashlib
 import html
 import json
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
-import numpy as np
 import torch
-import torch.nn.functional as F
 from markupsafe import Markup
 from rich.console import Console
 from torch import Tensor, nn
@@ -26,24 +23,32 @@ from torch import Tensor, nn
 from headwise.files import write_text
 from headwise.heads.attention import Read
 from headwise.heads.system import Routing, System
-from headwise.models.inspect import ablated, attentions, evaluating, observe, record, systems
+from headwise.models.inspect import (
+    ablated,
+    attentions,
+    evaluating,
+    observe,
+    record,
+    run_as_written,
+    systems,
+)
 from headwise.models.plan import system_name
-from headwise.ops.labels import IGNORED_LABEL
 from headwise.pretrained.gates import observed
 from headwise.pretrained.places import HeadLayout
 from headwise.pretrained.watch import attention_noted
 from headwise.report.inputs import (
-    UNKNOWN,
     Given,
     Source,
     loudness,
     of_batch,
     of_run,
     of_text,
+    packed,
     sound_uri,
     text_of,
 )
 from headwise.report.open_model import check_finite, open_plain
+from headwise.report.outputs import Outputs
 from headwise.runs.evaluate import as_evaluated
 from headwise.runs.folder import distinct_names, read_model, read_recipe
 from headwise.runs.names import is_plain
@@ -55,12 +60,10 @@ if TYPE_CHECKING:
 
 Without = Literal["none", "units", "heads"]
 MOST_WEIGHTS = 150_000_000  # of attention, that a browser holds
-# Parameters times positions times removals that are computed if nobody has asked for them: some
-# minutes for two cores, some seconds for a GPU.
-_AFFORDED = {"cpu": 2e12, "cuda": 1e14}
+# Parameters times positions times removals that are computed if nobody has asked for them: a minute
+# or two of two cores.
+_AFFORDED = 2e12
 _FRAME = 0.016  # seconds from one frame of a sound to the next
-_BEST = 5  # tokens that are shown at each position
-_CLASSES = 10
 _FILES = Path(__file__).parent
 # Letters of JSON that mean something to HTML.
 _ESCAPES = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -76,7 +79,7 @@ class Explored:
     """
 
     def __init__(self, title: str, says: str, models: list[dict[str, Any]]) -> None:
-        self.payload = {"title": title, "says": says, "models": models}
+        self.payload: dict[str, Any] = {"title": title, "says": says, "models": models}
 
     @property
     def removals(self) -> "pd.DataFrame":
@@ -171,8 +174,8 @@ def explore(
         >>> config = hw.CausalLMConfig(vocab_size=len(tokenizer), embed_dim=16, num_heads=2,
         ...                            ffn_dim=16, layers=1, attention="mae")
         >>> page = hw.explore(hw.CausalLM(config), tokenizer, "open the")
-        >>> page.removals[["part", "number"]].values.tolist()  # the expert that matters most first
-        [['expert', 0], ['expert', 1]]
+        >>> page.removals["part"].tolist()  # the one that matters most comes first
+        ['expert', 'expert']
     """
     if text is None:
         if not isinstance(inputs, Mapping):
@@ -198,7 +201,8 @@ def explore_runs(
     Raises:
         ValueError: one of them cannot be read, or they do not read the same input.
     """
-    names, models, given = distinct_names(folders), [], None
+    names, models = distinct_names(folders), []
+    given: Given | None = None
     tasks: dict[str, str] = {}
     for folder, name in zip(folders, names, strict=True):
         before = given
@@ -228,8 +232,8 @@ def _numbered(batch: Mapping[str, Tensor]) -> dict[str, Positions]:
     """The tokens of a batch by their numbers; other inputs by the numbers of their positions."""
     read = [name for name in ("input_ids", "decoder_input_ids") if name in batch]
     if not read:
-        batch, time = next(iter(batch.values())).shape[:2]
-        return {"input": Positions((batch, time))}
+        number, time = next(iter(batch.values())).shape[:2]
+        return {"input": Positions((number, time))}
     stacks = zip(("encoder", "decoder"), (batch[name] for name in read), strict=False)
     return {stack: Positions.of_tokens(tokens, {}) for stack, tokens in stacks}
 
@@ -250,12 +254,15 @@ def _seen(
             f"{heads * longest**2:,} attention weights, expected at most {MOST_WEIGHTS:,}: give a "
             f"shorter one"
         )
-    with evaluating(model):
+    with evaluating(model), run_as_written():
         places = _places(model, given)
-        outputs = _Outputs(model, given)
+        outputs = Outputs(model, given)
         outputs.add(model(**given.batch))
         removals, note = _removals(model, without or "units"), ""
-        if without is None and len(removals) * _size(model) * longest > _afforded(model):
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        afforded = _AFFORDED if on_cpu else 50 * _AFFORDED
+        if without is None and len(removals) * parameters * longest > afforded:
             note = (
                 f"To remove each of the {len(removals):,} parts of so large a model takes many "
                 f'minutes: ask for it by --without units, in Python by without="units".'
@@ -271,19 +278,11 @@ def _seen(
         "name": name,
         "stacks": {stack: _stack(each, given) for stack, each in given.stacks.items()},
         "places": places,
-        "made": [_packed_in(made) for made in given.made],
+        "made": given.made,
         "removals": removals,
         "note": note,
         **outputs.payload(),
     }
-
-
-def _size(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _afforded(model: nn.Module) -> float:
-    return _AFFORDED.get(next(model.parameters()).device.type, _AFFORDED["cuda"])
 
 
 def _removals(model: nn.Module, without: Without) -> list[dict[str, Any]]:
@@ -293,16 +292,15 @@ def _removals(model: nn.Module, without: Without) -> list[dict[str, Any]]:
         able = [part for part in (system.unit, "head") if f"without-{part}" in system.edits]
         parts = {"none": [], "units": able[:1], "heads": dict.fromkeys(able)}[without]
         for part in parts:
-            number: Any = system.num_heads if part == "head" else system.num_units
-            found += [{"path": path, "part": part, "number": n} for n in range(number)]
-            if number == 1:  # nothing would be left
-                del found[-1]
+            count: Any = system.num_heads if part == "head" else system.num_units
+            if count > 1:  # or else nothing would be left
+                found += [{"path": path, "part": part, "number": n} for n in range(count)]
     return found
 
 
 def _places(model: nn.Module, given: Given) -> list[dict[str, Any]]:
     """What each attention of a model reads, and what its system decides."""
-    read: dict[str, list[tuple[bool, Tensor]]] = {path: [] for path in systems(model)}
+    read: dict[str, list[tuple[bool, Tensor | None]]] = {path: [] for path in systems(model)}
 
     def system_of(path: str) -> str:
         return max((each for each in read if f"{path}.".startswith(f"{each}.")), key=len)
@@ -371,8 +369,8 @@ def _attention(
             f"the system {place['path']!r} reads {queries} positions, expected {positions}: one "
             f"for each token of the input"
         )
-    others = [stack for stack in given.stacks if stack != place["stack"]]
-    source = (others or [None])[0] if is_cross else place["stack"]
+    others = (stack for stack in given.stacks if stack != place["stack"])
+    source = next(others, None) if is_cross else place["stack"]
     if source is not None and given.stacks[source].shape[1] == keys:
         found["keys"] = source
     units, unit = place["units"], place["unit"]
@@ -397,148 +395,5 @@ def _stack(positions: Positions, given: Given) -> dict[str, Any]:
         names = [f"{_FRAME * frame:.2f} s" for frame in range(number)]
         stack |= {"word": "frame", "tokens": names, "rate": rate}
         stack |= {"height": 1, "width": number, "first": 0}
-        stack |= {"sound": sound_uri(sound, rate), "loudness": packed(loudness(sound, rate))}
+        stack |= {"sound": sound_uri(sound, rate), "loudness": loudness(sound, rate)}
     return stack
-
-
-# --- what comes out -------------------------------------------------------------------------------
-
-
-class _Outputs:
-    """What a model makes of its input: as it is, and then without each of its parts.
-
-    A model of tokens or classes says how probable each is, and its loss is -log p of the true ones.
-    Of other outputs the loss is the squared error at each position, or of a single number. Where
-    nothing is known to be true, that is taken for true which the whole model says.
-    """
-
-    def __init__(self, model: Any, given: Given) -> None:
-        self.given, self.config = given, getattr(model, "config", None)
-        is_pair = getattr(self.config, "is_encoder_decoder", False)
-        self.is_shifted = getattr(model, "can_generate", bool)() and not is_pair
-        self.is_next = is_pair or self.is_shifted
-        self.true: Tensor | None = None
-        self.losses: list[float] = []
-        self.ids: list[Tensor] = []
-        self.shares: list[Tensor] = []
-        self.real: list[Tensor] = []
-
-    def add(self, out: Any) -> None:
-        """Notes what a forward pass gave."""
-        logits = getattr(out, "logits", None)
-        if logits is None:
-            logits = out if isinstance(out, Tensor) else getattr(out, "output", None)
-            logits = out[0] if logits is None else logits
-            self.kind = "numbers"
-        else:
-            wide = logits.dim() == 3
-            labels = self.given.labels
-            is_number = logits.shape[1:] == (1,) or (labels is not None and labels.dim() == 3)
-            self.kind = "numbers" if is_number else "tokens" if wide else "classes"
-            if wide and not any(name.endswith("input_ids") for name in self.given.batch):
-                self.kind = "numbers"
-        logits = logits[0].float().cpu()
-        if not logits.isfinite().all():
-            raise ValueError(
-                "the output of the model has numbers that are not finite, expected finite ones: "
-                "the model has diverged, or its numbers are too large for its precision"
-            )
-        if logits.dim() == 1:
-            logits = logits.unsqueeze(0)  # (positions or 1, tokens, classes or width)
-        if self.kind == "numbers":
-            self._add_numbers(logits)
-        else:
-            self._add_shares(logits)
-
-    def _add_shares(self, logits: Tensor) -> None:
-        several = getattr(self.config, "problem_type", None) == "multi_label_classification"
-        logs = F.logsigmoid(logits) if several else logits.log_softmax(-1)
-        if self.true is None:
-            self.true = self._true(logs)
-        is_asked = self.true != IGNORED_LABEL
-        own = logs.gather(-1, self.true.clamp(min=0).unsqueeze(-1))[:, 0]
-        self.losses.append(float(-own[is_asked].mean()) if is_asked.any() else 0.0)
-        best = logs.topk(min(_CLASSES if self.kind == "classes" else _BEST, logs.size(-1)))
-        self.ids.append(best.indices)
-        self.shares.append(best.values.exp())
-        self.real.append(own.exp().masked_fill(~is_asked, 0.0))
-
-    def _true(self, logs: Tensor) -> Tensor:
-        """What is true at each position; what the whole model says where that is not known."""
-        labels, said = self.given.labels, logs.argmax(-1)
-        is_told = labels is not None and not (labels == UNKNOWN).any()
-        self.is_known = is_told and not self.given.is_own
-        if labels is None:
-            return said
-        true = labels.cpu().view(-1).long()
-        if self.is_shifted:  # the label of the next position
-            true = F.pad(true[1:], (0, 1), value=IGNORED_LABEL)
-        return torch.where(true == UNKNOWN, said, true)
-
-    def _add_numbers(self, values: Tensor) -> None:
-        if self.true is None:
-            labels = self.given.labels
-            self.is_known = labels is not None
-            self.true = values if labels is None else labels.cpu().float().reshape(values.shape)
-        error = (values - self.true).square().mean(-1)
-        self.losses.append(float(error.mean()))
-        self.real.append(error)
-        if values.numel() == 1:
-            self.shares.append(values[0])
-
-    def payload(self) -> dict[str, Any]:
-        """All passes as arrays, whose first entry is the whole model."""
-        found = {"kind": self.kind, "is_known": self.is_known, "losses": self.losses}
-        found["real"] = packed(torch.stack(self.real).numpy(), "float32")
-        found["is_next"], found["over"] = self.is_next, list(self.given.stacks)[-1]
-        own = "what it writes itself" if self.given.is_own else "what the whole model says"
-        what = "what is true" if self.is_known else own
-        if self.kind == "numbers":
-            measure = f"Loss: squared difference to {what}"
-            return {**found, "measure": measure, "numbers": [float(each) for each in self.shares]}
-        assert self.true is not None
-        found["measure"] = f"Loss: mean of −log p of {what}, in nats"
-        ids = torch.stack(self.ids)  # (passes, positions, best)
-        used, places = torch.cat([ids.flatten(), self.true.clamp(min=0)]).unique(
-            return_inverse=True
-        )
-        names = self._names()
-        return {
-            **found,
-            "names": [names.get(each, str(each)) for each in used.tolist()],
-            "ids": packed(places[: ids.numel()].view(ids.shape).numpy(), "uint32"),
-            "shares": packed(torch.stack(self.shares).numpy()),
-            "true": places[ids.numel() :].masked_fill(self.true < 0, -1).tolist(),
-        }
-
-    def _names(self) -> Mapping[int, str]:
-        if self.kind == "classes":
-            return getattr(self.config, "id2label", None) or {}
-        return list(self.given.stacks.values())[-1].names
-
-
-def _packed_in(made: dict[str, Any]) -> dict[str, Any]:
-    return {k: packed(v) if isinstance(v, np.ndarray) else v for k, v in made.items()}
-
-
-def packed(array: np.ndarray, kind: str = "") -> dict[str, Any]:
-    """An array for a browser: deflated and in base64, with its shape.
-
-    Weights take a byte each, of the root of their share of the largest, so that small ones have
-    finer steps; where some are negative, the byte of 0 is 128. Other kinds of NumPy stay as they
-    are.
-
-    >>> packed(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
-    [2, 2]
-    """
-    scale = 1.0
-    if not kind:
-        kind, scale = "root", float(np.abs(array).max(initial=0.0)) or 1.0
-        roots = np.sign(array) * np.sqrt(np.abs(array) / scale)
-        if array.min(initial=0.0) < 0:
-            kind, roots = "signed root", (roots * 127 + 128) / 255
-        data = (roots * 255).round().astype(np.uint8)
-    else:
-        data = array.astype(np.dtype(kind).newbyteorder("<"))
-    text = base64.b64encode(zlib.compress(data.tobytes())).decode("ascii")
-    return {"shape": list(array.shape), "kind": kind, "scale": scale, "data": text}

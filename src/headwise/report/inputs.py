@@ -8,6 +8,7 @@ import base64
 import inspect
 import io
 import wave
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -216,7 +217,8 @@ def text_of(source: Source) -> str:
 
 
 def _of_item(folder: Path, recipe: Any, model: Any, source: Source, console: Console) -> Given:
-    task, part, number = evaluate.task_of(folder, recipe, console), source.part, source.item
+    task: Any = evaluate.task_of(folder, recipe, console)
+    part, number = source.part, source.item
     if part not in task.parts:
         raise ValueError(f"--part is {part!r}, {one_of(part, task.parts)}")
     items = task.stored(part)
@@ -291,11 +293,11 @@ def _heard(model: Any, noisy: Waveform, clean: Waveform | None) -> list[dict[str
     ]
 
 
-def loudness(sound: Waveform, rate: int) -> np.ndarray:
+def loudness(sound: Waveform, rate: int) -> dict[str, Any]:
     """The spectrogram of a sound, `(frames, bins)`, from 0 (80 dB down) to 1 (the loudest)."""
     magnitudes = analyse(torch.tensor(sound)[None], rate)[0].abs().numpy()
     shares = magnitudes / (magnitudes.max() or 1.0)
-    return np.maximum(0, 1 + 20 * np.log10(np.maximum(shares, 1e-9)) / _QUIET)
+    return packed(np.maximum(0, 1 + 20 * np.log10(np.maximum(shares, 1e-9)) / _QUIET))
 
 
 def sound_uri(sound: Waveform, rate: int) -> str:
@@ -311,3 +313,26 @@ def sound_uri(sound: Waveform, rate: int) -> str:
 
 def data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def packed(array: np.ndarray, kind: str = "") -> dict[str, Any]:
+    """An array for a browser: deflated and in base64, with its shape.
+
+    Weights take a byte each, of the root of their share of the largest, so that small ones have
+    finer steps; where some are negative, the byte of 0 is 128. Other kinds of NumPy stay as they
+    are.
+
+    >>> packed(np.array([[1.0, 0.0], [0.25, 0.5]]))["shape"]
+    [2, 2]
+    """
+    scale = 1.0
+    if not kind:
+        kind, scale = "root", float(np.abs(array).max(initial=0.0)) or 1.0
+        roots = np.sign(array) * np.sqrt(np.abs(array) / scale)
+        if array.min(initial=0.0) < 0:
+            kind, roots = "signed root", (roots * 127 + 128) / 255
+        data = (roots * 255).round().astype(np.uint8)
+    else:
+        data = array.astype(np.dtype(kind).newbyteorder("<"))
+    text = base64.b64encode(zlib.compress(data.tobytes())).decode("ascii")
+    return {"shape": list(array.shape), "kind": kind, "scale": scale, "data": text}
