@@ -42,7 +42,7 @@ __all__ = ["PAGE", "read_comparison", "results", "results_table", "verdict", "wr
 PAGE = "report.html"
 _SAMPLES, _PICTURES = 12, 6  # shown at once
 _LETTERS = 22  # of a name in a figure
-_CURVES = 6  # plots of a system over training
+_CURVES = 3  # plots of a system over training
 _MOVES = 0.1  # of its mean, or of 1: a change that is worth a plot
 # What is recorded in training beside the figures that a task measures.
 _LOGGED = ("step", "epoch", "loss", "eval_loss", "seconds", "learning_rate")
@@ -583,7 +583,7 @@ def _in_short(found: pd.DataFrame, units: Mapping[str, str]) -> dict[str, str]:
     shares = found[found["kind"] == "share"]
     if len(shares):
         most = shares.loc[shares["value"].idxmax()]
-        row["Largest share"] = f"{number(most.value, 2)}\n{most.word} {most.unit}, {most.place}"
+        row["Largest share"] = f"{number(most.value, 2)}\n{most.word} {most.unit}\n{most.place}"
     for kind, sign in (("kappa", "κ"), ("alpha", "α")):
         values = found[found["kind"] == kind]["value"]
         if len(values):
@@ -591,7 +591,7 @@ def _in_short(found: pd.DataFrame, units: Mapping[str, str]) -> dict[str, str]:
     labels = found[found["kind"].str.startswith("explained")]
     if len(labels):
         most = labels.loc[labels["value"].idxmax()]
-        row["Explained"] = f"{number(most.value, 2)}\n{most.kind.partition(' ')[2]}, {most.place}"
+        row["Explained"] = f"{number(most.value, 2)}\n{most.kind.partition(' ')[2]}\n{most.place}"
     return row
 
 

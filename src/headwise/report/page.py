@@ -38,6 +38,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.dpi": 72,
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],  # written beside every text
     "font.size": 11,
     "grid.color": "#bbbbbb",
     "grid.alpha": 0.5,
@@ -48,6 +49,7 @@ _STYLE = {
     "ytick.color": "#444444",
 }
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5)))
+_DECIMALS = re.compile(rb"(\.\d\d)\d+")
 _CELLS_WITH_NUMBERS = 300  # of a heat map
 _LONG = 48  # letters of a cell that is a text, whose lines are broken
 
@@ -213,7 +215,9 @@ def _as_image(figure: Figure) -> str:
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    # Of the coordinates of lines more decimals than an eye can see are left out.
+    svg = re.sub(rb'(?<= d=")[^"]*', lambda path: _DECIMALS.sub(rb"\1", path[0]), buffer.getvalue())
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 
 def _about(figure: Figure) -> str:
