@@ -165,7 +165,8 @@ def line_of(folder: Path, task: Any, experiment: str) -> dict[str, Any]:
         "minutes": result.seconds / 60,
         "history": [  # figures of single modules stay in the folder of the run
             {key: x for key, x in row.items() if not any(place in key for place in result.units)}
-            for row in result.history
+            for count, row in enumerate(result.history)
+            if "eval_loss" in row or count % max(1, len(result.history) // 100) == 0
         ],
         "scores": [score.model_dump(exclude={"rows"}) for score in scores],
         "loss": losses.pop("loss"),
@@ -263,7 +264,10 @@ def results_page(verdicts: Mapping[str, Verdict], elsewhere: Mapping[str, Verdic
             found = verdicts[name]
             decided = next((f for f in found.findings if f.kind == found.kind), None)
             said = decided.said if decided else ""
-            if decided and said and len(found.findings) > 1:
+            if claim.model:
+                agree = sum(f.kind == "holds here" for f in found.findings)
+                said = f"{agree} of {len(found.findings)} figures agree"
+            elif decided and said and len(found.findings) > 1:
                 said = f"{decided.test}: {said}"
             told = f"{MARKS[found.kind]} {found}".replace(" here", "").replace("provisional: ", "")
             text[-1] += f"\n| {name} | {claim.short} | {told} | {said} |"
@@ -276,6 +280,9 @@ def results_page(verdicts: Mapping[str, Verdict], elsewhere: Mapping[str, Verdic
     return "\n\n".join(text)
 
 
+_WIDEST = 15  # margins; what is further away needs no picture
+
+
 def forest(verdicts: Mapping[str, Verdict]) -> bytes:
     """The difference of each test in units of its margin, as SVG."""
     import io
@@ -283,10 +290,11 @@ def forest(verdicts: Mapping[str, Verdict]) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
-    rows = [(n, f) for n, found in verdicts.items() for f in found.findings if f.standing]
+    every = [(name, f) for name, found in verdicts.items() for f in found.findings]
+    rows = [(name, f) for name, f in every if f.standing and abs(f.standing[1]) < _WIDEST]
     fixed = {"svg.hashsalt": "", "svg.fonttype": "none", "text.parse_math": False}
     with matplotlib.rc_context(fixed):
-        figure = Figure(figsize=(8, 0.8 + 0.22 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(9, 0.8 + 0.22 * len(rows)), layout="constrained")
         plot, buffer = figure.subplots(), io.BytesIO()
         for row, (_, finding) in enumerate(rows):
             low, value, high = finding.standing or (0, 0, 0)
@@ -295,8 +303,8 @@ def forest(verdicts: Mapping[str, Verdict]) -> bytes:
         plot.set_yticks(range(len(rows)), [f"{n} {MARKS[f.kind]} {f.test}" for n, f in rows])
         plot.axvline(0, color="#888", linewidth=0.8)
         plot.axvline(1, color="#888", linewidth=0.8, linestyle=":")
-        plot.set(xlim=(-15, 15), ylim=(len(rows) - 0.5, -0.5))
-        plot.set_xlabel("worse  ←  difference in margins, with its 95% interval  →  better")
+        plot.set(xlim=(-_WIDEST, _WIDEST), ylim=(len(rows) - 0.5, -0.5))
+        plot.set_xlabel("advantage in margins, with its 95% interval")
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 

@@ -163,7 +163,8 @@ def _read(file: Path, changed: int, size: int) -> list[Line]:
     for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
             found.append(Line(json.loads(text)))
-        except (ValueError, TypeError) as error:
+            found[-1]["kind"]  # which each line has
+        except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{file}, line {line}, cannot be read ({error}): delete it") from None
     return found
 
@@ -311,7 +312,8 @@ class Verdict:
     def __str__(self) -> str:
         is_told = self.kind not in ("not run", "not testable here")
         few = is_told and 0 < self.seeds < ENOUGH_SEEDS
-        return f"{self.kind} (provisional: {self.seeds} seeds)" if few else self.kind
+        seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        return f"{self.kind} (provisional: {seeds})" if few else self.kind
 
 
 def verdict(claim: Claim, results: Path, data: str | None = None) -> Verdict:
@@ -388,7 +390,9 @@ def on_runs(test: Test, claim: Claim, runs: Mapping[tuple[str, str | None], Runs
         beside = f"{beside}; {told}"
     low, value, high = advantage(estimate, first.higher_is_better)
     remark = ""
-    if kind == "cannot be told":
+    if kind == "cannot be told" and "seeds" not in estimate.over:
+        remark = "it takes several seeds"
+    elif kind == "cannot be told":
         remark = estimate.why or f"a difference of {estimate.detectable:.2g} would be found"
     elif test.holds == "better" and value < 0 and estimate.p < SIGNIFICANT:
         remark = "significantly worse"
