@@ -18,6 +18,7 @@ from headwise.analysis.results import machine, versions
 from headwise.data.load import lines
 from headwise.pretrained.gates import observed
 from headwise.pretrained.places import HeadLayout
+from headwise.report.findings import findings
 from headwise.report.open_model import (
     check_finite,
     describe_text,
@@ -28,7 +29,7 @@ from headwise.report.open_model import (
     text_batch,
 )
 from headwise.report.page import Section, write_page
-from headwise.report.sections import analysis_sections, findings
+from headwise.report.sections import analysis_sections
 from headwise.runs.evaluate import Opened, as_evaluated, check_same_items, model_of, open_part
 from headwise.runs.folder import distinct_names, read_result
 from headwise.runs.names import is_plain

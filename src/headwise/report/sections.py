@@ -1,7 +1,7 @@
 """The sections of the page of an analysis: each is a small function of what was found.
 
-First what was found, in sentences; then what each part is worth, and what goes to which unit; then
-the rest. Runs that are analysed together stand side by side, each under its name.
+What each part is worth comes first, then what goes to which unit, then the rest. Runs that are
+analysed together stand side by side, each under its name.
 """
 
 import math
@@ -15,78 +15,35 @@ from pandas.api.types import is_float_dtype
 from headwise.analysis.decided import Decided
 from headwise.analysis.questions import alike, entropy, explained, load, pmi, ranges
 from headwise.analysis.statistics import SIGNIFICANT
+from headwise.report.findings import (
+    SITES,
+    by_unit,
+    change_in_words,
+    explained_by,
+    labels_of,
+    part,
+    percent,
+    plural,
+    short_place,
+    single_units,
+    where,
+    word_of,
+)
 from headwise.report.page import NONE, Section, axes, heat, look, number
 
 Runs = Mapping[str, Sequence[Decided]]  # name of a run to what its systems decided
 Tables = Mapping[str, pd.DataFrame]  # name of a run to its ablations, see `ablate`
 Histories = Mapping[str, Sequence[Mapping[str, float]]]  # name of a run to its `history`
 
-_SITES = {
-    "encoder_self": "encoder self-attention",
-    "decoder_self": "decoder self-attention",
-    "decoder_cross": "cross-attention",
-}
-# What an ablation of all systems of a kind does.
-_DOES = {
-    "uniform": "all {units} weigh alike",
-    "random": "the {units} have random weights",
-    "largest": "only the {unit} of largest weight counts",
-    "without-largest": "the {unit} of largest weight is left out",
-    "top-k": "only the {top_k} {units} of largest weight count",
-}
 # What is recorded of each unit in training.
 _RECORDED = {"kappa": "κ", "alpha": "α", "share": "share of the work"}
+_SMOOTHED = ("kappa", "alpha")
 _COURSES = 3  # plots side by side
 _SHOWN = 8  # rows of a table that are not folded
 _DRAWN = 24  # rows of a figure
 _CLASSES = 16  # of more, those that go to each unit are listed
 _LISTED, _LEADING = 8, 5  # tokens of a unit, and those of them that are not folded
 _POINTS = 120  # of a curve
-
-
-# --- words ------------------------------------------------------------------------------------
-
-
-def where(place: str) -> str:
-    """A place in words.
-
-    >>> where("decoder_cross.1"), where("blocks.3.attention")
-    ('cross-attention, layer 1', 'blocks.3.attention')
-    """
-    site, _, layer = place.rpartition(".")
-    return f"{_SITES[site]}, layer {layer}" if site in _SITES else place
-
-
-def plural(unit: str) -> str:
-    """Several of a unit.
-
-    >>> plural("branch"), plural("head")
-    ('branches', 'heads')
-    """
-    return f"{unit}{'es' if unit.endswith(('s', 'x', 'z', 'ch', 'sh')) else 's'}"
-
-
-def part(row: Any) -> str:
-    """What a row of a table of ablations changes, in words."""
-    if row.unit in row.options:
-        return f"{row.unit} {row.options[row.unit]} ({where(row.place)})"
-    text = _DOES.get(row.ablation, row.ablation)
-    return text.format(unit=row.unit, units=plural(row.unit), **row.options)
-
-
-def _short(place: str) -> str:
-    """A place in the few words that a figure has room for.
-
-    >>> _short("encoder_self.2")
-    'encoder self 2'
-    """
-    is_site = place.rpartition(".")[0] in _SITES
-    return place.replace("_", " ").replace(".", " ") if is_site else place
-
-
-def _single(table: pd.DataFrame) -> pd.DataFrame:
-    """The ablations that remove a unit of one system; others change all of a kind at once."""
-    return table[[row.unit in row.options for row in table.itertuples()]]
 
 
 def _named(runs: Mapping[str, Any], run: str, text: str, between: str = ": ") -> str:
@@ -97,108 +54,6 @@ def _named(runs: Mapping[str, Any], run: str, text: str, between: str = ": ") ->
 def _together(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The tables of runs as one."""
     return pd.concat(tables, names=["model"]) if len(tables) > 1 else next(iter(tables.values()))
-
-
-def _percent(share: float) -> str:
-    return f"{number(100 * share, 1 if abs(share) < 0.095 else 0)}%"
-
-
-def _change(table: pd.DataFrame, row: Any) -> str:
-    return number(row.difference, table.attrs["digits"] + 1, sign=True)
-
-
-# --- what was found ---------------------------------------------------------------------------
-
-
-def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list[str]:
-    """What was found of one model, in sentences; those on the whole score come first."""
-    of_score = [] if ablations is None else [*_of_parts(ablations), *_of_weights(ablations)]
-    return [*of_score, *_of_work(decided), *_of_label(decided)]
-
-
-def _of_parts(table: pd.DataFrame) -> Iterator[str]:
-    """Which part is worth most, and how many are worth nothing."""
-    units = _single(table)
-    if units.empty:
-        return
-    best, last = units.iloc[0], units.iloc[-1]
-    if best.cost > 0:
-        yield f"Worth most is {part(best)}: without it, {_loss(table, best)}."
-    needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
-    names = " and ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
-    yield (
-        f"Of the {len(units):,} {names}, {len(units) - needed:,} can be removed one at a time "
-        f"without a loss that is more than chance. The cheapest is {part(last)}: without it, the "
-        f"{table.attrs['score']} changes by {_change(table, last)}."
-    )
-
-
-def _of_weights(table: pd.DataFrame) -> Iterator[str]:
-    """What the learned weights are worth."""
-    for row in table[table["ablation"] == "uniform"].itertuples():
-        yield f"If {part(row)} in place of what was learned, {_loss(table, row)}."
-
-
-def _loss(table: pd.DataFrame, row: Any) -> str:
-    """What an ablation costs, as a share of the whole score."""
-    score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
-    chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
-    if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
-        return f"the {score} of {whole} changes by {_change(table, row)}{chance}"
-    if table.attrs["lower_is_better"]:
-        return f"the {score} of {whole} rises by {_percent(row.share)}{chance}"
-    lost = "all" if row.share > 0.995 else _percent(row.share)
-    return f"{lost} of the {score} of {whole} is lost{chance}"
-
-
-def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
-    """How evenly the work is shared."""
-    for unit, of in _by_unit(decided).items():
-        multiples = pd.concat([load(d) * d.weights.shape[1] for d in of])
-        yield (
-            f"The busiest {unit} of a layer does {number(multiples.max(), 1)} times an even share "
-            f"of the work, and the least busy {number(multiples.min(), 1)} times."
-        )
-
-
-def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
-    """What the decisions depend on most."""
-    known = [(share, label, d) for d in decided for label, share in _explained(d).items()]
-    if known:
-        share, label, d = max(known, key=lambda each: each[0])
-        yield (
-            f"The {label} alone explains up to {_percent(share)} of the decisions "
-            f"({where(d.place)})."
-        )
-
-
-def _by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
-    """The systems that have several units, by what these are."""
-    found: dict[str, list[Decided]] = {}
-    for d in decided:
-        if d.weights.shape[1] > 1:
-            found.setdefault(d.unit, []).append(d)
-    return found
-
-
-def _labels(d: Decided) -> list[str]:
-    """What stands at the positions of a system: tokens, and the labels of the task."""
-    columns = {**d.rows, **d.positions}
-    return [
-        name
-        for name, values in columns.items()
-        if name not in ("sequence", "position", "length") and not is_float_dtype(values)
-    ]
-
-
-def _explained(d: Decided) -> dict[str, float]:
-    """How much of the decisions each label explains, by the name that pages give it."""
-    found = {label: explained(d, label) for label in _labels(d) if label in d.rows}
-    return {_word(d, label): share for label, share in found.items() if share == share}
-
-
-def _word(d: Decided, label: str) -> str:
-    return d.word if label == "token" else label
 
 
 # --- what each part is worth ------------------------------------------------------------------
@@ -241,7 +96,7 @@ def _worth(table: pd.DataFrame) -> pd.DataFrame:
     digits = table.attrs["digits"] + 1
     rows = {}
     for row in table.itertuples():
-        text = _change(table, row) + ("*" if row.corrected_p < SIGNIFICANT else "")
+        text = change_in_words(table, row) + ("*" if row.corrected_p < SIGNIFICANT else "")
         if row.low == row.low:
             text += (
                 f"\n{number(row.low, digits, sign=True)} to {number(row.high, digits, sign=True)}"
@@ -250,7 +105,7 @@ def _worth(table: pd.DataFrame) -> pd.DataFrame:
         rows[without] = {
             str(table.attrs["score"]): number(row.value, digits),
             "Difference\n95% interval": text,
-            "Share of the whole": _percent(row.share),
+            "Share of the whole": percent(row.share),
             "p, corrected": "<0.001" if row.corrected_p < 0.001 else number(row.corrected_p),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -265,7 +120,7 @@ def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
     filled = [colour if p < SIGNIFICANT else "white" for p in top["corrected_p"]]
     plot.scatter(top["difference"], at, c=filled, edgecolors=colour, zorder=3)
     names = [
-        f"{_short(row.place)}: {row.unit} {row.options[row.unit]}"
+        f"{short_place(row.place)}: {row.unit} {row.options[row.unit]}"
         if row.unit in row.options
         else part(row)
         for row in top.itertuples()
@@ -280,15 +135,22 @@ def _forest(ablated: Tables, run: str, table: pd.DataFrame) -> Figure:
 
 def _maps(ablated: Tables, run: str, table: pd.DataFrame) -> Iterator[Figure]:
     """Layers and units, with what each costs in percent of the whole score."""
-    units = _single(table)
-    sites = units["place"].str.rpartition(".")
-    numbers = [row.options[row.unit] for row in units.itertuples()]
-    units = units.assign(site=sites[0], layer=sites[2], number=numbers)
-    for (site, unit), some in units.groupby(["site", "unit"], sort=False):
-        costs = 100 * some.pivot_table("share", "layer", "number")
-        costs.index = [f"layer {layer}" for layer in costs.index]
-        title = f"{_SITES.get(site, site)}: % of the {table.attrs['score']} lost without {unit} n"
-        yield heat(costs, _named(ablated, run, title, "\n"), centre=0, form="{:.1f}")
+    costs: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for row in single_units(table).sort_values("path", key=_by_numbers).itertuples():
+        site, _, layer = row.place.rpartition(".")
+        site, layer = (SITES[site], f"layer {layer}") if site in SITES else ("", row.place)
+        of_site = costs.setdefault((site, row.unit), {})
+        of_site.setdefault(layer, {})[row.options[row.unit]] = 100 * row.share
+    for (site, unit), of_site in costs.items():
+        title = f"{site}: " if site else ""
+        title += f"% of the {table.attrs['score']} lost without {unit} n"
+        cells = pd.DataFrame(of_site).T.sort_index(axis=1)
+        yield heat(cells, _named(ablated, run, title, "\n"), centre=0, form="{:.1f}")
+
+
+def _by_numbers(paths: pd.Series) -> pd.Series:
+    """Keys that put layer 10 behind layer 9."""
+    return paths.astype(str).str.replace(r"\d+", lambda found: found[0].zfill(6), regex=True)
 
 
 # --- what goes to which unit ------------------------------------------------------------------
@@ -299,7 +161,7 @@ def of_labels(decided: Sequence[Decided], run: str = "") -> Section | None:
     found = [
         (explained(d, label) if label in d.rows else math.nan, d, label)
         for d in decided
-        for label in _labels(d)
+        for label in labels_of(d)
         if d.weights.shape[1] > 1
     ]
     if not found:
@@ -310,14 +172,14 @@ def of_labels(decided: Sequence[Decided], run: str = "") -> Section | None:
     drawn: dict[str, Figure] = {}
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     for _, d, label in found:
-        word, place, shares = _word(d, label), where(d.place), _by_class(d, label)
+        word, place, shares = word_of(d, label), where(d.place), _by_class(d, label)
         of_label = tables.setdefault(f"{run} {word}, all layers".strip(), {})
         if len(shares) <= _CLASSES:
             of_label[place] = shares
-            title = f"{word}, {place}:\n% that goes to each"
+            title = f"{word}, {short_place(d.place)}:\n% that goes to each"
             drawn.setdefault(label, heat(shares, title, form="{:.0f}"))
             continue
-        of_label[place] = pmi(d, label, _LISTED).set_index("unit")
+        of_label[place] = pmi(d, label, _LISTED).set_index("unit").round(3)
         if shown is None:
             shown = _leading(of_label[place], d.unit)
             says = (
@@ -339,6 +201,7 @@ def _by_class(d: Decided, label: str) -> pd.DataFrame:
     """How much of the decisions at each class goes to each unit, in percent."""
     at = d.positions if label in d.positions else d.rows
     shares = pd.DataFrame(100 * d.shares[at.index]).groupby(at[label].to_numpy()).mean()
+    shares = shares.sort_index(key=_by_numbers)
     return shares.rename(columns=f"{d.unit} {{}}".format)
 
 
@@ -368,13 +231,14 @@ def of_entropy(runs: Runs) -> Section | None:
 
 def _undecided(d: Decided) -> pd.Series:
     found = entropy(d)
+    ends = f"{number(found['low'], 2)} to {number(found['high'], 2)}"
     figures = {
         "Mean": found["mean"],
-        "95% interval": f"{number(found['low'], 2)} to {number(found['high'], 2)}",
+        "95% interval": NONE if found["low"] != found["low"] else ends,
         "10th percentile": found["10%"],
         "90th percentile": found["90%"],
         "If all weigh alike": found["even"],
-        "Mean, in % of that": _percent(found["mean"] / found["even"]) if found["even"] else NONE,
+        "Mean, in % of that": percent(found["mean"] / found["even"]) if found["even"] else NONE,
     }
     return pd.Series(figures, name=where(d.place))
 
@@ -383,8 +247,8 @@ def of_load(runs: Runs) -> Section | None:
     """How the work is shared: MAE table 8, MoA figures 3 and 4."""
     figures = []
     for run, of in runs.items():
-        for unit, some in _by_unit(of).items():
-            shares = pd.DataFrame([100 * load(d).rename(_short(d.place)) for d in some])
+        for unit, some in by_unit(of).items():
+            shares = pd.DataFrame([100 * load(d).rename(short_place(d.place)) for d in some])
             title = _named(runs, run, f"% of the work of each {unit}")
             figures.append(heat(shares, title, form="{:.0f}"))
     says = (
@@ -399,7 +263,7 @@ def of_explained(runs: Runs) -> Section | None:
     tables = {
         run: pd.DataFrame([pd.Series(found, name=where(d.place)) for d, found in known])
         for run, of in runs.items()
-        if (known := [(d, found) for d in of if (found := _explained(d))])
+        if (known := [(d, found) for d in of if (found := explained_by(d))])
     }
     says = (
         "The share of the variance of the weights that lies between the classes of a label, less "
@@ -417,7 +281,7 @@ def of_layers(runs: Runs) -> Section | None:
             some = [d for d in of if d.site.partition("_")[0] == stack and "position" in d.rows]
             if len(some) > 1 and len({d.weights.shape for d in some}) == 1:
                 levels = [name for name, x in some[0].rows.items() if is_float_dtype(x)]
-                table = alike(some, levels).rename(index=_short)
+                table = alike(some, levels).rename(index=short_place)
                 table.columns = [name.replace(" ", "\n") for name in table.index]
                 figures.append(heat(table, _named(runs, run, stack), centre=0))
     says = (
@@ -434,7 +298,7 @@ def of_ranges(runs: Runs) -> Section | None:
     for run, of in runs.items():
         having = [d for d in of if "token" in d.positions and d.weights.shape[1] > 1]
         if having:
-            d = max(having, key=lambda d: explained(d, "token") if "token" in d.rows else -1.0)
+            d = max(having, key=lambda d: explained_by(d).get(d.word, -1.0))
             cells = ranges(d).assign(
                 cell=lambda x: [
                     f"{number(row.mean, 2)}\n{number(row.least, 2)} to {number(row.greatest, 2)}"
@@ -458,29 +322,39 @@ def over_training(histories: Histories) -> Section | None:
             continue
         table = table.set_index("step")
         plots = {
-            f"{_RECORDED[kind]}, {_short(place)}": curves
+            f"{_RECORDED[kind]}, {short_place(place)}": curves
             for kind in _RECORDED
             for place, curves in _curves(table, kind).items()
+            if kind != "share" or f"alpha {place}/0" not in table  # α is the share
         }
-        explained_by = _curves(table, "explained")
-        for label in dict.fromkeys(label for curves in explained_by.values() for label in curves):
-            of = {
-                _short(at): curves[label] for at, curves in explained_by.items() if label in curves
-            }
-            plots[f"explained by the {label}"] = pd.DataFrame(of)
+        plots |= _by_label(table)
         drawn = [(title, curves) for title, curves in plots.items() if curves.size]
         for some in (drawn[n : n + _COURSES] for n in range(0, len(drawn), _COURSES)):
             figure, panels = axes(len(some), height=2.7, width=3.9 * len(some))
             for panel, (title, curves) in zip(panels, some, strict=True):
                 _draw(panel, curves)
-                panel.set_title(_named(histories, run, title), loc="left", fontsize=10)
+                panel.set_title(_named(histories, run, title, "\n"), loc="left", fontsize=10)
             figures.append(figure)
     says = (
-        "At validations: how much of the decisions on a few sequences goes to each unit, and how "
-        "much a label explains. κ and α are those of the Weighted Transformer, smoothed by a mean "
-        "of three records as in its figure 3. The numbers name the highest and the lowest line."
+        "Of decisions on a few sequences, at validations. A label explains all of them at 1. κ and "
+        "α of the Weighted Transformer are smoothed by a mean of three records, as in its figure "
+        "3. The highest and the lowest line are named."
     )
     return Section("", says, figures=figures) if figures else None
+
+
+def _by_label(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """How much each label explains, and the entropy: a column a place."""
+    found: dict[str, dict[str, pd.Series]] = {}
+    for place, curves in _curves(table, "explained").items():
+        for label, curve in curves.items():
+            found.setdefault(f"explained by the {label}", {})[short_place(place)] = curve
+    for name in table:
+        if name.startswith("entropy "):
+            place = name.removeprefix("entropy ")
+            of_even = (table[name] / table[f"even entropy {place}"]).dropna()
+            found.setdefault("entropy, 1 is even", {})[short_place(place)] = of_even
+    return {title: pd.DataFrame(of) for title, of in found.items()}
 
 
 def _curves(table: pd.DataFrame, kind: str) -> dict[str, pd.DataFrame]:
@@ -490,14 +364,17 @@ def _curves(table: pd.DataFrame, kind: str) -> dict[str, pd.DataFrame]:
         if name.startswith(f"{kind} "):
             place, _, of = name.removeprefix(f"{kind} ").rpartition("/")
             found.setdefault(place, {})[of] = table[name]
-    return {place: pd.DataFrame(of).dropna() for place, of in found.items()}
+    curves = {place: pd.DataFrame(of).dropna(how="all") for place, of in found.items()}
+    if kind not in _SMOOTHED:
+        return curves
+    return {place: of.rolling(3, center=True, min_periods=1).mean() for place, of in curves.items()}
 
 
 def _draw(panel: Any, curves: pd.DataFrame) -> None:
     some = curves.iloc[:: max(1, len(curves) // _POINTS)]
     for at, values in enumerate(some.T.to_numpy()):
         panel.plot(some.index, values, linewidth=1.4, color=look(at)["color"])
-    last = some.iloc[-1]
+    last = some.ffill().iloc[-1]
     for name in dict.fromkeys([last.idxmax(), last.idxmin()]):
         panel.text(some.index[-1], last[name], f" {name}", va="center", fontsize=9)
     panel.set_xlabel("step")

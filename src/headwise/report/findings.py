@@ -1,0 +1,177 @@
+"""What an analysis found, in sentences, and the words in which pages speak of models."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import is_float_dtype
+
+from headwise.analysis.decided import Decided
+from headwise.analysis.questions import explained, load
+from headwise.analysis.statistics import SIGNIFICANT
+from headwise.report.page import number
+
+SITES = {
+    "encoder_self": "encoder self-attention",
+    "decoder_self": "decoder self-attention",
+    "decoder_cross": "cross-attention",
+}
+# What an ablation of all systems of a kind does.
+_DOES = {
+    "uniform": "all {units} weigh alike",
+    "random": "the {units} have random weights",
+    "largest": "only the {unit} of largest weight counts",
+    "without-largest": "the {unit} of largest weight is left out",
+    "top-k": "only the {top_k} {units} of largest weight count",
+}
+
+
+def findings(decided: Sequence[Decided], ablations: pd.DataFrame | None) -> list[str]:
+    """What was found of one model, in sentences; those on the whole score come first."""
+    if ablations is None and not decided:
+        return ["Its attention decides nothing: ablations alone say what its heads are worth."]
+    of_score = [] if ablations is None else [*_of_parts(ablations), *_of_weights(ablations)]
+    return [*of_score, *_of_work(decided), *_of_label(decided)]
+
+
+def _of_parts(table: pd.DataFrame) -> Iterator[str]:
+    """Which part is worth most, and how many are worth nothing."""
+    units = single_units(table).dropna(subset="cost")
+    if units.empty:
+        return
+    best, last = units.iloc[0], units.iloc[-1]
+    if best.cost > 0:
+        yield f"Worth most is {part(best)}: without it, {_loss(table, best)}."
+    if units["p"].isna().all():
+        yield f"Which parts may be removed cannot be said: {units.iloc[0].why}."
+        return
+    needed = int(((units["corrected_p"] < SIGNIFICANT) & (units["cost"] > 0)).sum())
+    names = " and ".join(plural(unit) for unit in dict.fromkeys(units["unit"]))
+    yield (
+        f"Of the {len(units):,} {names}, {len(units) - needed:,} can be removed one at a time "
+        f"without a loss that is more than chance. The cheapest is {part(last)}: without it, the "
+        f"{table.attrs['score']} changes by {change_in_words(table, last)}."
+    )
+
+
+def _of_weights(table: pd.DataFrame) -> Iterator[str]:
+    """What the learned weights are worth."""
+    for row in table[table["ablation"] == "uniform"].itertuples():
+        yield f"If {part(row)} in place of what was learned, {_loss(table, row)}."
+
+
+def _loss(table: pd.DataFrame, row: Any) -> str:
+    """What an ablation costs, as a share of the whole score."""
+    score, whole = table.attrs["score"], number(table.attrs["value"], table.attrs["digits"] + 1)
+    chance = "" if row.corrected_p < SIGNIFICANT else ", which may be chance"
+    if not row.share > 0:  # nothing is lost, or the whole score is no share of anything
+        return f"the {score} of {whole} changes by {change_in_words(table, row)}{chance}"
+    if table.attrs["lower_is_better"]:
+        return f"the {score} of {whole} rises by {percent(row.share)}{chance}"
+    lost = "all" if row.share > 0.995 else percent(row.share)
+    return f"{lost} of the {score} of {whole} is lost{chance}"
+
+
+def _of_work(decided: Sequence[Decided]) -> Iterator[str]:
+    """How evenly the work is shared."""
+    for unit, of in by_unit(decided).items():
+        multiples = pd.concat([load(d) * d.weights.shape[1] for d in of])
+        yield (
+            f"The busiest {unit} of a layer does {number(multiples.max(), 1)} times an even share "
+            f"of the work, and the least busy {number(multiples.min(), 1)} times."
+        )
+
+
+def _of_label(decided: Sequence[Decided]) -> Iterator[str]:
+    """What the decisions depend on most."""
+    known = [(share, label, d) for d in decided for label, share in explained_by(d).items()]
+    if known:
+        share, label, d = max(known, key=lambda each: each[0])
+        label = label if label == d.word else f"label “{label}”"
+        yield (
+            f"The {label} alone explains up to {percent(share)} of the decisions "
+            f"({where(d.place)})."
+        )
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def where(place: str) -> str:
+    """A place in words.
+
+    >>> where("decoder_cross.1"), where("blocks.3.attention")
+    ('cross-attention, layer 1', 'blocks.3.attention')
+    """
+    site, _, layer = place.rpartition(".")
+    return f"{SITES[site]}, layer {layer}" if site in SITES else place
+
+
+def plural(unit: str) -> str:
+    """Several of a unit.
+
+    >>> plural("branch"), plural("head")
+    ('branches', 'heads')
+    """
+    return f"{unit}{'es' if unit.endswith(('s', 'x', 'z', 'ch', 'sh')) else 's'}"
+
+
+def part(row: Any) -> str:
+    """What a row of a table of ablations changes, in words."""
+    if row.unit in row.options:
+        return f"{row.unit} {row.options[row.unit]} ({where(row.place)})"
+    if row.ablation not in _DOES:
+        return str(row.ablation)
+    return _DOES[row.ablation].format(unit=row.unit, units=plural(row.unit), **row.options)
+
+
+def short_place(place: str) -> str:
+    """A place in the few words that a figure has room for.
+
+    >>> short_place("encoder_self.2")
+    'encoder self 2'
+    """
+    is_site = place.rpartition(".")[0] in SITES
+    return place.replace("_", " ").replace(".", " ") if is_site else place
+
+
+def single_units(table: pd.DataFrame) -> pd.DataFrame:
+    """The ablations that remove a unit of one system; others change all of a kind at once."""
+    return table[[row.unit in row.options for row in table.itertuples()]]
+
+
+def percent(share: float) -> str:
+    return f"{number(100 * share, 1 if abs(share) < 0.095 else 0)}%"
+
+
+def change_in_words(table: pd.DataFrame, row: Any) -> str:
+    return number(row.difference, table.attrs["digits"] + 1, sign=True)
+
+
+def by_unit(decided: Sequence[Decided]) -> dict[str, list[Decided]]:
+    """The systems that have several units, by what these are."""
+    found: dict[str, list[Decided]] = {}
+    for d in decided:
+        if d.weights.shape[1] > 1:
+            found.setdefault(d.unit, []).append(d)
+    return found
+
+
+def labels_of(d: Decided) -> list[str]:
+    """What stands at the positions of a system: tokens, and the labels of the task."""
+    columns = {**d.rows, **d.positions}
+    return [
+        name
+        for name, values in columns.items()
+        if name not in ("sequence", "position", "length") and not is_float_dtype(values)
+    ]
+
+
+def explained_by(d: Decided) -> dict[str, float]:
+    """How much of the decisions each label explains, by the name that pages give it."""
+    found = {label: explained(d, label) for label in labels_of(d) if label in d.rows}
+    return {word_of(d, label): share for label, share in found.items() if share == share}
+
+
+def word_of(d: Decided, label: str) -> str:
+    return d.word if label == "token" else label
