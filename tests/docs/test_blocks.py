@@ -169,7 +169,7 @@ PRINTS = {
         "removed: the model as it was: True",
     ],
     "what_the_heads_do": [
-        r"[Ww]ithout expert",
+        "corrected_p",
         "expert 7: ",
         r"page: .*analysis\.html",
         r"page: .*one-sentence\.html",
