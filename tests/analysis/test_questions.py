@@ -369,9 +369,12 @@ def test_a_module_of_ones_own_in_training():
     assert (second.decides, len(second.rows), second.labels) == ("position", 15, ["position"])
 
 
-def test_a_model_without_a_system():
+def test_what_cannot_be_read_is_told():
     with pytest.raises(ValueError, match="Linear without any system"):
         collect(nn.Linear(2, 2), [])
+    for batch, said in (((torch.randn(3, 5, 16),), "a tuple"), ({"x": [1.0]}, "a list as 'x'")):
+        with pytest.raises(ValueError, match=f"a batch (is|has) {said}, expected a mapping"):
+            collect(Plain(), [batch])
 
 
 @pytest.mark.parametrize("name", [n for n in PLANS if n not in ("standard", "tim")])

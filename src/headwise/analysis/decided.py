@@ -124,7 +124,7 @@ def collect(
         limit: how many positions are read; sequences, where their positions are not known.
 
     Raises:
-        ValueError: the model holds no system.
+        ValueError: the model holds no system, or a batch is no mapping of tensors.
 
     Example:
         >>> import headwise as hw
@@ -140,6 +140,7 @@ def collect(
         places = systems(model)
         found: dict[str, list[_Call]] = {path: [] for path in places}
         for batch in batches:
+            _check(batch)
             batch = _with_decoder_mask(model, batch)
             model(**{name: tensor.to(device) for name, tensor in batch.items()})
             described = describe(batch) if describe else {}
@@ -204,6 +205,15 @@ def _few(lengths: Any, batch_tokens: int) -> list[list[int]]:
     return [chosen[batch].tolist() for batch in batches]
 
 
+def _check(batch: Any) -> None:
+    expected = "expected a mapping of the names of arguments of the model's forward to tensors"
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"a batch is a {type(batch).__name__}, {expected}")
+    for name, value in batch.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"a batch has a {type(value).__name__} as {name!r}, {expected}")
+
+
 def _is_pair(model: nn.Module) -> bool:
     """Whether a model has an encoder and a decoder, which read different sequences."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
@@ -228,7 +238,9 @@ def _known(
     if _is_pair(model):
         mask = "decoder_attention_mask" if stack == "decoder" else "attention_mask"
         return described.get(stack), batch.get(mask)
-    return next(iter(described.values()), None), batch.get("attention_mask")
+    if len(described) == 1:  # whatever the only stack is called
+        (stack,) = described
+    return described.get(stack), batch.get("attention_mask")
 
 
 class _Call(NamedTuple):
@@ -339,7 +351,7 @@ def _joined(path: str, system: System, number: int, calls: list[_Call], read: in
 
 def _of_sequences(positions: pd.DataFrame) -> pd.DataFrame:
     """A row for each sequence, with what is the same at all its positions."""
-    grouped = positions.groupby(level=0)
+    grouped = positions.drop(columns="position", errors="ignore").groupby(level=0)
     is_same = grouped.nunique(dropna=False).le(1).all()
     rows = grouped.first()[is_same.index[is_same]]
     if "position" in positions:
