@@ -167,7 +167,7 @@ def text_batch(
 def hide_words(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
     """Hides one token in seven from a masked language model, and labels them.
 
-    They are spread evenly over each text, and are the same each time. Special tokens are not hidden.
+    They are spread evenly over each text, the same each time. Special tokens are not hidden.
     """
     ids = batch["input_ids"].clone()
     labels = torch.full_like(ids, IGNORED_LABEL)
